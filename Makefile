@@ -1,0 +1,66 @@
+# Everything happens in .venv/ and .local/; nothing is installed elsewhere. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+INSTALLED := .venv/installed
+# Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
+OFFLINE := SECRET_KEY=only-for-checks-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
+  REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+
+.PHONY: help setup up demo test check bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+setup: $(INSTALLED) ## make .venv with the locked packages (done by the others when needed)
+
+# The stamp is a copy of the file: a newer but equal one, as in every fresh checkout, installs nothing again.
+$(INSTALLED): requirements-dev.txt
+	@if ! cmp -s requirements-dev.txt $(INSTALLED); then $(MAKE) install; fi
+	@cp requirements-dev.txt $(INSTALLED)
+
+.PHONY: install
+install:
+	@python=; for name in python3.13 python3.12 python3.11 python3; do \
+	  if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
+	if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi; \
+	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  echo "Making .venv with $$($$python --version) …"; rm -rf .venv; $$python -m venv .venv; fi
+	@echo 'Installing the packages of requirements-dev.txt …'
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-dev.txt
+
+up: setup ## start the local stack and keep it running until Ctrl-C
+	@$(PYTHON) -m config.stack up
+
+demo: setup ## run real exports through a local stack, check the results, stop it
+	@$(PYTHON) -m config.stack demo
+
+test: setup ## run all tests against real servers
+	@$(PYTHON) -m pytest
+
+check: setup ## lint, types, import contracts, migrations
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	$(OFFLINE) .venv/bin/mypy
+	.venv/bin/lint-imports
+	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+
+bench: setup ## run the benchmarks
+	@$(PYTHON) -m pytest tests/bench -p no:randomly
+
+# In a venv of its own: uv must not become one of the packages that it resolves.
+lock: ## make requirements.txt and requirements-dev.txt again from pyproject.toml
+	@python=; for name in python3.13 python3.12 python3.11 python3; do \
+	  if $$name -c 'import sys, venv, ensurepip' 2>/dev/null; then python=$$name; break; fi; done; \
+	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
+	compile="$$folder/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header"; \
+	$$compile pyproject.toml -o requirements.txt; \
+	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas --no-emit-package numpy -c requirements.txt
+
+clean: ## remove .venv, .local with all its data, and caches
+	rm -rf .venv .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
