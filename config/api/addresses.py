@@ -1,0 +1,49 @@
+"""Where a request comes from, as far as it can be believed."""
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from django.conf import settings
+from django.http import HttpRequest
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+def client_address(request: HttpRequest) -> Address | None:
+    """Return the client's address, or None when it cannot be told.
+
+    X-Forwarded-For counts only as far as trusted proxies wrote it: each hop is believed when the hop to its right is
+    in TRUSTED_PROXY_CIDRS, so whatever the client itself put into the header is never reached. A hop that a trusted
+    proxy wrote and that is no address gives None, not the proxy's own address: that one may be allowed more.
+
+    The server must leave REMOTE_ADDR alone (uvicorn: `--no-proxy-headers`), or loopback clients choose theirs.
+    """
+    address = parse(request.META.get("REMOTE_ADDR", ""))
+    forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
+    for hop in reversed(forwarded.split(",") if forwarded else []):
+        if address is None or not within(address, settings.SLUICE.trusted_proxy_cidrs):
+            break
+        address = parse(hop)
+    return address
+
+
+def within(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks if network.version == address.version)
+
+
+def parse(text: str) -> Address | None:
+    """Return the address in a text such as `10.0.0.1`, `10.0.0.1:80`, `[::1]:80`, `fe80::1%eth0`, or None.
+
+    IPv4 inside IPv6 comes out as IPv4: one client must not look like two.
+    """
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address

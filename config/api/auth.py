@@ -1,0 +1,62 @@
+"""Who is asking: a bearer token, or the browser's session with CSRF."""
+
+from hmac import compare_digest
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+from knox.auth import TokenAuthentication
+from knox.crypto import hash_token
+from knox.models import AuthToken
+from knox.settings import CONSTANTS
+from rest_framework import authentication
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.request import Request
+
+from config.api.problems import CSRFFailed
+
+
+class BearerAuthentication(TokenAuthentication):
+    """`Authorization: Bearer slc_…`, looked up by hash in one query. Everything wrong with it is the same 401.
+
+    Knox itself visits all tokens of the user and deletes expired ones on each request. Here a request reads, and an
+    expired token is only refused.
+    """
+
+    def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
+        text = printable(token)
+        digest = hash_token(text)
+        for candidate in candidates(text):
+            if compare_digest(candidate.digest, digest) and is_live(candidate):
+                return candidate.user, candidate
+        raise AuthenticationFailed
+
+
+class SessionAuthentication(authentication.SessionAuthentication):
+    """The session of the browser. A failed CSRF check is told apart from a missing permission."""
+
+    def enforce_csrf(self, request: Request) -> None:
+        try:
+            super().enforce_csrf(request)
+        except PermissionDenied:
+            raise CSRFFailed from None
+
+
+def printable(token: bytes) -> str:
+    """Return the token as text. Knox makes ASCII ones; NUL or broken UTF-8 would be an error 500 in the query."""
+    try:
+        text = token.decode("ascii")
+    except UnicodeDecodeError:
+        raise AuthenticationFailed from None
+    if not text.isprintable():
+        raise AuthenticationFailed
+    return text
+
+
+def candidates(text: str) -> Any:
+    """Return the tokens, nearly always none or one, that begin like this one, each with its user."""
+    return AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user")
+
+
+def is_live(token: AuthToken) -> bool:
+    return token.user.is_active and (token.expiry is None or token.expiry > timezone.now())

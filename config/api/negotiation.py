@@ -1,0 +1,21 @@
+"""Content negotiation for answers that come in one form only."""
+
+from collections.abc import Iterable
+
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+
+
+class IgnoreAccept(BaseContentNegotiation):
+    """Serve the first form whatever Accept says: a probe that wants text/plain must not read 406 as "down"."""
+
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
+        return next(iter(parsers))
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        first = next(iter(renderers))
+        return first, first.media_type or ""

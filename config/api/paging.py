@@ -1,0 +1,166 @@
+"""Lists in pages: `{"results", "next", "previous"}`, newest first, by cursor; and strict query parameters."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.core import signing
+from django.db.models import Field, Model, Q, QuerySet
+from rest_framework.exceptions import ErrorDetail, ValidationError
+from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import remove_query_param, replace_query_param
+
+if TYPE_CHECKING:  # DRF imports this module while it is making its views
+    from rest_framework.views import APIView
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+CURSOR = "cursor"
+LIMIT = "limit"
+
+
+def chosen(request: Request, name: str, *, among: Collection[str]) -> str | None:
+    """Return the query parameter's value, None when it is not given; ValidationError at `/name` if it is not one."""
+    value: str | None = request.query_params.get(name)
+    if value is not None and value not in among:
+        raise refusal(name, f"Must be one of: {', '.join(sorted(among))}.", code="invalid_choice")
+    return value
+
+
+def refusal(name: str, detail: str, *, code: str = "invalid") -> ValidationError:
+    return ValidationError({name: [ErrorDetail(detail, code=code)]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Stands for the rows right after a position in the list's order, or right before it."""
+
+    backwards: bool
+    position: tuple[Any, ...]
+
+
+class NewestFirst(BasePagination):
+    """Pages by `?cursor=` and `?limit=` (1 to 200, 50). Wrong ones raise ValidationError at `/cursor`, `/limit`.
+
+    The order is the view's `ordering`, else newest first. Its fields belong to the model and are not null; the primary
+    key is added where it is missing. A position is the values of *all* of them: DRF's CursorPagination compares the
+    first one only and counts offsets among equals, so that it skips or repeats rows that were made at the same moment,
+    as bulk inserts are, and gives up after 1,000 of them. Rows that come or go between two pages move nothing.
+
+    Cursors are signed: nobody can send values that the database stumbles over, or the cursor of another list.
+    """
+
+    ordering: tuple[str, ...] = ("-created_at", "-pk")
+    next_link: str | None = None
+    previous_link: str | None = None
+
+    def paginate_queryset(
+        self, queryset: QuerySet[Any] | Sequence[Any], request: Request, view: "APIView | None" = None
+    ) -> list[Any]:
+        if not isinstance(queryset, QuerySet):
+            raise TypeError("Only querysets have an order to point into.")
+        order = Order(queryset.model, getattr(view, "ordering", None) or self.ordering)
+        limit, cursor = read_limit(request), order.read(request)
+        backwards = cursor is not None and cursor.backwards
+        rows = list(order.window(queryset, cursor)[: limit + 1])
+        more, page = len(rows) > limit, rows[:limit]
+        if backwards:
+            page.reverse()
+        after, before = (True, more) if backwards else (more, cursor is not None)
+        self.next_link = self.link(request, order, page[-1:], backwards=False) if after else None
+        self.previous_link = self.link(request, order, page[:1], backwards=True) if before else None
+        return page
+
+    def link(self, request: Request, order: "Order", edge: list[Any], *, backwards: bool) -> str:
+        """Return the full URL of the page beyond the edge row. Where all rows have gone, of the first page."""
+        here = request.build_absolute_uri()
+        if not edge:
+            return remove_query_param(here, CURSOR)
+        return replace_query_param(here, CURSOR, order.write(edge[0], backwards=backwards))
+
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"results": data, "next": self.next_link, "previous": self.previous_link})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["results", "next", "previous"],
+            "properties": {"results": schema, "next": link, "previous": link},
+        }
+
+    def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
+        where = {"type": "string", "description": "Where the page begins; taken from `next` or `previous`."}
+        limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+        schemas = {CURSOR: where, LIMIT: limit}
+        return [{"name": name, "in": "query", "required": False, "schema": schemas[name]} for name in schemas]
+
+
+class Order:
+    """A total order of a model's rows, and the cursors that point into it."""
+
+    def __init__(self, model: type[Model], names: Iterable[str]) -> None:
+        self.names = with_tie_break(model, tuple(names))
+        self.fields = [field_of(model, name.lstrip("-")) for name in self.names]
+        # A cursor counts for one list: another model's, or another order's, is as bad as a broken one.
+        self.salt = ":".join(("cursor", model._meta.label, *self.names))
+
+    def window(self, rows: QuerySet[Any], cursor: Cursor | None) -> QuerySet[Any]:
+        """Return the rows beyond the cursor, nearest first."""
+        if cursor is None:
+            return rows.order_by(*self.names)
+        names = [turned(name) for name in self.names] if cursor.backwards else self.names
+        return rows.filter(beyond(list(names), list(cursor.position))).order_by(*names)
+
+    def write(self, row: Model, *, backwards: bool) -> str:
+        return signing.dumps([backwards, *(field.value_to_string(row) for field in self.fields)], salt=self.salt)
+
+    def read(self, request: Request) -> Cursor | None:
+        text = request.query_params.get(CURSOR)
+        if text is None:
+            return None
+        try:
+            backwards, *position = signing.loads(text, salt=self.salt)
+        except signing.BadSignature:
+            raise refusal(CURSOR, "Not a cursor of this list. Take it from `next` or `previous`.") from None
+        values = (field.to_python(value) for field, value in zip(self.fields, position, strict=True))
+        return Cursor(backwards=backwards, position=tuple(values))
+
+
+def with_tie_break(model: type[Model], names: tuple[str, ...]) -> tuple[str, ...]:
+    if any(field_of(model, name.lstrip("-")).unique for name in names):
+        return names
+    return (*names, "-pk" if names[0].startswith("-") else "pk")
+
+
+def field_of(model: type[Model], name: str) -> "Field[Any, Any]":
+    field = model._meta.pk if name == "pk" else model._meta.get_field(name)
+    if not isinstance(field, Field):
+        raise TypeError(f"{name} is not a column to order by.")
+    return field
+
+
+def turned(name: str) -> str:
+    return name[1:] if name.startswith("-") else f"-{name}"
+
+
+def beyond(names: list[str], position: list[Any]) -> Q:
+    """Return the condition for rows after a position: `(a, b) > (x, y)`, with a direction for each.
+
+    Written as `a >= x AND (a > x OR b > y)`: the first half is what lets Postgres start in the middle of the index.
+    """
+    way, field = ("lt", names[0][1:]) if names[0].startswith("-") else ("gt", names[0])
+    strictly = Q((f"{field}__{way}", position[0]))
+    if len(names) == 1:
+        return strictly
+    return Q((f"{field}__{way}e", position[0])) & (strictly | beyond(names[1:], position[1:]))
+
+
+def read_limit(request: Request) -> int:
+    text = request.query_params.get(LIMIT, str(DEFAULT_LIMIT))
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_LIMIT:
+        raise refusal(LIMIT, f"Must be a whole number from 1 to {MAX_LIMIT}.")
+    return int(text)

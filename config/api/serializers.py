@@ -1,0 +1,37 @@
+"""The base of every serializer that reads input."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail, ValidationError
+
+MAX_NAME = 100
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A serializer that refuses what it would otherwise ignore.
+
+    A field it does not know is an error, `unknown_field` at `/name`; one that only the server sets is `read_only`.
+    They are told together with the errors of the known fields, so that a client mends a request in one round.
+    """
+
+    def to_internal_value(self, data: Any) -> Any:
+        refused = dict(self.refused(data)) if isinstance(data, Mapping) else {}
+        try:
+            value = super().to_internal_value(data)
+        except ValidationError as error:
+            if isinstance(error.detail, dict):
+                raise ValidationError({**error.detail, **refused}) from None
+            raise
+        if refused:
+            raise ValidationError(refused)
+        return value
+
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        for name in data:
+            field = self.fields.get(name)
+            if field is None:
+                yield str(name)[:MAX_NAME], [ErrorDetail("There is no such field.", code="unknown_field")]
+            elif field.read_only:
+                yield name, [ErrorDetail("This field is set by the server.", code="read_only")]

@@ -1,0 +1,158 @@
+"""`GET /livez`: the process runs. `GET /readyz`: what it needs answers, each part named.
+
+Readiness opens connections of its own: the pool may be busy and the service still be ready, and a pool waits longer for
+a dead server than a probe does. Everything is bounded to about two seconds, and asked for at most once a second however
+many ask, because nobody has to sign in here.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+from urllib.parse import urlsplit
+
+import kombu
+import psycopg
+import redis
+import structlog
+from django.conf import settings
+from drf_spectacular.utils import extend_schema, inline_serializer
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config import logs, storage
+from config.api.negotiation import IgnoreAccept
+
+log = structlog.get_logger(__name__)
+
+CONNECT_SECONDS = 2
+BOUND_SECONDS = 2.5
+FRESH_SECONDS = 1.0
+OK = "ok"
+
+Check = Callable[[], None]
+
+
+class Readiness:
+    """The last answers, who is asking now, and checks that still hang from before."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self.checks = checks
+        self.lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="readyz")
+        self.running: dict[str, Future[str]] = {}
+        self.answers: dict[str, str] = {}
+        self.asked_at = float("-inf")
+
+    def answer(self) -> dict[str, str]:
+        """Return `{name: "ok" or what is wrong}`, at most FRESH_SECONDS old. One asks, the others wait for it."""
+        with self.lock:
+            if time.monotonic() - self.asked_at > FRESH_SECONDS:
+                self.answers = self.ask()
+                self.asked_at = time.monotonic()
+            return self.answers
+
+    def ask(self) -> dict[str, str]:
+        for name, check in self.checks.items():
+            # A check that hangs, in a name server for example, keeps its thread: another one would hang beside it.
+            if name not in self.running:
+                self.running[name] = self.pool.submit(outcome, name, check)
+        done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
+        answers = {
+            name: future.result() if future in done else f"no answer within {BOUND_SECONDS:g} seconds"
+            for name, future in self.running.items()
+        }
+        self.running = {name: future for name, future in self.running.items() if future not in done}
+        return answers
+
+
+def outcome(name: str, check: Check) -> str:
+    """Run a check and say what is wrong in our own words: vendors' messages hold hosts, users and buckets."""
+    try:
+        check()
+    except Exception as error:  # noqa: BLE001  whatever a driver raises means that this part is not ready; the log says what it was
+        log.warning("readiness_failed", part=name, error=logs.describe(error))
+        return reason(error)
+    return OK
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, psycopg.errors.ConnectionTimeout | redis.TimeoutError | TimeoutError):
+        return f"no answer within {CONNECT_SECONDS} seconds"
+    if logs.sqlstate(error):
+        return f"refused with SQLSTATE {logs.sqlstate(error)}"
+    return "cannot be reached, or refuses us"
+
+
+def check_database() -> None:
+    query(settings.SLUICE.database_url.get_secret_value())
+
+
+def check_source() -> None:
+    query(settings.SLUICE.source_url)
+
+
+def query(url: str) -> None:
+    # tcp_user_timeout ends a query to a host that went away in the middle of it.
+    with psycopg.connect(
+        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True
+    ) as connection:
+        connection.execute("SELECT 1")
+
+
+def check_broker() -> None:
+    url: str = settings.SLUICE.broker_url
+    if urlsplit(url).scheme in ("redis", "rediss"):
+        ping(url)
+    else:
+        with kombu.Connection(url, connect_timeout=CONNECT_SECONDS) as connection:
+            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+
+
+def ping(url: str) -> None:
+    client = redis.Redis.from_url(
+        url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS, retry=Retry(NoBackoff(), 0)
+    )
+    with client:
+        client.ping()
+
+
+readiness = Readiness(
+    {"database": check_database, "source": check_source, "broker": check_broker, "storage": storage.ping}
+)
+
+
+class Probe(APIView):
+    """Asked by load balancers, without a token and with any Accept header."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    content_negotiation_class = IgnoreAccept
+
+
+LIVE = inline_serializer("Live", {"status": serializers.CharField()})
+CHECKS = inline_serializer("Checks", {name: serializers.CharField() for name in readiness.checks})
+READY = inline_serializer("Ready", {"status": serializers.CharField(), "checks": CHECKS})
+
+
+class Live(Probe):
+    @extend_schema(operation_id="livez", tags=["operations"], responses=LIVE)
+    def get(self, request: Request) -> Response:
+        """Tell that the process answers. It asks nobody else: a restart would not mend a database."""
+        return Response({"status": OK})
+
+
+class Ready(Probe):
+    @extend_schema(operation_id="readyz", tags=["operations"], responses={200: READY, 503: READY})
+    def get(self, request: Request) -> Response:
+        """Tell whether everything needed answers: each check is "ok", or says what is wrong with it."""
+        checks = readiness.answer()
+        if all(answer == OK for answer in checks.values()):
+            return Response({"status": OK, "checks": checks})
+        headers: dict[str, Any] = {"Retry-After": "5", "Cache-Control": "no-store"}
+        return Response({"status": "unavailable", "checks": checks}, status=503, headers=headers)

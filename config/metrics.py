@@ -1,0 +1,47 @@
+"""`GET /metrics`: Prometheus' text format, of this process or, with PROMETHEUS_MULTIPROC_DIR, of all that share it."""
+
+import os
+
+import prometheus_client
+from django.conf import settings
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from prometheus_client import multiprocess
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from config.api.addresses import client_address, within
+from config.api.negotiation import IgnoreAccept
+from config.api.problems import NotPermitted
+
+
+class Metrics(APIView):
+    """Numbers for Prometheus. Answers addresses in METRICS_ALLOW_CIDRS, and staff."""
+
+    permission_classes = ()  # by address or user; an address needs no user, so that scraping outlives the database
+    content_negotiation_class = IgnoreAccept
+
+    @extend_schema(
+        operation_id="metrics",
+        tags=["operations"],
+        responses={(200, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "Prometheus' text format.")},
+    )
+    def get(self, request: Request) -> HttpResponse:
+        if not (is_scraper(request) or request.user.is_staff):
+            raise NotPermitted("Metrics are for the addresses in METRICS_ALLOW_CIDRS, and for staff.")
+        return HttpResponse(exposition(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def is_scraper(request: Request) -> bool:
+    address = client_address(request._request)
+    return address is not None and within(address, settings.SLUICE.metrics_allow_cidrs)
+
+
+def exposition() -> bytes:
+    """Return all metrics. Web and worker processes meet in the shared directory: none sees another's memory."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return prometheus_client.generate_latest()
+    registry = prometheus_client.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return prometheus_client.generate_latest(registry)

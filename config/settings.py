@@ -1,0 +1,237 @@
+"""Django's settings: the composition root. Everything that differs between machines comes from `config.env`."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+
+from psycopg.conninfo import conninfo_to_dict
+
+from config import env as environment
+from config import logs
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environment.read()
+
+SECRET_KEY = env.secret_key.get_secret_value()
+SECRET_KEY_FALLBACKS = [key.get_secret_value() for key in env.secret_key_fallbacks]
+DEBUG = env.debug
+ALLOWED_HOSTS = env.allowed_hosts
+CSRF_TRUSTED_ORIGINS = env.csrf_trusted_origins
+
+INSTALLED_APPS = [
+    "django_prometheus",
+    "unfold",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django_structlog",
+    "rest_framework",
+    "knox",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "config",
+    "rules",
+    "exports",
+    "etl",
+]
+
+MIDDLEWARE = [
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    "config.api.requests.RequestMiddleware",
+    "config.api.problems.ProblemMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+ASGI_APPLICATION = "config.asgi.application"
+APPEND_SLASH = False  # no path of the contract ends in a slash; the admin's own URLs bring theirs
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+
+def database(url: str) -> dict[str, object]:
+    """Return Django's entry for a Postgres URL or conninfo string, pooled.
+
+    Under ASGI every request runs in a thread of its own, so persistent connections would pile up: one a thread.
+    The pool bounds them; `min_size` 0 keeps an idle process from holding any.
+    """
+    parts = conninfo_to_dict(url)
+    return {
+        "ENGINE": "django_prometheus.db.backends.postgresql",
+        "NAME": parts.pop("dbname", ""),
+        "USER": parts.pop("user", ""),
+        "PASSWORD": parts.pop("password", ""),
+        "HOST": parts.pop("host", ""),
+        "PORT": parts.pop("port", ""),
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {**parts, "pool": {"min_size": 0, "max_size": env.database_pool_size, "timeout": 5}},
+    }
+
+
+DATABASES = {"default": database(env.database_url.get_secret_value())}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+STORAGES = {
+    "default": {
+        "BACKEND": "storages.backends.s3.S3Storage",
+        "OPTIONS": {
+            "bucket_name": env.s3_bucket,
+            "endpoint_url": str(env.s3_endpoint_url) if env.s3_endpoint_url else None,
+            "region_name": env.s3_region,
+            "access_key": env.s3_access_key_id.get_secret_value(),
+            "secret_key": env.s3_secret_access_key.get_secret_value(),
+        },
+    },
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
+}
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "admin:login"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / ".local" / "static"
+
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trusted_proxy_cidrs else None
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
+SESSION_COOKIE_HTTPONLY = True
+CSRF_FAILURE_VIEW = "config.api.problems.csrf_failure"
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
+MULTIPART_MAX_BYTES = 256 * 1024 * 1024  # of a whole body; what takes files refuses sooner, and says why
+PAGE_PREFIXES = ("/admin/",)  # errors stay HTML under these; everywhere else they are problem+json
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "config.api.auth.BearerAuthentication",
+        "config.api.auth.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["config.api.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "config.api.problems.handle",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+    "URL_FORMAT_OVERRIDE": None,  # `?format=` would be a 404 on every list, and is a field of ours
+}
+REST_KNOX = {
+    "SECURE_HASH_ALGORITHM": "hashlib.sha512",
+    "AUTH_HEADER_PREFIX": "Bearer",
+    "TOKEN_PREFIX": "slc_",
+    "TOKEN_TTL": timedelta(days=90),
+    "TOKEN_LIMIT_PER_USER": None,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Sluice",
+    "DESCRIPTION": "Exports of many (key, date) slices to object storage, and documents into JSON.",
+    "VERSION": "0.1.0",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "config.api.schema.add_problems"],
+}
+
+LOGGING = logs.configuration(level=env.log_level, style=env.log_format)
+logs.configure()
+DJANGO_STRUCTLOG_CELERY_ENABLED = True
+DJANGO_STRUCTLOG_USER_ID_FIELD = None  # ids of users are personal data; a request id is enough to find them
+DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and it believes any X-Forwarded-For
+DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.api.requests checks it first
+DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line a request: its end
+DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task, too; `task_enqueued` came twice
+
+# ---- Celery -----------------------------------------------------------------------------------------------------
+# Measured on Celery 5.7 with Valkey; docs/adr/0003 tells what each of these prevents.
+CELERY_BROKER_URL = env.broker_url
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 1800,
+    "unacked_restore_interval": 5,
+    "unacked_restore_throttle": 1,
+    "socket_timeout": 5,
+    "socket_connect_timeout": 3,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    "max_retries": 2,
+    "interval_start": 0,
+    "interval_step": 0.2,
+    "interval_max": 0.5,
+}
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = False
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20
+CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = True
+CELERY_TASK_SOFT_TIME_LIMIT = 600
+CELERY_TASK_TIME_LIMIT = 660
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_ENABLE_UTC = True
+CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+CELERY_TASK_ROUTES = {
+    "exports.run_chunks": {"queue": "exports"},
+    "exports.reuse_files": {"queue": "exports"},
+    "exports.complete_job": {"queue": "bundles"},
+}
+# A tick that waited longer than its interval is of no use: the next one does the same work.
+CELERY_BEAT_SCHEDULE = {
+    "exports.reap": {
+        "task": "exports.reap",
+        "schedule": env.export_reaper_seconds,
+        "options": {"expires": env.export_reaper_seconds},
+    },
+    "exports.sweep": {"task": "exports.sweep", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
+    "exports.purge": {"task": "exports.purge", "schedule": timedelta(days=1), "options": {"expires": 86400}},
+}
+
+# ---- Exports ----------------------------------------------------------------------------------------------------
+# The one typed object; modules read `settings.SLUICE.export_lease_seconds`.
+SLUICE = env

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class EtlConfig(AppConfig):
+    """Document ETL: documents into Markdown, and Markdown into JSON by rules. Its stages are still to come."""
+
+    name = "etl"

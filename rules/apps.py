@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class RulesConfig(AppConfig):
+    """The rules of document ETL: JSON Schema, prompt and strategy, in versions. They are still to come."""
+
+    name = "rules"

@@ -1,0 +1,51 @@
+"""A pytest plugin that starts the real servers before Django reads its settings, and stops them at the end.
+
+Loaded by `-p tests.servers`. Whatever the shell says, the tests run on servers of their own, in a folder of their own.
+"""
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from config.stack import servers
+
+stack = ExitStack()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    if "--collect-only" in early_config.invocation_params.args:
+        os.environ.update(NOWHERE)
+        return
+    root = Path(early_config.rootpath) / ".local" / "tests"
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=root))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    running = stack.enter_context(servers.running(folder, durable=False))
+    metrics = folder / "metrics"
+    metrics.mkdir()
+    os.environ.update(running.environment())
+    os.environ.update(
+        SECRET_KEY="tests-only-0123456789-0123456789-0123456789",
+        ALLOWED_HOSTS="testserver,localhost,127.0.0.1",
+        LOG_FORMAT="json",
+        PROMETHEUS_MULTIPROC_DIR=str(metrics),
+    )
+
+
+def pytest_unconfigure() -> None:
+    stack.close()
+
+
+NOWHERE = {
+    "SECRET_KEY": "tests-only-0123456789-0123456789-0123456789",
+    "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
+    "REDIS_URL": "redis://127.0.0.1:1/0",
+    "S3_BUCKET": "nothing",
+    "S3_ACCESS_KEY_ID": "nothing",
+    "S3_SECRET_ACCESS_KEY": "nothing",
+}

@@ -1,0 +1,258 @@
+"""What is in the lines of the log, and what never is."""
+
+import json
+import logging
+import logging.config
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from io import StringIO
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+import structlog
+from botocore.exceptions import ClientError
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.test import Client
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from config import logs
+from tests.unit.troubles import SECRET
+
+Lines = Callable[[], list[dict[str, Any]]]
+log = structlog.get_logger("exports.tests")
+
+
+def configure(*, level: str, style: str) -> StringIO:
+    """Put the configuration in force and return what its handler writes to."""
+    logging.config.dictConfig(logs.configuration(level=level, style=style))
+    stream = StringIO()
+    handler().setStream(stream)
+    return stream
+
+
+def handler() -> logging.StreamHandler[Any]:
+    (found,) = (one for one in logging.root.handlers if isinstance(one.formatter, logs.LineFormatter))
+    assert isinstance(found, logging.StreamHandler)
+    return found
+
+
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    before = handler().stream
+    yield
+    structlog.contextvars.clear_contextvars()
+    logging.config.dictConfig(settings.LOGGING)
+    handler().setStream(before)
+
+
+@pytest.fixture
+def lines(_own_logging: None) -> Lines:
+    """Give the lines that were logged since the last call."""
+    stream = configure(level="INFO", style="json")
+
+    def read() -> list[dict[str, Any]]:
+        text = stream.getvalue()
+        stream.seek(0)
+        stream.truncate()
+        return [json.loads(line) for line in text.splitlines()]
+
+    return read
+
+
+def test_it_writes_one_action_with_ids_and_facts(lines: Lines) -> None:
+    with structlog.contextvars.bound_contextvars(request_id="r1", job_id="j1", chunk_id=7):
+        log.info("chunk_finished", rows=12, source="live")
+
+    (line,) = lines()
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "action": "chunk_finished",
+        "level": "info",
+        "logger": "exports.tests",
+        "request_id": "r1",
+        "job_id": "j1",
+        "chunk_id": 7,
+        "rows": 12,
+        "source": "live",
+    }
+
+
+def test_it_writes_what_libraries_say_in_the_same_form(lines: Lines) -> None:
+    with structlog.contextvars.bound_contextvars(job_id="j1"):
+        logging.getLogger("some.library").warning("Retrying %s in %d s", "GET /a?token=abc", 3)
+
+    (line,) = lines()
+    assert (line["action"], line["message"]) == ("library_message", "Retrying GET /a? in 3 s")
+    assert (line["logger"], line["job_id"]) == ("some.library", "j1")
+
+
+def test_it_keeps_the_first_line_of_what_libraries_say(lines: Lines) -> None:
+    logging.getLogger("celery.worker.consumer").error(
+        "Received unregistered task.\n\nThe body was:\n%r", {"row": SECRET}
+    )
+
+    assert [line["message"] for line in lines()] == ["Received unregistered task."]
+
+
+@pytest.mark.parametrize("name", ["botocore.endpoint", "urllib3.connectionpool", "httpx", "django.db.backends"])
+@pytest.mark.usefixtures("_own_logging")
+def test_it_keeps_libraries_quiet_below_warning(name: str) -> None:
+    stream = configure(level="DEBUG", style="json")
+
+    logging.getLogger(name).debug("body: %s", SECRET)
+    logging.getLogger(name).info("url: %s", SECRET)
+    log.debug("kept")
+
+    assert [json.loads(line)["action"] for line in stream.getvalue().splitlines()] == ["kept"]
+
+
+@pytest.mark.parametrize("name", ["uvicorn.access", "django.server", "django.request", "celery.app.trace"])
+def test_it_silences_loggers_that_hold_query_strings_and_results(lines: Lines, name: str) -> None:
+    logging.getLogger(name).error("GET /exports/1/download?token=%s", SECRET)
+
+    assert lines() == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"request": "GET /exports/1/download?token=abc HTTP/1.1"}, "GET /exports/1/download? HTTP/1.1"),
+        ({"note": "Authorization: Bearer abcdefgh"}, "Authorization: [removed]"),
+        ({"note": "slc_0123456789abcdef"}, "[removed]"),
+        ({"note": "redis://:password@host:1/0"}, "redis://[removed]host:1/0"),
+        ({"token": "abc"}, "[removed]"),
+        ({"token": 17}, 17),
+        ({"Set-Cookie": "sessionid=1"}, "[removed]"),
+        ({"filters": {"keys": ["JFK"]}}, "[removed]"),
+        ({"items": 3}, 3),
+        ({"body": b"abc"}, "[removed]"),
+        ({"more": {"inner": {"key": "JFK", "n": 1}}}, {"inner": {"key": "[removed]", "n": 1}}),
+        ({"object_path": "flights/2013/02/15/JFK.csv"}, logs.path_hash("flights/2013/02/15/JFK.csv")),
+        ({"amount": Decimal("1.5")}, "1.5"),
+        ({"seen": [ValueError(SECRET)]}, ["ValueError"]),
+    ],
+)
+def test_it_scrubs_what_people_entrusted_to_us(lines: Lines, facts: dict[str, Any], expected: object) -> None:
+    log.info("something", **facts)
+
+    (line,) = lines()
+    assert line[next(iter(facts))] == expected
+
+
+def test_it_tells_an_exception_without_messages_and_variables(lines: Lines) -> None:
+    def fail(row: str) -> None:
+        try:
+            int(row)
+        except ValueError as error:
+            raise KeyError(row) from error
+
+    try:
+        fail(SECRET)
+    except KeyError:
+        log.exception("chunk_failed")
+
+    (line,) = lines()
+    assert line["error"] == "KeyError"
+    assert "in fail\n    int(row)" in line["exception"]
+    assert line["exception"].index("ValueError") < line["exception"].index("KeyError")
+    assert "hunter2" not in json.dumps(line)
+
+
+def test_it_tells_exceptions_that_libraries_log_alike(lines: Lines) -> None:
+    error = ValueError(SECRET)
+
+    logging.getLogger("some.library").error("It failed: %s %r", error, error, exc_info=error)
+
+    (line,) = lines()
+    assert line["message"] == "It failed: ValueError 'ValueError'"
+    assert "hunter2" not in json.dumps(line)
+
+
+def test_it_drops_the_message_that_celery_failures_bring(lines: Lines) -> None:
+    error = ValueError(SECRET)
+
+    log.error("task_failed", error=str(error), exception=error)
+
+    (line,) = lines()
+    assert line["error"] == "ValueError"
+    assert "hunter2" not in json.dumps(line)
+
+
+@pytest.mark.django_db
+def test_it_cuts_database_errors_to_their_sqlstate(lines: Lines) -> None:
+    User.objects.create_user(SECRET)
+    with pytest.raises(IntegrityError) as caught, transaction.atomic():
+        User.objects.create_user(SECRET)
+    log.error("failed", exc_info=caught.value)
+
+    (line,) = lines()
+    assert line["error"] == "django.db.utils.IntegrityError (SQLSTATE 23505)"
+    assert "psycopg.errors.UniqueViolation (SQLSTATE 23505)" in line["exception"]
+    assert "hunter2" not in json.dumps(line)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError("JFK"), "KeyError"),
+        (ConnectionRefusedError(111, "host 10.0.0.1"), "ConnectionRefusedError (ECONNREFUSED)"),
+        (FileNotFoundError(2, "No such file", "/flights/JFK.csv"), "FileNotFoundError (ENOENT)"),
+        (TypeError("'NoneType' object is not subscriptable"), "TypeError ('NoneType' object is not subscriptable)"),
+        (psycopg.OperationalError("password authentication failed"), "psycopg.OperationalError"),
+        (psycopg.errors.QueryCanceled(), "psycopg.errors.QueryCanceled (SQLSTATE 57014)"),
+        (
+            ClientError({"Error": {"Code": "NoSuchKey", "Message": "flights/JFK.csv"}}, "GetObject"),
+            "botocore.exceptions.ClientError (NoSuchKey in GetObject)",
+        ),
+    ],
+)
+def test_it_describes_exceptions_by_class_and_code(error: Exception, expected: str) -> None:
+    assert logs.describe(error) == expected
+
+
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=st.recursive(st.text() | st.binary() | st.integers() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip  # noqa: E501
+def test_it_writes_one_ascii_line_whatever_the_value(value: object, lines: Lines) -> None:
+    log.info("something", value=value)
+
+    assert len(lines()) == 1
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_it_writes_for_people_on_request() -> None:
+    stream = configure(level="INFO", style="console")
+
+    log.info("chunk_finished", rows=12, token="abc")
+
+    assert "chunk_finished" in stream.getvalue()
+    assert "abc" not in stream.getvalue()
+
+
+@pytest.mark.urls("tests.unit.troubles")
+def test_it_tells_a_request_by_its_route_and_id(lines: Lines) -> None:
+    client = Client(raise_request_exception=False, headers={"X-Request-ID": "trace-1"})
+
+    client.get("/not-ready?token=hunter2")
+    client.get("/exports/hunter2")
+    client.get("/bug?token=hunter2")
+
+    shown = lines()
+    assert [(line["action"], line["request"], line["code"]) for line in shown] == [
+        ("request_finished", "GET /not-ready", 409),
+        ("request_finished", "GET (no route)", 404),
+        ("request_failed", "GET /bug", 500),
+    ]
+    assert {line["request_id"] for line in shown} == {"trace-1"}
+    assert "hunter2" not in json.dumps(shown)
+
+
+def test_it_gives_the_same_path_the_same_hash() -> None:
+    path = str(uuid4())
+
+    assert logs.path_hash(path) == logs.path_hash(path) != logs.path_hash(path + "x")

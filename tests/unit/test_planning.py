@@ -1,0 +1,63 @@
+"""Plans and paths, without any server."""
+
+from datetime import date
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exports import planning
+from exports.planning import Dialect, Pair, Shape
+
+pairs = st.builds(Pair, st.sampled_from(["A", "B", "C"]), st.dates())
+shapes = st.builds(
+    Shape,
+    format=st.sampled_from(["csv", "jsonl", "json"]),
+    compression=st.sampled_from(["none", "gzip"]),
+    dialect=st.builds(
+        Dialect,
+        bom=st.booleans(),
+        delimiter=st.sampled_from([",", ";", "\t", "|"]),
+        formula_policy=st.sampled_from(["none", "escape"]),
+    ),
+)
+
+
+def test_the_path_is_the_one_of_the_contract() -> None:
+    """A9."""
+    key = planning.object_key("flights", Pair("JFK", date(2013, 2, 15)), Shape())
+    assert key == "flights/2013/02/15/JFK_20130215.csv"
+
+
+def test_years_have_four_digits() -> None:
+    key = planning.object_key("a", Pair("K", date(7, 1, 2)), Shape(compression="gzip"))
+    assert key == "a/0007/01/02/K_00070102.csv.gz"
+
+
+@given(first=st.tuples(pairs, shapes), second=st.tuples(pairs, shapes))
+def test_two_files_share_a_path_only_if_nothing_differs(
+    first: tuple[Pair, Shape], second: tuple[Pair, Shape]
+) -> None:
+    """A9."""
+    same_path = planning.object_key("base", *first) == planning.object_key("base", *second)
+    assert same_path == (meaning(*first) == meaning(*second))
+
+
+def meaning(pair: Pair, shape: Shape) -> tuple[object, ...]:
+    """What a file's bytes depend on: the dialect counts for CSV alone."""
+    return pair, shape.format, shape.compression, shape.dialect if shape.format == "csv" else None
+
+
+@given(listed=st.lists(pairs, max_size=30))
+def test_folding_keeps_each_pair_once_in_the_order_of_its_first_mention(listed: list[Pair]) -> None:
+    """A1."""
+    unique, duplicates = planning.fold(listed)
+    assert len(unique) + duplicates == len(listed)
+    assert unique == sorted(set(listed), key=listed.index)
+
+
+@given(keys=st.lists(st.sampled_from(["A", "B", "C"]), unique=True), first=st.dates(date(2000, 1, 1), date(2001, 1, 1)),
+       span=st.integers(0, 400))
+def test_filters_expand_to_as_many_pairs_as_were_counted(keys: list[str], first: date, span: int) -> None:
+    last = date.fromordinal(first.toordinal() + span)
+    expanded = list(planning.expand(keys, first, last))
+    assert len(expanded) == planning.count(keys, first, last) == len(set(expanded))

@@ -1,0 +1,288 @@
+"""What clients are told when something fails."""
+
+import json
+from io import BytesIO
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import OperationalError
+from django.test import AsyncClient, Client
+
+from config.api.parsers import read
+from config.api.problems import MAX_ERRORS, BodyTooLarge, input_errors
+from tests.unit import troubles
+
+pytestmark = pytest.mark.urls("tests.unit.troubles")
+
+FIELDS = {"type", "title", "status", "detail", "code", "requestId"}
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(raise_request_exception=False)
+
+
+def problem(response: Any) -> dict[str, Any]:
+    assert response["Content-Type"] == "application/problem+json", response.content
+    body: dict[str, Any] = response.json()
+    assert body.keys() >= FIELDS
+    assert body["status"] == response.status_code
+    assert body["requestId"] == response["X-Request-ID"]
+    assert b"hunter2" not in response.content
+    assert b"Traceback" not in response.content
+    return body
+
+
+def pointers(response: Any) -> list[tuple[str, str]]:
+    assert response.status_code == 400
+    body = problem(response)
+    assert body["code"] == "invalid"
+    return [(error["pointer"], error["code"]) for error in body["errors"]]
+
+
+def post(client: Client, body: bytes | str, **headers: Any) -> Any:
+    return client.post("/orders", body, content_type="application/json", **headers)
+
+
+ITEM = {"key": "JFK", "effectiveDate": "2013-02-15"}
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/bug", 500, "internal_error"),
+        ("/not-ready", 409, "not_ready"),
+        ("/busy", 503, "queue_full"),
+        ("/gone", 404, "not_found"),
+        ("/missing", 404, "not_found"),
+        ("/forbidden", 403, "permission_denied"),
+        ("/throttled", 429, "throttled"),
+        ("/down", 503, "database_unavailable"),
+        ("/raw-down", 503, "database_unavailable"),
+        ("/plain/bug", 500, "internal_error"),
+        ("/plain/not-ready", 409, "not_ready"),
+        ("/plain/missing", 404, "not_found"),
+        ("/plain/suspicious", 400, "invalid"),
+        ("/plain/down", 503, "database_unavailable"),
+        ("/plain/method", 405, "method_not_allowed"),
+        ("/orders", 405, "method_not_allowed"),
+        ("/nowhere", 404, "not_found"),
+    ],
+)
+def test_it_answers_every_failure_as_a_problem_and_tells_nothing_of_the_inside(
+    client: Client, settings: LazySettings, *, path: str, status: int, code: str, debug: bool
+) -> None:
+    settings.DEBUG = debug
+
+    response = client.get(path)
+
+    assert (response.status_code, problem(response)["code"]) == (status, code)
+
+
+@pytest.mark.django_db
+def test_it_hides_sql_that_failed(client: Client) -> None:
+    response = client.get("/plain/sql")
+
+    assert problem(response)["code"] == "internal_error"
+    assert b"passwords" not in response.content
+
+
+def test_it_says_the_docstring_of_a_problem(client: Client) -> None:
+    assert problem(client.get("/not-ready")) | {"requestId": ""} == {
+        "type": "urn:problem:sluice:not_ready",
+        "title": "Conflict",
+        "status": 409,
+        "detail": "The export has not ended yet.",
+        "code": "not_ready",
+        "requestId": "",
+    }
+
+
+def test_it_keeps_the_words_of_a_view(client: Client) -> None:
+    assert problem(client.get("/gone"))["detail"] == "Task not found"
+
+
+@pytest.mark.parametrize(("path", "seconds"), [("/busy", "7"), ("/down", "5"), ("/throttled", "3")])
+def test_it_says_when_to_come_back(client: Client, path: str, seconds: str) -> None:
+    assert client.get(path)["Retry-After"] == seconds
+
+
+def test_it_keeps_the_headers_of_the_answer_that_it_rewords(client: Client) -> None:
+    assert client.get("/plain/method")["Allow"] == "PUT"
+    assert client.get("/orders")["Allow"] == "POST, OPTIONS"
+
+
+def test_it_leaves_pages_to_django(client: Client) -> None:
+    assert client.get("/admin/missing")["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/async/not-ready", "not_ready"), ("/async/bug", "internal_error"), ("/nowhere", "not_found")],
+)
+def test_it_answers_what_async_views_raise(path: str, code: str) -> None:
+    client = AsyncClient(raise_request_exception=False)
+
+    assert problem(async_to_sync(client.get)(path))["code"] == code
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_it_tells_a_dead_database_apart_when_a_middleware_meets_it(
+    client: Client, settings: LazySettings, *, is_async: bool
+) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.test_problems.dead_database"]
+    get = async_to_sync(AsyncClient(raise_request_exception=False).get) if is_async else client.get
+
+    assert problem(get("/orders"))["code"] == "database_unavailable"
+
+
+def dead_database(get_response: Any) -> Any:
+    return troubles.plainly_raising(OperationalError(troubles.SECRET))
+
+
+def test_it_refuses_a_host_that_is_not_ours(client: Client, settings: LazySettings) -> None:
+    settings.ALLOWED_HOSTS = ["sluice.example"]
+
+    assert problem(client.get("/orders", HTTP_HOST="evil.example"))["code"] == "invalid"
+
+
+def test_it_refuses_nul_in_paths_and_queries(client: Client) -> None:
+    assert pointers(client.get("/orders?dataset=a%00b")) == [("", "nul")]
+    assert problem(client.get("/or%00ders"))["code"] == "not_found"
+
+
+# ---- Request ids ------------------------------------------------------------------------------------------------
+def test_it_takes_a_sane_request_id(client: Client) -> None:
+    assert problem(client.get("/nowhere", HTTP_X_REQUEST_ID="trace-1.a_B"))["requestId"] == "trace-1.a_B"
+
+
+@pytest.mark.parametrize("given", ["", "a" * 65, "a b", 'a"\n{"action": "forged"}', "ä", "<script>"])
+def test_it_replaces_other_request_ids(client: Client, given: str) -> None:
+    taken = problem(client.get("/nowhere", HTTP_X_REQUEST_ID=given))["requestId"]
+
+    assert taken != given
+    assert len(taken) == 36
+
+
+# ---- Input ------------------------------------------------------------------------------------------------------
+def test_it_points_at_each_wrong_value(client: Client) -> None:
+    wrong = {"items": [ITEM, {"key": "TOO LONG", "effectiveDate": "15.2.2013", "a/b~c": 1}, {}], "extra": None}
+
+    assert set(pointers(post(client, json.dumps(wrong)))) == {
+        ("/items/1/key", "max_length"),
+        ("/items/1/effectiveDate", "invalid"),
+        ("/items/1/a~1b~0c", "unknown_field"),
+        ("/items/2/key", "required"),
+        ("/items/2/effectiveDate", "required"),
+        ("/extra", "unknown_field"),
+    }
+
+
+def test_it_refuses_what_only_the_server_sets(client: Client) -> None:
+    assert pointers(post(client, json.dumps({"items": [{**ITEM, "size": 3}]}))) == [("/items/0/size", "read_only")]
+
+
+def test_it_points_at_the_whole_when_no_single_field_is_wrong(client: Client) -> None:
+    assert pointers(post(client, json.dumps({"items": [ITEM], "note": "wrong"}))) == [("", "conflict")]
+    assert pointers(post(client, json.dumps({"items": {"0": ITEM}}))) == [("/items", "not_a_list")]
+    assert pointers(client.get("/pointed")) == [("/a/b", "odd")]
+
+
+def test_it_bounds_the_number_of_errors(client: Client) -> None:
+    assert len(pointers(post(client, json.dumps({"items": [{}] * 10_000})))) == MAX_ERRORS
+
+
+def test_it_reads_any_nesting_of_details() -> None:
+    nested = {"a": {"non_field_errors": ["x"]}, "b": [{}, {"c": ["y"]}], "d": {3: ["z"]}, "e": "w"}
+
+    assert [(error.pointer, error.detail) for error in input_errors(nested)] == [
+        ("/a", "x"),
+        ("/b/1/c", "y"),
+        ("/d/3", "z"),
+        ("/e", "w"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"", ("/items", "required")),
+        (b"{", ("", "malformed")),
+        (b"\xff\xfe{}", ("", "malformed")),
+        (b'{"note": "\xe4"}', ("", "malformed")),
+        (b'{"options": NaN}', ("", "malformed")),
+        (b'{"options": 1e400}', ("", "malformed")),
+        (b'{"options": ' + b"9" * 5000 + b"}", ("", "malformed")),
+        (b'{"note": "\\ud800"}', ("", "malformed")),
+        (b"[" * 100_000, ("", "malformed")),
+        (b'{"options": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ("", "malformed")),
+        (b'{"options": ' + b"[" * 500 + b"]" * 500 + b"}", ("/options", "too_deep")),
+        (b'{"options": {"a": ["\\u0000"]}}', ("/options/a/0", "nul")),
+        (b'{"options": {"a\\u0000": 1}}', ("/options", "nul")),
+        (b"[]", ("", "not_an_object")),
+        (b'"text"', ("", "not_an_object")),
+        (b"null", ("", "not_an_object")),
+    ],
+)
+def test_it_refuses_broken_and_hostile_json(client: Client, body: bytes, expected: tuple[str, str]) -> None:
+    assert pointers(post(client, body)) == [expected]
+
+
+def test_it_takes_what_only_looks_like_nul(client: Client) -> None:
+    assert post(client, json.dumps({"items": [ITEM], "note": "\\u0000"})).status_code == 200
+
+
+def test_it_takes_the_last_of_duplicate_names(client: Client) -> None:
+    body = b'{"note": "first", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}], "note": "last"}'
+
+    assert post(client, body).json()["note"] == "last"
+
+
+def test_it_refuses_bodies_that_declare_too_much(client: Client, settings: LazySettings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+
+    response = post(client, json.dumps({"note": "x" * 100}))
+
+    assert (response.status_code, problem(response)["code"]) == (413, "body_too_large")
+
+
+def test_it_stops_reading_bodies_that_declare_too_little(settings: LazySettings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+    stream = BytesIO(b"x" * 1000)
+
+    with pytest.raises(BodyTooLarge):
+        read(stream, declared=10)
+    assert stream.tell() == 101
+
+
+def test_it_refuses_other_media_types(client: Client) -> None:
+    response = client.post("/orders", b"<a/>", content_type="application/xml")
+
+    assert (response.status_code, problem(response)["code"]) == (415, "unsupported_media_type")
+
+
+def test_it_refuses_to_answer_in_other_media_types(client: Client) -> None:
+    response = client.post("/orders", b"{}", content_type="application/json", HTTP_ACCEPT="text/csv")
+
+    assert (response.status_code, problem(response)["code"]) == (406, "not_acceptable")
+
+
+# ---- CSRF -------------------------------------------------------------------------------------------------------
+def test_it_tells_a_failed_csrf_check_of_a_plain_view() -> None:
+    response = Client(enforce_csrf_checks=True).post("/plain/form")
+
+    assert (response.status_code, problem(response)["code"]) == (403, "csrf_failed")
+
+
+@pytest.mark.django_db
+def test_it_tells_a_failed_csrf_check_of_a_session() -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_user("ada"))
+
+    assert client.get("/guarded").json() == {"user": "ada"}
+    response = client.post("/guarded")
+    assert (response.status_code, problem(response)["code"]) == (403, "csrf_failed")
