@@ -1,0 +1,55 @@
+"""Object storage: the only place that talks to boto3.
+
+Everything here works on the one bucket of the settings and takes object keys. ETags are bare, without the quotes of
+the HTTP header. Every request is made at most twice, the second time at once; what comes after that is the caller's
+business. No message and no log line holds a key: keys tell what was exported. `path_hash` stands for one.
+"""
+
+from config.storage.clients import client, content_disposition, ping, presign_download
+from config.storage.copies import copy
+from config.storage.errors import Changed, Conflict, Missing, RequestFailed, StorageError, UploadFailed
+from config.storage.objects import (
+    Head,
+    Listed,
+    OpenUpload,
+    StoredObject,
+    abort_upload,
+    delete,
+    delete_many,
+    head,
+    list_objects,
+    list_uploads,
+    now,
+    path_hash,
+    read,
+)
+from config.storage.uploads import Upload, put
+
+__all__ = [
+    "Changed",
+    "Conflict",
+    "Head",
+    "Listed",
+    "Missing",
+    "OpenUpload",
+    "RequestFailed",
+    "StorageError",
+    "StoredObject",
+    "Upload",
+    "UploadFailed",
+    "abort_upload",
+    "client",
+    "content_disposition",
+    "copy",
+    "delete",
+    "delete_many",
+    "head",
+    "list_objects",
+    "list_uploads",
+    "now",
+    "path_hash",
+    "ping",
+    "presign_download",
+    "put",
+    "read",
+]

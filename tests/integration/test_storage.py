@@ -1,0 +1,710 @@
+"""The object storage, on a real SeaweedFS, with a real proxy in front of it where it has to misbehave."""
+
+import hashlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from django.conf import LazySettings
+from pydantic import AnyHttpUrl
+
+from config import storage
+from config.storage import copies, parts
+from tests.integration import troubled_s3
+from tests.integration.troubled_s3 import Proxy
+
+PART = parts.PART_BYTES
+BLOCK = os.urandom(100_003)  # no divisor of a part
+
+
+class Stop(Exception):
+    """What a checkpoint raises when the lease is lost."""
+
+
+def carry_on() -> None:
+    """Raise nothing: the lease is ours."""
+
+
+@pytest.fixture
+def folder() -> str:
+    return f"tests/{uuid4()}"
+
+
+@pytest.fixture
+def key(folder: str) -> str:
+    return f"{folder}/Zürich & co/2024-02-29.csv"
+
+
+@pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[Proxy]:
+    """The way to the storage, for a test to put obstacles in."""
+    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        yield proxy
+
+
+def content(size: int) -> bytes:
+    return (BLOCK * (size // len(BLOCK) + 1))[:size]
+
+
+def begin(key: str, *, if_match: str | None = None, checkpoint: Callable[[], None] = carry_on) -> storage.Upload:
+    return storage.Upload(key, content_type="text/csv", metadata={"job": "7"}, if_match=if_match, checkpoint=checkpoint)
+
+
+def feed(upload: storage.Upload, data: bytes) -> None:
+    for start in range(0, len(data), len(BLOCK)):
+        upload.write(data[start : start + len(BLOCK)])
+
+
+def store(key: str, data: bytes, *, if_match: str | None = None) -> storage.StoredObject:
+    with begin(key, if_match=if_match) as upload:
+        feed(upload, data)
+        return upload.commit()
+
+
+def fetch(key: str) -> bytes:
+    return b"".join(storage.read(key))
+
+
+SMALL = content(1000)
+LARGE = content(2 * PART + 5)
+both_ways = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "many-parts"])
+
+
+# ---- What goes in comes out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])
+def test_it_stores_the_bytes_and_says_what_they_are(key: str, size: int) -> None:
+    data = content(size)
+    stored = store(key, data)
+    assert stored.key == key
+    assert stored.size == size
+    assert stored.sha256 == hashlib.sha256(data).hexdigest()
+    assert fetch(key) == data
+    head = storage.head(key)
+    assert head is not None
+    assert (head.etag, head.size, head.metadata["job"]) == (stored.etag, size, "7")
+
+
+@pytest.mark.parametrize(("size", "is_multipart"), [(0, False), (PART, False), (PART + 1, True)])
+def test_it_puts_what_fits_into_a_part_in_one_request(key: str, size: int, is_multipart: bool) -> None:  # noqa: FBT001
+    assert ("-" in store(key, content(size)).etag) is is_multipart
+
+
+@both_ways
+def test_it_encrypts_and_keeps_the_type(key: str, data: bytes) -> None:
+    store(key, data)
+    reply = storage.client().head_object(Bucket=bucket(), Key=key)
+    assert reply["ServerSideEncryption"] == "AES256"
+    assert reply["ContentType"] == "text/csv"
+
+
+def bucket() -> str:
+    return os.environ["S3_BUCKET"]
+
+
+def test_it_takes_blocks_that_the_caller_uses_again(key: str) -> None:
+    block = bytearray(BLOCK)
+    with begin(key) as upload:
+        for _ in range(200):
+            upload.write(memoryview(block))
+        block[:] = bytes(len(block))
+        upload.commit()
+    assert fetch(key) == BLOCK * 200
+
+
+def test_it_takes_a_block_larger_than_a_part(key: str) -> None:
+    with begin(key) as upload:
+        upload.write(LARGE)
+        upload.commit()
+    assert fetch(key) == LARGE
+
+
+def test_it_grows_the_parts_so_that_10000_reach_5_tib() -> None:
+    sent = count = 0
+    while sent < 5 * 1024**4:
+        assert parts.part_bytes(sent) <= 5 * 1024**3
+        sent += parts.part_bytes(sent)
+        count += 1
+    assert count < 10_000
+
+
+def test_it_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PARTS_OF_A_SIZE", 1)
+    data = content(5 * PART + 1)  # parts of 8, 16 and 16 MiB
+    assert store(key, data).etag.endswith("-3")
+    assert fetch(key) == data
+
+
+MEMORY = """
+    import sys, resource, django
+    django.setup()
+    from config import storage
+    block = bytearray(256 * 1024)
+    with storage.Upload(sys.argv[1], content_type="a/b", metadata={}, if_match=None, checkpoint=lambda: None) as upload:
+        for _ in range(int(sys.argv[2]) * 4):
+            upload.write(block)
+        upload.commit()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_it_needs_no_more_memory_for_more_bytes(folder: str) -> None:
+    small, large = (peak_kib(f"{folder}/{mib}", mib) for mib in (50, 400))
+    assert large < small * 1.05
+
+
+def peak_kib(key: str, mib: int) -> int:
+    command = [sys.executable, "-c", textwrap.dedent(MEMORY), key, str(mib)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+# ---- Conditions -----------------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_it_does_not_touch_an_object_that_it_did_not_expect(key: str, data: bytes) -> None:
+    theirs = store(key, b"theirs")
+    with pytest.raises(storage.Conflict) as caught:
+        store(key, data)
+    assert caught.value.etag == theirs.etag
+    assert caught.value.head is not None
+    assert caught.value.head.metadata["job"] == "7"
+    assert fetch(key) == b"theirs"
+    assert list(storage.list_uploads(key)) == []
+
+
+@both_ways
+def test_it_replaces_the_object_that_it_names(key: str, data: bytes) -> None:
+    old = store(key, b"old")
+    store(key, data, if_match=old.etag)
+    assert fetch(key) == data
+
+
+@both_ways
+def test_it_leaves_the_object_alone_when_another_writer_was_faster(key: str, data: bytes) -> None:
+    old = store(key, b"old")
+    with begin(key, if_match=old.etag) as stale:
+        feed(stale, data)
+        newer = store(key, b"newer", if_match=old.etag)
+        with pytest.raises(storage.Conflict) as caught:
+            stale.commit()
+    assert caught.value.etag == newer.etag
+    assert fetch(key) == b"newer"
+    assert list(storage.list_uploads(key)) == []
+
+
+@both_ways
+def test_it_says_when_the_object_to_replace_is_gone(key: str, data: bytes) -> None:
+    with pytest.raises(storage.Conflict) as caught:
+        store(key, data, if_match="d41d8cd98f00b204e9800998ecf8427e")
+    assert caught.value.etag is None
+    assert storage.head(key) is None
+
+
+@both_ways
+def test_it_replaces_after_a_conflict_without_sending_again(key: str, data: bytes) -> None:
+    store(key, b"left by a dead worker")
+    with begin(key) as upload:
+        feed(upload, data)
+        with pytest.raises(storage.Conflict) as caught:
+            upload.commit()
+        stored = upload.replace(caught.value)
+    assert fetch(key) == data
+    assert stored.sha256 == hashlib.sha256(data).hexdigest()
+    assert list(storage.list_uploads(key)) == []
+
+
+@both_ways
+def test_it_creates_after_a_conflict_with_an_object_that_is_gone(key: str, data: bytes) -> None:
+    with begin(key, if_match="d41d8cd98f00b204e9800998ecf8427e") as upload:
+        feed(upload, data)
+        with pytest.raises(storage.Conflict) as caught:
+            upload.commit()
+        upload.replace(caught.value)
+    assert fetch(key) == data
+
+
+@both_ways
+def test_it_does_not_replace_what_came_after_the_conflict(key: str, data: bytes) -> None:
+    first = store(key, b"first")
+    with begin(key) as upload:
+        feed(upload, data)
+        with pytest.raises(storage.Conflict) as caught:
+            upload.commit()
+        store(key, b"second", if_match=first.etag)
+        with pytest.raises(storage.Conflict):
+            upload.replace(caught.value)
+    assert fetch(key) == b"second"
+
+
+# ---- Stopping -------------------------------------------------------------------------------------------------------
+
+
+def stop_at(calls: int) -> Callable[[], None]:
+    """Return a checkpoint that raises Stop from its n-th call on."""
+    countdown = iter(range(calls - 1))
+
+    def check() -> None:
+        if next(countdown, None) is None:
+            raise Stop
+
+    return check
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3, 5])
+def test_it_stops_and_leaves_nothing_when_a_checkpoint_raises(key: str, calls: int) -> None:
+    with pytest.raises(Stop), begin(key, checkpoint=stop_at(calls)) as upload:
+        feed(upload, content(12 * PART))
+    assert list(storage.list_uploads(key)) == []
+    assert storage.head(key) is None
+
+
+@both_ways
+def test_it_does_not_commit_when_the_last_checkpoint_raises(key: str, data: bytes) -> None:
+    lost = False
+
+    def check() -> None:
+        if lost:
+            raise Stop
+
+    with begin(key, checkpoint=check) as upload:
+        feed(upload, data)
+        lost = True
+        with pytest.raises(Stop):
+            upload.commit()
+    assert list(storage.list_uploads(key)) == []
+    assert storage.head(key) is None
+
+
+def test_it_aborts_when_the_producer_fails(key: str) -> None:
+    def produce() -> None:
+        with begin(key) as upload:
+            feed(upload, LARGE)
+            raise Stop
+
+    with pytest.raises(Stop):
+        produce()
+    assert list(storage.list_uploads(key)) == []
+
+
+def test_it_may_be_aborted_twice_and_takes_nothing_afterwards(key: str) -> None:
+    upload = begin(key)
+    feed(upload, LARGE)
+    upload.abort()
+    upload.abort()
+    with pytest.raises(ValueError, match="over"):
+        upload.write(b"more")
+    with pytest.raises(ValueError, match="over"):
+        upload.commit()
+    assert storage.head(key) is None
+
+
+# ---- Trouble --------------------------------------------------------------------------------------------------------
+
+PUT_OBJECT = ("PUT", "2024-02-29.csv")
+COMPLETE = ("POST", "uploadId=")
+CREATE = ("POST", "uploads")
+SECOND_PART = ("PUT", "partNumber=2")
+FAILURES = [troubled_s3.answer_500, troubled_s3.lose_request, troubled_s3.lose_reply]
+failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
+LAST_REQUESTS = [(SMALL, PUT_OBJECT), (LARGE, COMPLETE)]
+last_requests = pytest.mark.parametrize(("data", "request_"), LAST_REQUESTS, ids=["put", "complete"])
+
+
+@last_requests
+@pytest.mark.parametrize("replaces", [False, True])
+def test_it_knows_its_object_again_after_a_lost_reply(
+    proxy: Proxy,
+    key: str,
+    data: bytes,
+    request_: tuple[str, str],
+    replaces: bool,  # noqa: FBT001
+) -> None:
+    old = store(key, b"old").etag if replaces else None
+    proxy.trouble(*request_, troubled_s3.lose_reply)
+    stored = store(key, data, if_match=old)
+    head = storage.head(key)
+    assert head is not None
+    assert head.etag == stored.etag
+    assert fetch(key) == data
+
+
+@last_requests
+def test_it_knows_its_object_again_when_nobody_answers_any_more(
+    proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
+) -> None:
+    """The storage may be away for the moment in which the object is to be asked for; that is tried twice, too."""
+    proxy.trouble(*request_, troubled_s3.lose_reply)
+    proxy.trouble("HEAD", "", troubled_s3.lose_request)
+    store(key, data)
+    assert fetch(key) == data
+
+
+@last_requests
+def test_it_does_not_take_the_same_bytes_of_another_for_its_own(
+    proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
+) -> None:
+    with begin(key) as upload:
+        feed(upload, data)
+        theirs = store(key, data)
+        proxy.trouble(*request_, troubled_s3.lose_reply)
+        with pytest.raises(storage.Conflict) as caught:
+            upload.commit()
+    assert caught.value.etag == theirs.etag
+
+
+@last_requests
+def test_it_believes_no_200_that_carries_an_error(
+    proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
+) -> None:
+    proxy.trouble(*request_, troubled_s3.answer_200_with_error, times=2)
+    with pytest.raises(storage.UploadFailed):
+        store(key, data)
+    assert storage.head(key) is None
+    store(key, data)
+    assert fetch(key) == data
+
+
+@failures
+@pytest.mark.parametrize(
+    ("data", "request_"),
+    [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
+    ids=["put", "complete", "create", "part"],
+)
+def test_it_tries_once_more_at_once(
+    proxy: Proxy,
+    key: str,
+    data: bytes,
+    request_: tuple[str, str],
+    failure: Callable[[troubled_s3.Handler, bytes], None],
+) -> None:
+    proxy.trouble(*request_, failure)
+    store(key, data)
+    assert fetch(key) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "request_"),
+    [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
+    ids=["put", "complete", "create", "part"],
+)
+def test_it_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]) -> None:
+    proxy.trouble(*request_, troubled_s3.answer_500, times=2)
+    with pytest.raises(storage.UploadFailed) as caught:
+        store(key, data)
+    assert caught.value.retryable
+    assert storage.head(key) is None
+    assert list(storage.list_uploads(key)) == []
+
+
+def test_it_fails_when_somebody_aborted_the_upload(key: str) -> None:
+    with begin(key) as upload:
+        feed(upload, LARGE)
+        for found in storage.list_uploads(key):
+            storage.abort_upload(found.key, found.upload_id)
+        with pytest.raises(storage.UploadFailed) as caught:
+            upload.commit()
+    assert caught.value.retryable
+    assert storage.head(key) is None
+
+
+def test_it_does_not_retry_a_refusal_and_tells_no_path(key: str, settings: LazySettings) -> None:
+    env = settings.SLUICE
+    settings.SLUICE = env.model_copy(
+        update={
+            "s3_access_key_id": env.s3_download_access_key_id,
+            "s3_secret_access_key": env.s3_download_secret_access_key,
+        }
+    )
+    with pytest.raises(storage.UploadFailed) as caught:
+        store(key, SMALL)
+    assert not caught.value.retryable
+    assert "2024" not in str(caught.value)
+    assert "AccessDenied" in str(caught.value)
+
+
+def test_it_gives_up_on_a_server_that_is_not_there(key: str, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
+    with pytest.raises(storage.UploadFailed) as caught:
+        store(key, SMALL)
+    assert caught.value.retryable
+    with pytest.raises(storage.StorageError):
+        storage.ping()
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+
+
+def test_it_reads_from_anywhere_in_bounded_blocks(key: str) -> None:
+    store(key, LARGE)
+    blocks = list(storage.read(key, start=PART + 1))
+    assert b"".join(blocks) == LARGE[PART + 1 :]
+    assert max(map(len, blocks)) <= 256 * 1024
+
+
+@pytest.mark.parametrize("data", [b"", b"abc"])
+def test_it_reads_nothing_from_the_end(key: str, data: bytes) -> None:
+    store(key, data)
+    assert list(storage.read(key, start=len(data))) == []
+    assert list(storage.read(key, start=len(data) + 1)) == []
+
+
+def test_it_reads_only_the_object_that_is_meant(key: str) -> None:
+    with pytest.raises(storage.Missing):
+        storage.read(key)
+    stored = store(key, b"abc")
+    assert b"".join(storage.read(key, if_match=stored.etag)) == b"abc"
+    with pytest.raises(storage.Changed):
+        storage.read(key, if_match="d41d8cd98f00b204e9800998ecf8427e")
+
+
+def test_it_goes_on_reading_where_a_transfer_broke_off(proxy: Proxy, key: str) -> None:
+    store(key, LARGE)
+    proxy.trouble(*("GET", "2024-02-29.csv"), troubled_s3.break_off)
+    assert fetch(key) == LARGE
+
+
+def test_it_does_not_go_on_in_another_object(proxy: Proxy, key: str) -> None:
+    stored = store(key, LARGE)
+    proxy.trouble("GET", "2024-02-29.csv", troubled_s3.break_off)
+    blocks = storage.read(key)
+    store(key, LARGE[::-1], if_match=stored.etag)
+    with pytest.raises(storage.Changed):
+        list(blocks)
+
+
+def test_it_fails_when_a_transfer_breaks_off_twice(proxy: Proxy, key: str) -> None:
+    store(key, LARGE)
+    proxy.trouble("GET", "2024-02-29.csv", troubled_s3.break_off, times=2)
+    with pytest.raises(storage.RequestFailed) as caught:
+        fetch(key)
+    assert caught.value.retryable
+
+
+# ---- Copying --------------------------------------------------------------------------------------------------------
+
+
+def make_copy(source: storage.StoredObject, target: str, *, if_match: str | None = None) -> storage.StoredObject:
+    return storage.copy(
+        source.key,
+        target,
+        if_match_source=source.etag,
+        content_type="application/zip",
+        sha256=source.sha256,
+        metadata={"job": "8"},
+        if_match=if_match,
+    )
+
+
+@pytest.fixture(params=["whole", "parts"])
+def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies, once in one request and once in parts."""
+    if request.param == "parts":
+        monkeypatch.setattr(copies, "COPY_BYTES", PART)
+
+
+@pytest.mark.usefixtures("copying")
+class TestCopy:
+    def test_it_copies_the_bytes_with_a_name_of_its_own(self, folder: str) -> None:
+        source = store(f"{folder}/ä b+c", LARGE)
+        copied = make_copy(source, f"{folder}/target")
+        head = storage.head(copied.key)
+        assert head is not None
+        assert fetch(copied.key) == LARGE
+        assert (head.etag, head.metadata["job"]) == (copied.etag, "8")
+        assert (copied.size, copied.sha256) == (source.size, source.sha256)
+        reply = storage.client().head_object(Bucket=bucket(), Key=copied.key)
+        assert (reply["ServerSideEncryption"], reply["ContentType"]) == ("AES256", "application/zip")
+
+    def test_it_copies_no_other_object_than_the_one_meant(self, folder: str) -> None:
+        source = store(f"{folder}/source", LARGE)
+        store(source.key, b"newer", if_match=source.etag)
+        with pytest.raises(storage.Changed):
+            make_copy(source, f"{folder}/target")
+        storage.delete(source.key)
+        with pytest.raises(storage.Missing):
+            make_copy(source, f"{folder}/target")
+        assert storage.head(f"{folder}/target") is None
+
+    def test_it_notices_a_source_that_changes_meanwhile(self, proxy: Proxy, folder: str) -> None:
+        source = store(f"{folder}/source", LARGE)
+        overwrite = partial(store, source.key, LARGE[::-1], if_match=source.etag)
+        proxy.trouble("PUT", "/target", troubled_s3.first(overwrite))
+        with pytest.raises(storage.Changed):
+            make_copy(source, f"{folder}/target")
+        assert storage.head(f"{folder}/target") is None
+        assert list(storage.list_uploads(folder)) == []
+
+    def test_it_leaves_an_unexpected_target_alone(self, folder: str) -> None:
+        source, target = store(f"{folder}/source", LARGE), store(f"{folder}/target", b"theirs")
+        with pytest.raises(storage.Conflict) as caught:
+            make_copy(source, target.key)
+        assert caught.value.etag == target.etag
+        assert fetch(target.key) == b"theirs"
+        assert list(storage.list_uploads(folder)) == []
+        make_copy(source, target.key, if_match=target.etag)
+        assert fetch(target.key) == LARGE
+
+    @failures
+    @pytest.mark.parametrize("method", ["PUT", "POST"])
+    def test_it_tries_once_more_at_once(
+        self, proxy: Proxy, folder: str, method: str, failure: Callable[[troubled_s3.Handler, bytes], None]
+    ) -> None:
+        source = store(f"{folder}/source", LARGE)
+        proxy.trouble(method, "/target", failure)
+        make_copy(source, f"{folder}/target")
+        assert fetch(f"{folder}/target") == LARGE
+
+
+# ---- Listing and deleting -------------------------------------------------------------------------------------------
+
+
+def test_it_lists_what_lies_under_a_prefix(folder: str) -> None:
+    stored = [storage.put(f"{folder}/{name}", name.encode(), content_type="a/b") for name in ("a", "b/c", "ü")]
+    storage.put(f"{folder}-other", b"x", content_type="a/b")
+    listed = list(storage.list_objects(f"{folder}/"))
+    assert [(item.key, item.etag, item.size) for item in listed] == [
+        (item.key, item.etag, item.size) for item in stored
+    ]
+    assert all(abs((storage.now() - item.last_modified).total_seconds()) < 60 for item in listed)
+
+
+def test_it_lists_and_deletes_more_than_a_page(folder: str) -> None:
+    keys = {f"{folder}/{number}" for number in range(1005)}
+    for key in keys:
+        storage.put(key, b"", content_type="a/b")
+    assert {item.key for item in storage.list_objects(f"{folder}/")} == keys
+    storage.delete_many(keys | {f"{folder}/never-there"})
+    assert list(storage.list_objects(f"{folder}/")) == []
+    storage.delete_many([])
+
+
+def test_it_deletes_what_is_there_and_minds_no_gap(key: str) -> None:
+    stored = store(key, b"abc")
+    with pytest.raises(storage.Changed):
+        storage.delete(key, if_match="d41d8cd98f00b204e9800998ecf8427e")
+    storage.delete(key, if_match=stored.etag)
+    assert storage.head(key) is None
+    storage.delete(key)
+
+
+def test_it_finds_and_aborts_uploads_that_never_ended(folder: str) -> None:
+    for number in range(3):
+        storage.client().create_multipart_upload(Bucket=bucket(), Key=f"{folder}/{number}")
+    found = list(storage.list_uploads(folder))
+    assert [upload.key for upload in found] == [f"{folder}/{number}" for number in range(3)]
+    for upload in found:
+        storage.abort_upload(upload.key, upload.upload_id)
+        storage.abort_upload(upload.key, upload.upload_id)
+    assert list(storage.list_uploads(folder)) == []
+
+
+# ---- Links ----------------------------------------------------------------------------------------------------------
+
+
+def presign(key: str, *, seconds: int = 60, file_name: str = "Zürich 2024.csv") -> str:
+    return storage.presign_download(key, seconds=seconds, content_type="text/csv; charset=utf-8", file_name=file_name)
+
+
+def test_it_presigns_a_download_under_its_name_and_type(key: str) -> None:
+    store(key, SMALL)
+    with urllib.request.urlopen(presign(key)) as reply:  # noqa: S310
+        assert reply.read() == SMALL
+        assert reply.headers["Content-Type"] == "text/csv; charset=utf-8"
+        assert reply.headers["Content-Disposition"] == (
+            "attachment; filename=\"Z_rich 2024.csv\"; filename*=UTF-8''Z%C3%BCrich%202024.csv"
+        )
+
+
+@pytest.mark.parametrize("change", [("text", "image"), ("rich", "poor"), ("X-Amz-Expires=60", "X-Amz-Expires=61")])
+def test_it_presigns_nothing_else(key: str, change: tuple[str, str]) -> None:
+    store(key, SMALL)
+    url = presign(key)
+    assert change[0] in url
+    assert refusal(url.replace(*change)) == 403
+
+
+def test_it_presigns_for_a_limited_time(key: str) -> None:
+    store(key, SMALL)
+    url = presign(key, seconds=1)
+    assert refusal(url) == 200
+    deadline = time.monotonic() + 10
+    while refusal(url) == 200 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert refusal(url) == 403
+
+
+def refusal(url: str) -> int:
+    """Return the HTTP status."""
+    try:
+        with urllib.request.urlopen(url) as reply:  # noqa: S310
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_it_presigns_with_the_keys_that_only_download(key: str, settings: LazySettings) -> None:
+    env = settings.SLUICE
+    assert f"X-Amz-Credential={env.s3_download_access_key_id.get_secret_value()}" in presign(key)
+    settings.SLUICE = env.model_copy(update={"s3_download_access_key_id": None, "s3_download_secret_access_key": None})
+    assert f"X-Amz-Credential={env.s3_access_key_id.get_secret_value()}" in presign(key)
+
+
+def test_it_presigns_for_the_public_address(key: str, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(
+        update={"s3_public_endpoint_url": AnyHttpUrl("https://files.example.com/")}
+    )
+    assert presign(key).startswith(f"https://files.example.com/{bucket()}/tests/")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("plain.csv", "filename=\"plain.csv\"; filename*=UTF-8''plain.csv"),
+        ('a"; x="b', "filename=\"a__ x=_b\"; filename*=UTF-8''a_%3B%20x%3D_b"),
+        ("a\r\nSet-Cookie: b", "filename=\"a__Set-Cookie: b\"; filename*=UTF-8''a__Set-Cookie%3A%20b"),
+        ("../../etc/passwd", "filename=\".._.._etc_passwd\"; filename*=UTF-8''.._.._etc_passwd"),
+        ("東京.csv", "filename=\"__.csv\"; filename*=UTF-8''%E6%9D%B1%E4%BA%AC.csv"),
+        ("100%.csv", "filename=\"100_.csv\"; filename*=UTF-8''100%25.csv"),
+        ("", "filename=\"download\"; filename*=UTF-8''download"),
+    ],
+)
+def test_it_keeps_names_inside_their_quotes(name: str, value: str) -> None:
+    assert storage.content_disposition(name) == f"attachment; {value}"
+
+
+# ---- Processes ------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_that_the_bucket_is_there(settings: LazySettings) -> None:
+    storage.ping()
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "another-bucket"})
+    with pytest.raises(storage.StorageError):
+        storage.ping()
+
+
+def test_it_shares_no_connection_with_a_fork(key: str) -> None:
+    store(key, SMALL)
+    ours = storage.client()
+    child = multiprocessing.get_context("fork").Process(target=check_fork, args=(key, id(ours)))
+    child.start()
+    assert fetch(key) == SMALL
+    child.join(30)
+    assert child.exitcode == 0
+
+
+def check_fork(key: str, parents: int) -> None:
+    assert id(storage.client()) != parents
+    assert fetch(key) == SMALL
