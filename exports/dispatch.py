@@ -1,0 +1,53 @@
+"""Hints: messages that wake workers. Losing one costs at most a reaper interval; sending one twice costs nothing.
+
+Tasks are named, not imported, so that nothing here depends on the code that runs them.
+"""
+
+from uuid import UUID
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from kombu.exceptions import OperationalError
+
+log = structlog.get_logger(__name__)
+
+RUN_CHUNKS = "exports.run_chunks"
+REUSE_FILES = "exports.reuse_files"
+COMPLETE_JOB = "exports.complete_job"
+
+
+def chunks(*, waiting: int, delay: float = 0) -> None:
+    """Wake as many workers as can run at once for chunks that wait; never one for each of 10,000."""
+    _send(RUN_CHUNKS, times=min(waiting, settings.SLUICE.export_db_slots), countdown=delay)
+
+
+def reusable(*, waiting: int) -> None:
+    """Wake a few workers to look at files that may be there already."""
+    _send(REUSE_FILES, times=min(-(-waiting // 200), 4))
+
+
+def completion(job_id: UUID, *, delay: float = 0) -> None:
+    """Wake a worker to put a job's delivery together."""
+    _send(COMPLETE_JOB, countdown=delay, kwargs={"job_id": str(job_id)})
+
+
+# A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst, where Celery's
+# own settings for workers come to 5 s, and its defaults to more than 25 s.
+IN_A_HURRY = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
+
+
+def _send(name: str, *, times: int = 1, countdown: float = 0, kwargs: dict[str, str] | None = None) -> None:
+    """Send the same hint some times. A broker that does not answer is given up on: the reaper sends hints again."""
+    try:
+        with current_app.connection_for_write(transport_options=IN_A_HURRY) as broker:
+            for _ in range(times):
+                current_app.send_task(
+                    name,
+                    kwargs=kwargs or {},
+                    countdown=countdown or None,
+                    connection=broker,
+                    retry_policy={"max_retries": 1, "interval_start": 0},
+                )
+    except (OperationalError, OSError) as error:
+        log.warning("hint_not_sent", task=name, reason=type(error).__name__)

@@ -1,0 +1,56 @@
+"""Single files of a finished job, as its manifest names them."""
+
+from datetime import date
+
+from django.conf import settings
+from django.utils import timezone
+from rest_framework.exceptions import NotFound
+
+from config import storage
+from config.api.problems import Problem
+from exports import encoding
+from exports.models import Chunk, Job
+from exports.models import File as KnownFile
+from exports.states import JobStatus
+
+
+class ReceiptExpired(Problem):
+    """The receipt's time is over. Export again: files that are there already are reused."""
+
+    status = 410
+    code = "receipt_expired"
+
+
+class FileSuperseded(Problem):
+    """A later export has replaced this file with newer data. Export again to get a receipt for it."""
+
+    status = 410
+    code = "file_superseded"
+
+
+def presign(job: Job, *, key: str, effective_date: date) -> str:
+    """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
+
+    Raises NotFound, ReceiptExpired, or FileSuperseded when other bytes lie at its path by now.
+    """
+    chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
+    if chunk is None or job.status != JobStatus.SUCCESS:
+        raise NotFound("There is no such file.")
+    if job.receipt.expires_at <= timezone.now():
+        raise ReceiptExpired
+    if not is_unchanged(chunk):
+        raise FileSuperseded
+    return storage.presign_download(
+        chunk.path,
+        seconds=settings.SLUICE.export_presign_seconds,
+        content_type=encoding.content_type(job.shape),
+        file_name=chunk.path.rpartition("/")[2],
+    )
+
+
+def is_unchanged(chunk: Chunk) -> bool:
+    """Whether the bytes that lie at the path are the chunk's. Other ETags may still be the same bytes."""
+    head = storage.head(chunk.path)
+    if head is None or head.etag == chunk.etag:
+        return head is not None
+    return KnownFile.objects.filter(path=chunk.path, etag=head.etag, sha256=chunk.sha256).exists()

@@ -1,0 +1,540 @@
+"""Claims and outcomes of chunks: the SQL that makes the rest safe.
+
+A worker owns a chunk while the chunk's row carries the worker's fencing token. Every statement below that writes
+an outcome says `token = …`; when it changes no row, somebody else owns the chunk and nothing was written. Leases
+use the database's clock, `clock_timestamp()`, never a worker's: hosts disagree about the time, and `now()` stands
+still inside a transaction.
+
+Lock order, everywhere: slots, chunks, then the job's row. Each function here is one statement, so it is atomic
+without a transaction around it, and costs one round trip.
+"""
+
+import random
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+from django.db import connection
+
+from exports.errors import ExportError, LeaseLost
+from exports.planning import Dialect, Pair, Shape
+from exports.states import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFile:
+    """What the reuse cache says about the object at a chunk's path."""
+
+    etag: str
+    sha256: str
+    rows: int
+    bytes: int
+    header_bytes: int
+    data_as_of: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on one chunk, and all that the work needs to know."""
+
+    chunk_id: int
+    token: int
+    attempts: int
+    job_id: UUID
+    dataset: str
+    schema_version: int
+    function: tuple[str, str]
+    statement_timeout: int
+    pair: Pair
+    path: str
+    shape: Shape
+    claimed_at: datetime
+    known_file: KnownFile | None
+    may_adopt: bool  # the job asked for reuse
+    may_reuse: bool  # and the known file is of the right version and not too old
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The file that a chunk ends with."""
+
+    source: Source
+    etag: str
+    sha256: str
+    rows: int
+    bytes: int
+    header_bytes: int
+    data_as_of: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The job's counters right after an outcome was written."""
+
+    job_id: UUID
+    total: int
+    done: int
+    failed: int
+    cancelled: int
+
+    @property
+    def all_done(self) -> bool:
+        """Whether this outcome made the job ready to complete. Exactly one outcome sees it: the job row is locked."""
+        return self.done == self.total
+
+
+# ---- Claim ----------------------------------------------------------------------------------------------------------
+
+# One statement takes a slot and a chunk, or neither.
+# - Every CTE is MATERIALIZED: inlined, the planner may run a SKIP LOCKED sub-select more than once and lock or
+#   update more rows than its LIMIT says.
+# - The chunk is looked for in each dataset apart, by index, so that thousands of waiting chunks of a dataset whose
+#   own slots are taken are never walked over; a claim costs the same with 10 and with 1,000,000 chunks waiting.
+# - `waiting` before `ready`: a retry whose time has come keeps its old, smaller rank.
+# - The counters of the job are touched only at its first claim and when a retrying chunk runs again, or every claim
+#   would queue for the job's row.
+CLAIM = """
+WITH slot AS MATERIALIZED (
+    SELECT id FROM exports_slot
+    WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
+    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+), pick AS MATERIALIZED (
+    SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.was_retrying
+    FROM slot
+    CROSS JOIN exports_dataset d
+    LEFT JOIN LATERAL (
+        SELECT s.id FROM exports_slot s
+        WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency AND s.token IS NULL
+        ORDER BY s.number LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) own ON true
+    CROSS JOIN LATERAL (
+        SELECT * FROM (
+            SELECT id, rank, true AS was_retrying FROM exports_chunk c
+            WHERE c.dataset_id = d.id AND c.status = 'retrying' AND c.available_at <= clock_timestamp()
+            ORDER BY c.available_at LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) waiting
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, rank, false FROM exports_chunk c
+            WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
+            ORDER BY c.rank, c.id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) ready
+    ) next
+    WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
+    ORDER BY next.rank, next.id
+    LIMIT 1
+), fence AS MATERIALIZED (
+    SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
+), take_slot AS (
+    UPDATE exports_slot s
+    SET token = fence.token, lease_until = clock_timestamp() + %(lease)s * interval '1 second',
+        backend = %(backend)s, chunk_id = fence.chunk_id,
+        job_id = (SELECT job_id FROM exports_chunk WHERE id = fence.chunk_id)
+    FROM fence WHERE s.id IN (fence.slot_id, fence.own_slot_id)
+), take_chunk AS (
+    UPDATE exports_chunk c
+    SET status = 'running', token = fence.token, attempts = c.attempts + 1, available_at = NULL,
+        lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
+    FROM fence WHERE c.id = fence.chunk_id
+    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
+              fence.was_retrying
+), start_job AS (
+    UPDATE exports_jobs j
+    SET started_at = coalesce(j.started_at, clock_timestamp()),
+        retrying = j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END,
+        status = CASE WHEN j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END > 0
+                      THEN 'retrying' ELSE 'running' END
+    FROM take_chunk t
+    WHERE j.job_id = t.job_id AND (j.status = 'pending' OR t.was_retrying)
+)
+"""
+
+# What a claimed chunk needs to know, joined in the same round trip.
+DESCRIBE = """
+SELECT t.id, t.token, t.attempts, t.job_id, t.dataset_id, t.key, t.effective_date, t.path, t.started_at,
+       d.name, d.function, d.statement_timeout, j.schema_version, j.format, j.compression, j.dialect,
+       j.reuse = 'if-present', j.reuse = 'if-present' AND f.schema_version = j.schema_version
+           AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second'),
+       f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
+FROM take_chunk t
+JOIN exports_jobs j ON j.job_id = t.job_id
+JOIN exports_dataset d ON d.id = t.dataset_id
+LEFT JOIN exports_file f ON f.path = t.path
+"""
+
+
+def claim(*, backend: str) -> Claim | None:
+    """Take the next chunk and a slot for its call, or return None: nothing is ready, or every slot is taken.
+
+    `backend` is the application_name of the source connection that the call will run on.
+    """
+    row = _one(
+        CLAIM + DESCRIBE,
+        slots=settings.SLUICE.export_db_slots,
+        lease=settings.SLUICE.export_lease_seconds,
+        backend=backend,
+    )
+    return _as_claim(row) if row else None
+
+
+# Chunks that may need no call need no slot either. A batch is of one job, so that finishing it locks one job row.
+CLAIM_REUSABLE = """
+WITH head AS MATERIALIZED (
+    SELECT job_id FROM exports_chunk WHERE status = 'pending' AND reusable
+    ORDER BY rank, id LIMIT 1 FOR UPDATE SKIP LOCKED
+), pick AS MATERIALIZED (
+    SELECT id FROM exports_chunk
+    WHERE job_id = (SELECT job_id FROM head) AND status = 'pending' AND reusable
+    ORDER BY seq LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+), take_chunk AS (
+    UPDATE exports_chunk c
+    SET status = 'running', token = nextval('exports_fence_seq'), started_at = clock_timestamp(),
+        lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    FROM pick WHERE c.id = pick.id
+    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at
+), start_job AS (
+    UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running'
+    WHERE j.job_id = (SELECT job_id FROM head) AND j.status = 'pending'
+)
+"""
+
+
+def claim_reusable(*, batch: int) -> list[Claim]:
+    """Take up to `batch` chunks of one job for which a file may be there already. No slot, no attempt."""
+    rows = _all(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
+    return [_as_claim(row) for row in rows]
+
+
+def _as_claim(row: tuple[Any, ...]) -> Claim:
+    (
+        chunk_id,
+        token,
+        attempts,
+        job_id,
+        _,
+        key,
+        effective_date,
+        path,
+        claimed_at,
+        dataset,
+        function,
+        timeout,
+        schema_version,
+        format_,
+        compression,
+        dialect,
+        may_adopt,
+        may_reuse,
+        etag,
+        *file,
+    ) = row
+    schema, _, name = function.partition(".")
+    known = None
+    if etag is not None:
+        sha256, rows, size, header_bytes, data_as_of = file
+        known = KnownFile(
+            etag=etag, sha256=sha256, rows=rows, bytes=size, header_bytes=header_bytes, data_as_of=data_as_of
+        )
+    return Claim(
+        chunk_id=chunk_id,
+        token=token,
+        attempts=attempts,
+        job_id=job_id,
+        dataset=dataset,
+        schema_version=schema_version,
+        function=(schema, name),
+        statement_timeout=timeout,
+        pair=Pair(key, effective_date),
+        path=path,
+        claimed_at=claimed_at,
+        known_file=known,
+        may_adopt=may_adopt,
+        may_reuse=bool(may_reuse),
+        shape=Shape(format=format_, compression=compression, dialect=Dialect(**orjson.loads(dialect))),
+    )
+
+
+# ---- While it is worked on ------------------------------------------------------------------------------------------
+
+RENEW = """
+WITH ours AS (
+    UPDATE exports_chunk SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    WHERE id = %(chunk)s AND token = %(token)s AND status = 'running' RETURNING id
+), slots AS (
+    UPDATE exports_slot SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    WHERE token = %(token)s AND EXISTS (SELECT 1 FROM ours)
+)
+SELECT id FROM ours
+"""
+
+
+def renew(claim: Claim) -> None:
+    """Move the lease on by its full length.
+
+    Raises LeaseLost when the chunk is no longer ours: taken over, or cancelled.
+    """
+    if not _one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
+        raise LeaseLost
+
+
+# ---- Outcomes -------------------------------------------------------------------------------------------------------
+
+# Every outcome ends with this: free the slot, count in the job, and settle the job's own state.
+# - The slot is freed by its token alone, also when the chunk was taken from us: we are alive and our call has ended.
+# - `done = j.done + …` re-reads the row under its lock. "Is there a chunk left?" asked without that lock leaves a
+#   job running for ever when two transactions finish its last two chunks at once.
+SETTLE = """
+, free AS (
+    UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
+    WHERE token = ANY(%(tokens)s)
+), delta AS (
+    SELECT job_id,
+           count(*) FILTER (WHERE status = 'done') AS done,
+           count(*) FILTER (WHERE status = 'failed') AS failed,
+           count(*) FILTER (WHERE status = 'retrying') AS retrying,
+           count(*) FILTER (WHERE status = 'done' AND source = 'reused') AS reused,
+           count(*) FILTER (WHERE status = 'done' AND source = 'snapshot') AS degraded,
+           coalesce(sum(rows) FILTER (WHERE status = 'done'), 0) AS rows,
+           coalesce(sum(bytes) FILTER (WHERE status = 'done'), 0) AS bytes,
+           max(error_code) FILTER (WHERE status = 'failed') AS error_code,
+           max(error_detail) FILTER (WHERE status = 'failed') AS error_detail
+    FROM ended GROUP BY job_id
+), settled AS (
+    UPDATE exports_jobs j
+    SET done = j.done + d.done, failed = j.failed + d.failed, retrying = j.retrying + d.retrying,
+        reused = j.reused + d.reused, degraded = j.degraded + d.degraded,
+        rows = j.rows + d.rows, bytes = j.bytes + d.bytes,
+        error_code = coalesce(d.error_code, j.error_code), error_detail = coalesce(d.error_detail, j.error_detail),
+        status = CASE
+            WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
+                THEN 'failed'
+            WHEN j.retrying + d.retrying > 0 THEN 'retrying'
+            ELSE 'running' END,
+        finished_at = CASE
+            WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
+                THEN clock_timestamp() END
+    FROM delta d WHERE j.job_id = d.job_id
+    RETURNING j.job_id, j.total, j.done, j.failed, j.cancelled
+)
+"""
+PROGRESS = "SELECT job_id, total, done, failed, cancelled FROM settled"
+
+FINISH = """
+WITH ended AS (
+    UPDATE exports_chunk c
+    SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
+        source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
+        header_bytes = r.header_bytes, data_as_of = r.data_as_of, error_code = '', error_detail = ''
+    FROM unnest(%(chunks)s::bigint[], %(tokens)s::bigint[], %(sources)s::text[], %(etags)s::text[],
+                %(sha256s)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
+                %(data_as_of)s::timestamptz[])
+         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of)
+    WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
+    RETURNING c.*
+), vouch AS (
+    INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
+                              header_bytes, data_as_of)
+    SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
+           e.header_bytes, e.data_as_of
+    FROM ended e JOIN exports_jobs j ON j.job_id = e.job_id
+    WHERE e.source = 'live'
+    ON CONFLICT (path) DO UPDATE
+    SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
+        sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,
+        header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
+)
+"""
+
+
+def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
+    """End chunks of one job as done: rows, files, slots and the job's counters in one statement.
+
+    Claims that were lost meanwhile are left out. Returns None when all of them were.
+    """
+    claims = [claim for claim, _ in results]
+    files = [result for _, result in results]
+    row = _one(
+        FINISH + SETTLE + PROGRESS,
+        chunks=[c.chunk_id for c in claims],
+        tokens=[c.token for c in claims],
+        sources=[str(f.source) for f in files],
+        etags=[f.etag for f in files],
+        sha256s=[f.sha256 for f in files],
+        rows=[f.rows for f in files],
+        bytes=[f.bytes for f in files],
+        header_bytes=[f.header_bytes for f in files],
+        data_as_of=[f.data_as_of for f in files],
+    )
+    return _as_progress(row) if row else None
+
+
+FAIL = """
+WITH ended AS (
+    UPDATE exports_chunk
+    SET status = %(status)s, token = NULL, lease_until = NULL, error_code = %(code)s, error_detail = %(detail)s,
+        available_at = CASE WHEN %(status)s = 'retrying'
+                            THEN clock_timestamp() + %(delay)s * interval '1 second' END,
+        finished_at = CASE WHEN %(status)s = 'failed' THEN clock_timestamp() END
+    WHERE id = %(chunk)s AND token = %(token)s AND status = 'running'
+    RETURNING *
+)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a failed attempt was written down. `delay` is in seconds, None when there is no further attempt."""
+
+    progress: Progress | None
+    delay: float | None
+
+
+def fail(claim: Claim, error: ExportError) -> Failure:
+    """Write down that an attempt failed: RETRYING with a time for the next one, or FAILED for good."""
+    again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
+    delay = backoff(claim.attempts) if again else None
+    row = _one(
+        FAIL + SETTLE + PROGRESS,
+        chunk=claim.chunk_id,
+        token=claim.token,
+        tokens=[claim.token],
+        status="retrying" if again else "failed",
+        code=error.code,
+        detail=error.detail[:200],
+        delay=delay or 0,
+    )
+    return Failure(progress=_as_progress(row) if row else None, delay=delay)
+
+
+def backoff(attempts: int) -> float:
+    """Return the seconds before the next attempt: exponential, with full jitter in its upper half."""
+    env = settings.SLUICE
+    ceiling: float = min(env.export_backoff_max_seconds, env.export_backoff_base_seconds * 2 ** (attempts - 1))
+    return ceiling * random.uniform(0.5, 1)  # noqa: S311 - spreading load, not secrecy
+
+
+RELEASE = """
+WITH ended AS (
+    UPDATE exports_chunk
+    SET status = 'pending', token = NULL, lease_until = NULL, started_at = NULL,
+        attempts = greatest(attempts - %(attempt)s, 0), reusable = false
+    WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'
+    RETURNING *
+)
+"""
+
+
+def release(claims: list[Claim], *, attempt: int = 1) -> None:
+    """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted."""
+    _all(
+        RELEASE + SETTLE + PROGRESS,
+        chunks=[c.chunk_id for c in claims],
+        tokens=[c.token for c in claims],
+        attempt=attempt,
+    )
+
+
+# ---- For the reaper -------------------------------------------------------------------------------------------------
+
+# Attempts were counted at the claim, so a chunk that kills its worker every time ends here.
+RECLAIM = """
+WITH lost AS MATERIALIZED (
+    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < clock_timestamp()
+    ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+), ended AS (
+    UPDATE exports_chunk c
+    SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
+        token = NULL, lease_until = NULL, started_at = NULL,
+        error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END,
+        finished_at = CASE WHEN c.attempts >= %(attempts)s THEN clock_timestamp() END
+    FROM lost WHERE c.id = lost.id
+    RETURNING c.*
+)
+"""
+LOST = "SELECT id, job_id, path, status FROM ended"
+
+
+class Lost(NamedTuple):
+    chunk_id: int
+    job_id: UUID
+    path: str
+    status: str
+
+
+def reclaim(*, batch: int) -> list[Lost]:
+    """Take up to `batch` chunks back whose lease ran out. Their slots stay taken until `free`."""
+    rows = _all(RECLAIM + SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts)
+    return [Lost(*row) for row in rows]
+
+
+EXPIRED_SLOTS = """
+SELECT DISTINCT s.token, s.backend FROM exports_slot s
+WHERE s.lease_until < clock_timestamp()
+  AND NOT EXISTS (SELECT 1 FROM exports_chunk c WHERE c.token = s.token AND c.status = 'running')
+"""
+
+
+def expired_slots() -> list[tuple[int, str]]:
+    """Return token and backend of the slots whose holder was lost: its lease is over and its chunk taken back."""
+    return [(token, backend) for token, backend in _all(EXPIRED_SLOTS)]
+
+
+FREE = """
+UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
+WHERE token = ANY(%(tokens)s) RETURNING id
+"""
+
+
+def free(tokens: list[int]) -> None:
+    """Free slots by their tokens, once no call runs under them any more."""
+    _all(FREE, tokens=tokens)
+
+
+class Waiting(NamedTuple):
+    ready: int  # counted up to the number of slots; more does not matter
+    reusable: int  # counted up to 1,000
+    free_slots: int
+
+
+WAITING = """
+SELECT (SELECT count(*) FROM (
+            SELECT 1 FROM exports_dataset d CROSS JOIN LATERAL (
+                (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
+                 LIMIT %(slots)s)
+                UNION ALL
+                (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'retrying'
+                     AND c.available_at <= clock_timestamp() LIMIT %(slots)s)
+            ) chunk LIMIT %(slots)s) ready),
+       (SELECT count(*) FROM (
+            SELECT 1 FROM exports_chunk WHERE status = 'pending' AND reusable LIMIT 1000) reusable),
+       (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL)
+"""
+
+
+def waiting() -> Waiting:
+    """Return what could run now, counted no further than it matters."""
+    row = _one(WAITING, slots=settings.SLUICE.export_db_slots)
+    return Waiting(*row) if row else Waiting(0, 0, 0)
+
+
+# ---- Plumbing -------------------------------------------------------------------------------------------------------
+
+
+def _one(statement: str, **values: Any) -> tuple[Any, ...] | None:
+    rows = _all(statement, **values)
+    return rows[0] if rows else None
+
+
+def _all(statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def _as_progress(row: tuple[Any, ...]) -> Progress:
+    job_id, total, done, failed, cancelled = row
+    return Progress(job_id=job_id, total=total, done=done, failed=failed, cancelled=cancelled)

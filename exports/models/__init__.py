@@ -1,0 +1,12 @@
+"""The rows that decide, one aggregate a file."""
+
+from exports.models.chunk import Chunk
+from exports.models.dataset import Dataset
+from exports.models.file import File
+from exports.models.job import Job
+from exports.models.link import Download, Link
+from exports.models.receipt import Receipt
+from exports.models.slot import Slot
+from exports.models.tick import Tick
+
+__all__ = ["Chunk", "Dataset", "Download", "File", "Job", "Link", "Receipt", "Slot", "Tick"]

@@ -1,0 +1,85 @@
+from django.db import models
+from django.db.models import Q
+
+from exports.states import ChunkStatus, Source
+
+
+class ChunkQuerySet(models.QuerySet["Chunk"]):
+    def in_request_order(self) -> "ChunkQuerySet":
+        return self.order_by("seq")
+
+
+class Chunk(models.Model):
+    """One (key, effective date) of a job: one call of the function, one file.
+
+    `rank` orders the queue over all jobs (see `exports.submission`); `token` is the fencing token of the lease,
+    and only rows that are running have one. The statements of `exports.leases` are the only writers of outcomes.
+    """
+
+    job = models.ForeignKey("exports.Job", models.CASCADE, related_name="chunks", db_index=False)
+    dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="+", db_index=False)
+    seq = models.PositiveIntegerField(help_text="Place in the request, from 0")
+    key = models.CharField(max_length=255)
+    effective_date = models.DateField()
+    path = models.CharField(max_length=1024, help_text="Object key in the bucket")
+
+    status = models.CharField(max_length=12, choices=ChunkStatus, default=ChunkStatus.PENDING)
+    rank = models.BigIntegerField()
+    reusable = models.BooleanField(default=False, help_text="A file may be there already: look before calling")
+    attempts = models.PositiveSmallIntegerField(default=0, help_text="Counted at the claim, so a killed worker counts")
+    token = models.BigIntegerField(null=True, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
+
+    source = models.CharField(max_length=8, choices=Source, default="", blank=True)
+    rows = models.BigIntegerField(null=True, blank=True)
+    bytes = models.BigIntegerField(null=True, blank=True)
+    header_bytes = models.PositiveIntegerField(default=0, help_text="Length of the file's header, as stored")
+    sha256 = models.CharField(max_length=64, default="", blank=True)
+    etag = models.CharField(max_length=80, default="", blank=True)
+    data_as_of = models.DateTimeField(null=True, blank=True, help_text="When the source was read")
+    error_code = models.CharField(max_length=40, default="", blank=True)
+    error_detail = models.CharField(max_length=200, default="", blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ChunkQuerySet.as_manager()
+
+    class Meta:
+        db_table = "exports_chunk"
+        indexes = [
+            # The queue: a claim reads its first free entry, whatever waits behind it.
+            models.Index(
+                fields=["dataset", "rank", "id"],
+                name="exports_chunk_ready",
+                condition=Q(status=ChunkStatus.PENDING, reusable=False),
+            ),
+            models.Index(
+                fields=["rank", "id"],
+                name="exports_chunk_reusable",
+                condition=Q(status=ChunkStatus.PENDING, reusable=True),
+            ),
+            models.Index(
+                fields=["dataset", "available_at"],
+                name="exports_chunk_waiting",
+                condition=Q(status=ChunkStatus.RETRYING),
+            ),
+            models.Index(fields=["lease_until"], name="exports_chunk_leased", condition=Q(status=ChunkStatus.RUNNING)),
+            models.Index(fields=["job", "status", "seq"], name="exports_chunk_of_status"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "seq"], name="exports_chunk_seq"),
+            models.CheckConstraint(
+                name="exports_chunk_running_has_lease",
+                condition=Q(status=ChunkStatus.RUNNING, token__isnull=False, lease_until__isnull=False)
+                | (~Q(status=ChunkStatus.RUNNING) & Q(token__isnull=True, lease_until__isnull=True)),
+            ),
+            models.CheckConstraint(
+                name="exports_chunk_done_has_file",
+                condition=~Q(status=ChunkStatus.DONE)
+                | (Q(rows__isnull=False, bytes__isnull=False) & ~Q(sha256="") & ~Q(etag="") & ~Q(source="")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key} {self.effective_date}"

@@ -1,0 +1,88 @@
+import re
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+
+from exports.models.slot import Slot
+
+FORMATS = ["csv", "jsonl", "json"]
+DEFAULT_KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+base_path_shape = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*\Z",
+    "Segments of letters, digits, '.', '_' and '-', joined by '/'; each begins with a letter or a digit.",
+)
+
+
+def default_formats() -> list[str]:
+    return list(FORMATS)
+
+
+class Dataset(models.Model):
+    """What can be exported: one function of the source database, and where its files go."""
+
+    name = models.SlugField(unique=True)
+    function = models.CharField(
+        max_length=255,
+        help_text="schema.name, exactly as the database knows it; split at the first dot. "
+        "It takes (key text, effective_date date) and returns a table.",
+    )
+    base_path = models.CharField(max_length=255, unique=True, validators=[base_path_shape])
+    schema_version = models.PositiveIntegerField(default=1, help_text="A new version makes every older file stale.")
+    formats = ArrayField(models.CharField(max_length=8), default=default_formats)
+    key_pattern = models.CharField(max_length=255, default=DEFAULT_KEY_PATTERN)
+    statement_timeout = models.PositiveIntegerField(
+        default=300,
+        validators=[MinValueValidator(1), MaxValueValidator(540)],
+        help_text="Seconds. Below the workers' own time limit of 600 s.",
+    )
+    max_concurrency = models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Calls at once into this dataset's function; empty: only EXPORT_DB_SLOTS counts.",
+    )
+    reuse_max_age = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Seconds after which a file is no longer reused; empty: never too old."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        db_table = "exports_dataset"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        super().save(*args, **kwargs)
+        Slot.objects.provide(count=self.max_concurrency or 0, dataset=self)
+
+    @property
+    def schema_and_name(self) -> tuple[str, str]:
+        schema, _, name = self.function.partition(".")
+        return schema, name
+
+    def clean(self) -> None:
+        if "" in self.schema_and_name:
+            raise ValidationError({"function": "Write it as schema.name."})
+        try:
+            re.compile(self.key_pattern)
+        except re.error as error:
+            raise ValidationError({"key_pattern": f"Not a regular expression: {error}."}) from None
+        if unknown := set(self.formats) - set(FORMATS):
+            raise ValidationError({"formats": f"Not a format: {', '.join(sorted(unknown))}."})
+        if other := self._sharing_a_path():
+            raise ValidationError({"base_path": f"It overlaps with that of {other}: files would overwrite each other."})
+
+    def _sharing_a_path(self) -> "Dataset | None":
+        """Return a dataset whose folder holds ours, is ours, or lies in ours."""
+        ours = f"{self.base_path}/"
+        for other in Dataset.objects.exclude(pk=self.pk):
+            theirs = f"{other.base_path}/"
+            if ours.startswith(theirs) or theirs.startswith(ours):
+                return other
+        return None

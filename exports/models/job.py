@@ -1,0 +1,134 @@
+import uuid
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Count, F, OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce
+
+from exports.errors import EXPLANATIONS
+from exports.models.slot import Slot
+from exports.planning import Dialect, Shape
+from exports.states import JOB_ACTIVE, JOB_ENDED, JobStatus
+
+
+class Format(models.TextChoices):
+    CSV = "csv"
+    JSONL = "jsonl"
+    JSON = "json"
+
+
+class Compression(models.TextChoices):
+    NONE = "none"
+    GZIP = "gzip"
+
+
+class Delivery(models.TextChoices):
+    SINGLE = "single"
+    ZIP = "zip"
+    MANIFEST = "manifest"
+
+
+class Reuse(models.TextChoices):
+    IF_PRESENT = "if-present"
+    NEVER = "never"
+
+
+class JobQuerySet(models.QuerySet["Job"]):
+    def owned_by(self, user: Any) -> "JobQuerySet":
+        """The jobs that this user may see: their own; staff see all."""
+        return self if user.is_staff else self.filter(user=user)
+
+    def active(self) -> "JobQuerySet":
+        return self.filter(status__in=JOB_ACTIVE)
+
+    def ended(self) -> "JobQuerySet":
+        return self.filter(status__in=JOB_ENDED)
+
+    def ready_to_complete(self) -> "JobQuerySet":
+        """Every chunk is done, and no receipt was issued yet."""
+        return self.active().filter(done=F("total"))
+
+    def with_running(self) -> "JobQuerySet":
+        """Annotate `running`: the chunks that hold a slot now. Counted on the few slot rows, never on chunks."""
+        held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
+        return self.annotate(running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0)))
+
+
+class Job(models.Model):
+    """One export submission. Its counters are written by the statements of `exports.leases` alone."""
+
+    job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
+    dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="jobs")
+    schema_version = models.PositiveIntegerField(help_text="The dataset's at the time of the request.")
+
+    format = models.CharField(max_length=8, choices=Format)
+    compression = models.CharField(max_length=8, choices=Compression, default=Compression.NONE)
+    delivery = models.CharField(max_length=8, choices=Delivery)
+    dialect = models.JSONField(default=dict, blank=True, help_text="CSV options that differ from the default")
+    reuse = models.CharField(max_length=12, choices=Reuse, default=Reuse.IF_PRESENT)
+    allow_degraded = models.BooleanField(default=True)
+    filters = models.JSONField(null=True, blank=True, help_text="As asked for; null when items were listed")
+    ttl = models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")
+
+    status = models.CharField(max_length=12, choices=JobStatus, default=JobStatus.PENDING)
+    total = models.PositiveIntegerField()
+    duplicates = models.PositiveIntegerField(default=0)
+    done = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    retrying = models.PositiveIntegerField(default=0)
+    reused = models.PositiveIntegerField(default=0)
+    degraded = models.PositiveIntegerField(default=0)
+    rows = models.BigIntegerField(default=0)
+    bytes = models.BigIntegerField(default=0)
+    error_code = models.CharField(max_length=40, default="", blank=True)
+    error_detail = models.CharField(max_length=200, default="", blank=True)
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    completion_token = models.BigIntegerField(null=True, blank=True)
+    completion_lease_until = models.DateTimeField(null=True, blank=True)
+    completion_attempts = models.PositiveSmallIntegerField(default=0)
+
+    objects = JobQuerySet.as_manager()
+
+    running: int  # annotated by `with_running`
+
+    class Meta:
+        db_table = "exports_jobs"
+        indexes = [
+            models.Index(fields=["user", "-created_at", "-job_id"], name="exports_jobs_of_user"),
+            models.Index(fields=["-created_at", "-job_id"], name="exports_jobs_newest"),
+            # The reaper's look at jobs that still move; ended ones, nearly all, are not in it.
+            models.Index(fields=["status"], name="exports_jobs_active", condition=Q(status__in=sorted(JOB_ACTIVE))),
+            models.Index(fields=["finished_at"], name="exports_jobs_finished"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="exports_jobs_counts_fit",
+                condition=Q(total__gte=F("done") + F("failed") + F("cancelled") + F("retrying")),
+            ),
+            models.CheckConstraint(
+                name="exports_jobs_success_is_whole",
+                condition=~Q(status=JobStatus.SUCCESS) | Q(done=F("total")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.job_id)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(format=self.format, compression=self.compression, dialect=Dialect(**self.dialect))
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in JOB_ENDED
+
+    @property
+    def error_title(self) -> str:
+        return EXPLANATIONS.get(self.error_code, (self.error_code, ""))[0]

@@ -1,0 +1,54 @@
+import uuid
+
+from django.db import models
+from django.db.models.functions import Now
+
+
+class Link(models.Model):
+    """A single-use download URL of a receipt. The token is not stored: it is a signature over the row's id."""
+
+    link_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    receipt = models.ForeignKey("exports.Receipt", models.CASCADE, related_name="links")
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "exports_link"
+        constraints = [
+            # At most one link of a receipt can be redeemed at any time; minting revokes the older first.
+            models.UniqueConstraint(
+                fields=["receipt"],
+                name="exports_link_one_open",
+                condition=models.Q(used_at__isnull=True, revoked_at__isnull=True),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.link_id)
+
+
+class Download(models.Model):
+    """One attempt to use a link, for the audit."""
+
+    class Outcome(models.TextChoices):
+        REDEEMED = "redeemed"
+        INVALID = "link_invalid"
+        EXPIRED = "link_expired"
+        REVOKED = "link_revoked"
+        MISMATCH = "link_mismatch"
+        USED = "link_used"
+
+    job = models.ForeignKey("exports.Job", models.CASCADE, related_name="downloads")
+    link = models.ForeignKey(Link, models.CASCADE, null=True, blank=True, related_name="downloads")
+    outcome = models.CharField(max_length=16, choices=Outcome)
+    address = models.GenericIPAddressField(null=True, blank=True)
+    user_agent = models.CharField(max_length=200, default="", blank=True)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "exports_download"
+
+    def __str__(self) -> str:
+        return f"{self.outcome} {self.at:%Y-%m-%d %H:%M:%S}"

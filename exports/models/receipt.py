@@ -1,0 +1,39 @@
+from django.db import models
+from django.db.models.functions import Now
+
+
+class ReceiptQuerySet(models.QuerySet["Receipt"]):
+    def due_for_deletion(self) -> "ReceiptQuerySet":
+        """Their time is over and the delivered object is still there."""
+        return self.filter(expires_at__lte=Now(), deleted_at=None)
+
+
+class Receipt(models.Model):
+    """What a finished job hands out: one immutable object under a temporary prefix, for a limited time."""
+
+    job = models.OneToOneField("exports.Job", models.CASCADE, primary_key=True, related_name="receipt")
+    object_key = models.CharField(max_length=1024)
+    etag = models.CharField(max_length=80)
+    checksum = models.CharField(max_length=64, help_text="SHA-256 of the delivered bytes, hex")
+    size_bytes = models.BigIntegerField()
+    rows = models.BigIntegerField()
+    files = models.PositiveIntegerField()
+    degraded = models.BooleanField(default=False)
+    content_type = models.CharField(max_length=80)
+    file_name = models.CharField(max_length=255)
+    issued_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+    deleted_at = models.DateTimeField(null=True, blank=True, help_text="When the delivered object was deleted")
+
+    objects = ReceiptQuerySet.as_manager()
+
+    class Meta:
+        db_table = "exports_receipt"
+        indexes = [
+            models.Index(
+                fields=["expires_at"], name="exports_receipt_due", condition=models.Q(deleted_at__isnull=True)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"receipt of {self.job_id}"

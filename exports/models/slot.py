@@ -1,0 +1,49 @@
+from django.db import models
+
+
+class SlotQuerySet(models.QuerySet["Slot"]):
+    def provide(self, *, count: int, dataset: models.Model | None = None) -> None:
+        """Make sure that slots 1 to count exist, for all datasets together or for one. Never removes any:
+        a claim looks only at numbers up to the present limit."""
+        self.model.objects.bulk_create(
+            [self.model(dataset_id=dataset.pk if dataset else None, number=n) for n in range(1, count + 1)],
+            ignore_conflicts=True,
+        )
+
+    def held(self) -> "SlotQuerySet":
+        return self.filter(token__isnull=False)
+
+
+class Slot(models.Model):
+    """Permission for one concurrent call into the source database.
+
+    There is one row for each call that may run: rows without a dataset bound all calls together, rows with one
+    bound that dataset's. A slot is free when it has no token. A slot whose lease ran out is not free yet: the
+    reaper first ends the query that may still run under it, so the bound holds even for a worker that stands still.
+    """
+
+    dataset = models.ForeignKey("exports.Dataset", models.CASCADE, null=True, blank=True, db_index=False)
+    number = models.PositiveSmallIntegerField()
+    token = models.BigIntegerField(null=True, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    job_id = models.UUIDField(null=True, blank=True)
+    chunk_id = models.BigIntegerField(null=True, blank=True)
+    backend = models.CharField(
+        max_length=63, default="", blank=True, help_text="application_name of the connection that runs the call"
+    )
+
+    objects = SlotQuerySet.as_manager()
+
+    class Meta:
+        db_table = "exports_slot"
+        constraints = [
+            models.UniqueConstraint(fields=["dataset", "number"], name="exports_slot_number", nulls_distinct=False),
+            models.CheckConstraint(
+                name="exports_slot_held_has_lease",
+                condition=models.Q(token__isnull=True, lease_until__isnull=True)
+                | models.Q(token__isnull=False, lease_until__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.dataset or 'all'} #{self.number}"

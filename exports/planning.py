@@ -1,0 +1,90 @@
+"""From a request to an ordered plan of chunks and their object keys. Pure: no database, no clock."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from typing import NamedTuple
+
+DEFAULT_DELIMITER = ","
+
+
+class Pair(NamedTuple):
+    key: str
+    effective_date: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How CSV is written. The default is what Postgres' COPY writes."""
+
+    bom: bool = False
+    delimiter: str = DEFAULT_DELIMITER
+    formula_policy: str = "none"
+
+    @property
+    def is_default(self) -> bool:
+        return self == Dialect()
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that stand for a dialect other than the default in paths."""
+        return hashlib.sha256(repr(sorted(self.as_dict().items())).encode()).hexdigest()[:8]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def as_json(self) -> dict[str, object]:
+        """As requests and manifests write it."""
+        return {"bom": self.bom, "delimiter": self.delimiter, "formulaPolicy": self.formula_policy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Everything about a file that its path depends on, besides dataset, key and date."""
+
+    format: str = "csv"
+    compression: str = "none"
+    dialect: Dialect = Dialect()
+
+    @property
+    def extension(self) -> str:
+        return f".{self.format}" + (".gz" if self.compression == "gzip" else "")
+
+    @property
+    def folder(self) -> str:
+        """The folder below the base path that keeps other dialects apart from the default; usually empty."""
+        return "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
+
+
+def file_name(pair: Pair, shape: Shape) -> str:
+    """`2013/02/15/JFK_20130215.csv`: the path from the year on."""
+    day = pair.effective_date.isoformat()  # strftime would not pad the year 7 to four digits
+    return f"{day.replace('-', '/')}/{pair.key}_{day.replace('-', '')}{shape.extension}"
+
+
+def object_key(base_path: str, pair: Pair, shape: Shape) -> str:
+    """Return the one object key of a file. It depends on dataset, key, date and format, and on nothing else."""
+    return f"{base_path}/{shape.folder}{file_name(pair, shape)}"
+
+
+def days(first: date, last: date) -> Iterator[date]:
+    """Yield every day from first to last, both included."""
+    return (first + timedelta(days=n) for n in range((last - first).days + 1))
+
+
+def expand(keys: Iterable[str], first: date, last: date) -> Iterator[Pair]:
+    """Yield the pairs that filters stand for: each key through all its days, in the order of the keys."""
+    return (Pair(key, day) for key in keys for day in days(first, last))
+
+
+def count(keys: list[str], first: date, last: date) -> int:
+    """Return how many pairs filters stand for, without making them."""
+    return len(keys) * max(0, (last - first).days + 1)
+
+
+def fold(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
+    """Return the pairs without repetitions, in the order of their first mention, and how many were folded."""
+    listed = list(pairs)
+    unique = list(dict.fromkeys(listed))
+    return unique, len(listed) - len(unique)

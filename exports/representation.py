@@ -1,0 +1,150 @@
+"""How jobs and chunks look to clients: one representation for every answer, list, event and webhook."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Prefetch
+from django.utils import timezone
+from rest_framework.request import Request
+
+from exports import links
+from exports.errors import EXPLANATIONS
+from exports.models import Chunk, Job, Link, Receipt
+from exports.models.job import JobQuerySet
+from exports.states import JobStatus
+
+
+def with_all(jobs: JobQuerySet) -> JobQuerySet:
+    """Fetch what `job` below needs, in two queries for any number of jobs; chunks are not touched."""
+    newest_first = Link.objects.order_by("-created_at")
+    return (
+        jobs.with_running()
+        .select_related("dataset", "receipt")
+        .prefetch_related(Prefetch("receipt__links", queryset=newest_first))
+    )
+
+
+def accepted(job: Job) -> dict[str, Any]:
+    """The answer to a submission."""
+    path = f"/exports/{job.job_id}"
+    return {
+        "jobId": str(job.job_id),
+        "status": JobStatus.PENDING,
+        "receiptUrl": path,
+        "totalChunks": job.total,
+        "duplicates": job.duplicates,
+        "eventsUrl": f"{path}/events",
+        "chunksUrl": f"{path}/chunks",
+    }
+
+
+def job(job: Job, request: Request, *, now: datetime | None = None) -> dict[str, Any]:
+    """A job as `GET /exports/{jobId}` shows it. Wants a job that was read `with_all`."""
+    now = now or timezone.now()
+    return {
+        "jobId": str(job.job_id),
+        "dataset": job.dataset.name,
+        "status": job.status,
+        "format": job.format,
+        "compression": job.compression,
+        "delivery": job.delivery,
+        "createdAt": job.created_at,
+        "startedAt": job.started_at,
+        "finishedAt": job.finished_at,
+        "purgeAt": purge_at(job),
+        "queuePosition": queue_position(job),
+        "progress": progress(job, now),
+        "error": error(job.error_code, job.error_detail) if job.status == JobStatus.FAILED else None,
+        "receipt": receipt(job.receipt, request, now) if job.status == JobStatus.SUCCESS else None,
+    }
+
+
+def purge_at(job: Job) -> datetime | None:
+    return job.finished_at + timedelta(days=settings.SLUICE.export_job_retention_days) if job.finished_at else None
+
+
+def queue_position(job: Job) -> int:
+    """How many jobs were accepted before this one and have not begun either; 0 once it runs."""
+    if job.status != JobStatus.PENDING:
+        return 0
+    return Job.objects.filter(status=JobStatus.PENDING, created_at__lt=job.created_at).count()
+
+
+def progress(job: Job, now: datetime) -> dict[str, Any]:
+    ended = job.done + job.failed + job.cancelled
+    running = min(job.running, job.total - ended - job.retrying)
+    return {
+        "total": job.total,
+        "pending": job.total - ended - job.retrying - running,
+        "running": running,
+        "retrying": job.retrying,
+        "done": job.done,
+        "failed": job.failed,
+        "cancelled": job.cancelled,
+        "reused": job.reused,
+        "degraded": job.degraded,
+        "rows": job.rows,
+        "bytes": job.bytes,
+        "percent": round(100 * ended / job.total, 1),
+        "etaSeconds": eta_seconds(job, ended, now),
+    }
+
+
+def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
+    """The time so far, stretched to what is left. None before the first chunk has ended, and at the end."""
+    if job.has_ended or not ended or job.started_at is None:
+        return None
+    return round((now - job.started_at).total_seconds() / ended * (job.total - ended))
+
+
+def error(code: str, detail: str) -> dict[str, Any] | None:
+    if not code:
+        return None
+    title, explanation = EXPLANATIONS.get(code, (code, ""))
+    return {
+        "code": code,
+        "title": title,
+        "detail": f"{explanation} ({detail})" if detail else explanation,
+        "retryable": True,  # by a person, always: attempts start again
+    }
+
+
+def receipt(receipt: Receipt, request: Request, now: datetime) -> dict[str, Any]:
+    link = next(iter(receipt.links.all()), None)
+    state = receipt_state(receipt, link, now)
+    shown = link is not None and state == "active"
+    return {
+        "signedUrl": request.build_absolute_uri(links.path_of(link)) if shown and link else None,
+        "expiresAt": receipt.expires_at,
+        "checksum": f"sha256:{receipt.checksum}",
+        "sizeBytes": receipt.size_bytes,
+        "rows": receipt.rows,
+        "files": receipt.files,
+        "degraded": receipt.degraded,
+        "contentType": receipt.content_type,
+        "fileName": receipt.file_name,
+        "state": state,
+    }
+
+
+def receipt_state(receipt: Receipt, newest: Link | None, now: datetime) -> str:
+    if receipt.expires_at <= now:
+        return "expired"
+    return "redeemed" if newest is None or newest.used_at else "active"
+
+
+def chunk(chunk: Chunk) -> dict[str, Any]:
+    return {
+        "key": chunk.key,
+        "effectiveDate": chunk.effective_date,
+        "status": chunk.status,
+        "attempts": chunk.attempts,
+        "source": chunk.source or None,
+        "rows": chunk.rows,
+        "bytes": chunk.bytes,
+        "checksum": f"sha256:{chunk.sha256}" if chunk.sha256 else None,
+        "dataAsOf": chunk.data_as_of,
+        "path": chunk.path,
+        "error": error(chunk.error_code, chunk.error_detail),
+    }

@@ -1,0 +1,213 @@
+"""The request of an export: every field checked, every bad one named, before anything is written."""
+
+import re
+from datetime import date
+from typing import Any
+
+from django.conf import settings
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail, ValidationError
+
+from config.api.serializers import StrictSerializer
+from exports import planning
+from exports.models import Dataset
+from exports.models.dataset import FORMATS
+from exports.models.job import Compression, Delivery, Reuse
+from exports.planning import Dialect, Pair, Shape
+from exports.submission import ExportRequest
+
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+NOT_A_DAY = "Must be a date written YYYY-MM-DD."
+DELIMITERS = [",", ";", "\t", "|"]
+# Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
+NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
+MAX_KEY_LENGTH = 255
+
+
+class StrictBoolean(serializers.BooleanField):
+    """true or false, and not "yes" or 1."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
+class DayField(serializers.Field[date, Any, str, Any]):
+    """A date, strictly YYYY-MM-DD: Python alone would also take 20130215 and 2013-W07-5."""
+
+    default_error_messages = {"invalid": NOT_A_DAY}
+
+    def to_internal_value(self, data: Any) -> date:
+        day = as_day(data)
+        if day is None:
+            self.fail("invalid")
+        return day
+
+    def to_representation(self, value: date) -> str:
+        return value.isoformat()
+
+
+def as_day(data: Any) -> date | None:
+    if not isinstance(data, str) or not DATE.fullmatch(data):
+        return None
+    try:
+        return date.fromisoformat(data)
+    except ValueError:
+        return None
+
+
+def wrong_with_key(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | None:
+    """Return what is wrong with a key, or None. Without a dataset there is no pattern: what holds for all counts."""
+    if not isinstance(key, str):
+        return ErrorDetail("Must be a string.", code="invalid")
+    if NEVER_IN_KEYS.search(key) or len(key) > MAX_KEY_LENGTH or (pattern and not pattern.fullmatch(key)):
+        return ErrorDetail("Not a key of this dataset: it does not match the dataset's key pattern.", code="invalid")
+    return None
+
+
+class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
+    """`[{"key", "effectiveDate"}]`. Written out, because 10,000 nested serializers take seconds."""
+
+    def to_internal_value(self, data: Any) -> list[Pair]:
+        if not isinstance(data, list):
+            raise ValidationError("Must be a list of {key, effectiveDate}.")
+        if not data:
+            raise ValidationError("Must not be empty.", code="empty")
+        pattern = self.context.get("key_pattern")
+        errors: Any = {index: wrong for index, item in enumerate(data) if (wrong := wrong_with_item(item, pattern))}
+        if errors:
+            raise ValidationError(errors)
+        return [Pair(item["key"], date.fromisoformat(item["effectiveDate"])) for item in data]
+
+    def to_representation(self, value: list[Pair]) -> Any:
+        return [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in value]
+
+
+def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
+    if not isinstance(item, dict):
+        return [ErrorDetail("Must be an object with key and effectiveDate.", code="invalid")]
+    errors: dict[str, list[ErrorDetail]] = {
+        name: [ErrorDetail("There is no such field.", code="unknown_field")]
+        for name in item.keys() - {"key", "effectiveDate"}
+    }
+    for name in ("key", "effectiveDate"):
+        if name not in item:
+            errors[name] = [ErrorDetail("This field is required.", code="required")]
+    if "key" in item and (wrong := wrong_with_key(item["key"], pattern)):
+        errors["key"] = [wrong]
+    if "effectiveDate" in item and as_day(item["effectiveDate"]) is None:
+        errors["effectiveDate"] = [ErrorDetail(NOT_A_DAY, code="invalid")]
+    return errors
+
+
+class KeysField(serializers.Field[list[str], Any, Any, Any]):
+    """A list of keys that is not empty."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if not isinstance(data, list) or not data:
+            raise ValidationError("Must be a list of keys that is not empty.")
+        pattern = self.context.get("key_pattern")
+        if errors := {str(n): [wrong] for n, key in enumerate(data) if (wrong := wrong_with_key(key, pattern))}:
+            raise ValidationError(errors)
+        return list(data)
+
+    def to_representation(self, value: list[str]) -> Any:
+        return value
+
+
+class FiltersSerializer(StrictSerializer):
+    keys = KeysField()
+    dateFrom = DayField()
+    dateTo = DayField()
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["dateTo"] < attrs["dateFrom"]:
+            raise ValidationError({"dateTo": "Must not be before dateFrom."})
+        return attrs
+
+
+class CsvSerializer(StrictSerializer):
+    bom = StrictBoolean(default=False)
+    delimiter = serializers.ChoiceField(choices=DELIMITERS, default=",")
+    formulaPolicy = serializers.ChoiceField(choices=["none", "escape"], default="none")
+
+
+class ExportRequestSerializer(StrictSerializer):
+    """The body of `POST /exports`. `read` gives an ExportRequest."""
+
+    dataset = serializers.CharField()
+    items = ItemsField(required=False)
+    filters = FiltersSerializer(required=False)
+    format = serializers.ChoiceField(choices=FORMATS, default="csv")
+    compression = serializers.ChoiceField(choices=Compression.choices, default=Compression.NONE)
+    delivery = serializers.ChoiceField(choices=["auto", *Delivery.values], default="auto")
+    csv = CsvSerializer(required=False)
+    reuse = serializers.ChoiceField(choices=Reuse.choices, default=Reuse.IF_PRESENT)
+    allowDegraded = StrictBoolean(default=True)
+
+    @classmethod
+    def read(cls, data: Any) -> ExportRequest:
+        """Return the request, checked and complete. Raises ValidationError with a place for each thing wrong."""
+        name = data.get("dataset") if isinstance(data, dict) else None
+        dataset = Dataset.objects.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
+        pattern = re.compile(dataset.key_pattern) if dataset else None
+        serializer = cls(data=data, context={"dataset": dataset, "key_pattern": pattern})
+        serializer.is_valid(raise_exception=True)
+        return serializer.as_request()
+
+    def validate_dataset(self, name: str) -> str:
+        if self.context["dataset"] is None:
+            raise ValidationError("There is no such dataset.", code="unknown_dataset")
+        return name
+
+    def validate_format(self, name: str) -> str:
+        dataset = self.context["dataset"]
+        if dataset and name not in dataset.formats:
+            raise ValidationError(f"This dataset comes as: {', '.join(dataset.formats)}.", code="invalid_choice")
+        return name
+
+    def validate_items(self, pairs: list[Pair]) -> list[Pair]:
+        limit = settings.SLUICE.export_max_chunks_per_job
+        if len(pairs) > limit and len(set(pairs)) > limit:
+            raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+        return pairs
+
+    def validate_filters(self, filters: dict[str, Any]) -> dict[str, Any]:
+        limit = settings.SLUICE.export_max_chunks_per_job
+        if planning.count(sorted(set(filters["keys"])), filters["dateFrom"], filters["dateTo"]) > limit:
+            raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+        return filters
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("items" in attrs) == ("filters" in attrs):
+            raise ValidationError({"items": "Give exactly one of items and filters."})
+        if attrs["format"] != "csv" and dialect_of(attrs) != Dialect():
+            raise ValidationError({"csv": "These options are for the format csv only."})
+        return attrs
+
+    def as_request(self) -> ExportRequest:
+        attrs = self.validated_data
+        filters = attrs.get("filters")
+        listed = planning.expand(filters["keys"], filters["dateFrom"], filters["dateTo"]) if filters else attrs["items"]
+        pairs, duplicates = planning.fold(listed)
+        delivery = attrs["delivery"]
+        if delivery == "auto":
+            delivery = Delivery.SINGLE if len(pairs) == 1 else Delivery.ZIP
+        return ExportRequest(
+            dataset=self.context["dataset"],
+            pairs=pairs,
+            duplicates=duplicates,
+            shape=Shape(format=attrs["format"], compression=attrs["compression"], dialect=dialect_of(attrs)),
+            delivery=delivery,
+            reuse=attrs["reuse"],
+            allow_degraded=attrs["allowDegraded"],
+            filters=FiltersSerializer(filters).data if filters else None,
+        )
+
+
+def dialect_of(attrs: dict[str, Any]) -> Dialect:
+    csv = attrs.get("csv") or {}
+    return Dialect(
+        bom=csv.get("bom", False), delimiter=csv.get("delimiter", ","), formula_policy=csv.get("formulaPolicy", "none")
+    )

@@ -1,0 +1,211 @@
+"""The one call into the source database: a function's rows, streamed by COPY.
+
+The source may be another server, a read replica say, so it is reached by psycopg alone and not through Django.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import psycopg
+from django.conf import settings
+from psycopg import errors as sqlstate
+from psycopg import sql
+from psycopg.pq import ExecStatus
+
+from exports.errors import ExportError, SourceError, SourceRefused, SourceTimeout, SourceUnavailable
+
+# Rows are handed on in blocks of about this many bytes: large enough that the cost a block is nothing,
+# small enough to stay in the processor's cache on the way to the hash and the upload.
+BLOCK_BYTES = 256 * 1024
+
+# What COPY writes must not depend on how the server or the role is configured. `client_connection_check_interval`
+# ends a query whose worker was killed; without it the query runs on beside its own retry.
+SESSION = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "timezone=UTC",
+        "datestyle=ISO,YMD",
+        "intervalstyle=postgres",
+        "extra_float_digits=1",
+        "bytea_output=hex",
+        "client_connection_check_interval=1000",
+        "idle_in_transaction_session_timeout=60000",
+        "lock_timeout=5000",
+    )
+)
+
+
+class Session:
+    """A connection to the source that serves the chunks of one worker, one after the other.
+
+    It is opened by the first call and closed when the worker has nothing more to do, so that there are never more
+    connections than slots. `backend` names it in pg_stat_activity: by that name the reaper ends the query of a
+    worker that was lost.
+    """
+
+    def __init__(self) -> None:
+        self.backend = f"sluice-export-{uuid.uuid4().hex[:16]}"
+        self._connection: psycopg.Connection | None = None
+        self._timeout = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def cancel(self) -> None:
+        """Ask the server to end the call that runs now. Safe from another thread."""
+        if (connection := self._connection) is not None:
+            connection.cancel_safe(timeout=2)
+
+    def columns(self, function: tuple[str, str]) -> list["Column"]:
+        """Return the columns that the function gives, without calling it: LIMIT 0 runs no scan."""
+        with translated():
+            connection = self._open()
+            described = connection.execute(
+                sql.SQL("SELECT * FROM {}(NULL::text, NULL::date) LIMIT 0").format(sql.Identifier(*function))
+            ).description
+            oids = {column.name: column.type_code for column in described or []}
+            types = {oid: kind for oid, *kind in connection.execute(TYPES, [list(oids.values())])}
+        return [Column(name, *types[oid]) for name, oid in oids.items()]
+
+    def stream(self, statement: sql.Composed, *, timeout: int) -> "Stream":
+        """Prepare a COPY … TO STDOUT; it starts with the first block. `timeout`: statement_timeout in seconds."""
+        with translated():
+            connection = self._open()
+            if timeout != self._timeout:
+                connection.execute(sql.SQL("SET statement_timeout = {}").format(timeout * 1000))
+                self._timeout = timeout
+        return Stream(connection, statement)
+
+    def _open(self) -> psycopg.Connection:
+        if self._connection is None or self._connection.closed or self._connection.broken:
+            self._timeout = 0
+            self._connection = psycopg.connect(
+                settings.SLUICE.source_url,
+                autocommit=True,
+                application_name=self.backend,
+                options=SESSION,
+                client_encoding="UTF8",
+                connect_timeout=10,
+                keepalives_idle=30,
+                cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
+            )
+        return self._connection
+
+
+class Column(NamedTuple):
+    """A column of a dataset. Types are written as Postgres writes them: `timestamp with time zone`."""
+
+    name: str
+    type: str
+    element: str | None  # the type of an array's elements
+    is_text: bool
+
+
+# A domain counts as the type that it is made of; categories S and E are strings and enums.
+TYPES = """
+SELECT t.oid, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL),
+       CASE WHEN t.typcategory = 'A' THEN format_type(t.typelem, NULL) END, t.typcategory IN ('S', 'E')
+FROM pg_type t WHERE t.oid = ANY(%s)
+"""
+
+
+class Stream:
+    """The bytes that a COPY sends, in blocks. At the end `rows` says how many rows the server counted, the header
+    not among them, and `first_line` how many bytes the first line has.
+
+    psycopg's own reader waits anew for each row, which takes half as long again as psql. Here psycopg only waits for
+    data, so that signals and cancelling work as usual; the rows that libpq holds by then are taken in one tight loop.
+    """
+
+    def __init__(self, connection: psycopg.Connection, statement: sql.Composed) -> None:
+        self._connection = connection
+        self._statement = statement
+        self.rows = 0
+        self.first_line = 0
+
+    def __iter__(self) -> Iterator[bytearray]:
+        with translated(), self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
+            block = bytearray()
+            while row := copy.read():
+                self.first_line = self.first_line or len(row)
+                block += row
+                if self._drain(block):
+                    yield block
+                    return
+                if len(block) >= BLOCK_BYTES:
+                    yield block
+                    block = bytearray()
+            self.rows = cursor.rowcount
+            yield block
+
+    def _drain(self, block: bytearray) -> bool:
+        """Move the rows that libpq holds into the block, up to its size. Return True at the end of the COPY."""
+        take = self._connection.pgconn.get_copy_data
+        size, row = take(1)
+        while size > 0:
+            block += row
+            if len(block) >= BLOCK_BYTES:
+                return False
+            size, row = take(1)
+        if size < 0:
+            self._read_verdict()
+        return size < 0
+
+    def _read_verdict(self) -> None:
+        """Read how the COPY ended: only now is it known whether all rows came."""
+        results = []
+        while (result := self._connection.pgconn.get_result()) is not None:
+            results.append(result)
+        if results[0].status != ExecStatus.COMMAND_OK:
+            raise sqlstate.error_from_result(results[0])
+        self.rows = results[0].command_tuples or 0
+
+
+def end_calls(backends: list[str]) -> None:
+    """End the connections of these names, and with them the calls that a lost worker may have left running.
+
+    Raises SourceUnavailable when the source cannot be asked: then nobody knows, and the slots stay taken.
+    """
+    with translated(), psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = ANY(%s)", [backends]
+        )
+
+
+# SQLSTATE classes that another attempt cannot heal: syntax error or missing object or privilege, invalid schema,
+# invalid authorisation, feature not supported.
+PERMANENT = ("42", "3F", "28", "0A")
+# Connection exceptions, too many connections, and a server that shuts down or starts up.
+UNREACHABLE = ("08", "53300", "57P")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn psycopg's errors into ours. Their messages, details and hints may quote rows, and go no further."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise as_export_error(error.sqlstate) from None
+
+
+def as_export_error(code: str | None) -> ExportError:
+    """Return our error for a SQLSTATE; None stands for a connection that failed or broke."""
+    detail = f"SQLSTATE {code}" if code else ""
+    if code is None or code.startswith(UNREACHABLE):
+        return SourceUnavailable(detail)
+    if code == "57014":  # query_canceled: the statement timeout, as nobody else cancels without taking the lease
+        return SourceTimeout(detail)
+    return SourceRefused(detail) if code.startswith(PERMANENT) else SourceError(detail)

@@ -1,0 +1,124 @@
+"""From a checked request to a job that is safe: job and chunks in one transaction, then hints."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, transaction
+
+from exports import dispatch, planning
+from exports.models import Dataset, Job
+from exports.planning import Pair, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What a client asked for, checked and complete."""
+
+    dataset: Dataset
+    pairs: list[Pair]
+    duplicates: int
+    shape: Shape
+    delivery: str  # single | zip | manifest
+    reuse: str
+    allow_degraded: bool
+    filters: dict[str, Any] | None = None
+
+
+def submit(request: ExportRequest, *, user_id: int) -> Job:
+    """Write the job and its chunks, and wake workers once they are committed.
+
+    Statements do not grow with the number of chunks. When the broker does not answer the job is safe all the same:
+    the reaper sends the hints again.
+    """
+    paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
+    with transaction.atomic():
+        job = _create_job(request, user_id)
+        reusable = _paths_with_a_file(job, paths) if job.reuse == "if-present" else set()
+        _copy_chunks(job, request.pairs, paths, reusable)
+    transaction.on_commit(lambda: _wake(total=job.total, reusable=len(reusable)))
+    return job
+
+
+def _create_job(request: ExportRequest, user_id: int) -> Job:
+    dialect = request.shape.dialect
+    return Job.objects.create(
+        user_id=user_id,
+        dataset=request.dataset,
+        schema_version=request.dataset.schema_version,
+        format=request.shape.format,
+        compression=request.shape.compression,
+        dialect={} if dialect.is_default else dialect.as_dict(),
+        delivery=request.delivery,
+        reuse=request.reuse,
+        allow_degraded=request.allow_degraded,
+        filters=request.filters,
+        ttl=settings.SLUICE.export_link_ttl_seconds,
+        total=len(request.pairs),
+        duplicates=request.duplicates,
+    )
+
+
+# A guess that costs one look: whether the object is really there and unchanged is asked when the chunk's turn comes.
+PATHS_WITH_A_FILE = """
+SELECT f.path FROM exports_file f JOIN exports_dataset d ON d.id = %(dataset)s
+WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
+  AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
+"""
+
+
+def _paths_with_a_file(job: Job, paths: list[str]) -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute(PATHS_WITH_A_FILE, {"dataset": job.dataset_id, "paths": paths, "version": job.schema_version})
+        return {path for (path,) in cursor.fetchall()}
+
+
+# Where a new job starts in the queue: beside the chunk that is next now, as in start-time fair queueing. Its n-th
+# chunk then competes with the n-th chunk from there of every job that waits: a small job is soon done behind a
+# large one, and a stream of small ones cannot hold a large one back, as each starts where the large one has got to.
+NEXT_RANK = """
+SELECT coalesce(min(head.rank), 0) FROM exports_dataset d CROSS JOIN LATERAL (
+    SELECT rank FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
+    ORDER BY rank, id LIMIT 1
+) head
+"""
+
+
+def _copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str]) -> None:
+    """Write the chunk rows by COPY: 10,000 take a tenth of a second, and one statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(NEXT_RANK)
+        first_rank = cursor.fetchone()[0]
+        columns = (
+            "job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source, sha256,"
+            " etag, header_bytes, error_code, error_detail"
+        )
+        with cursor.copy(f"COPY exports_chunk ({columns}) FROM STDIN") as copy:
+            for seq, (pair, path) in enumerate(zip(pairs, paths, strict=True)):
+                copy.write_row(
+                    (
+                        job.job_id,
+                        job.dataset_id,
+                        seq,
+                        pair.key,
+                        pair.effective_date,
+                        path,
+                        first_rank + seq,
+                        path in reusable,
+                        "pending",
+                        0,
+                        "",
+                        "",
+                        "",
+                        0,
+                        "",
+                        "",
+                    )
+                )
+
+
+def _wake(*, total: int, reusable: int) -> None:
+    if total > reusable:
+        dispatch.chunks(waiting=total - reusable)
+    if reusable:
+        dispatch.reusable(waiting=reusable)

@@ -1,0 +1,203 @@
+"""The HTTP interface of exports: translate, one call, translate back."""
+
+from datetime import date
+from typing import Any, cast
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpResponse, HttpResponseRedirect
+from rest_framework import generics
+from rest_framework.exceptions import NotFound
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.api.addresses import client_address
+from config.api.paging import chosen
+from config.api.problems import Problem
+from exports import control, files, links, representation, submission
+from exports.models import Chunk, Dataset, Job
+from exports.serializers import ExportRequestSerializer
+from exports.states import ChunkStatus, JobStatus
+
+POLL_SECONDS = 2
+
+
+def user_id_of(request: Request) -> int:
+    """The permission classes let nobody in who has no row."""
+    return cast(int, request.user.pk)
+
+
+class Exports(generics.ListAPIView[Job]):
+    """`GET /exports`: my jobs, newest first. `POST /exports`: a new one."""
+
+    ordering = ("-created_at", "-job_id")
+
+    def get_queryset(self) -> QuerySet[Job]:
+        jobs = representation.with_all(Job.objects.filter(user_id=user_id_of(self.request)))
+        if status := chosen(self.request, "status", among=JobStatus.values):
+            jobs = jobs.filter(status=status)
+        if dataset := self.request.query_params.get("dataset"):
+            jobs = jobs.filter(dataset__name=dataset)
+        return jobs
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.get_queryset()) or []
+        return self.get_paginated_response([representation.job(job, request) for job in page])
+
+    def post(self, request: Request) -> Response:
+        job = submission.submit(ExportRequestSerializer.read(request.data), user_id=user_id_of(request))
+        headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
+        return Response(representation.accepted(job), status=202, headers=headers)
+
+
+class Datasets(APIView):
+    """`GET /exports/datasets`: what can be exported."""
+
+    def get(self, request: Request) -> Response:
+        datasets = Dataset.objects.order_by("name")
+        return Response(
+            {
+                "results": [
+                    {
+                        "name": each.name,
+                        "schemaVersion": each.schema_version,
+                        "formats": each.formats,
+                        "keyPattern": each.key_pattern,
+                    }
+                    for each in datasets
+                ],
+                "next": None,
+                "previous": None,
+            }
+        )
+
+
+def owned(request: Request, job_id: UUID) -> Job:
+    """Return the job if the user may see it. A stranger's looks like one that is not there."""
+    job = representation.with_all(Job.objects.owned_by(request.user)).filter(pk=job_id).first()
+    if job is None:
+        raise NotFound("There is no such export.")
+    return job
+
+
+class Export(APIView):
+    """`GET /exports/{jobId}`: always 200 for a job that is there; its state is in the body."""
+
+    def get(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        headers = {} if job.has_ended else {"Retry-After": str(POLL_SECONDS)}
+        return Response(representation.job(job, request), headers=headers)
+
+
+class Chunks(generics.ListAPIView[Chunk]):
+    """`GET /exports/{jobId}/chunks`: in the order of the request."""
+
+    ordering = ("seq",)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        chunks = Chunk.objects.filter(job=owned(request, self.kwargs["job_id"]))
+        if status := chosen(request, "status", among=ChunkStatus.values):
+            chunks = chunks.filter(status=status)
+        page = self.paginate_queryset(chunks) or []
+        return self.get_paginated_response([representation.chunk(chunk) for chunk in page])
+
+
+class Retry(APIView):
+    """`POST /exports/{jobId}/retry`: the failed chunks again; 409 unless the job failed."""
+
+    def post(self, request: Request, job_id: UUID) -> Response:
+        control.retry(owned(request, job_id))
+        return Response(representation.job(owned(request, job_id), request), status=202)
+
+
+class NotReady(Problem):
+    """The export has no receipt yet: it has not ended, or it did not succeed."""
+
+    status = 409
+    code = "not_ready"
+
+
+class FreshLink(APIView):
+    """`POST /exports/{jobId}/link`: a new one-time link; the one before is revoked."""
+
+    def post(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        if job.status != JobStatus.SUCCESS:
+            raise NotReady
+        link = links.mint(job.receipt)
+        url = request.build_absolute_uri(links.path_of(link))
+        return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
+
+
+# What must not be kept, passed on in a Referer, or guessed at by a browser.
+NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+
+
+class LinkRefused(Problem):
+    """This link cannot be used."""
+
+    status = 403
+    headers = NO_TRACE
+
+    WHY = {
+        "link_invalid": "This is not a link of ours, or it was changed.",
+        "link_expired": "The link's time is over. Export again: files that are there already are reused.",
+        "link_revoked": "The link was replaced by a newer one.",
+        "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",
+    }
+
+    def __init__(self, refusal: links.Refused) -> None:
+        super().__init__(self.WHY.get(refusal.outcome))
+        self.code = refusal.outcome
+
+
+class Download(APIView):
+    """`GET /exports/{jobId}/download?token=…`: uses the link up and redirects to the object. HEAD uses nothing up."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    def get(self, request: Request, job_id: UUID) -> HttpResponse:
+        if is_prefetch(request):
+            return HttpResponse(status=204, headers=NO_TRACE)
+        try:
+            url = links.redeem(job_id, request.query_params.get("token", ""), client_of(request))
+        except links.Refused as refusal:
+            raise LinkRefused(refusal) from None
+        return HttpResponseRedirect(url, headers=NO_TRACE)
+
+    def head(self, request: Request, job_id: UUID) -> HttpResponse:
+        try:
+            receipt = links.peek(job_id, request.query_params.get("token", ""))
+        except links.Refused as refusal:
+            raise LinkRefused(refusal) from None
+        return HttpResponse(
+            content_type=receipt.content_type,
+            headers={
+                **NO_TRACE,
+                "Content-Length": str(receipt.size_bytes),
+                "Content-Disposition": f'attachment; filename="{receipt.file_name}"',
+            },
+        )
+
+
+def is_prefetch(request: Request) -> bool:
+    purpose = request.headers.get("Sec-Purpose", request.headers.get("Purpose", ""))
+    return "prefetch" in purpose.lower()
+
+
+def client_of(request: Request) -> links.Client:
+    address = client_address(request)
+    return links.Client(
+        address=str(address) if address else None, user_agent=request.headers.get("User-Agent", "")[:200]
+    )
+
+
+class File(APIView):
+    """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: one file of a manifest, for its owner, by redirect."""
+
+    def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
+        url = files.presign(owned(request, job_id), key=key, effective_date=effective_date)
+        return HttpResponseRedirect(url, headers=NO_TRACE)

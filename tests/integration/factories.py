@@ -1,0 +1,51 @@
+"""Rows for tests, made the way the application makes them."""
+
+from datetime import date, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from exports import submission
+from exports.leases import Claim, Result
+from exports.models import Dataset, Job
+from exports.planning import Pair, Shape
+from exports.states import Source
+
+FIRST_DAY = date(2024, 2, 28)
+
+
+def pairs(count: int, *, key: str = "JFK") -> list[Pair]:
+    return [Pair(key, FIRST_DAY + timedelta(days=n)) for n in range(count)]
+
+
+def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK", **changes: Any) -> Job:
+    """Submit an export of some days."""
+    request = submission.ExportRequest(
+        **{
+            "dataset": dataset,
+            "pairs": pairs(chunks, key=key),
+            "duplicates": 0,
+            "shape": Shape(),
+            "delivery": "single" if chunks == 1 else "zip",
+            "reuse": "if-present",
+            "allow_degraded": True,
+            **changes,
+        }
+    )
+    return submission.submit(request, user_id=user.pk)
+
+
+def result_of(claim: Claim, **changes: Any) -> Result:
+    """A result that fits a claim, for tests that do not care about bytes."""
+    return Result(
+        **{
+            "source": Source.LIVE,
+            "etag": f'"{claim.token}"',
+            "sha256": f"{claim.token:064x}",
+            "rows": 3,
+            "bytes": 60,
+            "header_bytes": 6,
+            "data_as_of": claim.claimed_at,
+            **changes,
+        }
+    )

@@ -1,0 +1,299 @@
+"""From the last chunk to the receipt and its link. A19, A21 to A24."""
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import urllib.request
+import zipfile
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from config import storage
+from exports import completion, execution, links
+from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
+from exports.planning import Dialect, Shape
+from tests.integration.factories import make_job
+from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+
+CLIENT = links.Client(address="127.0.0.1", user_agent="tests")
+
+
+def finish(job: Job) -> Receipt:
+    execution.drain()
+    completion.complete(job.pk)
+    return Receipt.objects.get(pk=job.pk)
+
+
+def delivered(receipt: Receipt) -> bytes:
+    data = b"".join(storage.read(receipt.object_key))
+    assert hashlib.sha256(data).hexdigest() == receipt.checksum
+    assert len(data) == receipt.size_bytes
+    return data
+
+
+# ---- Delivery -------------------------------------------------------------------------------------------------------
+
+
+def test_one_chunk_is_delivered_as_its_file(dataset: Dataset, alice: User) -> None:
+    """A21."""
+    receipt = finish(make_job(dataset, alice, 1))
+
+    assert delivered(receipt) == CONTENT
+    assert receipt.object_key != PATH
+    assert (receipt.file_name, receipt.content_type) == ("JFK_20240228.csv", "text/csv; charset=utf-8")
+    assert (receipt.files, receipt.rows, receipt.degraded) == (1, 3, False)
+
+
+def test_a_zip_holds_every_file_and_the_manifest(dataset: Dataset, alice: User) -> None:
+    """A21."""
+    job = make_job(dataset, alice, 12)
+    archive = zipfile.ZipFile(io.BytesIO(delivered(finish(job))))
+
+    assert archive.testzip() is None
+    manifest = json.loads(archive.read("manifest.json"))
+    assert len(manifest["files"]) == 12
+    assert archive.namelist()[:-1] == [file["fileName"] for file in manifest["files"]]
+    for file in manifest["files"]:
+        data = archive.read(file["fileName"])
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (file["bytes"], file["sha256"])
+        assert (file["rows"], file["source"]) == (3, "live")
+        assert file["url"] == f"/exports/{job.pk}/files/JFK/{file['effectiveDate']}"
+        assert file["dataAsOf"].endswith("Z")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_single_is_one_file_with_one_header(dataset: Dataset, alice: User, compression: str) -> None:
+    """A21."""
+    shape = Shape(compression=compression, dialect=Dialect(bom=True))
+    data = delivered(finish(make_job(dataset, alice, 12, delivery="single", shape=shape)))
+    text = (gzip.decompress(data) if compression == "gzip" else data).decode("utf-8-sig")
+
+    rows = list(csv.reader(io.StringIO(text)))
+    assert rows[0] == ["k", "n", "d"]
+    assert len(rows) == 1 + 36
+    assert [row[2] for row in rows[1::3]] == sorted(row[2] for row in rows[1::3])
+    assert "\ufeff" not in text
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_single_of_json_is_one_array(dataset: Dataset, alice: User, compression: str) -> None:
+    shape = Shape(format="json", compression=compression)
+    data = delivered(finish(make_job(dataset, alice, 3, delivery="single", shape=shape)))
+    documents = json.loads(gzip.decompress(data) if compression == "gzip" else data)
+    assert [len(document["rows"]) for document in documents] == [3, 3, 3]
+
+
+def test_a_manifest_lists_the_files_alone(dataset: Dataset, alice: User) -> None:
+    receipt = finish(make_job(dataset, alice, 3, delivery="manifest"))
+    manifest = json.loads(delivered(receipt))
+    assert receipt.content_type == "application/json"
+    assert [file["fileName"] for file in manifest["files"]][0] == "2024/02/28/JFK_20240228.csv"
+    assert manifest["csv"] == {"bom": False, "delimiter": ",", "formulaPolicy": "none"}
+
+
+def test_large_files_are_not_fetched_whole(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "SMALL_BYTES", 0)
+    archive = zipfile.ZipFile(io.BytesIO(delivered(finish(make_job(dataset, alice, 3)))))
+    assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
+
+
+def test_promised_bytes_stay_when_the_file_is_replaced(dataset: Dataset, alice: User) -> None:
+    """A21."""
+    receipt = finish(make_job(dataset, alice, 1))
+    storage.put(PATH, b"newer", content_type="text/csv", if_match=Chunk.objects.get().etag)
+    assert delivered(receipt) == CONTENT
+
+
+# ---- Once -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_completed_once_however_many_try(dataset: Dataset, alice: User) -> None:
+    """A19."""
+    job = make_job(dataset, alice, 5)
+    execution.drain()
+    in_threads(6, lambda _: completion.complete(job.pk))
+
+    job.refresh_from_db()
+    assert (job.status, job.completion_attempts) == ("success", 1)
+    assert Receipt.objects.count() == Link.objects.count() == 1
+
+
+def test_a_completion_that_lost_its_lease_issues_nothing(dataset: Dataset, alice: User) -> None:
+    """A11."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    stale = completion.claim(job.pk)
+    assert stale
+    Job.objects.update(completion_lease_until="2000-01-01T00:00Z")
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    heartbeat: Any = type("Still", (), {"check": lambda self: None})()
+    delivery = completion.bundle(job, stale, heartbeat)
+    with pytest.raises(completion.LeaseLost):
+        completion.issue(job, stale, delivery)
+    assert Receipt.objects.get().object_key != delivery.stored.key
+
+
+def test_a_job_with_a_failed_chunk_is_not_completed(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    completion.complete(job.pk)
+    assert not Receipt.objects.exists()
+
+
+def test_a_file_that_another_job_replaced_is_taken_as_it_is_now(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    make_job(dataset, alice, 2, reuse="never")
+    execution.drain()
+    completion.complete(job.pk)  # finds the change
+    Job.objects.update(completion_lease_until=None)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert job.status == "success"
+    assert set(job.chunks.values_list("etag", flat=True)) == set(File.objects.values_list("etag", flat=True))
+
+
+def test_a_file_that_is_gone_for_good_fails_the_job_with_its_code(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    storage.delete(PATH)
+    for _ in range(4):
+        Job.objects.update(completion_lease_until=None)
+        completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+
+
+# ---- Links ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_leads_to_the_bytes_once(dataset: Dataset, api: APIClient, alice: User) -> None:
+    """A22."""
+    job = make_job(dataset, alice, 1)
+    finish(job)
+    url = api.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"]
+
+    first = APIClient().get(url)
+    assert first.status_code == 302
+    assert first["Cache-Control"] == "no-store"
+    assert "X-Amz-Signature=" in first["Location"]
+    with urllib.request.urlopen(first["Location"]) as answer:  # noqa: S310
+        assert answer.read() == CONTENT
+        assert answer.headers["Content-Disposition"].startswith("attachment;")
+        assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
+
+    second = APIClient().get(url)
+    assert (second.status_code, second.json()["code"]) == (403, "link_used")
+    receipt = api.get(f"/exports/{job.pk}").json()["receipt"]
+    assert (receipt["state"], receipt["signedUrl"]) == ("redeemed", None)
+
+
+def test_of_a_hundred_requests_one_gets_the_redirect(dataset: Dataset, alice: User) -> None:
+    """A22."""
+    job = make_job(dataset, alice, 1)
+    token = links.token_of(finish(job).links.get())
+
+    def attempt(_: int) -> str:
+        try:
+            return links.redeem(job.pk, token, CLIENT)[:4]
+        except links.Refused as refusal:
+            return refusal.outcome
+
+    # The pool holds ten connections; the others wait for one, and then ask.
+    outcomes = in_threads(100, attempt)
+    assert outcomes.count("http") == 1
+    assert outcomes.count("link_used") == 99
+    assert Download.objects.filter(outcome="redeemed").count() == 1
+    assert Download.objects.count() == 100
+
+
+@pytest.mark.parametrize("headers", [{"Sec-Purpose": "prefetch;prerender"}, {"Purpose": "prefetch"}])
+def test_looking_does_not_use_a_link_up(dataset: Dataset, alice: User, headers: dict[str, str]) -> None:
+    """A22."""
+    job = make_job(dataset, alice, 1)
+    path = links.path_of(finish(job).links.get())
+
+    head = APIClient().head(path)
+    assert (head.status_code, head["Content-Length"]) == (200, str(len(CONTENT)))
+    assert APIClient().get(path, headers=headers).status_code == 204
+    assert APIClient().get(path).status_code == 302
+    assert APIClient().head(path).status_code == 403
+
+
+def test_a_link_that_was_changed_is_refused(dataset: Dataset, alice: User) -> None:
+    job, other = make_job(dataset, alice, 1), make_job(dataset, alice, 1, key="EWR")
+    link, others = finish(job).links.get(), finish(other).links.get()
+    token = links.token_of(link)
+
+    for path in (
+        f"/exports/{job.pk}/download?token={token}x",
+        f"/exports/{job.pk}/download?token={token[1:]}",
+        f"/exports/{job.pk}/download?token={links.token_of(others)}",
+        f"/exports/{job.pk}/download?token=%00",
+        f"/exports/{job.pk}/download",
+        "/exports/00000000-0000-0000-0000-000000000000/download?token=" + token,
+    ):
+        assert APIClient().get(path).status_code in (400, 403), path
+    assert Link.objects.filter(used_at=None).count() == 2
+
+
+def test_a_link_ends_with_its_time(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A22, A24."""
+    job = make_job(dataset, alice, 1)
+    path = links.path_of(finish(job).links.get())
+    for model in (Link, Receipt):
+        model.objects.update(expires_at="2000-01-01T00:00Z")
+
+    assert APIClient().get(path).json()["code"] == "link_expired"
+    assert api.get(f"/exports/{job.pk}").json()["receipt"]["state"] == "expired"
+
+
+def test_a_fresh_link_revokes_the_older(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A24."""
+    job = make_job(dataset, alice, 1)
+    old = links.path_of(finish(job).links.get())
+    fresh = api.post(f"/exports/{job.pk}/link").json()["signedUrl"]
+
+    assert APIClient().get(old).json()["code"] == "link_revoked"
+    assert APIClient().get(fresh).status_code == 302
+    again = api.post(f"/exports/{job.pk}/link").json()["signedUrl"]
+    assert APIClient().get(again).status_code == 302
+
+
+def test_there_is_no_link_before_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
+    job = make_job(dataset, alice, 1)
+    response = api.post(f"/exports/{job.pk}/link")
+    assert (response.status_code, response.json()["code"]) == (409, "not_ready")
+
+
+# ---- Single files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_manifests_files_can_be_fetched_by_the_owner(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A21."""
+    job = make_job(dataset, alice, 2, delivery="manifest")
+    url = json.loads(delivered(finish(job)))["files"][0]["url"]
+
+    answer = api.get(url)
+    assert answer.status_code == 302
+    with urllib.request.urlopen(answer["Location"]) as reply:  # noqa: S310
+        assert reply.read() == CONTENT
+    assert APIClient().get(url).status_code == 401
+    assert api.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
+
+    storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
+    superseded = api.get(url)
+    assert (superseded.status_code, superseded.json()["code"]) == (410, "file_superseded")
+    Receipt.objects.update(expires_at="2000-01-01T00:00Z")
+    assert api.get(url).json()["code"] == "receipt_expired"

@@ -1,0 +1,206 @@
+"""Bytes of a chunk, against psycopg's own COPY of the same function and against what readers make of them."""
+
+import csv
+import gzip
+import io
+import json
+from datetime import date
+
+import psycopg
+import pytest
+
+from exports import encoding, source
+from exports.planning import Dialect, Pair, Shape
+
+PAIR = Pair("JFK", date(2024, 2, 29))
+FUNCTION = ("data", "hostile")
+
+# Everything that CSV writers are known to get wrong.
+HOSTILE = r'''
+CREATE FUNCTION data.hostile(key text, effective_date date) RETURNS TABLE (
+    "id" int, "text, with ""quotes""" text, big bigint, amount numeric, ratio double precision, at timestamptz,
+    local timestamp, day date, flag boolean, raw bytea, tags text[], bigs bigint[], doc json, docb jsonb, nothing text
+) LANGUAGE sql STABLE AS $$
+    VALUES
+    (1, 'plain', 9223372036854775807, 123456789012345678901234567890.123456789, 0.1,
+     '2024-02-29 00:00:00+00'::timestamptz, '2024-02-29 00:00:00'::timestamp, '2024-02-29'::date, true,
+     '\x00ff'::bytea, ARRAY['a,b', 'c"d', NULL],
+     ARRAY[9007199254740993], E'{"a": 1,\n "b": "x\\ny"}'::json, '{"z": 1.10}'::jsonb, NULL::text),
+    (2, E'a "quoted" word, a comma', -9007199254740993, 'NaN', 'NaN', '2024-02-29 12:34:56.789012+05:30', NULL,
+     NULL, false, ''::bytea, '{}', NULL, NULL, NULL, ''),
+    (3, E'CR\r\nLF\nTAB\t', 0, -0.000000000000000000000000000001, 'Infinity', 'infinity', '-infinity', NULL, NULL, NULL,
+     NULL, NULL, NULL, NULL, NULL),
+    (4, '🛫 naïve 日本', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '\.'),
+    (5, '', NULL, 1e30, 1e300, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '"=1+1"', NULL, E'\\N'),
+    (6, '=1+1', NULL, -5, -5, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '  @SUM(A1)'),
+    (7, '-5', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '+.5e-10'),
+    (8, E'\tx', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '-5-5')
+    ORDER BY 1
+$$
+'''
+
+
+@pytest.fixture
+def hostile(source_db: psycopg.Connection) -> psycopg.Connection:
+    source_db.execute(HOSTILE)
+    return source_db
+
+
+def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, encoding.Encoding]:
+    with source.Session() as session:
+        columns = session.columns(function) if encoding.needs_columns(shape) else []
+        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns), timeout=30)
+        envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
+        content = encoding.Encoding(stream, shape, envelope=envelope)
+        return b"".join(content), content
+
+
+def oracle(connection: psycopg.Connection, call: str, options: str = "FORMAT csv, HEADER") -> bytes:
+    """What COPY itself writes, read row by row through psycopg's own reader."""
+    connection.execute("SET timezone = 'UTC'; SET datestyle = 'ISO'")
+    with connection.cursor().copy(f"COPY (SELECT * FROM {call}) TO STDOUT ({options})") as copy:
+        return b"".join(copy)
+
+
+def test_csv_is_what_copy_writes(hostile: psycopg.Connection) -> None:
+    """A20."""
+    data, content = encoded(Shape())
+
+    assert data == oracle(hostile, "data.hostile('JFK', '2024-02-29')")
+    assert content.rows == 8
+    assert data[: content.header_bytes] == data.split(b"\n")[0] + b"\n"
+
+
+def test_it_keeps_null_and_the_empty_string_apart(hostile: psycopg.Connection) -> None:
+    data, _ = encoded(Shape())
+
+    lines = [line for line in data.decode().split("\n") if line.startswith(("4,", "2,"))]
+    assert lines[0].endswith(',""')  # row 2: the empty string
+    assert data.decode().split("\n")[1].endswith(",")  # row 1: NULL
+
+
+def test_it_writes_a_header_also_for_zero_rows(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.empty(key text, effective_date date) RETURNS TABLE (a int, b text)
+        LANGUAGE sql AS $$ SELECT 1, 'x' WHERE false $$
+    """)
+    for compression, unpack in (("none", bytes), ("gzip", gzip.decompress)):
+        data, content = encoded(Shape(compression=compression), ("data", "empty"))
+        assert unpack(data) == b"a,b\n"
+        assert content.rows == 0
+
+
+def test_it_counts_rows_of_any_number_of_blocks(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.many(key text, effective_date date) RETURNS TABLE (n int, filler text)
+        LANGUAGE sql AS $$ SELECT n, repeat(E'line\n', n % 7) FROM generate_series(1, 200000) n $$
+    """)
+    data, content = encoded(Shape(), ("data", "many"))
+
+    assert data == oracle(source_db, "data.many('JFK', '2024-02-29')")
+    assert content.rows == 200_000
+
+
+def test_gzip_unpacks_to_the_same_bytes_every_time(hostile: psycopg.Connection) -> None:
+    plain, _ = encoded(Shape())
+    packed, content = encoded(Shape(compression="gzip"))
+    again, _ = encoded(Shape(compression="gzip"))
+
+    assert gzip.decompress(packed) == plain
+    assert packed == again
+    assert gzip.decompress(packed[content.header_bytes :]) == plain.split(b"\n", 1)[1]
+
+
+def test_it_adds_a_bom_and_takes_another_delimiter(hostile: psycopg.Connection) -> None:
+    data, content = encoded(Shape(dialect=Dialect(bom=True, delimiter=";")))
+
+    wanted = oracle(hostile, "data.hostile('JFK', '2024-02-29')", "FORMAT csv, HEADER, DELIMITER ';'")
+    assert data == b"\xef\xbb\xbf" + wanted
+    assert data[content.header_bytes :].startswith(b"1;plain;")
+
+
+def test_the_guard_disarms_formulas_and_leaves_numbers_alone(hostile: psycopg.Connection) -> None:
+    data, _ = encoded(Shape(dialect=Dialect(formula_policy="escape")))
+    rows = {row["id"]: row for row in csv.DictReader(io.StringIO(data.decode(), newline=""))}
+    text = 'text, with "quotes"'
+
+    assert rows["6"][text] == "'=1+1"
+    assert rows["6"]["nothing"] == "'  @SUM(A1)"
+    assert rows["6"]["amount"] == "-5"
+    assert rows["7"][text] == "-5"
+    assert rows["7"]["nothing"] == "+.5e-10"
+    assert rows["8"][text] == "'\tx"
+    assert rows["8"]["nothing"] == "'-5-5"
+    assert rows["1"][text] == "plain"
+
+
+def test_the_guard_changes_nothing_where_there_is_no_formula(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.calm(key text, effective_date date)
+        RETURNS TABLE (a text, b char(5), c varchar, n numeric, nul text)
+        LANGUAGE sql AS $$ SELECT 'x', 'ab', E'q"\n', -1.50, NULL $$
+    """)
+    data, _ = encoded(Shape(dialect=Dialect(formula_policy="escape")), ("data", "calm"))
+
+    assert data == oracle(source_db, "data.calm('JFK', '2024-02-29')")
+
+
+def test_jsonl_is_one_object_a_row_and_loses_no_digit(hostile: psycopg.Connection) -> None:
+    data, content = encoded(Shape(format="jsonl"))
+    rows = [json.loads(line) for line in data.splitlines()]
+
+    assert content.header_bytes == 0
+    assert len(rows) == content.rows == 8
+    assert rows[0] == {
+        "id": 1,
+        'text, with "quotes"': "plain",
+        "big": "9223372036854775807",
+        "amount": "123456789012345678901234567890.123456789",
+        "ratio": 0.1,
+        "at": "2024-02-29T00:00:00+00:00",
+        "local": "2024-02-29T00:00:00+00:00",
+        "day": "2024-02-29",
+        "flag": True,
+        "raw": "AP8=",
+        "tags": ["a,b", 'c"d', None],
+        "bigs": ["9007199254740993"],
+        "doc": {"a": 1, "b": "x\ny"},
+        "docb": {"z": 1.10},
+        "nothing": None,
+    }
+    assert rows[1]["amount"] == rows[1]["ratio"] == "NaN"
+    assert rows[2]["ratio"] == "Infinity"
+    assert rows[3]['text, with "quotes"'] == "🛫 naïve 日本"
+
+
+def test_json_carries_its_schema_version_and_columns(hostile: psycopg.Connection) -> None:
+    data, _ = encoded(Shape(format="json"))
+    document = json.loads(data)
+
+    assert document["schemaVersion"] == 3
+    assert (document["dataset"], document["key"], document["effectiveDate"]) == ("things", "JFK", "2024-02-29")
+    assert {"name": "at", "type": "timestamp with time zone"} in document["columns"]
+    assert [row["id"] for row in document["rows"]] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_json_of_zero_rows_is_json(source_db: psycopg.Connection) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.empty(key text, effective_date date) RETURNS TABLE (a int)
+        LANGUAGE sql AS $$ SELECT 1 WHERE false $$
+    """)
+    assert json.loads(encoded(Shape(format="json"), ("data", "empty"))[0])["rows"] == []
+
+
+def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
+    """A8."""
+    source_db.execute("""
+        CREATE FUNCTION data."odd; ""name"" -- x"(key text, effective_date date) RETURNS TABLE ("a""b" text)
+        LANGUAGE sql AS $$ SELECT key $$
+    """)
+    pair = Pair("'; DROP SCHEMA data CASCADE; --", date(2024, 2, 29))
+    function = ("data", 'odd; "name" -- x')
+    with source.Session() as session:
+        for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
+            statement = encoding.copy_statement(function, pair, shape, session.columns(function))
+            data = b"".join(encoding.Encoding(session.stream(statement, timeout=5), shape))
+            assert b"'; DROP SCHEMA data CASCADE; --" in data

@@ -1,0 +1,336 @@
+"""Chunks worked on in this process, with a real source and a real object store. A9 to A18."""
+
+import gzip
+import hashlib
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+
+from config import storage
+from exports import execution, leases, source
+from exports.errors import LeaseLost
+from exports.models import Chunk, Dataset, File, Slot
+from exports.planning import Shape
+from tests.integration.factories import make_job, result_of
+
+PATH = "things/2024/02/28/JFK_20240228.csv"
+CONTENT = b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
+
+
+@pytest.fixture(autouse=True)
+def empty_bucket() -> None:
+    storage.delete_many(item.key for item in list(storage.list_objects("")))
+
+
+def content(path: str) -> bytes:
+    return b"".join(storage.read(path))
+
+
+def count_calls(source_db: psycopg.Connection) -> None:
+    """Have the function count its calls, in a sequence, which no rollback takes back."""
+    source_db.execute("CREATE SEQUENCE data.calls")
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE plpgsql AS $$ #variable_conflict use_column
+        BEGIN
+            PERFORM nextval('data.calls');
+            RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, 3) n ORDER BY n;
+        END $$
+    """)
+
+
+def calls(source_db: psycopg.Connection) -> int:
+    row = source_db.execute("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM data.calls").fetchone()
+    assert row
+    return int(row[0])
+
+
+def test_a_chunk_is_one_call_and_one_file(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A9."""
+    count_calls(source_db)
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+
+    assert calls(source_db) == 2
+    assert sorted(item.key for item in storage.list_objects("things/")) == [
+        PATH,
+        "things/2024/02/29/JFK_20240229.csv",
+    ]
+    assert content(PATH) == CONTENT
+    job.refresh_from_db()
+    assert (job.done, job.rows, job.bytes) == (2, 6, 2 * len(CONTENT))
+
+
+def test_the_chunk_and_the_cache_know_the_file(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    execution.drain()
+
+    chunk, file, head = Chunk.objects.get(), File.objects.get(), storage.head(PATH)
+    assert head is not None
+    assert chunk.status == "done"
+    assert (chunk.source, chunk.rows, chunk.bytes, chunk.header_bytes) == ("live", 3, len(CONTENT), 6)
+    assert chunk.etag == file.etag == head.etag
+    assert chunk.sha256 == file.sha256 == hashlib.sha256(CONTENT).hexdigest()
+    assert chunk.data_as_of == file.data_as_of
+
+
+def test_files_are_encrypted_at_rest(dataset: Dataset, alice: User) -> None:
+    """A15."""
+    make_job(dataset, alice, 1)
+    execution.drain()
+    reply = storage.client().head_object(Bucket=settings.SLUICE.s3_bucket, Key=PATH)
+    assert reply["ServerSideEncryption"] == "AES256"
+
+
+def test_gzip_files_unpack_to_the_same(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1, shape=Shape(compression="gzip"))
+    execution.drain()
+    assert gzip.decompress(content(f"{PATH}.gz")) == CONTENT
+
+
+# ---- Reuse ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_there_needs_no_call(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A16."""
+    count_calls(source_db)
+    make_job(dataset, alice, 3)
+    execution.drain()
+    again = make_job(dataset, alice, 3)
+    execution.drain_reusable()
+
+    assert calls(source_db) == 3
+    again.refresh_from_db()
+    assert (again.done, again.reused, again.rows) == (3, 3, 9)
+    assert set(again.chunks.values_list("source", flat=True)) == {"reused"}
+
+
+@pytest.mark.parametrize("harm", ["deleted", "changed"])
+def test_a_file_that_is_gone_or_changed_is_made_again(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, harm: str
+) -> None:
+    """A16."""
+    make_job(dataset, alice, 1)
+    execution.drain()
+    if harm == "deleted":
+        storage.delete(PATH)
+    else:
+        storage.client().put_object(Bucket=settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by somebody")
+    make_job(dataset, alice, 1)
+    execution.drain_reusable()
+    execution.drain()
+
+    assert content(PATH) == CONTENT
+    assert list(Chunk.objects.values_list("source", flat=True)) == ["live", "live"]
+
+
+def test_fresh_means_fresh(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    """A16: `reuse: never`."""
+    count_calls(source_db)
+    for _ in range(2):
+        make_job(dataset, alice, 1, reuse="never")
+        execution.drain()
+    assert calls(source_db) == 2
+
+
+# ---- Fencing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
+    """A11: it wakes after another one has finished its chunk, with other data in its hands."""
+    make_job(dataset, alice, 1)
+    stale = leases.claim(backend="stale")
+    assert stale
+    Chunk.objects.update(lease_until="2000-01-01T00:00Z")
+    leases.reclaim(batch=1)
+    execution.drain()
+    before = storage.head(PATH)
+
+    with storage.Upload(
+        stale.path, content_type="text/csv", metadata={}, if_match=None, checkpoint=lambda: None
+    ) as upload:
+        upload.write(b"what the stale worker read")
+        with pytest.raises(storage.Conflict):
+            upload.commit()
+    assert leases.finish([(stale, result_of(stale))]) is None
+
+    assert content(PATH) == CONTENT
+    assert storage.head(PATH) == before
+    assert Chunk.objects.get().status == "done"
+
+
+def test_it_stops_before_its_next_part_when_the_lease_is_lost(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A11, A19: nothing becomes visible, no upload stays open, and the slot is given back."""
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE plpgsql AS $$ #variable_conflict use_column
+        BEGIN
+            RETURN QUERY SELECT repeat(key, 100), n, effective_date FROM generate_series(1, 200000) n;
+            PERFORM pg_sleep(1.5);
+            RETURN QUERY SELECT repeat(key, 100), n, effective_date FROM generate_series(1, 200000) n;
+        END $$
+    """)
+    make_job(dataset, alice, 1)
+    with source.Session() as session:
+        claim = leases.claim(backend=session.backend)
+        assert claim
+        thief = threading.Timer(0.5, steal)
+        thief.start()
+        execution.run_chunk(claim, session)
+        thief.join()
+
+    assert storage.head(PATH) is None
+    assert list(storage.list_uploads("things/")) == []
+    assert not Slot.objects.held().exists()
+    assert Chunk.objects.get().token == 10**9
+
+
+def steal() -> None:
+    Chunk.objects.update(token=10**9)
+    connection.close()
+
+
+def test_an_upload_that_a_dead_worker_left_is_replaced(dataset: Dataset, alice: User) -> None:
+    """A11: committed in S3, never written down; the next holder puts its own in its place."""
+    make_job(dataset, alice, 1)
+    storage.put(PATH, b"left behind", content_type="text/csv")
+    execution.drain()
+
+    assert content(PATH) == CONTENT
+    assert Chunk.objects.get().status == "done"
+
+
+def test_a_file_that_another_job_made_meanwhile_is_taken_over(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """Two jobs ask for the same slice at once: both end, and the object is one of theirs."""
+    first, second = make_job(dataset, alice, 1), make_job(dataset, alice, 1)
+    with source.Session() as one, source.Session() as other:
+        claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
+        for claim, session in zip(claims, (one, other), strict=True):
+            assert claim
+            execution.run_chunk(claim, session)
+
+    assert list(Chunk.objects.order_by("job__created_at").values_list("source", flat=True)) == ["live", "reused"]
+    assert len(set(Chunk.objects.values_list("etag", flat=True))) == 1
+
+
+# ---- Failures -------------------------------------------------------------------------------------------------------
+
+
+def failing(source_db: psycopg.Connection, body: str) -> None:
+    source_db.execute(f"""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE plpgsql AS $$ #variable_conflict use_column
+        BEGIN {body} RETURN QUERY SELECT key, 1, effective_date; END $$
+    """)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "detail"),
+    [
+        ("RAISE EXCEPTION 'secret row 42';", "retrying", "EXPORT_SOURCE_ERROR", "SQLSTATE P0001"),
+        ("PERFORM 1/0;", "retrying", "EXPORT_SOURCE_ERROR", "SQLSTATE 22012"),
+        ("PERFORM pg_sleep(3);", "retrying", "EXPORT_SOURCE_TIMEOUT", "SQLSTATE 57014"),
+        ("PERFORM pg_terminate_backend(pg_backend_pid());", "retrying", "EXPORT_SOURCE_UNAVAILABLE", ""),
+        ("PERFORM nothing.at_all();", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 3F000"),
+        ("PERFORM * FROM nowhere;", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 42P01"),
+    ],
+)
+def test_errors_of_the_source_are_sorted(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, caplog: Any, *, body: str, status: str, code: str,
+    detail: str,
+) -> None:
+    """A17. Neither rows nor logs carry the source's own words."""
+    failing(source_db, body)
+    dataset.statement_timeout = 1
+    dataset.save()
+    make_job(dataset, alice, 1)
+    execution.drain()
+
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.error_code) == (status, code)
+    assert chunk.error_detail.startswith(detail)
+    assert "secret row" not in caplog.text
+    assert storage.head(PATH) is None
+    assert not Slot.objects.held().exists()
+
+
+def test_an_error_after_many_rows_leaves_nothing(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    failing(source_db, "RETURN QUERY SELECT repeat('x', 100), n, effective_date FROM generate_series(1, 200000) n; "
+                       "PERFORM 1/0;")
+    make_job(dataset, alice, 1)
+    execution.drain()
+
+    assert Chunk.objects.get().status == "retrying"
+    assert storage.head(PATH) is None
+    assert list(storage.list_uploads("things/")) == []
+
+
+def test_a_failed_chunk_does_not_hold_up_the_others(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    failing(source_db, "IF effective_date = '2024-02-29' THEN PERFORM nothing.at_all(); END IF;")
+    job = make_job(dataset, alice, 5)
+    execution.drain()
+
+    job.refresh_from_db()
+    assert (job.status, job.done, job.failed) == ("failed", 4, 1)
+
+
+def test_a_bug_is_written_down_as_a_failed_attempt(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody thought of must not leave a chunk leased, or loop."""
+    make_job(dataset, alice, 1)
+    monkeypatch.setattr("exports.encoding.CONTENT_TYPES", {})
+    with pytest.raises(KeyError):
+        execution.drain()
+
+    assert Chunk.objects.get().status == "retrying"
+    assert not Slot.objects.held().exists()
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    failing(source_db, "PERFORM pg_sleep(0.5);")
+    make_job(dataset, alice, 1)
+    with source.Session() as session:
+        claim = leases.claim(backend=session.backend)
+        assert claim
+        with pytest.raises(SystemExit):
+            execution.run_chunk(claim, Leaving(session))
+
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.attempts) == ("pending", 0)
+    assert not Slot.objects.held().exists()
+
+
+class Leaving(source.Session):
+    """A session whose process is told to end as it begins to read."""
+
+    def __init__(self, session: source.Session) -> None:
+        super().__init__()
+        self.backend = session.backend
+
+    def stream(self, *_args: object, **_options: object) -> source.Stream:
+        raise SystemExit
+
+
+def test_lost_leases_raise(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    claim = leases.claim(backend="test")
+    assert claim
+    Chunk.objects.update(token=claim.token + 1)
+    with pytest.raises(LeaseLost):
+        leases.renew(claim)

@@ -1,0 +1,409 @@
+"""Claims and outcomes on a real Postgres. A10 to A13, A17, A19."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
+
+from exports import leases
+from exports.errors import LeaseLost, SourceError, SourceRefused
+from exports.leases import Claim
+from exports.models import Chunk, Dataset, File, Job, Slot
+from exports.states import ChunkStatus, JobStatus, Source
+from tests.integration.factories import make_job, result_of
+
+
+def claim() -> Claim:
+    claimed = leases.claim(backend="test")
+    assert claimed is not None
+    return claimed
+
+
+def in_threads(count: int, work: Any) -> list[Any]:
+    """Run `work(n)` in that many threads that begin at the same moment, each with its own connection."""
+    barrier = threading.Barrier(count)
+
+    def run(n: int) -> Any:
+        try:
+            barrier.wait()
+            return work(n)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def expire_leases() -> None:
+    Chunk.objects.filter(status="running").update(lease_until=Now() - timedelta(seconds=1))
+    Slot.objects.held().update(lease_until=Now() - timedelta(seconds=1))
+
+
+# ---- Claim ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_takes_a_chunk_and_a_slot_under_one_token(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice)
+    claimed = claim()
+
+    chunk = Chunk.objects.get(pk=claimed.chunk_id)
+    slot = Slot.objects.held().get()
+    assert (chunk.status, chunk.token, chunk.attempts) == ("running", claimed.token, 1)
+    assert (slot.token, slot.chunk_id, slot.job_id, slot.backend) == (claimed.token, chunk.pk, job.pk, "test")
+    job.refresh_from_db()
+    assert job.status == JobStatus.RUNNING
+    assert job.started_at is not None
+
+
+def test_a_claim_finds_nothing_when_nothing_is_ready(dataset: Dataset) -> None:
+    assert leases.claim(backend="test") is None
+    assert not Slot.objects.held().exists()
+
+
+def test_a_claim_takes_nothing_when_every_slot_is_taken(dataset: Dataset, alice: User, slots: int) -> None:
+    """A13."""
+    make_job(dataset, alice, slots + 1)
+    for _ in range(slots):
+        claim()
+
+    assert leases.claim(backend="test") is None
+    assert Chunk.objects.filter(status="pending").count() == 1
+
+
+def test_claims_at_once_take_different_chunks_and_no_more_than_the_slots(
+    dataset: Dataset, alice: User, slots: int
+) -> None:
+    """A10, A13."""
+    make_job(dataset, alice, 40)
+    claims = [claimed for claimed in in_threads(16, lambda _: leases.claim(backend="test")) if claimed]
+
+    assert len(claims) == slots
+    assert len({claimed.chunk_id for claimed in claims}) == slots
+    assert len({claimed.token for claimed in claims}) == slots
+
+
+def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, alice: User) -> None:
+    """A13."""
+    dataset.max_concurrency = 1
+    dataset.save()
+    other = Dataset.objects.create(name="other", function="data.rows_for", base_path="other")
+    make_job(dataset, alice, 5)
+    make_job(other, alice, 2)
+
+    first, *rest = [claim() for _ in range(3)]
+    assert first.dataset == "things"
+    assert [each.dataset for each in rest] == ["other", "other"]
+    assert leases.claim(backend="test") is None
+
+    leases.finish([(first, result_of(first))])
+    assert claim().dataset == "things"
+
+
+def test_jobs_take_turns(dataset: Dataset, alice: User) -> None:
+    """A10: a small job behind a large one is served at once, and the large one goes on."""
+    large = make_job(dataset, alice, 50)
+    for _ in range(3):
+        served = claim()
+        leases.finish([(served, result_of(served))])
+    small = make_job(dataset, alice, 3, key="EWR")
+
+    order = []
+    for _ in range(6):
+        served = claim()
+        order.append(served.job_id)
+        leases.finish([(served, result_of(served))])
+    assert Counter(order) == {large.pk: 3, small.pk: 3}
+
+
+# ---- Fencing --------------------------------------------------------------------------------------------------------
+
+
+def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
+    """Return a claim whose lease ran out, and the one of the worker that has its chunk now."""
+    make_job(dataset, alice, 1)
+    stale = claim()
+    expire_leases()
+    leases.reclaim(batch=10)
+    fresh = claim()
+    assert fresh.chunk_id == stale.chunk_id
+    return stale, fresh
+
+
+def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
+    """A11."""
+    stale, fresh = taken_over(dataset, alice)
+    before = snapshot()
+
+    assert leases.finish([(stale, result_of(stale))]) is None
+    assert leases.fail(stale, SourceError()).progress is None
+    with pytest.raises(LeaseLost):
+        leases.renew(stale)
+    leases.release([stale])
+
+    after = snapshot()
+    # What is the stale worker's own, its slot, it may give back: its call has ended.
+    assert after["chunks"] == before["chunks"]
+    assert after["jobs"] == before["jobs"]
+    assert after["files"] == []
+    assert [slot["token"] for slot in after["slots"] if slot["token"]] == [fresh.token]
+
+
+def snapshot() -> dict[str, list[dict[str, Any]]]:
+    models = {"chunks": Chunk, "jobs": Job, "files": File, "slots": Slot}
+    return {name: list(model.objects.order_by("pk").values()) for name, model in models.items()}
+
+
+def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
+    stale, fresh = taken_over(dataset, alice)
+    leases.finish([(stale, result_of(stale, rows=1))])
+    progress = leases.finish([(fresh, result_of(fresh, rows=2))])
+
+    assert progress is not None
+    assert progress.all_done
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.rows, chunk.attempts) == ("done", 2, 2)
+    assert File.objects.get().etag == f'"{fresh.token}"'
+
+
+def test_tokens_only_grow(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 5)
+    tokens = [claim().token for _ in range(5)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    claimed = claim()
+    expire_leases()
+    leases.renew(claimed)
+
+    assert Chunk.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
+    assert Slot.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
+    assert leases.reclaim(batch=10) == []
+
+
+# ---- Outcomes -------------------------------------------------------------------------------------------------------
+
+
+def test_an_end_counts_in_the_job_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    claimed = claim()
+    progress = leases.finish([(claimed, result_of(claimed))])
+
+    assert progress is not None
+    assert not progress.all_done
+    job.refresh_from_db()
+    assert (job.done, job.rows, job.bytes, job.status) == (1, 3, 60, "running")
+    assert not Slot.objects.held().exists()
+
+
+def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User) -> None:
+    """A19."""
+    for _ in range(20):
+        job = make_job(dataset, alice, 2, reuse="never")
+        claims = [claim(), claim()]
+
+        progress = in_threads(2, lambda n, claims=claims: leases.finish([(claims[n], result_of(claims[n]))]))
+
+        assert [each.all_done for each in progress].count(True) == 1
+        job.refresh_from_db()
+        assert job.done == 2
+
+
+def test_finishing_twice_counts_once(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    claimed = claim()
+    leases.finish([(claimed, result_of(claimed))])
+
+    assert leases.finish([(claimed, result_of(claimed))]) is None
+    job.refresh_from_db()
+    assert job.done == 1
+
+
+def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alice: User) -> None:
+    """A17: RETRYING three times, then FAILED."""
+    job = make_job(dataset, alice, 1)
+    delays = []
+    for attempt in range(1, 5):
+        claimed = claim()
+        assert claimed.attempts == attempt
+        failure = leases.fail(claimed, SourceError("SQLSTATE 22012"))
+        job.refresh_from_db()
+        if failure.delay is not None:
+            assert job.status == JobStatus.RETRYING
+            assert job.retrying == 1
+            assert leases.claim(backend="test") is None  # its time has not come
+            delays.append(failure.delay)
+            Chunk.objects.update(available_at=Now())
+
+    assert 1 <= delays[0] <= 2 <= delays[1] <= 4 <= delays[2] <= 8
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.error_code, chunk.error_detail) == ("failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 22012")
+    assert (job.status, job.failed, job.retrying, job.error_code) == ("failed", 1, 0, "EXPORT_SOURCE_ERROR")
+    assert job.finished_at is not None
+
+
+def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: User) -> None:
+    """A17."""
+    job = make_job(dataset, alice, 1)
+    leases.fail(claim(), SourceRefused("SQLSTATE 42883"))
+
+    job.refresh_from_db()
+    assert job.status == JobStatus.FAILED
+
+
+def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
+    """A17."""
+    job = make_job(dataset, alice, 2)
+    leases.fail(claim(), SourceRefused())
+    job.refresh_from_db()
+    assert job.status == JobStatus.RUNNING
+
+    last = claim()
+    leases.finish([(last, result_of(last))])
+    job.refresh_from_db()
+    assert (job.status, job.done, job.failed) == ("failed", 1, 1)
+
+
+def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: User) -> None:
+    """A17: attempts count at the claim, so there is no poison loop."""
+    job = make_job(dataset, alice, 1)
+    for _ in range(4):
+        token = claim().token
+        expire_leases()
+        assert leases.reclaim(batch=10)
+        leases.free([token])
+
+    assert leases.claim(backend="test") is None
+    assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
+    job.refresh_from_db()
+    assert job.status == JobStatus.FAILED
+
+
+def test_a_chunk_that_is_given_back_burns_no_attempt(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    leases.release([claim()])
+
+    assert not Slot.objects.held().exists()
+    assert claim().attempts == 1
+
+
+def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset, alice: User) -> None:
+    """A13: a worker that stands still may still have its query open."""
+    make_job(dataset, alice, 1)
+    lost = claim()
+    assert leases.expired_slots() == []
+    expire_leases()
+    leases.reclaim(batch=10)
+
+    assert leases.expired_slots() == [(lost.token, "test")]
+    assert Slot.objects.held().count() == 1
+    leases.free([lost.token])
+    assert not Slot.objects.held().exists()
+
+
+# ---- Reuse ----------------------------------------------------------------------------------------------------------
+
+
+def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
+    job = make_job(dataset, alice, chunks)
+    while claimed := leases.claim(backend="test"):
+        leases.finish([(claimed, result_of(claimed))])
+    return job
+
+
+def test_chunks_with_a_known_file_wait_for_a_look_and_take_no_slot(dataset: Dataset, alice: User) -> None:
+    """A16."""
+    finished_job(dataset, alice, 3)
+    again = make_job(dataset, alice, 4)
+
+    claims = leases.claim_reusable(batch=10)
+    assert len(claims) == 3
+    assert all(each.may_reuse and each.known_file for each in claims)
+    assert not Slot.objects.held().exists()
+
+    progress = leases.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    assert progress is not None
+    again.refresh_from_db()
+    assert (again.done, again.reused) == (3, 3)
+
+
+def test_a_file_of_an_older_schema_version_is_not_reused(dataset: Dataset, alice: User) -> None:
+    """A16."""
+    finished_job(dataset, alice, 1)
+    dataset.schema_version = 2
+    dataset.save()
+    make_job(dataset, alice, 1)
+
+    assert leases.claim_reusable(batch=10) == []
+    assert not claim().may_reuse
+
+
+def test_a_file_that_is_too_old_is_not_reused(dataset: Dataset, alice: User) -> None:
+    finished_job(dataset, alice, 1)
+    dataset.reuse_max_age = 60
+    dataset.save()
+    File.objects.update(data_as_of=Now() - timedelta(seconds=61))
+    make_job(dataset, alice, 1)
+
+    assert leases.claim_reusable(batch=10) == []
+    assert not claim().may_reuse
+
+
+def test_a_job_that_wants_fresh_files_reuses_none(dataset: Dataset, alice: User) -> None:
+    finished_job(dataset, alice, 1)
+    make_job(dataset, alice, 1, reuse="never")
+
+    assert leases.claim_reusable(batch=10) == []
+    fresh = claim()
+    assert not fresh.may_reuse
+    assert fresh.known_file is not None  # its ETag is what the refresh replaces
+
+
+def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: User) -> None:
+    finished_job(dataset, alice, 1)
+    make_job(dataset, alice, 1)
+    leases.release(leases.claim_reusable(batch=10), attempt=0)
+
+    assert claim().attempts == 1
+
+
+# ---- Cost -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waiting", [500, 5000])
+def test_a_claim_reads_one_chunk_however_many_wait(dataset: Dataset, alice: User, waiting: int) -> None:
+    make_job(dataset, alice, waiting)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE exports_chunk")
+        cursor.execute(
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + leases.CLAIM + leases.DESCRIBE,
+            {"slots": 8, "lease": 60, "backend": "test"},
+        )
+        (plan,) = cursor.fetchone()
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]
+
+    assert scans
+    assert all(node["Actual Rows"] <= 1 for node in scans)
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_assert_num_queries: Any) -> None:
+    make_job(dataset, alice, 2)
+    with django_assert_num_queries(2):
+        claimed = claim()
+        leases.finish([(claimed, result_of(claimed))])
+    assert Chunk.objects.filter(status=ChunkStatus.DONE).count() == 1

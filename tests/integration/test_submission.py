@@ -1,0 +1,245 @@
+"""POST /exports: what is checked, what is written, and how fast. A1, A3, A6, A7."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from rest_framework.test import APIClient
+
+from config.celery import app
+from exports.models import Chunk, Dataset, Job
+from tests.conftest import client_of
+
+ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
+FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}
+
+
+def post(api: APIClient, **body: Any) -> Any:
+    return api.post("/exports", {"dataset": "things", **body})
+
+
+def pointers(response: Any) -> set[tuple[str, str]]:
+    return {(error["pointer"], error["code"]) for error in response.json()["errors"]}
+
+
+def test_it_accepts_items(api: APIClient, dataset: Dataset) -> None:
+    """A1, A3."""
+    response = post(api, items=[ITEM, {"key": "EWR", "effectiveDate": "2024-02-29"}, ITEM])
+
+    assert response.status_code == 202
+    job = Job.objects.get()
+    assert response.json() == {
+        "jobId": str(job.pk),
+        "status": "pending",
+        "receiptUrl": f"/exports/{job.pk}",
+        "totalChunks": 2,
+        "duplicates": 1,
+        "eventsUrl": f"/exports/{job.pk}/events",
+        "chunksUrl": f"/exports/{job.pk}/chunks",
+    }
+    assert response["Location"] == f"/exports/{job.pk}"
+    assert int(response["Retry-After"]) > 0
+    assert list(Chunk.objects.order_by("seq").values_list("path", flat=True)) == [
+        "things/2024/02/29/JFK_20240229.csv",
+        "things/2024/02/29/EWR_20240229.csv",
+    ]
+
+
+def test_it_accepts_filters(api: APIClient, dataset: Dataset) -> None:
+    """A1: keys x dates, in that order."""
+    assert post(api, filters=FILTERS).status_code == 202
+
+    chunks = Chunk.objects.order_by("seq").values_list("key", "effective_date")
+    assert [(key, str(day)) for key, day in chunks] == [
+        (key, day) for key in ("JFK", "EWR") for day in ("2024-02-28", "2024-02-29", "2024-03-01")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({}, "things/2024/02/29/JFK_20240229.csv"),
+        ({"compression": "gzip"}, "things/2024/02/29/JFK_20240229.csv.gz"),
+        ({"format": "jsonl"}, "things/2024/02/29/JFK_20240229.jsonl"),
+        ({"format": "json", "compression": "gzip"}, "things/2024/02/29/JFK_20240229.json.gz"),
+        ({"csv": {"bom": False, "delimiter": ",", "formulaPolicy": "none"}}, "things/2024/02/29/JFK_20240229.csv"),
+    ],
+)
+def test_the_path_follows_from_dataset_key_date_and_format(
+    api: APIClient, dataset: Dataset, changes: dict[str, Any], path: str
+) -> None:
+    """A9."""
+    assert post(api, items=[ITEM], **changes).status_code == 202
+    assert Chunk.objects.get().path == path
+
+
+def test_other_dialects_have_paths_of_their_own(api: APIClient, dataset: Dataset) -> None:
+    """A9, A20."""
+    for csv in ({"bom": True}, {"delimiter": ";"}, {"formulaPolicy": "escape"}, {}):
+        assert post(api, items=[ITEM], csv=csv).status_code == 202
+
+    paths = set(Chunk.objects.values_list("path", flat=True))
+    assert len(paths) == 4
+    assert sum(path.startswith("things/_dialect-") for path in paths) == 3
+
+
+BAD = [
+    ({}, ("/items", "invalid")),
+    ({"items": [ITEM], "filters": FILTERS}, ("/items", "invalid")),
+    ({"items": []}, ("/items", "empty")),
+    ({"items": "JFK"}, ("/items", "invalid")),
+    ({"items": [ITEM, "JFK"]}, ("/items/1", "invalid")),
+    ({"items": [{"key": "JFK"}]}, ("/items/0/effectiveDate", "required")),
+    ({"items": [{"effectiveDate": "2024-02-29"}]}, ("/items/0/key", "required")),
+    ({"items": [{**ITEM, "extra": 1}]}, ("/items/0/extra", "unknown_field")),
+    ({"items": [{**ITEM, "effectiveDate": "2024-02-30"}]}, ("/items/0/effectiveDate", "invalid")),
+    ({"items": [{**ITEM, "effectiveDate": "20240229"}]}, ("/items/0/effectiveDate", "invalid")),
+    ({"items": [{**ITEM, "effectiveDate": "2024-W09-4"}]}, ("/items/0/effectiveDate", "invalid")),
+    ({"items": [{**ITEM, "effectiveDate": "2024-02-29\n"}]}, ("/items/0/effectiveDate", "invalid")),
+    ({"items": [{**ITEM, "effectiveDate": 20240229}]}, ("/items/0/effectiveDate", "invalid")),
+    ({"items": [{**ITEM, "key": "../etc"}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": "a..b"}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": "a/b"}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": "JFK\n"}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": ""}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": "x" * 65}]}, ("/items/0/key", "invalid")),
+    ({"items": [{**ITEM, "key": None}]}, ("/items/0/key", "invalid")),
+    ({"filters": {**FILTERS, "dateTo": "2024-02-27"}}, ("/filters/dateTo", "invalid")),
+    ({"filters": {**FILTERS, "dateFrom": "x"}}, ("/filters/dateFrom", "invalid")),
+    ({"filters": {**FILTERS, "keys": []}}, ("/filters/keys", "invalid")),
+    ({"filters": {**FILTERS, "keys": ["JFK", "a b"]}}, ("/filters/keys/1", "invalid")),
+    ({"filters": {"keys": ["JFK"], "dateFrom": "2024-01-01"}}, ("/filters/dateTo", "required")),
+    ({"filters": {**FILTERS, "dateTo": "9999-12-31"}}, ("/filters", "too_many_chunks")),
+    ({"items": [ITEM], "format": "xlsx"}, ("/format", "invalid_choice")),
+    ({"items": [ITEM], "compression": "zstd"}, ("/compression", "invalid_choice")),
+    ({"items": [ITEM], "delivery": "pigeon"}, ("/delivery", "invalid_choice")),
+    ({"items": [ITEM], "reuse": True}, ("/reuse", "invalid_choice")),
+    ({"items": [ITEM], "allowDegraded": "yes"}, ("/allowDegraded", "invalid")),
+    ({"items": [ITEM], "csv": {"delimiter": "x"}}, ("/csv/delimiter", "invalid_choice")),
+    ({"items": [ITEM], "csv": {"quote": "'"}}, ("/csv/quote", "unknown_field")),
+    ({"items": [ITEM], "csv": {"bom": True}, "format": "json"}, ("/csv", "invalid")),
+    ({"items": [ITEM], "limit": 5}, ("/limit", "unknown_field")),
+    ({"items": [ITEM], "dataset": "nothing"}, ("/dataset", "unknown_dataset")),
+    ({"items": [ITEM], "dataset": 5}, ("/dataset", "unknown_dataset")),
+    ({"items": [ITEM], "dataset": "a\0b"}, ("/dataset", "null_characters_not_allowed")),
+]
+
+
+@pytest.mark.parametrize(("body", "wanted"), BAD)
+def test_bad_input_is_named_by_its_place_and_writes_nothing(
+    api: APIClient, dataset: Dataset, body: dict[str, Any], wanted: tuple[str, str]
+) -> None:
+    """A1."""
+    response = post(api, **body)
+
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/problem+json"
+    assert wanted[0] in {pointer for pointer, _ in pointers(response)}, response.json()
+    assert wanted in pointers(response) or "null" in wanted[1]
+    assert not Job.objects.exists()
+
+
+def test_every_bad_field_is_named_at_once(api: APIClient, dataset: Dataset) -> None:
+    """A1."""
+    response = post(api, items=[ITEM, {"key": "a b", "effectiveDate": "x"}], format="xml", surprise=1)
+
+    assert {"/items/1/key", "/items/1/effectiveDate", "/format", "/surprise"} == {
+        pointer for pointer, _ in pointers(response)
+    }
+
+
+def test_a_format_that_the_dataset_does_not_offer_is_refused(api: APIClient, dataset: Dataset) -> None:
+    dataset.formats = ["csv"]
+    dataset.save()
+    assert ("/format", "invalid_choice") in pointers(post(api, items=[ITEM], format="json"))
+
+
+def test_too_many_items_are_refused(api: APIClient, dataset: Dataset) -> None:
+    items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_001)]
+    assert ("/items", "too_many_chunks") in pointers(post(api, items=items))
+
+
+@pytest.mark.parametrize("body", ["[]", '"x"', "{", "", "null", '{"dataset": NaN}', "[" * 100_000])
+def test_a_body_that_is_no_object_is_refused(api: APIClient, dataset: Dataset, body: str) -> None:
+    response = api.generic("POST", "/exports", body, content_type="application/json")
+    assert response.status_code == 400
+    assert not Job.objects.exists()
+
+
+# ---- The largest job ------------------------------------------------------------------------------------------------
+
+
+def test_the_largest_job_is_accepted_in_time_and_in_few_statements(
+    api: APIClient, dataset: Dataset, django_assert_max_num_queries: Any
+) -> None:
+    """A3: well inside 5 s; the number of statements does not grow with the number of chunks."""
+    items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_000)]
+    started = time.monotonic()
+    with django_assert_max_num_queries(10):
+        assert post(api, items=items).status_code == 202
+
+    assert time.monotonic() - started < 4
+    assert Chunk.objects.count() == 10_000
+
+
+def test_a_broker_that_does_not_answer_delays_the_answer_little_and_loses_nothing(
+    api: APIClient, dataset: Dataset
+) -> None:
+    """A3: the job is kept; the reaper sends the hints when the broker is back."""
+    with silent_broker():
+        started = time.monotonic()
+        assert post(api, items=[ITEM]).status_code == 202
+        assert time.monotonic() - started < 4.5
+    assert Job.objects.get().status == "pending"
+
+
+@contextmanager
+def silent_broker() -> Iterator[None]:
+    """Point Celery at a port that accepts connections and never says a word."""
+    before = app.conf.broker_url
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        app.conf.broker_url = app.conf.broker_write_url = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+        try:
+            yield
+        finally:
+            app.conf.broker_url = app.conf.broker_write_url = before
+
+
+def test_nothing_is_written_when_the_request_dies_midway(dataset: Dataset, alice: User) -> None:
+    """A3: job and chunks are one transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE exports_chunk ADD CONSTRAINT no_ewr CHECK (key <> 'EWR')")
+    try:
+        client = client_of(alice)
+        client.raise_request_exception = False
+        response = post(client, items=[ITEM, {"key": "EWR", "effectiveDate": "2024-02-29"}])
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE exports_chunk DROP CONSTRAINT no_ewr")
+    assert response.status_code == 500
+    assert not Job.objects.exists()
+
+
+# ---- Who sees what --------------------------------------------------------------------------------------------------
+
+
+def test_it_wants_a_token(dataset: Dataset) -> None:
+    assert post(APIClient(), items=[ITEM]).status_code == 401
+
+
+def test_strangers_get_404_and_staff_get_the_job(api: APIClient, dataset: Dataset, bob: User) -> None:
+    """A7."""
+    path = post(api, items=[ITEM])["Location"]
+    stranger = client_of(bob)
+    for url, method in ((path, "get"), (f"{path}/chunks", "get"), (f"{path}/retry", "post"), (f"{path}/link", "post")):
+        assert getattr(stranger, method)(url).status_code == 404, url
+    assert stranger.get("/exports").json()["results"] == []
+
+    bob.is_staff = True
+    bob.save()
+    assert stranger.get(path).status_code == 200

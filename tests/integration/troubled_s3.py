@@ -1,0 +1,137 @@
+"""A real HTTP proxy in front of the object storage that makes trouble with the requests one asks it to."""
+
+import http.client
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import urlsplit
+
+ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>Trouble.</Message></Error>"
+
+
+@dataclass
+class Trouble:
+    """What happens to the next `times` requests of this method with this text in their path or query."""
+
+    method: str
+    text: str
+    action: Callable[["Handler", bytes], None]
+    times: int
+
+    def fits(self, method: str, path: str) -> bool:
+        return self.times > 0 and method == self.method and self.text in path
+
+
+@dataclass
+class Proxy:
+    upstream: str
+    troubles: list[Trouble] = field(default_factory=list)
+    url: str = ""
+
+    def trouble(self, method: str, text: str, action: Callable[["Handler", bytes], None], *, times: int = 1) -> None:
+        self.troubles.append(Trouble(method, text, action, times))
+
+    def next_trouble(self, method: str, path: str) -> Trouble | None:
+        for trouble in self.troubles:
+            if trouble.fits(method, path):
+                trouble.times -= 1
+                return trouble
+        return None
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    proxy: Proxy
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        trouble = self.proxy.next_trouble(self.command, self.path)
+        if trouble:
+            trouble.action(self, body)
+        else:
+            self.answer(*self.forward(body))
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that http.server wants
+
+    def forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        address = urlsplit(self.proxy.upstream)
+        upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=30)
+        try:
+            headers = {name: value for name, value in self.headers.items() if name != "Expect"}
+            upstream.request(self.command, self.path, body, headers)
+            reply = upstream.getresponse()
+            return reply.status, reply.getheaders(), reply.read()
+        finally:
+            upstream.close()
+
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            if name not in {"Transfer-Encoding", "Connection"}:
+                self.send_header(name, value)
+        if not any(name == "Content-Length" for name, _ in headers):
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def answer_500(handler: Handler, _body: bytes) -> None:
+    handler.answer(500, [], ERROR)
+
+
+def answer_200_with_error(handler: Handler, _body: bytes) -> None:
+    handler.answer(200, [], ERROR)
+
+
+def lose_request(handler: Handler, _body: bytes) -> None:
+    """Close the connection without a reply; the storage never hears of it."""
+    handler.close_connection = True
+
+
+def lose_reply(handler: Handler, body: bytes) -> None:
+    """Close the connection without a reply, although the storage did what was asked."""
+    handler.forward(body)
+    handler.close_connection = True
+
+
+def break_off(handler: Handler, body: bytes) -> None:
+    """Send the reply's head and half of its body, and close the connection."""
+    status, headers, content = handler.forward(body)
+    headers = [(name, value) for name, value in headers if name != "Content-Length"]
+    handler.answer(status, [*headers, ("Content-Length", str(len(content)))], content[: len(content) // 2])
+    handler.close_connection = True
+
+
+def first(action: Callable[[], object]) -> Callable[[Handler, bytes], None]:
+    """Do something else first, and then what was asked."""
+
+    def act(handler: Handler, body: bytes) -> None:
+        action()
+        handler.answer(*handler.forward(body))
+
+    return act
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """Clients that go away are what this is about."""
+
+
+@contextmanager
+def running(upstream: str) -> Iterator[Proxy]:
+    proxy = Proxy(upstream)
+    handler = type("BoundHandler", (Handler,), {"proxy": proxy})
+    with Server(("127.0.0.1", 0), handler) as server:
+        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield proxy
+        server.shutdown()
+        thread.join()
