@@ -1,0 +1,74 @@
+"""Sluice's own processes beside the test, on the test's database: real prefork workers and a real beat."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from psycopg.conninfo import make_conninfo
+
+from config.celery import app
+from config.stack import processes
+from config.stack.process import Process
+
+# Short, so that recovery can be waited for; the promise is lease + reaper interval.
+LEASE_SECONDS, REAPER_SECONDS = 3, 1
+
+
+@dataclass
+class Workers:
+    """Starts workers and beat, and stops them at the end of the test."""
+
+    root: Path
+    started: list[Process] = field(default_factory=list)
+
+    def start(self, queues: str = "exports,bundles,maintenance", *, concurrency: int = 2) -> Process:
+        name = f"worker{len(self.started)}"
+        worker = processes.worker(
+            name, queues=queues, concurrency=concurrency, root=self.root, environment=self.environment()
+        )
+        worker.grace_seconds = 40
+        return self._run(worker)
+
+    def start_beat(self) -> Process:
+        return self._run(processes.beat(root=self.root, environment=self.environment()))
+
+    def environment(self) -> dict[str, str]:
+        """This process' own variables, but for the database: workers must see what the test wrote."""
+        return {
+            **os.environ,
+            "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
+            "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
+            "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
+        }
+
+    def _run(self, process: Process) -> Process:
+        process.start()
+        self.started.append(process)
+        return process
+
+    def logs(self) -> str:
+        return "\n".join(process.log.read_text() for process in self.started)
+
+
+@pytest.fixture
+def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
+    with app.connection_for_write() as broker:
+        broker.default_channel.client.flushdb()
+    running = Workers(tmp_path)
+    yield running
+    for process in running.started:
+        process.ask_to_stop()
+    for process in running.started:
+        process.stop()
+
+
+def wait_until(condition: Callable[[], object], *, limit: float = 30) -> None:
+    """Wait for a condition; fail the test when it does not come true in time."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,233 @@
+"""Real workers, killed, stopped and told to leave in the middle of their work. A10 to A13, A15, A28."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from config import storage
+from config.celery import app
+from config.stack import family
+from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.factories import make_job
+from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+
+PATH = "things/2024/02/28/JFK_20240228.csv"
+
+# 300,000 rows, 30 MB, with a pause in the middle: time enough to be killed in.
+SLOW = """
+CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE plpgsql AS $$ #variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT repeat(key, 30), n, effective_date FROM generate_series(1, 150000) n;
+    PERFORM pg_sleep({seconds});
+    RETURN QUERY SELECT repeat(key, 30), n, effective_date FROM generate_series(150001, 300000) n;
+END $$
+"""
+
+
+@pytest.fixture
+def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
+    source_db.execute(SLOW.format(seconds=4))
+    return dataset
+
+
+def oracle(source_db: psycopg.Connection) -> str:
+    source_db.execute(SLOW.format(seconds=0))
+    digest = hashlib.sha256()
+    call = "data.rows_for('JFK', '2024-02-28')"
+    with source_db.cursor().copy(f"COPY (SELECT * FROM {call}) TO STDOUT (FORMAT csv, HEADER)") as copy:
+        for row in copy:
+            digest.update(row)
+    return digest.hexdigest()
+
+
+def is_calling(source_db: psycopg.Connection) -> bool:
+    return bool(live_calls(source_db))
+
+
+def live_calls(source_db: psycopg.Connection) -> int:
+    row = source_db.execute("""
+        SELECT count(*) FROM pg_stat_activity
+        WHERE state = 'active' AND query LIKE 'COPY%rows_for%' AND pid <> pg_backend_pid()
+    """).fetchone()
+    assert row
+    return int(row[0])
+
+
+def succeeded(job: Job) -> bool:
+    job.refresh_from_db()
+    return job.status == "success"
+
+
+def test_a_job_runs_to_its_receipt(dataset: Dataset, api: APIClient, workers: Workers) -> None:
+    workers.start()
+    response = api.post(
+        "/exports",
+        {"dataset": "things", "filters": {"keys": ["A", "B"], "dateFrom": "2024-01-01", "dateTo": "2024-03-31"}},
+    )
+    path = response["Location"]
+    wait_until(lambda: api.get(path).json()["status"] == "success")
+
+    job = api.get(path).json()
+    assert job["progress"]["done"] == job["progress"]["total"] == 182
+    assert (job["progress"]["rows"], job["progress"]["percent"]) == (546, 100)
+    assert job["receipt"]["files"] == 182
+    assert not Slot.objects.held().exists()
+
+
+def test_the_chunk_of_a_killed_worker_ends_in_the_same_bytes(
+    slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A12, A13: kill -9 in the middle of the call; its query ends, its upload is aborted, another worker takes over."""
+    workers.start("bundles,maintenance")
+    workers.start_beat()
+    victim = workers.start("exports", concurrency=1)
+    job = make_job(slow, alice, 1)
+    wait_until(lambda: is_calling(source_db) and list(storage.list_uploads("things/")))
+    victim.kill()
+    wait_until(lambda: not is_calling(source_db), limit=5)
+
+    source_db.execute(SLOW.format(seconds=0))
+    workers.start("exports", concurrency=1)
+    wait_until(lambda: succeeded(job))
+    assert hashlib.sha256(content(PATH)).hexdigest() == oracle(source_db)
+    assert Chunk.objects.get().attempts == 2
+    wait_until(lambda: not list(storage.list_uploads("things/")))
+    wait_until(lambda: not Slot.objects.held().exists())
+
+
+def test_a_worker_that_stood_still_writes_nothing_any_more(
+    slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A11, A13: SIGSTOP past the lease, then SIGCONT; and never two calls at once for one slot."""
+    workers.start("bundles,maintenance")
+    workers.start_beat()
+    sleeper = workers.start("exports", concurrency=1)
+    job = make_job(slow, alice, 1)
+    wait_until(lambda: is_calling(source_db))
+    stopped = family.members(sleeper.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: not is_calling(source_db))  # the reaper has ended its call
+        source_db.execute(SLOW.format(seconds=0))
+        workers.start("exports", concurrency=1)
+        wait_until(lambda: succeeded(job))
+        before, chunk = storage.head(PATH), Chunk.objects.values().get()
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: "lease_lost" in sleeper.log.read_text() or "chunk_retrying" in sleeper.log.read_text())
+
+    assert storage.head(PATH) == before
+    assert Chunk.objects.values().get() == chunk
+    assert hashlib.sha256(content(PATH)).hexdigest() == oracle(source_db)
+    assert Receipt.objects.count() == 1
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A12: SIGTERM in the middle of a long call; no attempt is burned, and the next worker begins at once."""
+    source_db.execute(SLOW.format(seconds=60))
+    leaving = workers.start("exports", concurrency=1)
+    job = make_job(dataset, alice, 1)
+    wait_until(lambda: is_calling(source_db))
+    leaving.ask_to_stop()
+    wait_until(lambda: not leaving.alive, limit=35)
+
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.attempts) == ("pending", 0)
+    assert not Slot.objects.held().exists()
+    wait_until(lambda: not is_calling(source_db), limit=5)
+    source_db.execute(SLOW.format(seconds=0))
+    workers.start()
+    wait_until(lambda: succeeded(job))
+
+
+def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(
+    dataset: Dataset, alice: User, workers: Workers
+) -> None:
+    """A12."""
+    make_job(dataset, alice, 5)
+    with app.connection_for_write() as broker:
+        broker.default_channel.client.flushdb()
+    workers.start()
+    workers.start_beat()
+    wait_until(lambda: Job.objects.filter(status="success").exists())
+
+
+def test_more_workers_than_slots_make_no_more_calls(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A13, seen from the source database."""
+    monkeypatch.setenv("EXPORT_DB_SLOTS", "2")
+    source_db.execute(SLOW.replace("150000", "10").replace("300000", "20").format(seconds=0.2))
+    workers.start(concurrency=6)
+    job = make_job(dataset, alice, 20)
+    most = 0
+
+    def watch() -> bool:
+        nonlocal most
+        most = max(most, live_calls(source_db))
+        return succeeded(job)
+
+    wait_until(watch)
+    assert most == 2
+
+
+def test_logs_hold_no_rows_tokens_or_paths(
+    dataset: Dataset, api: APIClient, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A28."""
+    workers.start()
+    item = {"key": "SECRETKEY", "effectiveDate": "2024-01-01"}
+    path = api.post("/exports", {"dataset": "things", "items": [item]})["Location"]
+    wait_until(lambda: api.get(path).json()["status"] == "success")
+
+    logs = workers.logs()
+    assert path.rpartition("/")[2] in logs  # the job's id
+    for secret in ("SECRETKEY", "things/2024", "_receipts/", "token="):
+        assert secret not in logs, secret
+
+
+# VmHWM, and not ru_maxrss: that one begins with the peak of the process that started this one.
+PEAK = """
+import re, django
+django.setup()
+from exports import execution
+execution.drain()
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
+
+
+def peak_kib(rows: int, dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers) -> int:
+    source_db.execute(f"""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE sql AS $$ SELECT repeat(key, 30), n, effective_date FROM generate_series(1, {rows}) n $$
+    """)
+    make_job(dataset, alice, 1, reuse="never")
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK], env=workers.environment(), check=True, capture_output=True, text=True
+    )
+    assert Chunk.objects.latest("id").rows == rows
+    return int(done.stdout.split()[-1])
+
+
+def test_memory_does_not_grow_with_the_rows(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A15: 22 MB and 225 MB."""
+    small = peak_kib(200_000, dataset, alice, source_db, workers)
+    large = peak_kib(2_000_000, dataset, alice, source_db, workers)
+    print(f"peak of a worker: {small} KiB and {large} KiB")
+    assert large < small * 1.1
+    assert large < 200 * 1024
