@@ -1,0 +1,34 @@
+"""The environment of Sluice's processes, and `.local/stack.env`, which tells people and programs about it."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from config.env import Environment
+from config.stack.identity import write_private
+from config.stack.servers import Servers
+
+FILE = "stack.env"
+
+
+def own(servers: Servers) -> dict[str, str]:
+    """Return the stack's own variables for the processes."""
+    return {
+        **servers.environment(),
+        "SECRET_KEY": servers.identity.secret("secret_key"),
+        "ALLOWED_HOSTS": "127.0.0.1,localhost",
+        "DEBUG": "true",  # plain http: cookies that want https would make it impossible to log in
+        "PROMETHEUS_MULTIPROC_DIR": str(servers.root / "metrics"),
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+    }
+
+
+def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings as the processes see them: the shell's where it has one, also those we have no value for."""
+    known = {name.upper() for name in Environment.model_fields}
+    return dict(own) | {name: value for name, value in given.items() if name in known or name in own}
+
+
+def write(path: Path, variables: Mapping[str, str]) -> None:
+    """Write `KEY=value` lines that a shell can read, and that need no quotes unless a path has a space."""
+    write_private(path, "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()))

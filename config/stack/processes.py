@@ -1,0 +1,90 @@
+"""Sluice's own processes, each startable by itself: `worker("exports", …).start()`, `.kill()`, `.pid`.
+
+`environment` is the whole environment of the process; `root` is the folder of the stack, whose `logs/` they write to.
+"""
+
+import http.client
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
+from config.stack.process import Process
+from config.stack.server import Server
+
+# Queues by worker. Exports have a worker of their own: a big bundle must not hold up chunks, nor chunks a bundle.
+WORKERS = {"exports": "exports", "bundles": "bundles,maintenance"}
+
+
+def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:
+    """Return a process that runs Python, `python("migrate", "manage.py", "migrate", …)`."""
+    return Process(
+        name=name, command=[sys.executable, *arguments], log=root / "logs" / f"{name}.log", environment=environment
+    )
+
+
+class Web(Server):
+    """The web process as a server: on a free port, and ready when it answers. `beside` must live meanwhile."""
+
+    name: ClassVar[str] = "web"
+
+    def __init__(
+        self, root: Path, identity: Identity, environment: Mapping[str, str], *, beside: Sequence[Process] = ()
+    ) -> None:
+        super().__init__(root, identity, durable=True)
+        self.variables, self.beside = environment, beside
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def describe(self) -> Process:
+        return web(port=self.port, root=self.root, environment=self.variables)
+
+    def is_ready(self) -> bool:
+        for process in self.beside:
+            process.check()
+        return answers(self.port)
+
+
+def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
+    return python(
+        "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--no-proxy-headers",
+        "--no-access-log", "--host", LOOPBACK, "--port", str(port), root=root, environment=environment,
+    )  # fmt: skip
+
+
+def worker(name: str, *, queues: str, concurrency: int, root: Path, environment: Mapping[str, str]) -> Process:
+    """Return a Celery worker with prefork children, shown in `ps` as `celery … worker`."""
+    process = python(
+        name, "-m", "celery", "-A", "config", "worker", "-Q", queues, "-c", str(concurrency), "-n", f"{name}@%h",
+        # Talk among workers that nothing here uses; mingling alone would hold up every start by a second.
+        "--without-gossip", "--without-mingle",
+        # SIGTERM then means: finish what can be finished soon, and give the rest back.
+        root=root, environment={**environment, "REMAP_SIGTERM": "SIGQUIT"},
+    )  # fmt: skip
+    # A chunk of the demo takes less than a second, and one that is killed runs again.
+    process.grace_seconds = 5
+    return process
+
+
+def beat(*, root: Path, environment: Mapping[str, str]) -> Process:
+    schedule = root / "beat" / "schedule"
+    schedule.parent.mkdir(parents=True, exist_ok=True)
+    return python(
+        "beat", "-m", "celery", "-A", "config", "beat", "-s", str(schedule), root=root, environment=environment
+    )
+
+
+def answers(port: int, path: str = "/livez") -> bool:
+    """Tell whether the web process answers this path with 200."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,46 @@
+"""Servers of these tests' own: they are killed and restarted here, which nobody else's tests should notice."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.stack import servers
+from config.stack.seaweedfs import ADMIN_GRPC_OFFSET
+from config.stack.servers import Servers
+
+
+@pytest.fixture(scope="session")
+def stack_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with servers.running(tmp_path_factory.mktemp("servers"), durable=False) as running:
+        yield running
+
+
+def listening(pids: list[int]) -> list[str]:
+    """Return the local addresses, as the kernel writes them, that these processes listen on."""
+    inodes = {inode for pid in pids for inode in sockets(pid)}
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+def sockets(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:  # closed since the listing
+            continue
+        if target.startswith("socket:["):
+            yield target[len("socket:[") : -1]
+
+
+def temporary_sockets(root: Path) -> list[Path]:
+    """Return the sockets in /tmp of the SeaweedFS that keeps its data here."""
+    ports = json.loads((root / "identity.json").read_text())["ports"]["seaweedfs"]
+    names = {f"{port}.sock" for port in (*ports, ports[0] + ADMIN_GRPC_OFFSET)}
+    return [path for path in Path("/tmp").glob("seaweedfs-*-grpc-*.sock") if path.name.rpartition("-")[2] in names]  # noqa: S108

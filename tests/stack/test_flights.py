@@ -1,0 +1,26 @@
+import psycopg
+
+from config.stack import flights
+from config.stack.servers import Servers
+
+
+def test_all_flights_are_there_once_however_often_they_are_loaded(stack_servers: Servers) -> None:
+    url = stack_servers.postgres.url("source")
+    assert flights.load(url) is True
+    assert flights.load(url) is False
+    with psycopg.connect(url) as connection:
+        row = connection.execute(
+            """
+            SELECT count(*), count(DISTINCT (origin, flight_date)), count(*) FILTER (WHERE dep_time IS NULL),
+                   count(*) FILTER (WHERE tailnum = 'NA')
+            FROM demo.flights
+            """
+        ).fetchone()
+        assert row == (336_776, 1_095, 8_255, 0)
+        slices = "SELECT * FROM demo.flights_for('JFK', '2013-02-15')"
+        assert len(connection.execute(slices).fetchall()) == 314
+        assert connection.execute("SELECT * FROM demo.flights_for('JFK', '2014-02-15')").fetchall() == []
+        # Without a total order, rows change places with the plan.
+        plain = connection.execute(slices).fetchall()
+        connection.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
+        assert connection.execute(slices).fetchall() == plain

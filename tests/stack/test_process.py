@@ -1,0 +1,77 @@
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from config.stack import family, ports
+from config.stack.lifeline import PROJECT
+from config.stack.process import Process, StackError
+
+
+def shell(tmp_path: Path, script: str, *, grace_seconds: float = 10) -> Process:
+    return Process(
+        name="tiny", command=["bash", "-c", script], log=tmp_path / "tiny.log", environment=os.environ,
+        grace_seconds=grace_seconds,
+    )  # fmt: skip
+
+
+def test_a_failure_tells_the_name_the_status_and_the_last_lines(tmp_path: Path) -> None:
+    tiny = shell(tmp_path, "seq 1 50; echo no such disk; exit 3")
+    with pytest.raises(StackError) as failure:
+        tiny.finish(limit=10)
+    lines = str(failure.value).splitlines()
+    assert lines[0].startswith("tiny ended with exit status 3")
+    assert lines[-1].strip() == "no such disk"
+    assert len(lines) == 21
+
+
+def test_a_kill_from_outside_is_told_with_its_signal(tmp_path: Path) -> None:
+    tiny = shell(tmp_path, "kill -9 $$")
+    tiny.start()
+    with pytest.raises(StackError, match="tiny was ended by SIGKILL"):
+        tiny.wait_until(lambda: False)
+
+
+def test_one_that_ignores_the_signal_is_killed_with_its_descendants(tmp_path: Path) -> None:
+    tiny = shell(tmp_path, "trap '' TERM; setsid sleep 100 & echo up; wait; sleep 100", grace_seconds=0.3)
+    tiny.start()
+    tiny.wait_until(lambda: "up" in tiny.tail() and len(family.members(tiny.pid)) > 1, limit=5)
+    pids = family.members(tiny.pid)
+    tiny.stop()
+    assert not any(map(family.exists, pids))
+
+
+def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = f"""
+        import os, time
+        from pathlib import Path
+        from config.stack.lifeline import lifeline
+        from config.stack.process import Process
+        command = ["bash", "-c", "trap '' TERM; setsid sleep 100 & sleep 100"]
+        tiny = Process(name="tiny", command=command, log=Path({str(tmp_path / "tiny.log")!r}), environment=os.environ)
+        tiny.start()
+        Path({str(tmp_path / "left.sock")!r}).touch()
+        lifeline().tell("remove", {str(tmp_path / "left.sock")!r})
+        time.sleep(0.3)
+        print("up", flush=True)
+        time.sleep(100)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=PROJECT, stdout=subprocess.PIPE
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == b"up\n"
+        pids = family.members(supervisor.pid)
+        assert len(pids) == 5, "itself, the undertaker, bash and two sleeps"
+        supervisor.kill()
+    assert family.wait_gone(pids, limit=family.GRACE_SECONDS + 3)
+    assert not (tmp_path / "left.sock").exists()
+
+
+def test_free_ports_differ_and_are_free() -> None:
+    found = ports.free(30)
+    assert len(set(found)) == 30
+    assert all(map(ports.is_free, found))

@@ -1,0 +1,147 @@
+import http.client
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import boto3
+import psycopg
+import pytest
+import redis
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from config.stack import family, servers
+from config.stack.servers import Servers
+from tests.stack.conftest import listening, temporary_sockets
+
+LOOPBACK_AS_THE_KERNEL_WRITES_IT = "0100007F"
+
+
+def test_they_listen_on_the_loopback_address_only(stack_servers: Servers) -> None:
+    for server in stack_servers.all:
+        addresses = listening(family.members(server.pid))
+        assert len(addresses) >= server.port_count
+        assert set(addresses) == {LOOPBACK_AS_THE_KERNEL_WRITES_IT}, server.name
+
+
+def test_the_download_key_reads_objects_and_does_nothing_else(stack_servers: Servers) -> None:
+    bucket, admin = stack_servers.seaweedfs.bucket, stack_servers.seaweedfs.client
+    admin.put_object(Bucket=bucket, Key="a/b.csv", Body=b"id\n1\n")
+    download = boto3.client(
+        "s3", endpoint_url=stack_servers.seaweedfs.url, region_name="us-east-1",
+        aws_access_key_id=stack_servers.environment()["S3_DOWNLOAD_ACCESS_KEY_ID"],
+        aws_secret_access_key=stack_servers.environment()["S3_DOWNLOAD_SECRET_ACCESS_KEY"],
+        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+    )  # fmt: skip
+    url = download.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "a/b.csv"}, ExpiresIn=60)
+    assert fetch(url) == (200, b"id\n1\n")
+    forbidden: list[Callable[[], object]] = [
+        lambda: download.put_object(Bucket=bucket, Key="a/b.csv", Body=b""),
+        lambda: download.list_objects_v2(Bucket=bucket),
+        lambda: download.delete_object(Bucket=bucket, Key="a/b.csv"),
+        lambda: download.create_multipart_upload(Bucket=bucket, Key="c"),
+        lambda: download.create_bucket(Bucket="another"),
+    ]
+    for act in forbidden:
+        with pytest.raises(ClientError, match="AccessDenied"):
+            act()
+    assert admin.get_object(Bucket=bucket, Key="a/b.csv")["Body"].read() == b"id\n1\n"
+
+
+def test_objects_are_not_readable_without_a_key(stack_servers: Servers) -> None:
+    stack_servers.seaweedfs.client.put_object(Bucket=stack_servers.seaweedfs.bucket, Key="secret", Body=b"x")
+    assert fetch(f"{stack_servers.seaweedfs.url}/{stack_servers.seaweedfs.bucket}/secret")[0] == 403
+
+
+def test_the_bucket_aborts_forgotten_uploads_after_a_day(stack_servers: Servers) -> None:
+    answer = stack_servers.seaweedfs.client.get_bucket_lifecycle_configuration(Bucket=stack_servers.seaweedfs.bucket)
+    assert answer["Rules"][0]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+
+
+def test_a_killed_client_does_not_leave_its_query_running(stack_servers: Servers) -> None:
+    with psycopg.connect(stack_servers.postgres.url("sluice")) as connection:
+        assert connection.execute("SHOW client_connection_check_interval").fetchone() == ("1s",)
+
+
+@pytest.mark.parametrize("role", ["sluice", "source"])
+def test_each_role_makes_schemas_in_its_database_and_is_no_superuser(stack_servers: Servers, role: str) -> None:
+    with psycopg.connect(stack_servers.postgres.url(role)) as connection:
+        connection.execute("CREATE SCHEMA mine")
+        connection.execute("SELECT count(*) FROM pg_stat_statements")
+        assert connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user").fetchone() == (False,)
+        connection.rollback()
+
+
+def test_the_databases_want_a_password(stack_servers: Servers) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(f"postgresql://sluice:wrong@127.0.0.1:{stack_servers.postgres.port}/sluice")
+    with pytest.raises(redis.AuthenticationError):
+        redis.Redis.from_url(f"redis://127.0.0.1:{stack_servers.valkey.port}", retry=None).ping()
+
+
+def test_valkey_keeps_what_it_was_given_and_never_evicts(stack_servers: Servers) -> None:
+    with redis.Redis.from_url(stack_servers.valkey.url(), decode_responses=True) as client:
+        wanted = {"appendonly": "yes", "maxmemory-policy": "noeviction"}
+        assert client.config_get("appendonly", "maxmemory-policy") == wanted
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_data_survive(stack_servers: Servers, end: str) -> None:
+    write(stack_servers, end)
+    before = stack_servers.environment()
+    for server in stack_servers.all:
+        getattr(server, end)()
+    for server in stack_servers.all:
+        server.start()
+    assert stack_servers.environment() == before
+    assert read(stack_servers) == (end, end, end)
+
+
+def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:
+    write(stack_servers, "first")
+    with servers.running(tmp_path / "second", durable=False) as second:
+        write(second, "second")
+        pids = [pid for server in second.all for pid in family.members(server.pid)]
+        assert read(stack_servers) == ("first", "first", "first")
+        assert temporary_sockets(tmp_path / "second")
+    assert not any(map(family.exists, pids))
+    assert not temporary_sockets(tmp_path / "second")
+
+
+def test_it_moves_to_other_ports_when_its_own_are_taken(stack_servers: Servers, tmp_path: Path) -> None:
+    taken = stack_servers.identity.ports
+    copy = Servers(tmp_path, durable=False)
+    copy.identity.ports.update(taken)
+    try:
+        copy.valkey.start()
+        assert copy.valkey.port != stack_servers.valkey.port
+    finally:
+        copy.stop()
+
+
+def fetch(url: str) -> tuple[int, bytes]:
+    parts = urlsplit(url)
+    with closing(http.client.HTTPConnection(parts.netloc, timeout=10)) as connection:
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def write(running: Servers, value: str) -> None:
+    with psycopg.connect(running.postgres.url("sluice")) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS kept (value text)")
+        connection.execute("TRUNCATE kept")
+        connection.execute("INSERT INTO kept VALUES (%s)", [value])
+    with redis.Redis.from_url(running.valkey.url()) as client:
+        client.set("kept", value)
+    running.seaweedfs.client.put_object(Bucket=running.seaweedfs.bucket, Key="kept", Body=value.encode())
+
+
+def read(running: Servers) -> tuple[str, str, str]:
+    with psycopg.connect(running.postgres.url("sluice")) as connection:
+        row = connection.execute("SELECT value FROM kept").fetchone()
+    with redis.Redis.from_url(running.valkey.url(), decode_responses=True) as client:
+        cached = client.get("kept")
+    body = running.seaweedfs.client.get_object(Bucket=running.seaweedfs.bucket, Key="kept")["Body"].read()
+    return row[0] if row else "", str(cached), body.decode()
