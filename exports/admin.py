@@ -71,7 +71,7 @@ class JobAdmin(ReadOnly):
 
     @admin.action(description="Retry the failed chunks of these jobs", permissions=["retry"])
     def retry_failed(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        staff = cast(int, request.user.pk)
+        staff = cast("int", request.user.pk)
         retried, chunks, refused = 0, 0, 0
         for job in queryset:
             try:

@@ -8,7 +8,6 @@ import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from config import storage
 from exports import completion, dispatch, leases, source
@@ -19,6 +18,9 @@ from exports.states import ChunkStatus
 log = structlog.get_logger(__name__)
 
 BATCH = 500
+# Objects and uploads that nothing names are left alone for so long: what names them may be about to be written. No
+# chunk or bundle runs longer, as Celery's hard time limit is 11 minutes.
+GRACE = timedelta(hours=1)
 
 
 def reap() -> None:
@@ -128,7 +130,7 @@ def delete_orphans() -> int:
 
     Younger ones are left alone: their receipt may be about to be written.
     """
-    young = timezone.now() - timedelta(hours=1)
+    young = storage.now() - GRACE
     found = [item.key for item in storage.list_objects(f"{completion.PREFIX}/") if item.last_modified < young]
     named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
     orphans = [key for key in found if key not in named]
@@ -138,7 +140,7 @@ def delete_orphans() -> int:
 
 def abort_abandoned_uploads() -> int:
     """Abort multipart uploads that are older than any chunk may run. The bucket's lifecycle rule is the backstop."""
-    old = timezone.now() - timedelta(hours=1)
+    old = storage.now() - GRACE
     abandoned = [
         upload
         for prefix in [completion.PREFIX, *Dataset.objects.values_list("base_path", flat=True)]

@@ -26,7 +26,7 @@ POLL_SECONDS = 2
 
 def user_id_of(request: Request) -> int:
     """The permission classes let nobody in who has no row."""
-    return cast(int, request.user.pk)
+    return cast("int", request.user.pk)
 
 
 class Exports(generics.ListAPIView[Job]):

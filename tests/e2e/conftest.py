@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 from psycopg.conninfo import make_conninfo
 
-from config.celery import app
 from config.stack import processes
 from config.stack.process import Process
+from tests.broker import lose_messages
 
 # Short, so that recovery can be waited for; the promise is lease + reaper interval.
 LEASE_SECONDS, REAPER_SECONDS = 3, 1
@@ -41,6 +41,7 @@ class Workers:
         return {
             **os.environ,
             "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
+            "TMPDIR": str(self.root),  # killed workers leave what billiard put there
             "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
             "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
         }
@@ -56,8 +57,7 @@ class Workers:
 
 @pytest.fixture
 def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
-    with app.connection_for_write() as broker:
-        broker.default_channel.client.flushdb()
+    lose_messages()
     running = Workers(tmp_path)
     yield running
     for process in running.started:

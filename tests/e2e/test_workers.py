@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config import storage
-from config.celery import app
 from config.stack import family
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from tests.broker import lose_messages
 from tests.e2e.conftest import Workers, wait_until
 from tests.integration.factories import make_job
 from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
@@ -153,13 +153,10 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
     wait_until(lambda: succeeded(job))
 
 
-def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(
-    dataset: Dataset, alice: User, workers: Workers
-) -> None:
+def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, alice: User, workers: Workers) -> None:
     """A12."""
     make_job(dataset, alice, 5)
-    with app.connection_for_write() as broker:
-        broker.default_channel.client.flushdb()
+    lose_messages()
     workers.start()
     workers.start_beat()
     wait_until(lambda: Job.objects.filter(status="success").exists())
@@ -228,6 +225,5 @@ def test_memory_does_not_grow_with_the_rows(
     """A15: 22 MB and 225 MB."""
     small = peak_kib(200_000, dataset, alice, source_db, workers)
     large = peak_kib(2_000_000, dataset, alice, source_db, workers)
-    print(f"peak of a worker: {small} KiB and {large} KiB")
     assert large < small * 1.1
     assert large < 200 * 1024

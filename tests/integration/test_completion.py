@@ -7,7 +7,6 @@ import io
 import json
 import urllib.request
 import zipfile
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -15,6 +14,8 @@ from rest_framework.test import APIClient
 
 from config import storage
 from exports import completion, execution, links
+from exports.errors import LeaseLost
+from exports.heartbeat import Heartbeat
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.planning import Dialect, Shape
 from tests.integration.factories import make_job
@@ -25,6 +26,7 @@ CLIENT = links.Client(address="127.0.0.1", user_agent="tests")
 
 
 def finish(job: Job) -> Receipt:
+    execution.drain_reusable()
     execution.drain()
     completion.complete(job.pk)
     return Receipt.objects.get(pk=job.pk)
@@ -93,13 +95,11 @@ def test_a_manifest_lists_the_files_alone(dataset: Dataset, alice: User) -> None
     receipt = finish(make_job(dataset, alice, 3, delivery="manifest"))
     manifest = json.loads(delivered(receipt))
     assert receipt.content_type == "application/json"
-    assert [file["fileName"] for file in manifest["files"]][0] == "2024/02/28/JFK_20240228.csv"
+    assert manifest["files"][0]["fileName"] == "2024/02/28/JFK_20240228.csv"
     assert manifest["csv"] == {"bom": False, "delimiter": ",", "formulaPolicy": "none"}
 
 
-def test_large_files_are_not_fetched_whole(
-    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_are_not_fetched_whole(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "SMALL_BYTES", 0)
     archive = zipfile.ZipFile(io.BytesIO(delivered(finish(make_job(dataset, alice, 3)))))
     assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
@@ -136,9 +136,9 @@ def test_a_completion_that_lost_its_lease_issues_nothing(dataset: Dataset, alice
     completion.complete(job.pk)
 
     job.refresh_from_db()
-    heartbeat: Any = type("Still", (), {"check": lambda self: None})()
-    delivery = completion.bundle(job, stale, heartbeat)
-    with pytest.raises(completion.LeaseLost):
+    with Heartbeat(lambda: None, on_loss=lambda: None) as heartbeat:
+        delivery = completion.bundle(job, stale, heartbeat)
+    with pytest.raises(LeaseLost):
         completion.issue(job, stale, delivery)
     assert Receipt.objects.get().object_key != delivery.stored.key
 

@@ -25,6 +25,8 @@ CONTENT = b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
 @pytest.fixture(autouse=True)
 def empty_bucket() -> None:
     storage.delete_many(item.key for item in list(storage.list_objects("")))
+    for upload in list(storage.list_uploads("")):
+        storage.abort_upload(upload.key, upload.upload_id)
 
 
 def content(path: str) -> bytes:
@@ -211,7 +213,8 @@ def test_a_file_that_another_job_made_meanwhile_is_taken_over(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """Two jobs ask for the same slice at once: both end, and the object is one of theirs."""
-    first, second = make_job(dataset, alice, 1), make_job(dataset, alice, 1)
+    for _ in range(2):
+        make_job(dataset, alice, 1)
     with source.Session() as one, source.Session() as other:
         claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
@@ -245,7 +248,14 @@ def failing(source_db: psycopg.Connection, body: str) -> None:
     ],
 )
 def test_errors_of_the_source_are_sorted(
-    dataset: Dataset, alice: User, source_db: psycopg.Connection, caplog: Any, *, body: str, status: str, code: str,
+    dataset: Dataset,
+    alice: User,
+    source_db: psycopg.Connection,
+    caplog: Any,
+    *,
+    body: str,
+    status: str,
+    code: str,
     detail: str,
 ) -> None:
     """A17. Neither rows nor logs carry the source's own words."""
@@ -263,11 +273,11 @@ def test_errors_of_the_source_are_sorted(
     assert not Slot.objects.held().exists()
 
 
-def test_an_error_after_many_rows_leaves_nothing(
-    dataset: Dataset, alice: User, source_db: psycopg.Connection
-) -> None:
-    failing(source_db, "RETURN QUERY SELECT repeat('x', 100), n, effective_date FROM generate_series(1, 200000) n; "
-                       "PERFORM 1/0;")
+def test_an_error_after_many_rows_leaves_nothing(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+    failing(
+        source_db,
+        "RETURN QUERY SELECT repeat('x', 100), n, effective_date FROM generate_series(1, 200000) n; PERFORM 1/0;",
+    )
     make_job(dataset, alice, 1)
     execution.drain()
 

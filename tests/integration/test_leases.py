@@ -156,7 +156,7 @@ def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
 
 
 def snapshot() -> dict[str, list[dict[str, Any]]]:
-    models = {"chunks": Chunk, "jobs": Job, "files": File, "slots": Slot}
+    models: dict[str, Any] = {"chunks": Chunk, "jobs": Job, "files": File, "slots": Slot}
     return {name: list(model.objects.order_by("pk").values()) for name, model in models.items()}
 
 

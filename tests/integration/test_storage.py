@@ -603,7 +603,7 @@ def test_it_finds_and_aborts_uploads_that_never_ended(folder: str) -> None:
     for number in range(3):
         storage.client().create_multipart_upload(Bucket=bucket(), Key=f"{folder}/{number}")
     found = list(storage.list_uploads(folder))
-    assert [upload.key for upload in found] == [f"{folder}/{number}" for number in range(3)]
+    assert {upload.key for upload in found} == {f"{folder}/{number}" for number in range(3)}
     for upload in found:
         storage.abort_upload(upload.key, upload.upload_id)
         storage.abort_upload(upload.key, upload.upload_id)

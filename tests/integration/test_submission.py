@@ -2,8 +2,6 @@
 
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,8 +9,8 @@ from django.contrib.auth.models import User
 from django.db import connection
 from rest_framework.test import APIClient
 
-from config.celery import app
 from exports.models import Chunk, Dataset, Job
+from tests.broker import broker_at
 from tests.conftest import client_of
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
@@ -191,23 +189,11 @@ def test_a_broker_that_does_not_answer_delays_the_answer_little_and_loses_nothin
     api: APIClient, dataset: Dataset
 ) -> None:
     """A3: the job is kept; the reaper sends the hints when the broker is back."""
-    with silent_broker():
+    with socket.create_server(("127.0.0.1", 0)) as silent, broker_at(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"):
         started = time.monotonic()
         assert post(api, items=[ITEM]).status_code == 202
         assert time.monotonic() - started < 4.5
     assert Job.objects.get().status == "pending"
-
-
-@contextmanager
-def silent_broker() -> Iterator[None]:
-    """Point Celery at a port that accepts connections and never says a word."""
-    before = app.conf.broker_url
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        app.conf.broker_url = app.conf.broker_write_url = f"redis://127.0.0.1:{server.getsockname()[1]}/0"
-        try:
-            yield
-        finally:
-            app.conf.broker_url = app.conf.broker_write_url = before
 
 
 def test_nothing_is_written_when_the_request_dies_midway(dataset: Dataset, alice: User) -> None:

@@ -34,9 +34,7 @@ def test_years_have_four_digits() -> None:
 
 
 @given(first=st.tuples(pairs, shapes), second=st.tuples(pairs, shapes))
-def test_two_files_share_a_path_only_if_nothing_differs(
-    first: tuple[Pair, Shape], second: tuple[Pair, Shape]
-) -> None:
+def test_two_files_share_a_path_only_if_nothing_differs(first: tuple[Pair, Shape], second: tuple[Pair, Shape]) -> None:
     """A9."""
     same_path = planning.object_key("base", *first) == planning.object_key("base", *second)
     assert same_path == (meaning(*first) == meaning(*second))
@@ -55,8 +53,11 @@ def test_folding_keeps_each_pair_once_in_the_order_of_its_first_mention(listed: 
     assert unique == sorted(set(listed), key=listed.index)
 
 
-@given(keys=st.lists(st.sampled_from(["A", "B", "C"]), unique=True), first=st.dates(date(2000, 1, 1), date(2001, 1, 1)),
-       span=st.integers(0, 400))
+@given(
+    keys=st.lists(st.sampled_from(["A", "B", "C"]), unique=True),
+    first=st.dates(date(2000, 1, 1), date(2001, 1, 1)),
+    span=st.integers(0, 400),
+)
 def test_filters_expand_to_as_many_pairs_as_were_counted(keys: list[str], first: date, span: int) -> None:
     last = date.fromordinal(first.toordinal() + span)
     expanded = list(planning.expand(keys, first, last))

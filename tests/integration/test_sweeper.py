@@ -1,0 +1,223 @@
+"""The janitors: what is lost is found, what is over is deleted, what is needed stays. A12, A26."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+from django.utils import timezone
+from pydantic import SecretStr
+
+from config import storage
+from exports import completion, execution, leases, sweeper
+from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
+from tests.broker import lose_messages, queued
+from tests.integration.factories import make_job
+from tests.integration.test_completion import delivered, finish
+from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import expire_leases, in_threads
+
+
+@pytest.fixture(autouse=True)
+def empty_queues() -> None:
+    lose_messages()
+
+
+def expire(receipt: Receipt, *, seconds: int = 1) -> None:
+    Receipt.objects.filter(pk=receipt.pk).update(expires_at=Now() - timedelta(seconds=seconds))
+
+
+# ---- Lost workers and messages --------------------------------------------------------------------------------------
+
+
+def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Dataset, alice: User) -> None:
+    """A12."""
+    make_job(dataset, alice, 1)
+    leases.claim(backend="lost")
+    expire_leases()
+    sweeper.reap()
+
+    assert Chunk.objects.get().status == "pending"
+    assert not Slot.objects.held().exists()
+
+
+def test_a_live_workers_chunk_is_left_alone(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    claim = leases.claim(backend="alive")
+    sweeper.reap()
+
+    assert claim
+    assert Chunk.objects.get().token == claim.token
+    assert Slot.objects.held().count() == 1
+
+
+def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A13."""
+    make_job(dataset, alice, 1)
+    with psycopg.connect(source_db.info.dsn, password=source_db.info.password, application_name="lost-one") as call:
+        leases.claim(backend="lost-one")
+        expire_leases()
+        sweeper.reap()
+        with pytest.raises(psycopg.OperationalError):
+            call.execute("SELECT 1")
+    assert not Slot.objects.held().exists()
+
+
+def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, alice: User, settings: Any) -> None:
+    """A13: nobody knows whether the call still runs. The chunk itself is not held up."""
+    make_job(dataset, alice, 1)
+    leases.claim(backend="lost")
+    expire_leases()
+    nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
+    sweeper.reclaim_chunks()
+    sweeper.free_slots()
+
+    assert Slot.objects.held().count() == 1
+    assert Chunk.objects.get().status == "pending"
+
+
+def test_uploads_of_a_lost_worker_are_aborted(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    make_job(dataset, alice, 1)
+    leases.claim(backend="lost")
+    for key in (PATH, PATH + ".other"):
+        storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+    expire_leases()
+    sweeper.reap()
+
+    assert [upload.key for upload in storage.list_uploads("things/")] == [PATH + ".other"]
+
+
+def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
+    """A12."""
+    make_job(dataset, alice, 3)
+    lose_messages()
+    sweeper.reap()
+    assert queued("exports") == 3
+
+    while leases.claim(backend="x"):
+        pass
+    lose_messages()
+    sweeper.reap()
+    assert queued("exports") == 0
+
+
+def test_a_completion_that_nobody_did_is_hinted_again(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    lose_messages()
+    sweeper.reap()
+    assert queued("bundles") == 1
+
+    completion.claim(job.pk)
+    lose_messages()
+    sweeper.reap()
+    assert queued("bundles") == 0
+
+
+def test_more_slots_are_provided_when_the_setting_grows(slots: int) -> None:
+    Slot.objects.filter(number=slots).delete()
+    sweeper.reap()
+    assert Slot.objects.count() == slots
+
+
+# ---- Expired objects ------------------------------------------------------------------------------------------------
+
+
+def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    over, live = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
+    expire(over)
+    sweeper.reap()
+
+    assert storage.head(over.object_key) is None
+    over.refresh_from_db()
+    assert over.deleted_at is not None
+    assert delivered(live)
+    assert storage.head(PATH) is not None
+
+
+def test_the_hourly_sweep_finds_what_the_reaper_missed(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    receipt = finish(make_job(dataset, alice, 1))
+    expire(receipt, seconds=61)
+    assert sweeper.force_delete_expired() == 1
+    assert storage.head(receipt.object_key) is None
+    assert sweeper.force_delete_expired() == 0
+
+
+def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A26."""
+    live = finish(make_job(dataset, alice, 1))
+    storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv")
+    assert sweeper.delete_orphans() == 0  # young: its receipt may be about to be written
+
+    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    assert sweeper.delete_orphans() == 1
+    assert storage.head("_receipts/orphan/1/x.csv") is None
+    assert delivered(live)
+
+
+def test_abandoned_uploads_are_aborted(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A26."""
+    for key in ("things/2024/x.csv", "_receipts/y.zip"):
+        storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+    assert sweeper.abort_abandoned_uploads() == 0
+
+    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    assert sweeper.abort_abandoned_uploads() == 2
+    assert sweeper.abort_abandoned_uploads() == 0
+
+
+# ---- Old rows -------------------------------------------------------------------------------------------------------
+
+
+def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    old, young = finish(make_job(dataset, alice, 2)), finish(make_job(dataset, alice, 1))
+    Job.objects.filter(pk=old.pk).update(finished_at=Now() - timedelta(days=7, seconds=1))
+    sweeper.purge()
+    assert Job.objects.count() == 2  # its delivered object is still there
+
+    expire(old)
+    sweeper.delete_expired()
+    sweeper.purge()
+    assert list(Job.objects.values_list("pk", flat=True)) == [young.pk]
+    assert Chunk.objects.count() == 1
+    assert File.objects.count() == 2
+
+
+def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    Job.objects.update(created_at=timezone.now() - timedelta(days=30))
+    sweeper.purge()
+    assert Job.objects.count() == 1
+
+
+# ---- Two beats ------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
+    """A26."""
+    ran: list[int] = []
+    outcomes = in_threads(5, lambda n: sweeper.once("sweep", every=3600, run=lambda: ran.append(n)))
+    assert outcomes.count(True) == len(ran) == 1
+
+    Tick.objects.update(ran_at=Now() - timedelta(seconds=3500))
+    assert sweeper.once("sweep", every=3600, run=lambda: ran.append(9))
+
+
+def test_every_janitor_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    receipt = finish(make_job(dataset, alice, 2))
+    for _ in range(3):
+        sweeper.reap()
+        sweeper.sweep()
+        sweeper.purge()
+    assert delivered(receipt)
