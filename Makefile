@@ -49,7 +49,7 @@ check: setup ## lint, types, import contracts, migrations
 	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 bench: setup ## run the benchmarks
-	@$(PYTHON) -m pytest tests/bench -p no:randomly
+	@$(PYTHON) -m tests.bench
 
 # In a venv of its own: uv must not become one of the packages that it resolves.
 lock: ## make requirements.txt and requirements-dev.txt again from pyproject.toml

@@ -172,7 +172,22 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "config.api.schema.add_problems"],
+    "TAGS": [
+        {"name": "exports", "description": "Jobs, their chunks, their receipts, and links that work once."},
+        {"name": "operations", "description": "For load balancers and Prometheus."},
+    ],
+    "PATH_CONVERTER_OVERRIDES": {"day": {"type": "string", "format": "date"}},
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # it would repeat every value as its own meaning
+    "ENUM_NAME_OVERRIDES": {
+        "JobStatus": "exports.states.JobStatus",
+        "ChunkStatus": "exports.states.ChunkStatus",
+        "Format": "exports.models.dataset.FORMATS",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "exports.schemas.camel_case_parameters",
+        "config.api.schema.add_problems",
+    ],
 }
 
 LOGGING = logs.configuration(level=env.log_level, style=env.log_format)

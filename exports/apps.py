@@ -1,7 +1,21 @@
+from typing import Any
+
 from django.apps import AppConfig
+from django.conf import settings
+from django.db.models.signals import post_migrate
 
 
 class ExportsConfig(AppConfig):
     """Exports: many (key, date) slices of a dataset into files, and one-time links to them."""
 
     name = "exports"
+
+    def ready(self) -> None:
+        post_migrate.connect(provide_slots, sender=self)
+
+
+def provide_slots(**_signal: Any) -> None:
+    """Have slots from the first moment: without any, nothing would run before the reaper's first tick."""
+    from exports.models import Slot
+
+    Slot.objects.provide(count=settings.SLUICE.export_db_slots)

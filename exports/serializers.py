@@ -5,6 +5,7 @@ from datetime import date
 from typing import Any
 
 from django.conf import settings
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
@@ -33,6 +34,7 @@ class StrictBoolean(serializers.BooleanField):
         return data
 
 
+@extend_schema_field({"type": "string", "format": "date"})
 class DayField(serializers.Field[date, Any, str, Any]):
     """A date, strictly YYYY-MM-DD: Python alone would also take 20130215 and 2013-W07-5."""
 
@@ -66,6 +68,16 @@ def wrong_with_key(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | N
     return None
 
 
+KEY = {"type": "string", "maxLength": MAX_KEY_LENGTH, "description": "Fits the dataset's `keyPattern`."}
+ITEM = {
+    "type": "object",
+    "required": ["key", "effectiveDate"],
+    "properties": {"key": KEY, "effectiveDate": {"type": "string", "format": "date"}},
+    "additionalProperties": False,
+}
+
+
+@extend_schema_field({"type": "array", "minItems": 1, "items": ITEM})
 class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
     """`[{"key", "effectiveDate"}]`. Written out, because 10,000 nested serializers take seconds."""
 
@@ -101,6 +113,7 @@ def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
     return errors
 
 
+@extend_schema_field({"type": "array", "minItems": 1, "items": KEY})
 class KeysField(serializers.Field[list[str], Any, Any, Any]):
     """A list of keys that is not empty."""
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import AllowAny
@@ -15,8 +16,10 @@ from rest_framework.views import APIView
 
 from config.api.addresses import client_address
 from config.api.paging import chosen
-from config.api.problems import Problem
-from exports import control, files, links, representation, submission
+from config.api.problems import CONTENT_TYPE, BadInput, Problem
+from config.api.problems import NotFound as NothingHere
+from config.api.schema import problem, problems
+from exports import control, files, links, representation, schemas, submission
 from exports.models import Chunk, Dataset, Job
 from exports.serializers import ExportRequestSerializer
 from exports.states import ChunkStatus, JobStatus
@@ -29,6 +32,15 @@ def user_id_of(request: Request) -> int:
     return cast("int", request.user.pk)
 
 
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listExports",
+        summary="List my exports",
+        description="Newest first.",
+        parameters=[schemas.JOB_STATUS, schemas.DATASET],
+        responses={200: schemas.Job(many=True), **problems(BadInput)},
+    )
+)
 class Exports(generics.ListAPIView[Job]):
     """`GET /exports`: my jobs, newest first. `POST /exports`: a new one."""
 
@@ -46,7 +58,16 @@ class Exports(generics.ListAPIView[Job]):
         page = self.paginate_queryset(self.get_queryset()) or []
         return self.get_paginated_response([representation.job(job, request) for job in page])
 
+    @extend_schema(
+        operation_id="createExport",
+        summary="Export slices of a dataset",
+        request=ExportRequestSerializer,
+        parameters=[schemas.location(202, "The job."), schemas.retry_after(202, required=True)],
+        responses={202: schemas.Accepted, **problems(BadInput)},
+        examples=schemas.SUBMISSIONS,
+    )
     def post(self, request: Request) -> Response:
+        """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
         job = submission.submit(ExportRequestSerializer.read(request.data), user_id=user_id_of(request))
         headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
         return Response(representation.accepted(job), status=202, headers=headers)
@@ -55,6 +76,7 @@ class Exports(generics.ListAPIView[Job]):
 class Datasets(APIView):
     """`GET /exports/datasets`: what can be exported."""
 
+    @extend_schema(operation_id="listDatasets", summary="List what can be exported", responses=schemas.Datasets)
     def get(self, request: Request) -> Response:
         datasets = Dataset.objects.order_by("name")
         return Response(
@@ -85,12 +107,28 @@ def owned(request: Request, job_id: UUID) -> Job:
 class Export(APIView):
     """`GET /exports/{jobId}`: always 200 for a job that is there; its state is in the body."""
 
+    @extend_schema(
+        operation_id="getExport",
+        summary="Look at an export",
+        parameters=[schemas.retry_after(200)],
+        responses={200: schemas.Job, **problems(NothingHere)},
+        examples=schemas.JOBS,
+    )
     def get(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
         headers = {} if job.has_ended else {"Retry-After": str(POLL_SECONDS)}
         return Response(representation.job(job, request), headers=headers)
 
 
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listChunks",
+        summary="List an export's chunks",
+        description="In the order of the request.",
+        parameters=[schemas.CHUNK_STATUS],
+        responses={200: schemas.Chunk(many=True), **problems(BadInput, NothingHere)},
+    )
+)
 class Chunks(generics.ListAPIView[Chunk]):
     """`GET /exports/{jobId}/chunks`: in the order of the request."""
 
@@ -107,6 +145,12 @@ class Chunks(generics.ListAPIView[Chunk]):
 class Retry(APIView):
     """`POST /exports/{jobId}/retry`: the failed chunks again; 409 unless the job failed."""
 
+    @extend_schema(
+        operation_id="retryExport",
+        summary="Run the failed chunks again",
+        request=None,
+        responses={202: schemas.Job, **problems(NothingHere, control.NotFailed)},
+    )
     def post(self, request: Request, job_id: UUID) -> Response:
         control.retry(owned(request, job_id))
         return Response(representation.job(owned(request, job_id), request), status=202)
@@ -122,6 +166,12 @@ class NotReady(Problem):
 class FreshLink(APIView):
     """`POST /exports/{jobId}/link`: a new one-time link; the one before is revoked."""
 
+    @extend_schema(
+        operation_id="createLink",
+        summary="Get a new one-time link",
+        request=None,
+        responses={200: schemas.OneTimeLink, **problems(NothingHere, NotReady)},
+    )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
         if job.status != JobStatus.SUCCESS:
@@ -159,6 +209,16 @@ class Download(APIView):
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
+    @extend_schema(
+        operation_id="download",
+        summary="Use a link up",
+        parameters=[schemas.TOKEN, schemas.location(302, "The object; lives for a minute."), schemas.NO_STORE],
+        responses={
+            204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
+            302: OpenApiResponse(description="To the object."),
+            (403, CONTENT_TYPE): problem(LinkRefused.WHY),
+        },
+    )
     def get(self, request: Request, job_id: UUID) -> HttpResponse:
         if is_prefetch(request):
             return HttpResponse(status=204, headers=NO_TRACE)
@@ -198,6 +258,15 @@ def client_of(request: Request) -> links.Client:
 class File(APIView):
     """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: one file of a manifest, for its owner, by redirect."""
 
+    @extend_schema(
+        operation_id="getFile",
+        summary="Fetch one file of a manifest",
+        parameters=[schemas.location(302, "The file; lives for a minute."), schemas.NO_STORE],
+        responses={
+            302: OpenApiResponse(description="To the file."),
+            **problems(NothingHere, files.ReceiptExpired, files.FileSuperseded),
+        },
+    )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
         url = files.presign(owned(request, job_id), key=key, effective_date=effective_date)
         return HttpResponseRedirect(url, headers=NO_TRACE)

@@ -1,13 +1,17 @@
-"""What drf-spectacular cannot find out by itself: our authentication, and that errors are problem+json."""
+"""What drf-spectacular cannot find out by itself: authentication, strict input, and that errors are problem+json."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import Direction, OpenApiResponse
 
-from config.api.problems import CONTENT_TYPE
+from config.api.problems import CONTENT_TYPE, NotAuthenticated, Problem
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 PROBLEM = {
     "type": "object",
     "description": "RFC 9457. `code` is what programs switch on; `errors` is there for bad input.",
@@ -51,13 +55,43 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
         return {"type": "apiKey", "in": "cookie", "name": "sessionid", "description": "Writes want X-CSRFToken too."}
 
 
+class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """A StrictSerializer takes no other fields than its own."""
+
+    target_class = "config.api.serializers.StrictSerializer"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
+        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        return {**schema, "additionalProperties": False} if direction == "request" else schema
+
+
+def problems(*kinds: type[Problem]) -> dict[tuple[int, str], OpenApiResponse]:
+    """Return what these problems add to the `responses` of `extend_schema`: statuses, codes and their own words."""
+    meanings: dict[int, dict[str, str]] = defaultdict(dict)
+    for kind in kinds:
+        meanings[kind.status][kind.code] = kind.said()
+    return {(status, CONTENT_TYPE): problem(codes) for status, codes in meanings.items()}
+
+
+def problem(codes: Mapping[str, str]) -> OpenApiResponse:
+    """Return the response of one status, from its codes and what they mean."""
+    schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(codes)}}}
+    return OpenApiResponse(schema, "\n".join(f"* `{code}`: {meaning}" for code, meaning in codes.items()))
+
+
 def add_problems(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
     """Postprocessing hook: every operation may answer a problem; those that name a status keep their own words."""
     result.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
-    content = {CONTENT_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    answer = {"description": "A problem.", "content": content}
+    content = {CONTENT_TYPE: {"schema": PROBLEM_REF}}
+    retry_after = {"schema": {"type": "integer"}, "description": "Seconds; always there with 429 and 503."}
+    answer = {"description": "A problem.", "headers": {"Retry-After": retry_after}, "content": content}
+    stranger = {"description": NotAuthenticated.said(), "content": content}
     for path in result.get("paths", {}).values():
         for method in METHODS:
             if method in path:
-                path[method]["responses"].setdefault("default", answer)
+                responses = path[method]["responses"]
+                responses.setdefault("default", answer)
+                if {} not in path[method].get("security", [{}]):
+                    responses.setdefault("401", stranger)
     return result

@@ -94,7 +94,10 @@ def locked(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StackError(f"A stack runs already in this folder; see {root / environment.FILE}.") from None
+            raise StackError(
+                f"A stack runs already in this folder ({root / environment.FILE} tells where). "
+                "Stop it first: Ctrl-C where `make up` or `make demo` runs."
+            ) from None
         yield
 
 

@@ -1,0 +1,278 @@
+"""How answers look, for the OpenAPI schema alone: nothing here runs when a request is answered.
+
+`exports.representation` makes the answers; `tests/integration/test_schema.py` holds them against these shapes.
+"""
+
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import camelize_operation
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import Direction, OpenApiExample, OpenApiParameter, extend_schema_field
+from rest_framework import serializers
+
+from config.api.schema import StrictSchema
+from exports.errors import EXPLANATIONS
+from exports.models.dataset import FORMATS
+from exports.models.job import Compression, Delivery
+from exports.states import ChunkStatus, JobStatus, Source
+
+
+@extend_schema_field({"type": "string", "format": "uri-reference"})
+class PathField(serializers.CharField):
+    """A path on this server."""
+
+
+@extend_schema_field({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
+class ChecksumField(serializers.CharField):
+    """Of the bytes as they are stored, compressed ones if they are."""
+
+
+class Accepted(serializers.Serializer):
+    jobId = serializers.UUIDField()
+    status = serializers.ChoiceField(choices=JobStatus.choices)
+    receiptUrl = PathField(help_text="The job, and its receipt once there is one.")
+    totalChunks = serializers.IntegerField(help_text="Each (key, date) once.")
+    duplicates = serializers.IntegerField(help_text="How many pairs were named before in the request.")
+    eventsUrl = PathField()
+    chunksUrl = PathField()
+
+
+class Progress(serializers.Serializer):
+    """Chunks by status, which add up to `total`; `reused` and `degraded` are among `done`."""
+
+    total = serializers.IntegerField()
+    pending = serializers.IntegerField()
+    running = serializers.IntegerField()
+    retrying = serializers.IntegerField()
+    done = serializers.IntegerField()
+    failed = serializers.IntegerField()
+    cancelled = serializers.IntegerField()
+    reused = serializers.IntegerField(help_text="Taken from an earlier export.")
+    degraded = serializers.IntegerField(help_text="Taken from an earlier export because the source failed.")
+    rows = serializers.IntegerField()
+    bytes = serializers.IntegerField()
+    percent = serializers.FloatField(min_value=0, max_value=100)
+    etaSeconds = serializers.IntegerField(allow_null=True, help_text="Null before the first chunk and at the end.")
+
+
+class Failure(serializers.Serializer):
+    code = serializers.ChoiceField(choices=list(EXPLANATIONS))
+    title = serializers.CharField()
+    detail = serializers.CharField(help_text="What it means, what to do, and the SQLSTATE where there is one.")
+    retryable = serializers.BooleanField()
+
+
+class Receipt(serializers.Serializer):
+    signedUrl = serializers.URLField(allow_null=True, help_text="Works once; null when it is used or over.")
+    expiresAt = serializers.DateTimeField()
+    checksum = ChecksumField()
+    sizeBytes = serializers.IntegerField()
+    rows = serializers.IntegerField()
+    files = serializers.IntegerField(help_text="How many.")
+    degraded = serializers.BooleanField(help_text="Whether a file is older than asked for: the source failed.")
+    contentType = serializers.CharField()
+    fileName = serializers.CharField()
+    state = serializers.ChoiceField(choices=["active", "redeemed", "expired"])
+
+
+class Job(serializers.Serializer):
+    jobId = serializers.UUIDField()
+    dataset = serializers.CharField()
+    status = serializers.ChoiceField(choices=JobStatus.choices)
+    format = serializers.ChoiceField(choices=FORMATS)
+    compression = serializers.ChoiceField(choices=Compression.choices)
+    delivery = serializers.ChoiceField(choices=Delivery.choices)
+    createdAt = serializers.DateTimeField()
+    startedAt = serializers.DateTimeField(allow_null=True)
+    finishedAt = serializers.DateTimeField(allow_null=True)
+    purgeAt = serializers.DateTimeField(allow_null=True, help_text="When the job is forgotten.")
+    queuePosition = serializers.IntegerField(help_text="Jobs that wait before this one; 0 once it runs.")
+    progress = Progress()
+    error = Failure(allow_null=True, help_text="When the job failed.")
+    receipt = Receipt(allow_null=True, help_text="When the job is a success.")
+
+
+class Chunk(serializers.Serializer):
+    key = serializers.CharField()
+    effectiveDate = serializers.DateField()
+    status = serializers.ChoiceField(choices=ChunkStatus.choices)
+    attempts = serializers.IntegerField()
+    source = serializers.ChoiceField(choices=Source.choices, allow_null=True)  # type: ignore[assignment]
+    rows = serializers.IntegerField(allow_null=True)
+    bytes = serializers.IntegerField(allow_null=True)
+    checksum = ChecksumField(allow_null=True)
+    dataAsOf = serializers.DateTimeField(allow_null=True, help_text="When the source was read.")
+    path = serializers.CharField(help_text="Object key in the bucket.")
+    error = Failure(allow_null=True, help_text="What stopped the last attempt.")
+
+
+class Dataset(serializers.Serializer):
+    name = serializers.CharField()
+    schemaVersion = serializers.IntegerField()
+    formats = serializers.ListField(child=serializers.ChoiceField(choices=FORMATS))
+    keyPattern = serializers.CharField(help_text="Regular expression, in Python's dialect, of a whole key.")
+
+
+class Datasets(serializers.Serializer):
+    """All on one page."""
+
+    results = Dataset(many=True)
+    next = serializers.URLField(allow_null=True)
+    previous = serializers.URLField(allow_null=True)
+
+
+class OneTimeLink(serializers.Serializer):
+    signedUrl = serializers.URLField()
+    expiresAt = serializers.DateTimeField()
+
+
+# ---- The request ----------------------------------------------------------------------------------------------------
+
+
+class ExportRequest(StrictSchema):
+    """`items` or `filters`, exactly one: serializers cannot say that of themselves."""
+
+    target_class = "exports.serializers.ExportRequestSerializer"
+    match_subclasses = False
+    priority = 1
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
+        either = [{"required": ["items"]}, {"required": ["filters"]}]
+        return {**super().map_serializer(auto_schema, direction), "oneOf": either}
+
+
+def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
+    """Postprocessing hook: paths of exports name their parameters as bodies do: `{jobId}`."""
+    paths = {}
+    for path, operations in result["paths"].items():
+        named = path
+        if path.startswith("/exports/"):
+            for operation in operations.values():
+                named, _ = camelize_operation(path, operation)
+        paths[named] = operations
+    return {**result, "paths": paths}
+
+
+# ---- Parameters and headers -----------------------------------------------------------------------------------------
+
+JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values)
+CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values)
+DATASET = OpenApiParameter("dataset", description="Its name; an unknown one gives an empty list.")
+TOKEN = OpenApiParameter("token", required=True, description="Comes with the link.")
+
+
+def location(status: int, description: str) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description=description
+    )
+
+
+def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Retry-After",
+        int,
+        "header",
+        required=required,
+        response=[status],
+        description="Seconds until it is worth asking for the job again; not there once it has ended.",
+    )
+
+
+NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
+
+
+# ---- Examples -------------------------------------------------------------------------------------------------------
+
+JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
+RUNNING: dict[str, Any] = {
+    "jobId": JOB_ID,
+    "dataset": "flights",
+    "status": "running",
+    "format": "csv",
+    "compression": "none",
+    "delivery": "zip",
+    "createdAt": "2025-03-01T09:00:00.000000Z",
+    "startedAt": "2025-03-01T09:00:00.250000Z",
+    "finishedAt": None,
+    "purgeAt": None,
+    "queuePosition": 0,
+    "progress": {
+        "total": 1095,
+        "pending": 900,
+        "running": 5,
+        "retrying": 0,
+        "done": 190,
+        "failed": 0,
+        "cancelled": 0,
+        "reused": 3,
+        "degraded": 0,
+        "rows": 58000,
+        "bytes": 5800000,
+        "percent": 17.4,
+        "etaSeconds": 42,
+    },
+    "error": None,
+    "receipt": None,
+}
+SUCCESS = {
+    **RUNNING,
+    "status": "success",
+    "finishedAt": "2025-03-01T09:00:51.000000Z",
+    "purgeAt": "2025-03-08T09:00:51.000000Z",
+    "progress": {
+        **RUNNING["progress"],
+        "pending": 0,
+        "running": 0,
+        "done": 1095,
+        "rows": 334000,
+        "bytes": 33400000,
+        "percent": 100.0,
+        "etaSeconds": None,
+    },
+    "receipt": {
+        "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=…",
+        "expiresAt": "2025-03-01T09:10:51.000000Z",
+        "checksum": "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "sizeBytes": 4210000,
+        "rows": 334000,
+        "files": 1095,
+        "degraded": False,
+        "contentType": "application/zip",
+        "fileName": "flights.zip",
+        "state": "active",
+    },
+}
+JOBS = [
+    OpenApiExample("Running", RUNNING, response_only=True),
+    OpenApiExample("Success", SUCCESS, response_only=True),
+]
+SUBMISSIONS = [
+    OpenApiExample(
+        "Items", {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}, request_only=True
+    ),
+    OpenApiExample(
+        "Filters",
+        {
+            "dataset": "flights",
+            "filters": {"keys": ["JFK", "EWR"], "dateFrom": "2013-02-01", "dateTo": "2013-02-28"},
+            "compression": "gzip",
+            "csv": {"delimiter": ";", "formulaPolicy": "escape"},
+        },
+        description="Every key on every day of the range. What is left out has its default.",
+        request_only=True,
+    ),
+    OpenApiExample(
+        "Accepted",
+        {
+            "jobId": JOB_ID,
+            "status": "pending",
+            "receiptUrl": f"/exports/{JOB_ID}",
+            "totalChunks": 56,
+            "duplicates": 0,
+            "eventsUrl": f"/exports/{JOB_ID}/events",
+            "chunksUrl": f"/exports/{JOB_ID}/chunks",
+        },
+        response_only=True,
+    ),
+]
