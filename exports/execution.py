@@ -170,7 +170,9 @@ def write_down(claim: Claim, result: Result) -> None:
 
 def write_down_failure(claim: Claim, error: ExportError) -> None:
     failure = leases.fail(claim, error)
-    if failure.delay is not None:
+    if failure.progress is None:
+        log.warning("lease_lost", attempt=claim.attempts)
+    elif failure.delay is not None:
         log.warning(
             "chunk_retrying",
             code=error.code,

@@ -14,8 +14,9 @@ from config.stack.ports import LOOPBACK
 from config.stack.process import Process
 from config.stack.server import Server
 
-# Queues by worker. Exports have a worker of their own: a big bundle must not hold up chunks, nor chunks a bundle.
-WORKERS = {"exports": "exports", "bundles": "bundles,maintenance"}
+# Queues by worker. Each has one of its own: a big bundle must not hold up chunks, and neither may hold up the reaper,
+# whose promise counts in seconds.
+WORKERS = {"exports": "exports", "bundles": "bundles", "maintenance": "maintenance"}
 
 
 def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:

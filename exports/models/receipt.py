@@ -1,11 +1,18 @@
+from datetime import timedelta
+
 from django.db import models
 from django.db.models.functions import Now
+
+
+# A link that is redeemed at the last moment leads to a URL that lives a little longer; so does the object. With the
+# reaper's interval it is gone within the promised minute.
+AFTERGLOW = timedelta(seconds=30)
 
 
 class ReceiptQuerySet(models.QuerySet["Receipt"]):
     def due_for_deletion(self) -> "ReceiptQuerySet":
         """Their time is over and the delivered object is still there."""
-        return self.filter(expires_at__lte=Now(), deleted_at=None)
+        return self.filter(expires_at__lte=Now() - AFTERGLOW, deleted_at=None)
 
 
 class Receipt(models.Model):

@@ -33,7 +33,7 @@ def test_it_comes_up_once_says_what_has_died_and_stops(root: Path) -> None:
         assert set(listening(pids)) == {"0100007F"}
         names = [name for pid in pids if "celery" in (name := command(pid))]
         assert [name for name in names if " worker -Q exports " in name]
-        assert [name for name in names if " worker -Q bundles,maintenance " in name]
+        assert [name for name in names if " worker -Q maintenance " in name]
 
         second = subprocess.run([*UP, str(root)], check=False, cwd=PROJECT, capture_output=True, text=True, timeout=30)
         assert second.returncode == 1
