@@ -35,7 +35,8 @@ class Upload:
     called before the first request, before every part (from a sending thread, one at a time) and before the commit.
     What it raises stops the upload, and comes out of the next `write` or of `commit`.
 
-    Memory stays at 32 MiB, whatever the size. What fits into one part is one PUT, without threads.
+    Memory stays at 32 MiB, whatever the size; parts beyond the first 13 GiB are larger and lie in nameless files on
+    disk. What fits into one part is one PUT, without threads.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Upload:
         self._over = True
         return StoredObject(key=self._key, etag=etag, size=self._sent, sha256=self._digest.hexdigest())
 
-    def _put(self, condition: Mapping[str, Any]) -> str:
+    def _put(self, precondition: Mapping[str, Any]) -> str:
         # The hash of a single part is the hash of the file: the storage can check it for nothing.
         checksum = base64.b64encode(self._digest.digest()).decode()
         reply = client().put_object(
@@ -161,18 +162,18 @@ class Upload:
             Body=body(self._last),
             ChecksumSHA256=checksum,
             **self._headers,
-            **condition,
+            **precondition,
         )
         return bare(reply["ETag"])
 
-    def _complete(self, condition: Mapping[str, Any]) -> str:
+    def _complete(self, precondition: Mapping[str, Any]) -> str:
         assert self._multipart  # noqa: S101 - for mypy
         reply = client().complete_multipart_upload(
             Bucket=bucket(),
             Key=self._key,
             UploadId=self._multipart.id,
             MultipartUpload={"Parts": self._parts},
-            **condition,
+            **precondition,
         )
         return bare(reply["ETag"])
 
