@@ -9,8 +9,9 @@ INSTALLED := .venv/installed
 # Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test check bench lock clean
+.PHONY: help setup up demo test check schema bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -41,12 +42,17 @@ demo: setup ## run real exports through a local stack, check the results, stop i
 test: setup ## run all tests against real servers
 	@$(PYTHON) -m pytest
 
-check: setup ## lint, types, import contracts, migrations
+check: setup ## lint, types, import contracts, migrations, OpenAPI drift
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	$(OFFLINE) .venv/bin/mypy
 	.venv/bin/lint-imports
 	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
+	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }
+
+schema: setup ## write docs/openapi.yaml again from the code
+	@$(SPECTACULAR) --file docs/openapi.yaml
 
 bench: setup ## run the benchmarks
 	@$(PYTHON) -m tests.bench

@@ -4,6 +4,8 @@ import logging
 from datetime import timedelta
 from pathlib import Path
 
+from django.templatetags.static import static
+from django.urls import reverse_lazy
 from psycopg.conninfo import conninfo_to_dict
 
 from config import env as environment
@@ -119,6 +121,7 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 LOGIN_URL = "admin:login"
+LOGIN_REDIRECT_URL = "admin:index"
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
@@ -138,6 +141,52 @@ CSRF_FAILURE_VIEW = "config.api.problems.csrf_failure"
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
 MULTIPART_MAX_BYTES = 256 * 1024 * 1024  # of a whole body; what takes files refuses sooner, and says why
 PAGE_PREFIXES = ("/admin/",)  # errors stay HTML under these; everywhere else they are problem+json
+
+
+def page(title: str, icon: str, model: str) -> dict[str, object]:
+    """Return an entry of the staff's sidebar, `page("Jobs", "output", "exports.job")`, for those who may look at it."""
+    app, name = model.split(".")
+    return {
+        "title": title,
+        "icon": icon,
+        "link": reverse_lazy(f"admin:{app}_{name}_changelist"),
+        "permission": lambda request: request.user.has_perm(f"{app}.view_{name}"),
+    }
+
+
+UNFOLD = {
+    "SITE_TITLE": "Sluice",
+    "SITE_HEADER": "Sluice",
+    "SITE_SYMBOL": "water",
+    "SITE_FAVICONS": [{"rel": "icon", "href": lambda _request: static("config/icon.svg")}],
+    "SHOW_VIEW_ON_SITE": False,
+    "SIDEBAR": {
+        "navigation": [
+            {
+                "title": "Exports",
+                "items": [
+                    page("Jobs", "output", "exports.job"),
+                    page("Chunks", "grid_view", "exports.chunk"),
+                    page("Files", "draft", "exports.file"),
+                    page("Receipts", "receipt_long", "exports.receipt"),
+                    page("Links", "link", "exports.link"),
+                    page("Downloads", "download", "exports.download"),
+                    page("Datasets", "database", "exports.dataset"),
+                    page("Slots", "memory", "exports.slot"),
+                    page("Ticks", "schedule", "exports.tick"),
+                ],
+            },
+            {
+                "title": "Accounts",
+                "items": [
+                    page("Users", "person", "auth.user"),
+                    page("Groups", "group", "auth.group"),
+                    page("Tokens", "key", "knox.authtoken"),
+                ],
+            },
+        ],
+    },
+}
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -182,6 +231,7 @@ SPECTACULAR_SETTINGS = {
         "JobStatus": "exports.states.JobStatus",
         "ChunkStatus": "exports.states.ChunkStatus",
         "Format": "exports.models.dataset.FORMATS",
+        "ExportErrorCode": "exports.errors.EXPLANATIONS",
     },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",

@@ -10,14 +10,15 @@ from drf_spectacular.renderers import (
 )
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from config import health, metrics
+from config import health, metrics, pages
 
 # JSON unless Accept wants YAML: JSON is YAML too, so that every client can read it.
 SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
 
 urlpatterns = [
+    path("", pages.Home.as_view(), name="home"),
     path("livez", health.Live.as_view()),
-    path("readyz", health.Ready.as_view()),
+    path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
     path("api/schema", SpectacularAPIView.as_view(renderer_classes=SCHEMA_RENDERERS), name="schema"),
     path("api/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),

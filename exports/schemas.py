@@ -11,6 +11,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import Direction, OpenApiExample, OpenApiParameter, extend_schema_field
 from rest_framework import serializers
 
+from config.api.problems import CONTENT_TYPE
 from config.api.schema import StrictSchema
 from exports.errors import EXPLANATIONS
 from exports.models.dataset import FORMATS
@@ -130,7 +131,7 @@ class OneTimeLink(serializers.Serializer):
 # ---- The request ----------------------------------------------------------------------------------------------------
 
 
-class ExportRequest(StrictSchema):
+class ExportRequest(StrictSchema):  # type: ignore[no-untyped-call]
     """`items` or `filters`, exactly one: serializers cannot say that of themselves."""
 
     target_class = "exports.serializers.ExportRequestSerializer"
@@ -149,7 +150,7 @@ def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, An
         named = path
         if path.startswith("/exports/"):
             for operation in operations.values():
-                named, _ = camelize_operation(path, operation)
+                named, _ = camelize_operation(path, operation)  # type: ignore[no-untyped-call]
         paths[named] = operations
     return {**result, "paths": paths}
 
@@ -274,5 +275,27 @@ SUBMISSIONS = [
             "chunksUrl": f"/exports/{JOB_ID}/chunks",
         },
         response_only=True,
+        status_codes=["202"],
+    ),
+    OpenApiExample(
+        "Refused",
+        {
+            "type": "urn:problem:sluice:invalid",
+            "title": "Bad Request",
+            "status": 400,
+            "detail": "The input is not valid.",
+            "code": "invalid",
+            "errors": [
+                {
+                    "pointer": "/items/17/effectiveDate",
+                    "code": "invalid",
+                    "detail": "Must be a date written YYYY-MM-DD.",
+                }
+            ],
+            "requestId": "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10",
+        },
+        response_only=True,
+        status_codes=["400"],
+        media_type=CONTENT_TYPE,
     ),
 ]

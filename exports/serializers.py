@@ -130,6 +130,8 @@ class KeysField(serializers.Field[list[str], Any, Any, Any]):
 
 
 class FiltersSerializer(StrictSerializer):
+    """Every key on every day from dateFrom to dateTo, both included."""
+
     keys = KeysField()
     dateFrom = DayField()
     dateTo = DayField()
@@ -141,13 +143,15 @@ class FiltersSerializer(StrictSerializer):
 
 
 class CsvSerializer(StrictSerializer):
+    """How CSV is written. Other formats take the defaults only."""
+
     bom = StrictBoolean(default=False)
     delimiter = serializers.ChoiceField(choices=DELIMITERS, default=",")
     formulaPolicy = serializers.ChoiceField(choices=["none", "escape"], default="none")
 
 
 class ExportRequestSerializer(StrictSerializer):
-    """The body of `POST /exports`. `read` gives an ExportRequest."""
+    """What to export, by `items` or by `filters`, and how."""
 
     dataset = serializers.CharField()
     items = ItemsField(required=False)

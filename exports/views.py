@@ -212,7 +212,11 @@ class Download(APIView):
     @extend_schema(
         operation_id="download",
         summary="Use a link up",
-        parameters=[schemas.TOKEN, schemas.location(302, "The object; lives for a minute."), schemas.NO_STORE],
+        parameters=[
+            schemas.TOKEN,
+            schemas.location(302, "A presigned URL, good for a minute at most."),
+            schemas.NO_STORE,
+        ],
         responses={
             204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
             302: OpenApiResponse(description="To the object."),
@@ -261,7 +265,7 @@ class File(APIView):
     @extend_schema(
         operation_id="getFile",
         summary="Fetch one file of a manifest",
-        parameters=[schemas.location(302, "The file; lives for a minute."), schemas.NO_STORE],
+        parameters=[schemas.location(302, "A presigned URL, good for a minute at most."), schemas.NO_STORE],
         responses={
             302: OpenApiResponse(description="To the file."),
             **problems(NothingHere, files.ReceiptExpired, files.FileSuperseded),

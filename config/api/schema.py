@@ -61,8 +61,15 @@ class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     target_class = "config.api.serializers.StrictSerializer"
     match_subclasses = True
 
+    def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
+        """Return ExportRequest's name without the Request that drf-spectacular adds, so that it has it once."""
+        return type(self.target).__name__.removesuffix("Serializer").removesuffix("Request")
+
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
-        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        own = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
+        schema: dict[str, Any] = dict(own)
+        if type(self.target).__doc__ is None:
+            schema.pop("description", None)  # StrictSerializer's own, which is not for clients
         return {**schema, "additionalProperties": False} if direction == "request" else schema
 
 
@@ -91,7 +98,7 @@ def add_problems(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
         for method in METHODS:
             if method in path:
                 responses = path[method]["responses"]
-                responses.setdefault("default", answer)
                 if {} not in path[method].get("security", [{}]):
                     responses.setdefault("401", stranger)
+                responses.setdefault("default", answer)
     return result

@@ -3,7 +3,6 @@ from datetime import timedelta
 from django.db import models
 from django.db.models.functions import Now
 
-
 # A link that is redeemed at the last moment leads to a URL that lives a little longer; so does the object. With the
 # reaper's interval it is gone within the promised minute.
 AFTERGLOW = timedelta(seconds=30)

@@ -1,0 +1,5 @@
+"""The staff's pages: everything can be looked at, little can be typed in. Outcomes are written by the workers alone."""
+
+from exports.admin import datasets, deliveries, jobs, machinery
+
+__all__ = ["datasets", "deliveries", "jobs", "machinery"]

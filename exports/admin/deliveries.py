@@ -1,0 +1,121 @@
+"""What was handed out: receipts, their one-time links, and every attempt to use one. Links themselves are not shown:
+a signed one in the staff's hands could be used up instead of its owner."""
+
+from datetime import datetime
+
+from django.contrib import admin
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from config.admin.display import badge, list_of, moment, number, page_of, short, side_by_side, size
+from config.admin.lists import ReadOnly
+from exports.admin.filters import OfJob, OfJobByReceipt
+from exports.models import Download, Link, Receipt
+
+
+@admin.register(Receipt)
+class ReceiptAdmin(ReadOnly):
+    list_display = (
+        "file_name", "state", "of_job", "files", "row_count", "size",
+        moment("issued_at"), moment("expires_at"), "related",
+    )  # fmt: skip
+    list_filter = ("degraded", "issued_at", "expires_at")
+    search_fields = ("job",)
+    search_help_text = "A whole job id"
+    ordering = ("-issued_at",)
+    fieldsets = (
+        (None, {"fields": (("file_name", "state"), ("of_job", "related"))}),
+        ("Delivered object", {"fields": (("files", "row_count", "size"), ("content_type", "is_degraded"), "object_key",
+                                         "checksum", "etag")}),
+        ("Times", {"fields": ((moment("issued_at"), moment("expires_at")), moment("deleted_at"))}),
+    )  # fmt: skip
+
+    @admin.display(description="state")
+    def state(self, receipt: Receipt) -> str:
+        return badge("deleted" if receipt.deleted_at else "expired" if has_passed(receipt.expires_at) else "open")
+
+    @admin.display(description="job")
+    def of_job(self, receipt: Receipt) -> SafeString:
+        return page_of("job", receipt.job_id, short(receipt.job_id))
+
+    @admin.display(description="rows")
+    def row_count(self, receipt: Receipt) -> str:
+        return number(receipt.rows)
+
+    @admin.display(description="degraded")
+    def is_degraded(self, receipt: Receipt) -> str:
+        return "yes" if receipt.degraded else "no"  # not Django's icons: a red cross for what is well
+
+    @admin.display(description="size")
+    def size(self, receipt: Receipt) -> str:
+        return size(receipt.size_bytes)
+
+    @admin.display(description="used")
+    def related(self, receipt: Receipt) -> SafeString:
+        of_job = {"job": receipt.job_id}
+        return side_by_side([list_of("link", "Links", of_job), list_of("download", "Downloads", of_job)])
+
+
+@admin.register(Link)
+class LinkAdmin(ReadOnly):
+    list_display = (
+        "link_id", "state", "of_receipt",
+        moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),
+    )  # fmt: skip
+    list_filter = (OfJobByReceipt, "created_at", "used_at")
+    search_fields = ("link_id", "receipt")
+    search_help_text = "A whole link id"
+    ordering = ("-created_at",)
+    fieldsets = (
+        (None, {"fields": (("link_id", "state"), ("of_receipt", "downloads"))}),
+        (
+            "Times",
+            {"fields": ((moment("created_at"), moment("expires_at")), (moment("used_at"), moment("revoked_at")))},
+        ),
+    )
+
+    @admin.display(description="state")
+    def state(self, link: Link) -> str:
+        return badge(state_of(link))
+
+    @admin.display(description="receipt")
+    def of_receipt(self, link: Link) -> SafeString:
+        return page_of("receipt", link.receipt_id, short(link.receipt_id))
+
+    @admin.display(description="attempts to use it")
+    def downloads(self, link: Link) -> SafeString:
+        return list_of("download", "Downloads", {"link__link_id__exact": link.pk})
+
+
+@admin.register(Download)
+class DownloadAdmin(ReadOnly):
+    list_display = (moment("at"), "state", "of_job", "of_link", "address", "user_agent")
+    list_filter = (OfJob, "outcome", "at")
+    search_fields = ("job",)
+    search_help_text = "A whole job id"
+    ordering = ("-id",)
+    fieldsets = ((None, {"fields": ((moment("at"), "state"), ("of_job", "of_link"), ("address", "user_agent"))}),)
+
+    @admin.display(description="outcome")
+    def state(self, download: Download) -> str:
+        return badge(download.outcome)
+
+    @admin.display(description="job")
+    def of_job(self, download: Download) -> SafeString:
+        return page_of("job", download.job_id, short(download.job_id))
+
+    @admin.display(description="link", empty_value="-")
+    def of_link(self, download: Download) -> SafeString | None:
+        return page_of("link", download.link_id, short(download.link_id)) if download.link_id else None
+
+
+def has_passed(moment: datetime) -> bool:
+    return moment <= timezone.now()
+
+
+def state_of(link: Link) -> str:
+    if link.used_at:
+        return "used"
+    if link.revoked_at:
+        return "revoked"
+    return "expired" if has_passed(link.expires_at) else "open"

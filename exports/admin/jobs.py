@@ -1,0 +1,255 @@
+"""Jobs and their chunks, and the one thing that staff do to them: retry."""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.forms import Form
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.dataclasses import ActionDialog
+from unfold.decorators import action
+from unfold.enums import ActionVariant
+
+from config.admin.display import (
+    badge,
+    list_of,
+    moment,
+    number,
+    page_of,
+    short,
+    side_by_side,
+    size,
+    span,
+)
+from config.admin.lists import ReadOnly, as_uuid
+from exports import control
+from exports.admin.filters import ByError, OfJob, advice_on, title_of
+from exports.models import Chunk, File, Job, Receipt
+from exports.states import ChunkStatus, JobStatus
+
+ERROR = ("What went wrong", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
+
+
+class WithError(ReadOnly):
+    """Pages of rows that may have failed; the explanation stands first, and only where there is something to tell."""
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        fieldsets = list(super().get_fieldsets(request, obj))
+        return [fieldsets[0], ERROR, *fieldsets[1:]] if obj and obj.error_code else fieldsets
+
+    @admin.display(description="status")
+    def state(self, row: Job | Chunk) -> str:
+        return badge(row.status)
+
+    @admin.display(description="error")
+    def error_title(self, row: Job | Chunk) -> str:
+        return title_of(row.error_code)
+
+    @admin.display(description="what to do")
+    def advice(self, row: Job | Chunk) -> str:
+        return advice_on(row.error_code)
+
+    @admin.display(description="rows")
+    def row_count(self, row: Job | Chunk) -> str:
+        return number(row.rows)
+
+    @admin.display(description="size")
+    def size(self, row: Job | Chunk) -> str:
+        return size(row.bytes)
+
+    @admin.display(description="took")
+    def took(self, row: Job | Chunk) -> str:
+        return span(row.started_at, row.finished_at)
+
+
+CONFIRM_RETRY = ActionDialog(
+    title="Retry this export?",
+    description="Its failed chunks start again with all their attempts; chunks that are done keep their files. "
+    "If only the delivery failed, that is tried again.",
+    form_class=None,
+    form_submit_text="Retry",
+)
+
+
+@admin.register(Job)
+class JobAdmin(WithError):
+    list_display = (
+        "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
+    )  # fmt: skip
+    list_filter = ("status", "dataset", "format", ByError, "created_at")
+    list_select_related = ("user", "dataset")
+    search_fields = ("job_id", "user__username")
+    search_help_text = "A whole job id, or a whole user name"
+    ordering = ("-created_at", "-job_id")
+    actions = ("retry_selected",)
+    actions_detail = ("retry",)
+    fieldsets = (
+        (None, {"fields": (("state", "progress"), "counters", ("dataset", "user"), "related")}),
+        ("Result", {"fields": (("row_count", "size"), ("reused", "degraded"))}),
+        ("Times", {"fields": ((moment("created_at"), moment("started_at")), (moment("finished_at"), "took"))}),
+        (
+            "Request",
+            {
+                "fields": (
+                    ("job_id", "schema_version"),
+                    "shape",
+                    ("reuse", "allow_degraded"),
+                    ("ttl", "duplicates"),
+                    "dialect",
+                    "filters",
+                )
+            },
+        ),
+        (
+            "Completion",
+            {
+                "classes": ("collapse",),
+                "fields": ("completion_attempts", ("completion_token", moment("completion_lease_until"))),
+            },
+        ),
+    )
+
+    # ---- Columns ----
+    @admin.display(description="job")
+    def job(self, job: Job) -> str:
+        return short(job.job_id)
+
+    @admin.display(description="progress")
+    def progress(self, job: Job) -> SafeString:
+        return format_html(
+            '<progress value="{0}" max="{1}" style="width: 6rem"></progress> {0} of {1}', job.done, job.total
+        )
+
+    @admin.display(description="shape")
+    def shape(self, job: Job) -> str:
+        return f"{job.format}, compression {job.compression}, delivery {job.delivery}"
+
+    @admin.display(description="chunks")
+    def chunks(self, job: Job) -> SafeString:
+        return list_of("chunk", f"{job.total:,} chunk{'s' * (job.total != 1)}", {"job": job.job_id})
+
+    @admin.display(description="chunks")
+    def counters(self, job: Job) -> SafeString:
+        """Each number leads to just those chunks."""
+        counts = {ChunkStatus.DONE: job.done, ChunkStatus.FAILED: job.failed, ChunkStatus.RETRYING: job.retrying,
+                  ChunkStatus.CANCELLED: job.cancelled}  # fmt: skip
+        rest = job.total - sum(counts.values())
+        links = [list_of("chunk", f"{job.total:,} in all", {"job": job.job_id})]
+        links += [
+            list_of("chunk", f"{count:,} {status}", {"job": job.job_id, "status__exact": status})
+            for status, count in counts.items()
+            if count
+        ]
+        return side_by_side([*links, format_html("{} pending or running", f"{rest:,}")] if rest else links)
+
+    @admin.display(description="delivery")
+    def related(self, job: Job) -> SafeString:
+        if not Receipt.objects.filter(pk=job.pk).exists():
+            return SafeString("No receipt: an export gets one when it is a success.")
+        of_job = {"job": job.job_id}
+        return side_by_side(
+            [
+                page_of("receipt", job.pk, "Receipt"),
+                list_of("link", "Links", of_job),
+                list_of("download", "Downloads", of_job),
+            ]
+        )
+
+    # ---- Retry ----
+    def has_retry_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return request.user.has_perm("exports.change_job")
+
+    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
+        """The button is there when there is something to retry."""
+        job_id = as_uuid(object_id)
+        if job_id is None or not Job.objects.filter(pk=job_id, status=JobStatus.FAILED).exists():
+            return []
+        return list(super().get_actions_detail(request, object_id))
+
+    @action(  # type: ignore[untyped-decorator]
+        description="Retry",
+        icon="replay",
+        variant=ActionVariant.PRIMARY,
+        permissions=["retry"],
+        dialog=CONFIRM_RETRY,
+    )
+    def retry(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
+        """Reached by POST alone: unfold answers GET with the dialog, and comes here when its form was sent."""
+        job = get_object_or_404(Job, pk=as_uuid(object_id))
+        chunks = self.start_again(request, job)
+        if chunks is None:
+            self.message_user(request, "This export has not failed: nothing was changed.", messages.WARNING)
+        else:
+            self.message_user(request, told(jobs=1, chunks=chunks, others=0), messages.SUCCESS)
+        page = reverse("admin:exports_job_change", args=[job.pk])
+        # htmx sends the dialog's form, and would put the page of an ordinary redirect into the dialog.
+        return HttpResponse(headers={"HX-Redirect": page}) if "HX-Request" in request.headers else redirect(page)
+
+    @admin.action(description="Retry the failed chunks", permissions=["retry"])
+    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
+        outcomes = [self.start_again(request, job) for job in queryset]
+        retried = [chunks for chunks in outcomes if chunks is not None]
+        self.message_user(
+            request,
+            told(jobs=len(retried), chunks=sum(retried), others=len(outcomes) - len(retried)),
+            messages.SUCCESS if retried else messages.WARNING,
+        )
+
+    def start_again(self, request: HttpRequest, job: Job) -> int | None:
+        """Retry a job and put it on record. Returns how many chunks it was, or None if the job had not failed."""
+        try:
+            chunks = control.retry(job)
+        except control.NotFailed:
+            return None
+        self.log_change(request, job, told(jobs=1, chunks=chunks, others=0))
+        return chunks
+
+
+def told(*, jobs: int, chunks: int, others: int) -> str:
+    """Say what a retry touched."""
+    said = f"Retried {jobs} export{'s' * (jobs != 1)}: {chunks} failed chunk{'s' * (chunks != 1)} started again."
+    if jobs and not chunks:
+        said = f"Retried {jobs} export{'s' * (jobs != 1)}: the delivery alone, as no chunk had failed."
+    return f"{said} {others} had not failed and stayed as they were." if others else said
+
+
+@admin.register(Chunk)
+class ChunkAdmin(WithError):
+    list_display = (
+        "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title", "took",
+    )  # fmt: skip
+    list_filter = (OfJob, "status", "source", ByError, "dataset")
+    list_select_related = ("dataset",)
+    search_fields = ("job", "key")
+    search_help_text = "A whole job id, or a whole key"
+    fieldsets = (
+        (None, {"fields": (("key", moment("effective_date")), ("state", "attempts"), ("of_job", "dataset"), "file")}),
+        ("Result", {"fields": (("row_count", "size"), ("source", moment("data_as_of")), "path", "sha256", "etag")}),
+        ("Times", {"fields": ((moment("started_at"), moment("finished_at")), ("took", moment("available_at")))}),
+        (
+            "Queue and lease",
+            {
+                "classes": ("collapse",),
+                "fields": (("seq", "rank", "reusable"), ("token", moment("lease_until"))),
+            },
+        ),
+    )
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Of one job in the order of the request, by the index on both; of all by the primary key, newest first."""
+        return ("seq",) if OfJob.parameter_name in request.GET else ("-id",)
+
+    @admin.display(description="job")
+    def of_job(self, chunk: Chunk) -> SafeString:
+        return page_of("job", chunk.job_id, short(chunk.job_id))
+
+    @admin.display(description="file")
+    def file(self, chunk: Chunk) -> SafeString:
+        """The file that lies at the chunk's path now; it may be that of a later export."""
+        if not File.objects.filter(pk=chunk.path).exists():
+            return SafeString("There is no file at its path.")
+        return page_of("file", chunk.path, "The file at its path now")

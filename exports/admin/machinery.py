@@ -1,0 +1,42 @@
+"""What runs now: the slots that bound calls into the source, and when periodic work last ran."""
+
+from django.contrib import admin
+from django.db.models import F
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from config.admin.display import badge, moment, page_of, short
+from config.admin.lists import ReadOnly
+from exports.models import Slot, Tick
+
+
+@admin.register(Slot)
+class SlotAdmin(ReadOnly):
+    list_display = ("__str__", "state", "of_chunk", "of_job", moment("lease_until"), "backend")
+    list_filter = ("dataset",)
+    list_select_related = ("dataset",)
+    ordering = (F("dataset_id").asc(nulls_first=True), "number")
+    fieldsets = (
+        (None, {"fields": (("dataset", "number"), "state")}),
+        ("Held by", {"fields": (("of_chunk", "of_job"), ("token", moment("lease_until")), "backend")}),
+    )
+
+    @admin.display(description="state")
+    def state(self, slot: Slot) -> str:
+        if slot.lease_until is None:
+            return badge("free")
+        return badge("held" if slot.lease_until > timezone.now() else "expired")
+
+    @admin.display(description="chunk")
+    def of_chunk(self, slot: Slot) -> SafeString | None:
+        return page_of("chunk", slot.chunk_id, slot.chunk_id) if slot.chunk_id else None
+
+    @admin.display(description="job")
+    def of_job(self, slot: Slot) -> SafeString | None:
+        return page_of("job", slot.job_id, short(slot.job_id)) if slot.job_id else None
+
+
+@admin.register(Tick)
+class TickAdmin(ReadOnly):
+    list_display = ("name", moment("ran_at"))
+    ordering = ("name",)
