@@ -98,6 +98,7 @@ DATABASES = {"default": database(env.database_url.get_secret_value())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {
+    # For the staff's uploads and documents, which are to come. Exports go through config.storage.
     "default": {
         "BACKEND": "storages.backends.s3.S3Storage",
         "OPTIONS": {
@@ -139,7 +140,6 @@ SESSION_COOKIE_HTTPONLY = True
 CSRF_FAILURE_VIEW = "config.api.problems.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
-MULTIPART_MAX_BYTES = 256 * 1024 * 1024  # of a whole body; what takes files refuses sooner, and says why
 PAGE_PREFIXES = ("/admin/",)  # errors stay HTML under these; everywhere else they are problem+json
 
 
@@ -198,6 +198,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["config.api.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
     "EXCEPTION_HANDLER": "config.api.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",

@@ -1,10 +1,9 @@
 """What a person may do to a job: start its failed chunks again."""
 
 import structlog
-from django.db import connection
 
 from config.api.problems import Problem
-from exports import dispatch
+from exports import dispatch, sql
 from exports.models import Job
 
 log = structlog.get_logger(__name__)
@@ -40,12 +39,9 @@ def retry(job: Job) -> int:
 
     A job that failed at its delivery has no failed chunks: then the delivery is tried again.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(RETRY, {"job": job.job_id})
-        row = cursor.fetchone()
-    if row is None:
+    chunks = sql.scalar(RETRY, job=job.job_id)
+    if chunks is None:
         raise NotFailed
-    (chunks,) = row
     log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
     if chunks:
         dispatch.chunks(waiting=chunks)

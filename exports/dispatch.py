@@ -3,12 +3,14 @@
 Tasks are named, not imported, so that nothing here depends on the code that runs them.
 """
 
+from contextvars import copy_context
 from uuid import UUID
 
 import structlog
 from celery import current_app
 from django.conf import settings
 from kombu.exceptions import OperationalError
+from structlog.contextvars import unbind_contextvars
 
 log = structlog.get_logger(__name__)
 
@@ -38,13 +40,21 @@ IN_A_HURRY = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1
 
 
 def _send(name: str, *, times: int = 1, countdown: float = 0, kwargs: dict[str, str] | None = None) -> None:
-    """Send the same hint some times. A broker that does not answer is given up on: the reaper sends hints again."""
+    """Send the same hint some times. A broker that does not answer is given up on: the reaper sends hints again.
+
+    Messages take the sender's log context along. Ours must not: the worker that wakes works for whatever job is next.
+    """
+    copy_context().run(_publish, name, times, countdown, kwargs or {})
+
+
+def _publish(name: str, times: int, countdown: float, kwargs: dict[str, str]) -> None:
+    unbind_contextvars("request_id", "job_id", "chunk_id")
     try:
         with current_app.connection_for_write(transport_options=IN_A_HURRY) as broker:
             for _ in range(times):
                 current_app.send_task(
                     name,
-                    kwargs=kwargs or {},
+                    kwargs=kwargs,
                     countdown=countdown or None,
                     connection=broker,
                     retry_policy={"max_retries": 1, "interval_start": 0},

@@ -44,7 +44,9 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
         return sql.SQL("COPY (SELECT {} FROM {} AS call) TO STDOUT {}").format(cells, call, options)
     cells = sql.SQL(", ").join(_json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {} AS call").format(cells, call)
-    return sql.SQL("COPY (SELECT row_to_json(line) FROM ({}) AS line) TO STDOUT {}").format(rows, JSON_LINES)
+    # Values of type json keep their own white space; a raw line end can only be that.
+    line = sql.SQL(r"translate(row_to_json(line)::text, E'\n\r', '  ')")
+    return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
 
 def _csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
@@ -70,17 +72,15 @@ JSON_AS = {
     "numeric": "{}::text",
     "money": "{}::text",
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
-    "timestamp without time zone": "{} AT TIME ZONE 'UTC'",
-    "json": "replace(replace({}::text, E'\\n', ' '), E'\\r', ' ')::json",  # raw line ends are only white space there
+    "timestamp without time zone": "{}::timestamptz",  # the session's time zone is UTC
 }
+JSON_ARRAY_AS = {"bigint": "{}::text[]", "numeric": "{}::text[]", "timestamp without time zone": "{}::timestamptz[]"}
 
 
 def _json_cell(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
-    if column.element in {"bigint", "numeric"}:
-        return sql.SQL("{}::text[] AS {}").format(name, name)
-    form = sql.SQL(JSON_AS.get(column.type, "{}"))
-    return sql.SQL("{} AS {}").format(form.format(name), name)
+    form = JSON_ARRAY_AS.get(column.element, "{}") if column.element else JSON_AS.get(column.type, "{}")
+    return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)
 
 
 class Encoding:

@@ -59,15 +59,21 @@ class WorkerLost(ExportError):
     code = "EXPORT_WORKER_LOST"
 
 
-class BundleFailed(ExportError):
-    """All files are there, but the delivered object could not be made of them."""
+class WorkerFailed(WorkerLost):
+    """A worker ran into its time limit, or into something that nobody thought of."""
 
-    code = "EXPORT_BUNDLE_FAILED"
+
+class FileGone(Exception):
+    """The object at a chunk's path is not the one that the chunk ended with: it was replaced or deleted."""
 
 
 class LeaseLost(Exception):
     """The lease is no longer ours: another worker has the chunk, or it was cancelled. Nothing may be written."""
 
+
+# SQLSTATE classes that another attempt cannot heal: syntax error, missing object or privilege, invalid schema, invalid
+# authorisation, feature not supported.
+PERMANENT = ("42", "3F", "28", "0A")
 
 # code -> (title, what it means and what to do). The API, the pages and the admin all show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {
@@ -88,11 +94,22 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
         "The upload failed and so did its immediate retry. Nothing was written. Retry the failed chunks.",
     ),
     "EXPORT_WORKER_LOST": (
-        "Workers died while they worked on this",
-        "Every attempt ended with a killed or stalled worker. Ask the staff to look at this key and date first.",
+        "Workers died or failed while they worked on this",
+        "No attempt ended with an outcome of its own. Ask the staff to look at this key and date first.",
     ),
     "EXPORT_BUNDLE_FAILED": (
         "The delivery could not be put together",
         "Every file is there, but the delivered object could not be made. Retry the export: finished files are kept.",
     ),
 }
+
+
+def explain(code: str, detail: str) -> dict[str, object]:
+    """Return an error as clients see it. `retryable`: the same may well succeed when a person retries it."""
+    title, explanation = EXPLANATIONS.get(code, (code, ""))
+    return {
+        "code": code,
+        "title": title,
+        "detail": f"{explanation} ({detail})" if detail else explanation,
+        "retryable": not detail.removeprefix("SQLSTATE ").startswith(PERMANENT),
+    }

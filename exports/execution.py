@@ -5,20 +5,24 @@ may run twice.
 """
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 
 import structlog
 from celery.exceptions import SoftTimeLimitExceeded
+from django.db import OperationalError
 from structlog.contextvars import bound_contextvars
 
-from config import storage
+from config import logs, storage
 from exports import dispatch, encoding, leases, source
-from exports.errors import ExportError, LeaseLost, SourceTimeout, UploadFailed, UploadOvertaken
+from exports.errors import ExportError, LeaseLost, UploadFailed, UploadOvertaken, WorkerFailed
 from exports.heartbeat import Heartbeat
 from exports.leases import Claim, KnownFile, Progress, Result
 from exports.models import File
-from exports.states import Source
+from exports.states import JobStatus, Source
 
 log = structlog.get_logger(__name__)
 
@@ -32,13 +36,23 @@ REUSE_THREADS = 8
 def drain() -> None:
     """Work on chunks, one after the other, until none is ready or the time is over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with source.Session() as session:
+    with source.Session() as session, quiet_without_database():
         while claim := leases.claim(backend=session.backend):
-            with bound_contextvars(job_id=str(claim.job_id), chunk_id=claim.chunk_id):
+            with bound_contextvars(request_id=claim.request_id, job_id=str(claim.job_id), chunk_id=claim.chunk_id):
                 run_chunk(claim, session)
+            session.cancelled = False
             if time.monotonic() > deadline:
                 dispatch.chunks(waiting=1)
                 return
+
+
+@contextmanager
+def quiet_without_database() -> Iterator[None]:
+    """Stop for now when our own database is away: leases run out, and the reaper wakes us when it is back."""
+    try:
+        yield
+    except OperationalError as error:
+        log.warning("database_unavailable", error=logs.describe(error))
 
 
 def run_chunk(claim: Claim, session: source.Session) -> None:
@@ -50,12 +64,14 @@ def run_chunk(claim: Claim, session: source.Session) -> None:
         leases.release([claim])  # the chunk is not ours any more; this frees the slot
     except ExportError as error:
         write_down_failure(claim, error)
+    except OperationalError:
+        raise
     except SoftTimeLimitExceeded:
-        write_down_failure(claim, SourceTimeout("over the worker's time limit"))
+        write_down_failure(claim, WorkerFailed("over the worker's time limit"))
         raise
     except Exception:
-        write_down_failure(claim, ExportError("unexpected error"))
-        raise
+        log.exception("unexpected_error")
+        write_down_failure(claim, WorkerFailed("unexpected error"))
     except BaseException:
         # The worker is told to leave: hand the chunk on at once, not after the lease, and burn no attempt.
         leases.release([claim])
@@ -71,7 +87,7 @@ def produce(claim: Claim, session: source.Session) -> Result:
         except storage.Conflict:
             raise UploadOvertaken from None
         except storage.StorageError as error:
-            raise UploadFailed from error
+            raise UploadFailed(str(error)) from error
         except ExportError:
             if heartbeat.lost:
                 raise LeaseLost from None  # the call was cancelled by us
@@ -87,20 +103,13 @@ def reuse(claim: Claim) -> Result | None:
 
 
 def adopt(file: KnownFile) -> Result:
-    return Result(
-        source=Source.REUSED,
-        etag=file.etag,
-        sha256=file.sha256,
-        rows=file.rows,
-        bytes=file.bytes,
-        header_bytes=file.header_bytes,
-        data_as_of=file.data_as_of,
-    )
+    return Result(source=Source.REUSED, **asdict(file))
 
 
 def export(claim: Claim, session: source.Session, heartbeat: Heartbeat) -> Result:
     """Call the function once and stream its rows into the object. What is not committed leaves no trace."""
     content = encoded(claim, session)
+    heartbeat.check()  # whoever stood still until here must not begin a call
     with storage.Upload(
         claim.path,
         content_type=encoding.content_type(claim.shape),
@@ -150,14 +159,7 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     file = File.objects.filter(path=claim.path, etag=conflict.head.etag, schema_version=claim.schema_version).first()
     if file is None or (not claim.may_adopt and file.data_as_of < claim.claimed_at):
         return None
-    return KnownFile(
-        etag=file.etag,
-        sha256=file.sha256,
-        rows=file.rows,
-        bytes=file.bytes,
-        header_bytes=file.header_bytes,
-        data_as_of=file.data_as_of,
-    )
+    return KnownFile(**{field: getattr(file, field) for field in leases.FILE_FIELDS})
 
 
 def write_down(claim: Claim, result: Result) -> None:
@@ -165,29 +167,28 @@ def write_down(claim: Claim, result: Result) -> None:
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
-    complete_if_whole(progress)
+    tell_end(progress)
 
 
 def write_down_failure(claim: Claim, error: ExportError) -> None:
     failure = leases.fail(claim, error)
+    facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
     if failure.progress is None:
         log.warning("lease_lost", attempt=claim.attempts)
     elif failure.delay is not None:
-        log.warning(
-            "chunk_retrying",
-            code=error.code,
-            detail=error.detail,
-            attempt=claim.attempts,
-            delay=round(failure.delay, 1),
-        )
+        log.warning("chunk_retrying", **facts, delay=round(failure.delay, 1))
         dispatch.chunks(waiting=1, delay=failure.delay)
     else:
-        log.error("chunk_failed", code=error.code, detail=error.detail, attempt=claim.attempts)
+        log.error("chunk_failed", **facts)
+        tell_end(failure.progress)
 
 
-def complete_if_whole(progress: Progress) -> None:
+def tell_end(progress: Progress) -> None:
+    """What the outcome that ends a job's last chunk leads to."""
     if progress.all_done:
         dispatch.completion(progress.job_id)
+    elif progress.status == JobStatus.FAILED:
+        log.error("job_failed", done=progress.done, failed=progress.failed)
 
 
 # ---- Files that are there already -----------------------------------------------------------------------------------
@@ -195,11 +196,20 @@ def complete_if_whole(progress: Progress) -> None:
 
 def drain_reusable() -> None:
     """Look at the objects of chunks that may be reused, many at once: no slot, no call, one HEAD each."""
-    with ThreadPoolExecutor(REUSE_THREADS) as pool:
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_database():
         while claims := leases.claim_reusable(batch=REUSE_BATCH):
-            found = list(zip(claims, pool.map(look, claims), strict=True))
+            try:
+                found = list(zip(claims, pool.map(look, claims), strict=True))
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                export_missing(claims)
+                raise
             reuse_found([(claim, result) for claim, result in found if result])
             export_missing([claim for claim, result in found if not result])
+            if time.monotonic() > deadline:
+                dispatch.reusable(waiting=1)
+                return
 
 
 def look(claim: Claim) -> Result | None:
@@ -213,7 +223,7 @@ def look(claim: Claim) -> Result | None:
 def reuse_found(results: list[tuple[Claim, Result]]) -> None:
     if results and (progress := leases.finish(results)):
         log.info("files_reused", job_id=str(progress.job_id), chunks=len(results))
-        complete_if_whole(progress)
+        tell_end(progress)
 
 
 def export_missing(claims: list[Claim]) -> None:

@@ -9,16 +9,9 @@ from rest_framework.exceptions import NotFound
 from config import storage
 from config.api.problems import Problem
 from exports import encoding
-from exports.models import Chunk, Job
-from exports.models import File as KnownFile
+from exports.links import ReceiptExpired
+from exports.models import Chunk, File, Job
 from exports.states import JobStatus
-
-
-class ReceiptExpired(Problem):
-    """The receipt's time is over. Export again: files that are there already are reused."""
-
-    status = 410
-    code = "receipt_expired"
 
 
 class FileSuperseded(Problem):
@@ -53,4 +46,4 @@ def is_unchanged(chunk: Chunk) -> bool:
     head = storage.head(chunk.path)
     if head is None or head.etag == chunk.etag:
         return head is not None
-    return KnownFile.objects.filter(path=chunk.path, etag=head.etag, sha256=chunk.sha256).exists()
+    return File.objects.filter(path=chunk.path, etag=head.etag, sha256=chunk.sha256).exists()

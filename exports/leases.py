@@ -10,15 +10,15 @@ without a transaction around it, and costs one round trip.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 import orjson
 from django.conf import settings
-from django.db import connection
 
+from exports import sql
 from exports.errors import ExportError, LeaseLost
 from exports.planning import Dialect, Pair, Shape
 from exports.states import Source
@@ -36,6 +36,9 @@ class KnownFile:
     data_as_of: datetime
 
 
+FILE_FIELDS = tuple(field.name for field in fields(KnownFile))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The right to work on one chunk, and all that the work needs to know."""
@@ -44,6 +47,7 @@ class Claim:
     token: int
     attempts: int
     job_id: UUID
+    request_id: str
     dataset: str
     schema_version: int
     function: tuple[str, str]
@@ -58,23 +62,18 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The file that a chunk ends with."""
+class Result(KnownFile):
+    """The file that a chunk ends with, and where its bytes came from."""
 
     source: Source
-    etag: str
-    sha256: str
-    rows: int
-    bytes: int
-    header_bytes: int
-    data_as_of: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The job's counters right after an outcome was written."""
+    """The job right after an outcome was written."""
 
     job_id: UUID
+    status: str
     total: int
     done: int
     failed: int
@@ -154,10 +153,12 @@ WITH slot AS MATERIALIZED (
 
 # What a claimed chunk needs to know, joined in the same round trip.
 DESCRIBE = """
-SELECT t.id, t.token, t.attempts, t.job_id, t.dataset_id, t.key, t.effective_date, t.path, t.started_at,
-       d.name, d.function, d.statement_timeout, j.schema_version, j.format, j.compression, j.dialect,
-       j.reuse = 'if-present', j.reuse = 'if-present' AND f.schema_version = j.schema_version
-           AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second'),
+SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
+       d.name AS dataset, d.function, d.statement_timeout,
+       j.request_id, j.schema_version, j.format, j.compression, j.dialect, j.reuse = 'if-present' AS may_adopt,
+       j.reuse = 'if-present' AND f.schema_version = j.schema_version
+           AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
+           AS may_reuse,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
 FROM take_chunk t
 JOIN exports_jobs j ON j.job_id = t.job_id
@@ -171,7 +172,7 @@ def claim(*, backend: str) -> Claim | None:
 
     `backend` is the application_name of the source connection that the call will run on.
     """
-    row = _one(
+    row = sql.one(
         CLAIM + DESCRIBE,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
@@ -204,56 +205,31 @@ WITH head AS MATERIALIZED (
 
 def claim_reusable(*, batch: int) -> list[Claim]:
     """Take up to `batch` chunks of one job for which a file may be there already. No slot, no attempt."""
-    rows = _all(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
+    rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
     return [_as_claim(row) for row in rows]
 
 
-def _as_claim(row: tuple[Any, ...]) -> Claim:
-    (
-        chunk_id,
-        token,
-        attempts,
-        job_id,
-        _,
-        key,
-        effective_date,
-        path,
-        claimed_at,
-        dataset,
-        function,
-        timeout,
-        schema_version,
-        format_,
-        compression,
-        dialect,
-        may_adopt,
-        may_reuse,
-        etag,
-        *file,
-    ) = row
-    schema, _, name = function.partition(".")
-    known = None
-    if etag is not None:
-        sha256, rows, size, header_bytes, data_as_of = file
-        known = KnownFile(
-            etag=etag, sha256=sha256, rows=rows, bytes=size, header_bytes=header_bytes, data_as_of=data_as_of
-        )
+def _as_claim(row: sql.Row) -> Claim:
+    schema, _, name = row["function"].partition(".")
     return Claim(
-        chunk_id=chunk_id,
-        token=token,
-        attempts=attempts,
-        job_id=job_id,
-        dataset=dataset,
-        schema_version=schema_version,
+        chunk_id=row["id"],
+        token=row["token"],
+        attempts=row["attempts"],
+        job_id=row["job_id"],
+        request_id=row["request_id"],
+        dataset=row["dataset"],
+        schema_version=row["schema_version"],
         function=(schema, name),
-        statement_timeout=timeout,
-        pair=Pair(key, effective_date),
-        path=path,
-        claimed_at=claimed_at,
-        known_file=known,
-        may_adopt=may_adopt,
-        may_reuse=bool(may_reuse),
-        shape=Shape(format=format_, compression=compression, dialect=Dialect(**orjson.loads(dialect))),
+        statement_timeout=row["statement_timeout"],
+        pair=Pair(row["key"], row["effective_date"]),
+        path=row["path"],
+        shape=Shape(
+            format=row["format"], compression=row["compression"], dialect=Dialect(**orjson.loads(row["dialect"]))
+        ),
+        claimed_at=row["started_at"],
+        known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,
+        may_adopt=row["may_adopt"],
+        may_reuse=bool(row["may_reuse"]),
     )
 
 
@@ -276,7 +252,7 @@ def renew(claim: Claim) -> None:
 
     Raises LeaseLost when the chunk is no longer ours: taken over, or cancelled.
     """
-    if not _one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
+    if not sql.one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
         raise LeaseLost
 
 
@@ -317,10 +293,10 @@ SETTLE = """
             WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
                 THEN clock_timestamp() END
     FROM delta d WHERE j.job_id = d.job_id
-    RETURNING j.job_id, j.total, j.done, j.failed, j.cancelled
+    RETURNING j.job_id, j.status, j.total, j.done, j.failed, j.cancelled
 )
 """
-PROGRESS = "SELECT job_id, total, done, failed, cancelled FROM settled"
+PROGRESS = "SELECT job_id, status, total, done, failed, cancelled FROM settled"
 
 FINISH = """
 WITH ended AS (
@@ -356,7 +332,7 @@ def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
     """
     claims = [claim for claim, _ in results]
     files = [result for _, result in results]
-    row = _one(
+    row = sql.one(
         FINISH + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
@@ -368,7 +344,7 @@ def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
         header_bytes=[f.header_bytes for f in files],
         data_as_of=[f.data_as_of for f in files],
     )
-    return _as_progress(row) if row else None
+    return Progress(**row) if row else None
 
 
 FAIL = """
@@ -396,7 +372,7 @@ def fail(claim: Claim, error: ExportError) -> Failure:
     """Write down that an attempt failed: RETRYING with a time for the next one, or FAILED for good."""
     again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
     delay = backoff(claim.attempts) if again else None
-    row = _one(
+    row = sql.one(
         FAIL + SETTLE + PROGRESS,
         chunk=claim.chunk_id,
         token=claim.token,
@@ -406,7 +382,7 @@ def fail(claim: Claim, error: ExportError) -> Failure:
         detail=error.detail[:200],
         delay=delay or 0,
     )
-    return Failure(progress=_as_progress(row) if row else None, delay=delay)
+    return Failure(progress=Progress(**row) if row else None, delay=delay)
 
 
 def backoff(attempts: int) -> float:
@@ -429,7 +405,7 @@ WITH ended AS (
 
 def release(claims: list[Claim], *, attempt: int = 1) -> None:
     """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted."""
-    _all(
+    sql.rows(
         RELEASE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
@@ -448,26 +424,31 @@ WITH lost AS MATERIALIZED (
     UPDATE exports_chunk c
     SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
         token = NULL, lease_until = NULL, started_at = NULL,
-        error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END,
+        reusable = false,  -- a look that did not end in time is not tried again: the call decides
+        error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END, error_detail = '',
         finished_at = CASE WHEN c.attempts >= %(attempts)s THEN clock_timestamp() END
     FROM lost WHERE c.id = lost.id
     RETURNING c.*
 )
 """
-LOST = "SELECT id, job_id, path, status FROM ended"
+LOST = """
+SELECT e.id, e.job_id, e.path, e.status, s.status AS job_status
+FROM ended e JOIN settled s USING (job_id)
+"""
 
 
 class Lost(NamedTuple):
-    chunk_id: int
+    id: int
     job_id: UUID
     path: str
     status: str
+    job_status: str
 
 
 def reclaim(*, batch: int) -> list[Lost]:
     """Take up to `batch` chunks back whose lease ran out. Their slots stay taken until `free`."""
-    rows = _all(RECLAIM + SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts)
-    return [Lost(*row) for row in rows]
+    rows = sql.rows(RECLAIM + SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts)
+    return [Lost(**row) for row in rows]
 
 
 EXPIRED_SLOTS = """
@@ -479,7 +460,7 @@ WHERE s.lease_until < clock_timestamp()
 
 def expired_slots() -> list[tuple[int, str]]:
     """Return token and backend of the slots whose holder was lost: its lease is over and its chunk taken back."""
-    return [(token, backend) for token, backend in _all(EXPIRED_SLOTS)]
+    return [(row["token"], row["backend"]) for row in sql.rows(EXPIRED_SLOTS)]
 
 
 FREE = """
@@ -490,7 +471,7 @@ WHERE token = ANY(%(tokens)s) RETURNING id
 
 def free(tokens: list[int]) -> None:
     """Free slots by their tokens, once no call runs under them any more."""
-    _all(FREE, tokens=tokens)
+    sql.rows(FREE, tokens=tokens)
 
 
 class Waiting(NamedTuple):
@@ -507,34 +488,15 @@ SELECT (SELECT count(*) FROM (
                 UNION ALL
                 (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'retrying'
                      AND c.available_at <= clock_timestamp() LIMIT %(slots)s)
-            ) chunk LIMIT %(slots)s) ready),
+            ) chunk LIMIT %(slots)s) ready) AS ready,
        (SELECT count(*) FROM (
-            SELECT 1 FROM exports_chunk WHERE status = 'pending' AND reusable LIMIT 1000) reusable),
+            SELECT 1 FROM exports_chunk WHERE status = 'pending' AND reusable LIMIT 1000) reusable) AS reusable,
        (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL)
+           AS free_slots
 """
 
 
 def waiting() -> Waiting:
     """Return what could run now, counted no further than it matters."""
-    row = _one(WAITING, slots=settings.SLUICE.export_db_slots)
-    return Waiting(*row) if row else Waiting(0, 0, 0)
-
-
-# ---- Plumbing -------------------------------------------------------------------------------------------------------
-
-
-def _one(statement: str, **values: Any) -> tuple[Any, ...] | None:
-    rows = _all(statement, **values)
-    return rows[0] if rows else None
-
-
-def _all(statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows
-
-
-def _as_progress(row: tuple[Any, ...]) -> Progress:
-    job_id, total, done, failed, cancelled = row
-    return Progress(job_id=job_id, total=total, done=done, failed=failed, cancelled=cancelled)
+    row = sql.one(WAITING, slots=settings.SLUICE.export_db_slots)
+    return Waiting(**row) if row else Waiting(0, 0, 0)

@@ -10,10 +10,12 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core import signing
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models.functions import Now
 
 from config import storage
+from config.api.problems import Problem
+from exports import sql
 from exports.models import Download, Link, Receipt
 
 signer = signing.Signer(salt="exports.link", sep=".")
@@ -35,10 +37,20 @@ class Refused(Exception):
         self.outcome = outcome
 
 
+class ReceiptExpired(Problem):
+    """The receipt's time is over. Export again: files that are there already are reused."""
+
+    status = 410
+    code = "receipt_expired"
+
+
 def mint(receipt: Receipt) -> Link:
-    """Return a fresh link that lives as long as the receipt, and revoke the one before."""
+    """Return a fresh link that lives as long as the receipt, and revoke the one before. Raises ReceiptExpired."""
     with transaction.atomic():
-        locked = Receipt.objects.select_for_update().get(pk=receipt.pk)  # two mints at once: one after the other
+        # Two mints at once: one after the other. The database's clock, as it decides about redeeming too.
+        locked = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
+        if locked is None:
+            raise ReceiptExpired
         receipt.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
         return Link.objects.create(receipt=receipt, expires_at=locked.expires_at)
 
@@ -71,19 +83,16 @@ SELECT object_key, content_type, file_name FROM used
 def redeem(job_id: UUID, token: str, client: Client) -> str:
     """Use a link up and return a presigned URL of the object. Raises Refused, and nothing is used up."""
     link_id = read_token(token)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            REDEEM,
-            {"link": link_id, "job": job_id, "address": client.address, "user_agent": client.user_agent},
-        )
-        row = cursor.fetchone()
+    row = sql.one(REDEEM, link=link_id, job=job_id, address=client.address, user_agent=client.user_agent)
     if row is None:
         outcome = why_not(job_id, link_id) or Download.Outcome.USED
         write_down(job_id, link_id, outcome, client)
         raise Refused(outcome)
-    object_key, content_type, file_name = row
     return storage.presign_download(
-        object_key, seconds=settings.SLUICE.export_presign_seconds, content_type=content_type, file_name=file_name
+        row["object_key"],
+        seconds=settings.SLUICE.export_presign_seconds,
+        content_type=row["content_type"],
+        file_name=row["file_name"],
     )
 
 

@@ -1,7 +1,7 @@
 """From a request to an ordered plan of chunks and their object keys. Pure: no database, no clock."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
@@ -78,7 +78,7 @@ def expand(keys: Iterable[str], first: date, last: date) -> Iterator[Pair]:
     return (Pair(key, day) for key in keys for day in days(first, last))
 
 
-def count(keys: list[str], first: date, last: date) -> int:
+def count(keys: Collection[str], first: date, last: date) -> int:
     """Return how many pairs filters stand for, without making them."""
     return len(keys) * max(0, (last - first).days + 1)
 
@@ -88,3 +88,11 @@ def fold(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
     listed = list(pairs)
     unique = list(dict.fromkeys(listed))
     return unique, len(listed) - len(unique)
+
+
+def from_filters(keys: list[str], first: date, last: date) -> tuple[list[Pair], int]:
+    """Return the pairs that filters stand for, and how many a repeated key would have added. The latter are counted,
+    never made: a short request can name billions of them."""
+    unique = list(dict.fromkeys(keys))
+    pairs = list(expand(unique, first, last))
+    return pairs, count(keys, first, last) - len(pairs)

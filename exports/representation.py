@@ -1,4 +1,4 @@
-"""How jobs and chunks look to clients: one representation for every answer, list, event and webhook."""
+"""How jobs and chunks look to clients: one representation for every answer and list."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.request import Request
 
 from exports import links
-from exports.errors import EXPLANATIONS
+from exports.errors import explain
 from exports.models import Chunk, Job, Link, Receipt
 from exports.models.job import JobQuerySet
 from exports.states import JobStatus
@@ -20,6 +20,7 @@ def with_all(jobs: JobQuerySet) -> JobQuerySet:
     newest_first = Link.objects.order_by("-created_at")
     return (
         jobs.with_running()
+        .with_queue_position()
         .select_related("dataset", "receipt")
         .prefetch_related(Prefetch("receipt__links", queryset=newest_first))
     )
@@ -53,7 +54,7 @@ def job(job: Job, request: Request, *, now: datetime | None = None) -> dict[str,
         "startedAt": job.started_at,
         "finishedAt": job.finished_at,
         "purgeAt": purge_at(job),
-        "queuePosition": queue_position(job),
+        "queuePosition": job.queue_position,
         "progress": progress(job, now),
         "error": error(job.error_code, job.error_detail) if job.status == JobStatus.FAILED else None,
         "receipt": receipt(job.receipt, request, now) if job.status == JobStatus.SUCCESS else None,
@@ -62,13 +63,6 @@ def job(job: Job, request: Request, *, now: datetime | None = None) -> dict[str,
 
 def purge_at(job: Job) -> datetime | None:
     return job.finished_at + timedelta(days=settings.SLUICE.export_job_retention_days) if job.finished_at else None
-
-
-def queue_position(job: Job) -> int:
-    """How many jobs were accepted before this one and have not begun either; 0 once it runs."""
-    if job.status != JobStatus.PENDING:
-        return 0
-    return Job.objects.filter(status=JobStatus.PENDING, created_at__lt=job.created_at).count()
 
 
 def progress(job: Job, now: datetime) -> dict[str, Any]:
@@ -99,15 +93,7 @@ def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
 
 
 def error(code: str, detail: str) -> dict[str, Any] | None:
-    if not code:
-        return None
-    title, explanation = EXPLANATIONS.get(code, (code, ""))
-    return {
-        "code": code,
-        "title": title,
-        "detail": f"{explanation} ({detail})" if detail else explanation,
-        "retryable": True,  # by a person, always: attempts start again
-    }
+    return explain(code, detail) if code else None
 
 
 def receipt(receipt: Receipt, request: Request, now: datetime) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import date
+from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +10,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
+from config.api.problems import MAX_ERRORS
 from config.api.serializers import StrictSerializer
 from exports import planning
 from exports.models import Dataset
@@ -22,7 +24,7 @@ NOT_A_DAY = "Must be a date written YYYY-MM-DD."
 DELIMITERS = [",", ";", "\t", "|"]
 # Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
 NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
-MAX_KEY_LENGTH = 255
+MAX_KEY_BYTES = 200  # object stores take 255 for a segment, and the date and extension want theirs
 
 
 class StrictBoolean(serializers.BooleanField):
@@ -63,12 +65,16 @@ def wrong_with_key(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | N
     """Return what is wrong with a key, or None. Without a dataset there is no pattern: what holds for all counts."""
     if not isinstance(key, str):
         return ErrorDetail("Must be a string.", code="invalid")
-    if NEVER_IN_KEYS.search(key) or len(key) > MAX_KEY_LENGTH or (pattern and not pattern.fullmatch(key)):
+    if (
+        NEVER_IN_KEYS.search(key)
+        or len(key.encode(errors="replace")) > MAX_KEY_BYTES
+        or (pattern and not pattern.fullmatch(key))
+    ):
         return ErrorDetail("Not a key of this dataset: it does not match the dataset's key pattern.", code="invalid")
     return None
 
 
-KEY = {"type": "string", "maxLength": MAX_KEY_LENGTH, "description": "Fits the dataset's `keyPattern`."}
+KEY = {"type": "string", "maxLength": MAX_KEY_BYTES, "description": "Fits the dataset's `keyPattern`."}
 ITEM = {
     "type": "object",
     "required": ["key", "effectiveDate"],
@@ -87,7 +93,9 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
         if not data:
             raise ValidationError("Must not be empty.", code="empty")
         pattern = self.context.get("key_pattern")
-        errors: Any = {index: wrong for index, item in enumerate(data) if (wrong := wrong_with_item(item, pattern))}
+        refuse_endless(data)
+        found = ((index, wrong) for index, item in enumerate(data) if (wrong := wrong_with_item(item, pattern)))
+        errors: Any = dict(islice(found, MAX_ERRORS))
         if errors:
             raise ValidationError(errors)
         return [Pair(item["key"], date.fromisoformat(item["effectiveDate"])) for item in data]
@@ -96,12 +104,19 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
         return [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in value]
 
 
+def refuse_endless(listed: list[Any]) -> None:
+    """Repetitions are folded, but not any number of them: what is looked at and kept must not exceed the request."""
+    limit = settings.SLUICE.export_max_chunks_per_job
+    if len(listed) > 10 * limit:
+        raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+
+
 def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
     if not isinstance(item, dict):
         return [ErrorDetail("Must be an object with key and effectiveDate.", code="invalid")]
     errors: dict[str, list[ErrorDetail]] = {
         name: [ErrorDetail("There is no such field.", code="unknown_field")]
-        for name in item.keys() - {"key", "effectiveDate"}
+        for name in islice(item.keys() - {"key", "effectiveDate"}, MAX_ERRORS)
     }
     for name in ("key", "effectiveDate"):
         if name not in item:
@@ -121,7 +136,9 @@ class KeysField(serializers.Field[list[str], Any, Any, Any]):
         if not isinstance(data, list) or not data:
             raise ValidationError("Must be a list of keys that is not empty.")
         pattern = self.context.get("key_pattern")
-        if errors := {str(n): [wrong] for n, key in enumerate(data) if (wrong := wrong_with_key(key, pattern))}:
+        refuse_endless(data)
+        found = ((str(n), [wrong]) for n, key in enumerate(data) if (wrong := wrong_with_key(key, pattern)))
+        if errors := dict(islice(found, MAX_ERRORS)):
             raise ValidationError(errors)
         return list(data)
 
@@ -192,7 +209,7 @@ class ExportRequestSerializer(StrictSerializer):
 
     def validate_filters(self, filters: dict[str, Any]) -> dict[str, Any]:
         limit = settings.SLUICE.export_max_chunks_per_job
-        if planning.count(sorted(set(filters["keys"])), filters["dateFrom"], filters["dateTo"]) > limit:
+        if planning.count(**span_of({**filters, "keys": set(filters["keys"])})) > limit:
             raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
         return filters
 
@@ -206,8 +223,7 @@ class ExportRequestSerializer(StrictSerializer):
     def as_request(self) -> ExportRequest:
         attrs = self.validated_data
         filters = attrs.get("filters")
-        listed = planning.expand(filters["keys"], filters["dateFrom"], filters["dateTo"]) if filters else attrs["items"]
-        pairs, duplicates = planning.fold(listed)
+        pairs, duplicates = planning.from_filters(**span_of(filters)) if filters else planning.fold(attrs["items"])
         delivery = attrs["delivery"]
         if delivery == "auto":
             delivery = Delivery.SINGLE if len(pairs) == 1 else Delivery.ZIP
@@ -221,6 +237,10 @@ class ExportRequestSerializer(StrictSerializer):
             allow_degraded=attrs["allowDegraded"],
             filters=FiltersSerializer(filters).data if filters else None,
         )
+
+
+def span_of(filters: dict[str, Any]) -> dict[str, Any]:
+    return {"keys": filters["keys"], "first": filters["dateFrom"], "last": filters["dateTo"]}
 
 
 def dialect_of(attrs: dict[str, Any]) -> Dialect:

@@ -15,7 +15,15 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 from psycopg.pq import ExecStatus
 
-from exports.errors import ExportError, SourceError, SourceRefused, SourceTimeout, SourceUnavailable
+from exports.errors import (
+    PERMANENT,
+    ExportError,
+    LeaseLost,
+    SourceError,
+    SourceRefused,
+    SourceTimeout,
+    SourceUnavailable,
+)
 
 # Rows are handed on in blocks of about this many bytes: large enough that the cost a block is nothing,
 # small enough to stay in the processor's cache on the way to the hash and the upload.
@@ -50,6 +58,7 @@ class Session:
         self.backend = f"sluice-export-{uuid.uuid4().hex[:16]}"
         self._connection: psycopg.Connection | None = None
         self._timeout = 0
+        self.cancelled = False
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +74,12 @@ class Session:
             self._connection = None
 
     def cancel(self) -> None:
-        """Ask the server to end the call that runs now. Safe from another thread."""
+        """Ask the server to end the call that runs now, and let none begin while `cancelled` stands.
+
+        Safe from another thread. Without the flag a worker that stood still before its call would make it after all,
+        beside the one of the worker that has its chunk by now.
+        """
+        self.cancelled = True
         if (connection := self._connection) is not None:
             connection.cancel_safe(timeout=2)
 
@@ -90,6 +104,7 @@ class Session:
         return Stream(connection, statement)
 
     def _open(self) -> psycopg.Connection:
+        self._expect_wanted()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._timeout = 0
             self._connection = psycopg.connect(
@@ -102,7 +117,12 @@ class Session:
                 keepalives_idle=30,
                 cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
             )
+        self._expect_wanted()  # connecting may have taken long
         return self._connection
+
+    def _expect_wanted(self) -> None:
+        if self.cancelled:
+            raise LeaseLost
 
 
 class Column(NamedTuple):
@@ -174,20 +194,23 @@ class Stream:
         self.rows = results[0].command_tuples or 0
 
 
-def end_calls(backends: list[str]) -> None:
+END_CALLS = """
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = ANY(%s)
+"""
+STILL_THERE = "SELECT application_name FROM pg_stat_activity WHERE application_name = ANY(%s)"
+
+
+def end_calls(backends: list[str]) -> set[str]:
     """End the connections of these names, and with them the calls that a lost worker may have left running.
 
-    Raises SourceUnavailable when the source cannot be asked: then nobody knows, and the slots stay taken.
+    Returns those that are still there after some seconds. Raises an ExportError when the source cannot be asked, or
+    does not let us end them: then nobody knows, and the slots stay taken.
     """
     with translated(), psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = ANY(%s)", [backends]
-        )
+        connection.execute(END_CALLS, [backends])
+        return {name for (name,) in connection.execute(STILL_THERE, [backends])}
 
 
-# SQLSTATE classes that another attempt cannot heal: syntax error or missing object or privilege, invalid schema,
-# invalid authorisation, feature not supported.
-PERMANENT = ("42", "3F", "28", "0A")
 # Connection exceptions, too many connections, and a server that shuts down or starts up.
 UNREACHABLE = ("08", "53300", "57P")
 

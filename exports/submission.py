@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.db import connection, transaction
 
-from exports import dispatch, planning
+from exports import dispatch, planning, sql
 from exports.models import Dataset, Job
 from exports.planning import Pair, Shape
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class ExportRequest:
     filters: dict[str, Any] | None = None
 
 
-def submit(request: ExportRequest, *, user_id: int) -> Job:
+def submit(request: ExportRequest, *, user_id: int, request_id: str = "") -> Job:
     """Write the job and its chunks, and wake workers once they are committed.
 
     Statements do not grow with the number of chunks. When the broker does not answer the job is safe all the same:
@@ -33,17 +36,19 @@ def submit(request: ExportRequest, *, user_id: int) -> Job:
     """
     paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
     with transaction.atomic():
-        job = _create_job(request, user_id)
+        job = _create_job(request, user_id, request_id)
         reusable = _paths_with_a_file(job, paths) if job.reuse == "if-present" else set()
         _copy_chunks(job, request.pairs, paths, reusable)
+    log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
     transaction.on_commit(lambda: _wake(total=job.total, reusable=len(reusable)))
     return job
 
 
-def _create_job(request: ExportRequest, user_id: int) -> Job:
+def _create_job(request: ExportRequest, user_id: int, request_id: str) -> Job:
     dialect = request.shape.dialect
     return Job.objects.create(
         user_id=user_id,
+        request_id=request_id,
         dataset=request.dataset,
         schema_version=request.dataset.schema_version,
         format=request.shape.format,
@@ -68,9 +73,8 @@ WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
 
 
 def _paths_with_a_file(job: Job, paths: list[str]) -> set[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(PATHS_WITH_A_FILE, {"dataset": job.dataset_id, "paths": paths, "version": job.schema_version})
-        return {path for (path,) in cursor.fetchall()}
+    found = sql.rows(PATHS_WITH_A_FILE, dataset=job.dataset_id, paths=paths, version=job.schema_version)
+    return {row["path"] for row in found}
 
 
 # Where a new job starts in the queue: beside the chunk that is next now, as in start-time fair queueing. Its n-th
@@ -86,9 +90,8 @@ SELECT coalesce(min(head.rank), 0) FROM exports_dataset d CROSS JOIN LATERAL (
 
 def _copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str]) -> None:
     """Write the chunk rows by COPY: 10,000 take a tenth of a second, and one statement."""
+    first_rank = sql.scalar(NEXT_RANK)
     with connection.cursor() as cursor:
-        cursor.execute(NEXT_RANK)
-        first_rank = cursor.fetchone()[0]
         columns = (
             "job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source, sha256,"
             " etag, header_bytes, error_code, error_detail"

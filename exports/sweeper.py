@@ -1,19 +1,19 @@
 """The janitors. Each has one verb, mends one thing, and may run any number of times, also beside itself."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import connection
+from django.db import transaction
 from django.db.models.functions import Now
 
 from config import storage
-from exports import completion, dispatch, leases, source
-from exports.errors import SourceUnavailable
+from exports import bundles, completion, dispatch, leases, source, sql
+from exports.errors import ExportError, WorkerLost
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
-from exports.states import ChunkStatus
+from exports.states import ChunkStatus, JobStatus
 
 log = structlog.get_logger(__name__)
 
@@ -25,12 +25,25 @@ GRACE = timedelta(hours=1)
 
 def reap() -> None:
     """Everything that a lost worker or a lost message can leave behind. Runs every EXPORT_REAPER_SECONDS."""
-    provide_slots()
-    reclaim_chunks()
-    free_slots()
-    hint_waiting()
-    hint_completions()
-    delete_expired()
+    run_each(
+        provide_slots,
+        reclaim_chunks,
+        free_slots,
+        hint_waiting,
+        completion.give_up,
+        hint_completions,
+        delete_expired,
+        abort_lost_uploads,
+    )
+
+
+def run_each(*verbs: Callable[[], object]) -> None:
+    """Run the janitors one after the other. What one cannot do now must not keep the others from their work."""
+    for verb in verbs:
+        try:
+            verb()
+        except Exception:
+            log.exception("janitor_failed", janitor=verb.__name__)
 
 
 def provide_slots() -> None:
@@ -44,39 +57,30 @@ def reclaim_chunks() -> None:
     """Take chunks back whose lease ran out: into the queue, or FAILED when their attempts are used up."""
     while lost := leases.reclaim(batch=BATCH):
         for chunk in lost:
-            log.warning("lease_expired", chunk_id=chunk.chunk_id, job_id=str(chunk.job_id))
-        abort_uploads_of(lost)
-
-
-def abort_uploads_of(lost: list[leases.Lost]) -> None:
-    """Abort what the lost workers were uploading, unless a live one uploads to the same path."""
-    busy = set(
-        Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=[chunk.path for chunk in lost]).values_list(
-            "path", flat=True
-        )
-    )
-    for path in {chunk.path for chunk in lost} - busy:
-        for upload in storage.list_uploads(path):
-            if upload.key == path:
-                storage.abort_upload(upload.key, upload.upload_id)
+            ids = {"job_id": str(chunk.job_id), "chunk_id": chunk.id}
+            log.warning("lease_expired", **ids)
+            if chunk.status == ChunkStatus.FAILED:
+                log.error("chunk_failed", **ids, code=WorkerLost.code)
+        for job_id in {chunk.job_id for chunk in lost if chunk.job_status == JobStatus.FAILED}:
+            log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
 
 
 def free_slots() -> None:
     """Free slots whose worker was lost, but first end the query that may still run under them.
 
     A worker that stands still keeps its query open; only when that is gone may another call begin. While the source
-    cannot be asked the slots stay taken.
+    cannot be asked, or does not let us end the query, the slots stay taken.
     """
-    expired = list(leases.expired_slots())
+    expired = leases.expired_slots()
     if not expired:
         return
     try:
-        source.end_calls([backend for _, backend in expired])
-    except SourceUnavailable:
-        log.warning("slots_not_freed", slots=len(expired))
+        still_there = source.end_calls([backend for _, backend in expired])
+    except ExportError as error:
+        log.warning("slots_not_freed", slots=len(expired), code=error.code, detail=error.detail)
         return
-    leases.free([token for token, _ in expired])
-    log.warning("slots_freed", slots=len(expired))
+    leases.free([token for token, backend in expired if backend not in still_there])
+    log.warning("slots_freed", slots=len(expired) - len(still_there), still_calling=len(still_there))
 
 
 # ---- Lost messages --------------------------------------------------------------------------------------------------
@@ -101,27 +105,30 @@ def hint_completions() -> None:
 
 def delete_expired() -> int:
     """Delete delivered objects whose receipt is over. The row says so only after the object is gone."""
-    receipts = list(Receipt.objects.due_for_deletion().order_by("expires_at")[:BATCH])
-    if receipts:
-        storage.delete_many([receipt.object_key for receipt in receipts])
-        Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
-        log.info("receipts_expired", receipts=len(receipts))
+    deleted = 0
+    while receipts := list(Receipt.objects.due_for_deletion().order_by("expires_at")[:BATCH]):
+        deleted += _delete(receipts)
+    return deleted
+
+
+def _delete(receipts: list[Receipt]) -> int:
+    storage.delete_many([receipt.object_key for receipt in receipts])
+    Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
+    log.info("receipts_expired", receipts=len(receipts))
     return len(receipts)
 
 
 def sweep() -> None:
     """Once an hour: what expired and is still there after all, orphans, and abandoned uploads."""
-    late = force_delete_expired()
-    orphans = delete_orphans()
-    uploads = abort_abandoned_uploads()
-    log.info("swept", ttl_violations=late + orphans, orphans=orphans, uploads=uploads)
+    run_each(force_delete_expired, delete_orphans, abort_abandoned_uploads)
 
 
 def force_delete_expired() -> int:
-    """Delete objects that outlived their receipt by a minute: each one is a TTL violation."""
-    late = list(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - timedelta(minutes=1)))
-    storage.delete_many([receipt.object_key for receipt in late])
-    Receipt.objects.filter(pk__in=[receipt.pk for receipt in late]).update(deleted_at=Now())
+    """Delete objects that outlived their receipt by more than a minute: each one is a TTL violation."""
+    late = list(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - timedelta(minutes=1))[:BATCH])
+    if late:
+        log.error("ttl_violation", receipts=len(late))
+        _delete(late)
     return len(late)
 
 
@@ -131,25 +138,47 @@ def delete_orphans() -> int:
     Younger ones are left alone: their receipt may be about to be written.
     """
     young = storage.now() - GRACE
-    found = [item.key for item in storage.list_objects(f"{completion.PREFIX}/") if item.last_modified < young]
+    found = [item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young]
     named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
     orphans = [key for key in found if key not in named]
     storage.delete_many(orphans)
+    log.info("orphans_deleted", objects=len(orphans))
     return len(orphans)
 
 
 def abort_abandoned_uploads() -> int:
     """Abort multipart uploads that are older than any chunk may run. The bucket's lifecycle rule is the backstop."""
-    old = storage.now() - GRACE
-    abandoned = [
-        upload
-        for prefix in [completion.PREFIX, *Dataset.objects.values_list("base_path", flat=True)]
-        for upload in storage.list_uploads(f"{prefix}/")
-        if upload.initiated < old
-    ]
-    for upload in abandoned:
+    return _abort_uploads(before=storage.now() - GRACE)
+
+
+def abort_lost_uploads() -> int:
+    """Abort what lost workers were uploading: uploads whose path no live chunk works on, older than two leases.
+
+    A worker that was lost has its lease behind it; one that is about to begin has its chunk running before its
+    upload. Runs with the reaper, last and apart, since it waits for the object store.
+    """
+    return _abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
+
+
+def _abort_uploads(*, before: datetime) -> int:
+    prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True))]
+    old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
+    # Asked for after the list: whoever began since has a younger upload.
+    busy = set(
+        Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=[upload.key for upload in old]).values_list(
+            "path", flat=True
+        )
+    )
+    live = {
+        str(job_id)
+        for job_id in Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
+    }
+    lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]
+    for upload in lost:
         storage.abort_upload(upload.key, upload.upload_id)
-    return len(abandoned)
+    if lost:
+        log.info("uploads_aborted", uploads=len(lost))
+    return len(lost)
 
 
 # ---- Old rows -------------------------------------------------------------------------------------------------------
@@ -158,17 +187,20 @@ def abort_abandoned_uploads() -> int:
 def purge() -> None:
     """Once a day: delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, and what hangs on them. Files stay: they are
     the reuse cache, not the job's."""
-    before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     purged = 0
-    while batch := list(
-        Job.objects.ended()
-        .filter(finished_at__lt=before)
-        .exclude(receipt__deleted_at=None, receipt__isnull=False)
-        .values_list("pk", flat=True)[:50]
-    ):
-        Job.objects.filter(pk__in=batch).delete()
-        purged += len(batch)
+    while batch := _purge_some():
+        purged += batch
     log.info("purged", jobs=purged)
+
+
+def _purge_some() -> int:
+    """Delete up to 50 jobs. Their rows are locked first: one that is retried at this moment has not ended any more."""
+    before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
+    over = Job.objects.ended().filter(finished_at__lt=before).exclude(receipt__deleted_at=None, receipt__isnull=False)
+    with transaction.atomic():
+        batch = list(over.select_for_update(of=("self",), skip_locked=True).values_list("pk", flat=True)[:50])
+        Job.objects.filter(pk__in=batch).delete()
+    return len(batch)
 
 
 # ---- Two beats ------------------------------------------------------------------------------------------------------
@@ -185,9 +217,7 @@ RETURNING name
 
 def once(name: str, *, every: float, run: Callable[[], Any]) -> bool:
     """Run periodic work unless it just ran. Returns whether it was run."""
-    with connection.cursor() as cursor:
-        cursor.execute(TICK, {"name": name, "every": every})
-        is_first = cursor.fetchone() is not None
+    is_first = sql.one(TICK, name=name, every=every) is not None
     if is_first:
         run()
     return is_first

@@ -14,10 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config import storage
 from config.api.addresses import client_address
 from config.api.paging import chosen
 from config.api.problems import CONTENT_TYPE, BadInput, Problem
 from config.api.problems import NotFound as NothingHere
+from config.api.requests import request_id
 from config.api.schema import problem, problems
 from exports import control, files, links, representation, schemas, submission
 from exports.models import Chunk, Dataset, Job
@@ -68,7 +70,8 @@ class Exports(generics.ListAPIView[Job]):
     )
     def post(self, request: Request) -> Response:
         """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
-        job = submission.submit(ExportRequestSerializer.read(request.data), user_id=user_id_of(request))
+        wanted = ExportRequestSerializer.read(request.data)
+        job = submission.submit(wanted, user_id=user_id_of(request), request_id=request_id(request._request))
         headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
         return Response(representation.accepted(job), status=202, headers=headers)
 
@@ -96,9 +99,13 @@ class Datasets(APIView):
         )
 
 
-def owned(request: Request, job_id: UUID) -> Job:
-    """Return the job if the user may see it. A stranger's looks like one that is not there."""
-    job = representation.with_all(Job.objects.owned_by(request.user)).filter(pk=job_id).first()
+def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
+    """Return the job if the user may see it. A stranger's looks like one that is not there.
+
+    Staff see every job, but what leads to its data, links and files, is the owner's alone.
+    """
+    jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_id_of(request))
+    job = representation.with_all(jobs).filter(pk=job_id).first()
     if job is None:
         raise NotFound("There is no such export.")
     return job
@@ -170,10 +177,10 @@ class FreshLink(APIView):
         operation_id="createLink",
         summary="Get a new one-time link",
         request=None,
-        responses={200: schemas.OneTimeLink, **problems(NothingHere, NotReady)},
+        responses={200: schemas.OneTimeLink, **problems(NothingHere, NotReady, links.ReceiptExpired)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id)
+        job = owned(request, job_id, by_staff=False)
         if job.status != JobStatus.SUCCESS:
             raise NotReady
         link = links.mint(job.receipt)
@@ -242,7 +249,7 @@ class Download(APIView):
             headers={
                 **NO_TRACE,
                 "Content-Length": str(receipt.size_bytes),
-                "Content-Disposition": f'attachment; filename="{receipt.file_name}"',
+                "Content-Disposition": storage.content_disposition(receipt.file_name),
             },
         )
 
@@ -268,9 +275,9 @@ class File(APIView):
         parameters=[schemas.location(302, "A presigned URL, good for a minute at most."), schemas.NO_STORE],
         responses={
             302: OpenApiResponse(description="To the file."),
-            **problems(NothingHere, files.ReceiptExpired, files.FileSuperseded),
+            **problems(NothingHere, links.ReceiptExpired, files.FileSuperseded),
         },
     )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
-        url = files.presign(owned(request, job_id), key=key, effective_date=effective_date)
+        url = files.presign(owned(request, job_id, by_staff=False), key=key, effective_date=effective_date)
         return HttpResponseRedirect(url, headers=NO_TRACE)

@@ -23,8 +23,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 class BoundedBody:
     """An ASGI application around another: answers 413 when a body declares, or turns out, to be too large.
 
-    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, for multipart MULTIPART_MAX_BYTES. Where the client declared no length
-    the inner application finds the one that was counted.
+    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE: nothing here takes files yet. Where the client declared no length the
+    inner application finds the one that was counted.
     """
 
     def __init__(self, application: Application) -> None:
@@ -32,8 +32,7 @@ class BoundedBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.application(scope, receive, send)
-            return
+            return  # no web sockets here, and no lifespan: Django would raise
         body = Body({**scope, "headers": [*scope["headers"]]}, receive)
         if not body.too_large:
             await self.application(body.scope, body.receive, send)
@@ -49,8 +48,7 @@ class Body:
         self.inner = receive
         self.size = 0
         headers = dict(scope["headers"])
-        is_multipart = headers.get(b"content-type", b"").lower().startswith(b"multipart/")
-        self.most: int = settings.MULTIPART_MAX_BYTES if is_multipart else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        self.most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         declared = headers.get(b"content-length")
         self.is_declared = declared is not None
         self.too_large = declared is not None and declared.isdigit() and int(declared) > self.most

@@ -1,10 +1,13 @@
 """The base of every serializer that reads input."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
+
+from config.api.problems import MAX_ERRORS
 
 MAX_NAME = 100
 
@@ -17,7 +20,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     """
 
     def to_internal_value(self, data: Any) -> Any:
-        refused = dict(self.refused(data)) if isinstance(data, Mapping) else {}
+        refused = dict(islice(self.refused(data), MAX_ERRORS)) if isinstance(data, Mapping) else {}
         try:
             value = super().to_internal_value(data)
         except ValidationError as error:

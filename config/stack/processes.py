@@ -52,7 +52,9 @@ class Web(Server):
 
 def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
     return python(
-        "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--no-proxy-headers",
+        "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--ws",
+        "none",
+        "--no-proxy-headers",
         "--no-access-log", "--host", LOOPBACK, "--port", str(port), root=root, environment=environment,
     )  # fmt: skip
 

@@ -3,7 +3,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Count, F, OuterRef, Q, Subquery, Value
+from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from exports.errors import EXPLANATIONS
@@ -54,6 +54,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
         return self.annotate(running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0)))
 
+    def with_queue_position(self) -> "JobQuerySet":
+        """Annotate `queue_position`: how many jobs were accepted earlier and have not begun either; 0 once begun."""
+        earlier = (
+            Job.objects.filter(status=JobStatus.PENDING, created_at__lt=OuterRef("created_at"))
+            .order_by()
+            .annotate(one=Value(1))
+            .values("one")
+        )
+        waiting = Coalesce(Subquery(earlier.annotate(n=Count("pk")).values("n")), Value(0))
+        return self.annotate(queue_position=Case(When(status=JobStatus.PENDING, then=waiting), default=Value(0)))
+
 
 class Job(models.Model):
     """One export submission. Its counters are written by the statements of `exports.leases` alone."""
@@ -70,6 +81,7 @@ class Job(models.Model):
     reuse = models.CharField(max_length=12, choices=Reuse, default=Reuse.IF_PRESENT)
     allow_degraded = models.BooleanField(default=True)
     filters = models.JSONField(null=True, blank=True, help_text="As asked for; null when items were listed")
+    request_id = models.CharField(max_length=64, db_default="", blank=True, help_text="Of the request that made it")
     ttl = models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")
 
     status = models.CharField(max_length=12, choices=JobStatus, default=JobStatus.PENDING)
@@ -97,6 +109,7 @@ class Job(models.Model):
     objects = JobQuerySet.as_manager()
 
     running: int  # annotated by `with_running`
+    queue_position: int  # annotated by `with_queue_position`
 
     class Meta:
         db_table = "exports_jobs"

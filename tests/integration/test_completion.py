@@ -13,11 +13,12 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import completion, execution, links
+from exports import bundles, completion, control, execution, links
 from exports.errors import LeaseLost
 from exports.heartbeat import Heartbeat
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.planning import Dialect, Shape
+from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -100,7 +101,7 @@ def test_a_manifest_lists_the_files_alone(dataset: Dataset, alice: User) -> None
 
 
 def test_large_files_are_not_fetched_whole(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "SMALL_BYTES", 0)
+    monkeypatch.setattr(bundles, "SMALL_BYTES", 0)
     archive = zipfile.ZipFile(io.BytesIO(delivered(finish(make_job(dataset, alice, 3)))))
     assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
 
@@ -137,7 +138,7 @@ def test_a_completion_that_lost_its_lease_issues_nothing(dataset: Dataset, alice
 
     job.refresh_from_db()
     with Heartbeat(lambda: None, on_loss=lambda: None) as heartbeat:
-        delivery = completion.bundle(job, stale, heartbeat)
+        delivery = bundles.make(job, stale, heartbeat.check)
     with pytest.raises(LeaseLost):
         completion.issue(job, stale, delivery)
     assert Receipt.objects.get().object_key != delivery.stored.key
@@ -149,30 +150,92 @@ def test_a_job_with_a_failed_chunk_is_not_completed(dataset: Dataset, alice: Use
     assert not Receipt.objects.exists()
 
 
+def complete_now(job: Job) -> None:
+    """Complete as if the backoff of an earlier attempt were over."""
+    Job.objects.update(completion_lease_until=None)
+    completion.complete(job.pk)
+
+
 def test_a_file_that_another_job_replaced_is_taken_as_it_is_now(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     execution.drain()
     make_job(dataset, alice, 2, reuse="never")
     execution.drain()
     completion.complete(job.pk)  # finds the change
-    Job.objects.update(completion_lease_until=None)
-    completion.complete(job.pk)
+    complete_now(job)
 
     job.refresh_from_db()
     assert job.status == "success"
     assert set(job.chunks.values_list("etag", flat=True)) == set(File.objects.values_list("etag", flat=True))
 
 
-def test_a_file_that_is_gone_for_good_fails_the_job_with_its_code(dataset: Dataset, alice: User) -> None:
+@pytest.mark.parametrize("harm", ["deleted", "changed"])
+def test_a_file_that_is_gone_is_read_again(dataset: Dataset, alice: User, harm: str) -> None:
+    """An object that nobody vouches for, or none, must not fail the job."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    if harm == "deleted":
+        storage.delete(PATH)
+    else:
+        storage.put(PATH, b"somebody's", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert (job.status, job.done, job.rows) == ("running", 1, 3)
+
+    receipt = finish(job)
+    archive = zipfile.ZipFile(io.BytesIO(delivered(receipt)))
+    assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
+    job.refresh_from_db()
+    assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
+
+
+def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> None:
+    """A11."""
     job = make_job(dataset, alice, 1)
     execution.drain()
-    storage.delete(PATH)
+    stale = completion.claim(job.pk)
+    assert stale
+    complete_now(job)
+    make_job(dataset, alice, 1, reuse="never")
+    execution.drain()
+    before = (list(job.chunks.values()), Job.objects.values().get(pk=job.pk))
+    completion.mend(job, stale)
+
+    assert (list(job.chunks.values()), Job.objects.values().get(pk=job.pk)) == before
+
+
+def test_a_bundle_that_kills_its_workers_ends(dataset: Dataset, alice: User) -> None:
+    """A17: attempts count at the claim."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
     for _ in range(4):
-        Job.objects.update(completion_lease_until=None)
-        completion.complete(job.pk)
+        assert completion.claim(job.pk)
+        Job.objects.update(completion_lease_until="2000-01-01T00:00Z")
+    assert completion.claim(job.pk) is None
+    completion.give_up()
 
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+    control.retry(job)
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
+
+
+def test_a_worker_that_is_told_to_leave_hands_the_completion_on(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+
+    def leave(*_args: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(bundles, "make", leave)
+    with pytest.raises(SystemExit):
+        completion.complete(job.pk)
+    job.refresh_from_db()
+    assert (job.completion_attempts, job.completion_token, completion.due()) == (0, None, [job.pk])
 
 
 # ---- Links ----------------------------------------------------------------------------------------------------------
@@ -256,6 +319,8 @@ def test_a_link_ends_with_its_time(dataset: Dataset, alice: User, api: APIClient
         model.objects.update(expires_at="2000-01-01T00:00Z")
 
     assert APIClient().get(path).json()["code"] == "link_expired"
+    fresh = api.post(f"/exports/{job.pk}/link")
+    assert (fresh.status_code, fresh.json()["code"]) == (410, "receipt_expired")
     assert api.get(f"/exports/{job.pk}").json()["receipt"]["state"] == "expired"
 
 
@@ -280,7 +345,9 @@ def test_there_is_no_link_before_the_end(dataset: Dataset, alice: User, api: API
 # ---- Single files ---------------------------------------------------------------------------------------------------
 
 
-def test_a_manifests_files_can_be_fetched_by_the_owner(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_a_manifests_files_can_be_fetched_by_the_owner_alone(
+    dataset: Dataset, alice: User, bob: User, api: APIClient
+) -> None:
     """A21."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     url = json.loads(delivered(finish(job)))["files"][0]["url"]
@@ -290,6 +357,10 @@ def test_a_manifests_files_can_be_fetched_by_the_owner(dataset: Dataset, alice: 
     with urllib.request.urlopen(answer["Location"]) as reply:  # noqa: S310
         assert reply.read() == CONTENT
     assert APIClient().get(url).status_code == 401
+    bob.is_staff = True
+    bob.save()
+    assert client_of(bob).get(url).status_code == 404  # staff see jobs, not their data
+    assert client_of(bob).post(f"/exports/{job.pk}/link").status_code == 404
     assert api.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
 
     storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)

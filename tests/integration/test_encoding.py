@@ -173,6 +173,19 @@ def test_jsonl_is_one_object_a_row_and_loses_no_digit(hostile: psycopg.Connectio
     assert rows[3]['text, with "quotes"'] == "🛫 naïve 日本"
 
 
+def test_nested_json_keeps_to_its_line(source_db: psycopg.Connection) -> None:
+    source_db.execute(r"""
+        CREATE FUNCTION data.nested(key text, effective_date date) RETURNS TABLE (j json[], t timestamp[], n numeric[])
+        LANGUAGE sql AS $$
+            SELECT ARRAY[E'{\n"a": "x\\ny"}'::json], ARRAY['2024-02-29'::timestamp], ARRAY[1e30]::numeric[]
+        $$
+    """)
+    data, _ = encoded(Shape(format="jsonl"), ("data", "nested"))
+    assert [json.loads(line) for line in data.splitlines()] == [
+        {"j": [{"a": "x\ny"}], "t": ["2024-02-29T00:00:00+00:00"], "n": ["1" + "0" * 30]}
+    ]
+
+
 def test_json_carries_its_schema_version_and_columns(hostile: psycopg.Connection) -> None:
     data, _ = encoded(Shape(format="json"))
     document = json.loads(data)

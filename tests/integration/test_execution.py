@@ -7,9 +7,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import connection
+from pydantic import SecretStr
 
 from config import storage
 from exports import execution, leases, source
@@ -85,7 +86,7 @@ def test_files_are_encrypted_at_rest(dataset: Dataset, alice: User) -> None:
     """A15."""
     make_job(dataset, alice, 1)
     execution.drain()
-    reply = storage.client().head_object(Bucket=settings.SLUICE.s3_bucket, Key=PATH)
+    reply = storage.client().head_object(Bucket=django_settings.SLUICE.s3_bucket, Key=PATH)
     assert reply["ServerSideEncryption"] == "AES256"
 
 
@@ -122,7 +123,7 @@ def test_a_file_that_is_gone_or_changed_is_made_again(
     if harm == "deleted":
         storage.delete(PATH)
     else:
-        storage.client().put_object(Bucket=settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by somebody")
+        storage.client().put_object(Bucket=django_settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by somebody")
     make_job(dataset, alice, 1)
     execution.drain_reusable()
     execution.drain()
@@ -300,14 +301,41 @@ def test_a_failed_chunk_does_not_hold_up_the_others(
 def test_a_bug_is_written_down_as_a_failed_attempt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody thought of must not leave a chunk leased, or loop."""
+    """What nobody thought of must not leave a chunk leased, or loop, or be blamed on the source."""
     make_job(dataset, alice, 1)
     monkeypatch.setattr("exports.encoding.CONTENT_TYPES", {})
-    with pytest.raises(KeyError):
-        execution.drain()
+    execution.drain()
 
-    assert Chunk.objects.get().status == "retrying"
+    chunk = Chunk.objects.get()
+    assert (chunk.status, chunk.error_code, chunk.error_detail) == (
+        "retrying",
+        "EXPORT_WORKER_LOST",
+        "unexpected error",
+    )
     assert not Slot.objects.held().exists()
+
+
+def test_an_upload_that_fails_says_why(dataset: Dataset, alice: User, settings: Any) -> None:
+    """A17: one immediate retry, then EXPORT_UPLOAD_FAILED."""
+    wrong = SecretStr("wrong")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_secret_access_key": wrong})
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
+    assert "403" in job.error_detail
+
+
+def test_a_worker_that_stood_still_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
+    """A13: its lease is over, its slot is free, and nothing of it is in the source yet that could be ended."""
+    make_job(dataset, alice, 1)
+    with source.Session() as session:
+        claim = leases.claim(backend=session.backend)
+        assert claim
+        session.cancel()
+        with pytest.raises(LeaseLost):
+            execution.encoded(claim, session)
 
 
 def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(

@@ -157,6 +157,27 @@ def test_a_format_that_the_dataset_does_not_offer_is_refused(api: APIClient, dat
     assert ("/format", "invalid_choice") in pointers(post(api, items=[ITEM], format="json"))
 
 
+def test_repeated_keys_are_counted_and_never_multiplied(api: APIClient, dataset: Dataset) -> None:
+    """A short request can name millions of pairs that are all the same."""
+    span = {"dateFrom": "1999-01-01", "dateTo": "2023-12-31"}
+    response = post(api, filters={"keys": ["A"] * 50_000, **span})
+    assert response.status_code == 202
+    assert (response.json()["totalChunks"], response.json()["duplicates"]) == (9131, 49_999 * 9131)
+
+
+@pytest.mark.parametrize("body", [{"items": [{}] * 150_000}, {"filters": {**FILTERS, "keys": [1] * 150_000}}])
+def test_endless_lists_are_refused_without_a_list_of_errors(
+    api: APIClient, dataset: Dataset, body: dict[str, Any]
+) -> None:
+    response = post(api, **body)
+    assert response.status_code == 400
+    assert {code for _, code in pointers(response)} == {"too_many_chunks"}
+
+
+def test_a_list_of_errors_ends(api: APIClient, dataset: Dataset) -> None:
+    assert len(pointers(post(api, items=[{}] * 5000))) == 100
+
+
 def test_too_many_items_are_refused(api: APIClient, dataset: Dataset) -> None:
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_001)]
     assert ("/items", "too_many_chunks") in pointers(post(api, items=items))
@@ -212,6 +233,16 @@ def test_nothing_is_written_when_the_request_dies_midway(dataset: Dataset, alice
 
 
 # ---- Who sees what --------------------------------------------------------------------------------------------------
+
+
+def test_a_list_costs_the_same_however_many_jobs_wait(
+    api: APIClient, dataset: Dataset, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(12):
+        post(api, items=[ITEM])
+    with django_assert_max_num_queries(3):  # the token, the jobs, their links
+        results = api.get("/exports").json()["results"]
+    assert [job["queuePosition"] for job in results] == list(reversed(range(12)))
 
 
 def test_it_wants_a_token(dataset: Dataset) -> None:

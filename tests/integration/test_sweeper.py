@@ -5,8 +5,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 from pydantic import SecretStr
@@ -82,16 +82,32 @@ def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, ali
     assert Chunk.objects.get().status == "pending"
 
 
-def test_uploads_of_a_lost_worker_are_aborted(dataset: Dataset, alice: User) -> None:
+def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
+    dataset: Dataset, alice: User, settings: Any
+) -> None:
     """A26."""
     make_job(dataset, alice, 1)
-    leases.claim(backend="lost")
-    for key in (PATH, PATH + ".other"):
+    alive = leases.claim(backend="alive")
+    assert alive
+    for key in (alive.path, "things/2024/lost.csv"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
+    assert sweeper.abort_lost_uploads() == 0  # younger than a lease
+
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": -5})
+    assert sweeper.abort_lost_uploads() == 1
+    assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
+
+
+def test_one_janitor_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:
+    make_job(dataset, alice, 1)
+    leases.claim(backend="lost")
     expire_leases()
+    lose_messages()
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
     sweeper.reap()
 
-    assert [upload.key for upload in storage.list_uploads("things/")] == [PATH + ".other"]
+    assert not Slot.objects.held().exists()
+    assert queued("exports") == 1
 
 
 def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
@@ -167,7 +183,7 @@ def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkey
     assert delivered(live)
 
 
-def test_abandoned_uploads_are_aborted(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A26."""
     for key in ("things/2024/x.csv", "_receipts/y.zip"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
@@ -194,6 +210,15 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
     assert list(Job.objects.values_list("pk", flat=True)) == [young.pk]
     assert Chunk.objects.count() == 1
     assert File.objects.count() == 2
+
+
+def test_a_job_that_is_retried_at_this_moment_is_not_purged(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    Job.objects.update(status="failed", finished_at=Now() - timedelta(days=8))
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=job.pk)
+        in_threads(1, lambda _: sweeper.purge())
+    assert Job.objects.count() == 1
 
 
 def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:

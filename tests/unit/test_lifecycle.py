@@ -1,0 +1,114 @@
+"""`docs/lifecycle.md`, held against the states and the statements of the code."""
+
+import ast
+import re
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import NamedTuple
+
+import pytest
+from django.db.models import TextChoices
+
+import exports
+from exports.models import Chunk, Job
+from exports.states import JOB_ENDED, ChunkStatus, JobStatus
+
+PACKAGE = Path(exports.__file__).parent
+PAGE = (PACKAGE.parent / "docs" / "lifecycle.md").read_text()
+STATEMENTS = {
+    f"{module}.{name}": re.sub(r"--.*", "", value)
+    for module in (found.name for found in iter_modules(exports.__path__) if not found.ispkg)
+    for name, value in vars(import_module(f"exports.{module}")).items()
+    if name.isupper() and isinstance(value, str)
+}
+
+
+class Row(NamedTuple):
+    before: frozenset[str]
+    after: frozenset[str]
+    who: str
+    statement: str
+
+
+class Part:
+    """A section of the page, `## Chunk` or `## Job`, with the states and the model that it is about."""
+
+    def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job]) -> None:
+        self.title, self.states, self.model = title, states, model
+        self.table = model._meta.db_table
+        text = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+        self.drawn = set(re.findall(r"^ +(\S+) --> (\w+)", text, re.MULTILINE))
+        cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+        self.rows = [
+            Row(frozenset(before.split(", ")), frozenset(after.split(", ")), who, statement.strip("`"))
+            for before, after, who, statement in cells[2:]
+        ]
+
+    def writes(self, statement: str) -> set[str]:
+        """Return the states that a statement sets in rows of this table. A bound one must be compared beside it."""
+        clauses = re.findall(
+            rf"\bUPDATE {self.table}\b.*?\bSET\b(.*?)\b(?:FROM|WHERE|RETURNING)\b", STATEMENTS[statement], re.DOTALL
+        )
+        found: set[str] = set()
+        for clause in clauses:
+            for value in re.findall(r"(?:^|,)\s*status = (.*?)\s*(?=,\s*\w+ =|$)", clause, re.DOTALL):
+                bound = re.fullmatch(r"%\(\w+\)s", value)
+                text = clause if bound else value
+                states = re.findall(rf"{re.escape(value)} = '(\w+)'" if bound else r"(?:^|THEN |ELSE )'(\w+)'", text)
+                assert states, f"{statement} sets a status in a way that this test cannot read: {value}"
+                found.update(states)
+        return found
+
+
+PARTS = [Part("Chunk", ChunkStatus, Chunk), Part("Job", JobStatus, Job)]
+each_part = pytest.mark.parametrize("part", PARTS, ids=lambda part: part.title)
+
+
+@each_part
+def test_every_state_is_drawn_or_said_to_be_unused(part: Part) -> None:
+    unused = set(re.findall(r"`(\w+)` is a state that nothing moves to yet", PAGE))
+
+    assert {state for arrow in part.drawn for state in arrow} - {"[*]"} == set(part.states.values) - unused
+    assert not unused & {state for name in STATEMENTS for state in part.writes(name)}
+
+
+@each_part
+def test_the_table_has_the_arrows_of_the_drawing(part: Part) -> None:
+    told = {arrow for row in part.rows for arrow in product(row.before, row.after)}
+
+    assert told == {arrow for arrow in part.drawn if arrow[0] != "[*]"}
+    assert [after for before, after in part.drawn if before == "[*]"] == [part.model().status]
+
+
+@pytest.mark.parametrize(
+    ("part", "row"), [pytest.param(part, row, id=row.statement) for part in PARTS for row in part.rows]
+)
+def test_the_statement_leads_where_its_row_says(part: Part, row: Row) -> None:
+    # What a statement may also leave as it was is no arrow.
+    assert part.writes(row.statement) - row.before == row.after
+
+
+@each_part
+def test_no_other_statement_moves_anything(part: Part) -> None:
+    assert {name for name in STATEMENTS if part.writes(name)} == {row.statement for row in part.rows}
+
+
+def test_only_a_person_moves_a_job_that_has_ended() -> None:
+    _, jobs = PARTS
+
+    assert {row.who for row in jobs.rows if row.before & JOB_ENDED} == {"a person"}
+
+
+def moves(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+        return any(keyword.arg == "status" for keyword in node.keywords)
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return any(isinstance(target, ast.Attribute) and target.attr == "status" for target in targets)
+
+
+def test_no_python_sets_a_status() -> None:
+    trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+    assert [str(path) for path, tree in trees.items() if any(moves(node) for node in ast.walk(tree))] == []
