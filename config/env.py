@@ -5,22 +5,91 @@ missing or bad, so that an operator mends a deployment in one round. Values neve
 some of them are secrets.
 """
 
+import os
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from functools import cache
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
+import psycopg
 from django.core.exceptions import ImproperlyConfigured
-from pydantic import AnyHttpUrl, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from psycopg.conninfo import conninfo_to_dict
+from pydantic import (
+    AfterValidator,
+    AnyHttpUrl,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-Network = IPv4Network | IPv6Network
+MAX_PORT = 65535
+
+
+# ---- Values -----------------------------------------------------------------------------------------------------
+# Each reason goes on after the variable's name. Errors are raised `from None`: parsers quote what they were given.
+def network(value: object) -> IPv4Network | IPv6Network:
+    """Return a network of either kind; pydantic's own union would report each bad one twice."""
+    try:
+        return ip_network(str(value))
+    except ValueError:
+        raise ValueError("is not a network such as 10.0.0.0/8") from None
+
+
+def postgres_url(value: SecretStr) -> SecretStr:
+    """Accept what libpq does, a URL or `host=… dbname=…`, if it names a database."""
+    try:
+        parts = conninfo_to_dict(value.get_secret_value())
+    except (psycopg.Error, UnicodeError):
+        raise ValueError("is not a URL such as postgresql://user:password@host:5432/database") from None
+    if not parts.get("dbname"):
+        raise ValueError("names no database")
+    ports = str(parts.get("port") or "").split(",")  # one for each host
+    if not all(port == "" or (port.isdecimal() and 0 < int(port) <= MAX_PORT) for port in ports):
+        raise ValueError(f"has a port that is not a number from 1 to {MAX_PORT}")
+    return value
+
+
+def url_of(*schemes: str) -> AfterValidator:
+    """Return a check that a URL, or each of several with `;` as Celery takes them, names a host (`unix`: a path)."""
+
+    def check(value: SecretStr) -> SecretStr:
+        for url in value.get_secret_value().split(";"):
+            try:
+                parts = urlsplit(url)
+                host, _port = parts.hostname, parts.port
+            except ValueError:
+                raise ValueError("is not a URL with a host and a port") from None
+            if parts.scheme not in schemes:
+                raise ValueError(f"does not begin with {', '.join(schemes)} and ://")
+            if not (parts.path if parts.scheme == "unix" else host):
+                raise ValueError("names no host")
+        return value
+
+    return AfterValidator(check)
+
+
 # Lists are written with commas; without NoDecode pydantic-settings would want JSON.
 Names = Annotated[list[str], NoDecode]
-Networks = Annotated[list[Network], NoDecode]
+Networks = Annotated[list[Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]], NoDecode]
+Key = Annotated[SecretStr, Field(min_length=1)]
+PostgresURL = Annotated[SecretStr, AfterValidator(postgres_url)]
+RedisURL = Annotated[SecretStr, url_of("redis", "rediss", "unix")]
+BrokerURL = Annotated[SecretStr, url_of("redis", "rediss", "sentinel", "amqp", "amqps", "pyamqp")]
 
 
+# ---- Variables --------------------------------------------------------------------------------------------------
 class Environment(BaseSettings):
-    """Every variable that Sluice reads, under the names of the public contract, with its default."""
+    """Every variable that Sluice reads, under the names of the public contract, with its default.
+
+    What depends on two variables is checked at the later one: a validator of the model runs only when every field is
+    good, and would be reported in a second round. A variable that is bad itself is absent from `info.data`.
+    """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
@@ -28,7 +97,7 @@ class Environment(BaseSettings):
     secret_key: SecretStr = Field(min_length=32)
     secret_key_fallbacks: Annotated[list[SecretStr], NoDecode] = []
     debug: bool = False
-    allowed_hosts: Names = []
+    allowed_hosts: Names = Field([], validate_default=True)
     csrf_trusted_origins: Names = []
     trusted_proxy_cidrs: Networks = []
     metrics_allow_cidrs: Networks = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
@@ -36,19 +105,19 @@ class Environment(BaseSettings):
     log_format: Literal["json", "console"] = "json"
 
     # Servers
-    database_url: SecretStr
+    database_url: PostgresURL
     database_pool_size: int = Field(10, ge=1)
-    source_database_url: SecretStr | None = None
-    redis_url: SecretStr
-    celery_broker_url: SecretStr | None = None
+    source_database_url: PostgresURL | None = None
+    redis_url: RedisURL
+    celery_broker_url: BrokerURL | None = Field(None, validate_default=True)
     s3_endpoint_url: AnyHttpUrl | None = None
     s3_public_endpoint_url: AnyHttpUrl | None = None
     s3_region: str = "us-east-1"
     s3_bucket: str = Field(min_length=3, max_length=63)
-    s3_access_key_id: SecretStr
-    s3_secret_access_key: SecretStr
+    s3_access_key_id: Key
+    s3_secret_access_key: Key
     s3_download_access_key_id: SecretStr | None = None
-    s3_download_secret_access_key: SecretStr | None = None
+    s3_download_secret_access_key: SecretStr | None = Field(None, validate_default=True)
 
     # Exports
     export_link_ttl_seconds: int = Field(600, ge=1)
@@ -58,8 +127,8 @@ class Environment(BaseSettings):
     export_lease_seconds: int = Field(60, ge=3)
     export_reaper_seconds: int = Field(15, ge=1)
     export_max_attempts: int = Field(4, ge=1)
-    export_backoff_base_seconds: float = Field(2, gt=0)
-    export_backoff_max_seconds: float = Field(60, gt=0)
+    export_backoff_base_seconds: float = Field(2, gt=0, allow_inf_nan=False)
+    export_backoff_max_seconds: float = Field(60, gt=0, allow_inf_nan=False, validate_default=True)
     export_max_chunks_per_job: int = Field(10_000, ge=1)
 
     @field_validator(
@@ -71,14 +140,49 @@ class Environment(BaseSettings):
         mode="before",
     )
     @classmethod
-    def split_commas(cls, value: object, info: ValidationInfo) -> object:
+    def split_commas(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def download_keys_come_as_a_pair(self) -> "Environment":
-        if (self.s3_download_access_key_id is None) != (self.s3_download_secret_access_key is None):
-            raise ValueError("S3_DOWNLOAD_ACCESS_KEY_ID and S3_DOWNLOAD_SECRET_ACCESS_KEY go together")
-        return self
+    @field_validator(
+        "source_database_url",
+        "celery_broker_url",
+        "s3_download_access_key_id",
+        "s3_download_secret_access_key",
+        mode="before",
+    )
+    @classmethod
+    def empty_is_not_set(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def hosts_are_named(cls, hosts: list[str], info: ValidationInfo) -> list[str]:
+        if not hosts and info.data.get("debug") is False:
+            raise ValueError("is not set, which only DEBUG=true allows")
+        return hosts
+
+    @field_validator("celery_broker_url")
+    @classmethod
+    def celery_has_a_broker(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        redis_url = info.data.get("redis_url")
+        if url is None and redis_url and redis_url.get_secret_value().startswith("unix:"):
+            raise ValueError("is not set, and Celery does not take the unix:// of REDIS_URL")
+        return url
+
+    @field_validator("s3_download_secret_access_key")
+    @classmethod
+    def download_keys_come_as_a_pair(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        name = "s3_download_access_key_id"
+        if name in info.data and (info.data[name] is None) != (secret is None):
+            raise ValueError("goes together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither")
+        return secret
+
+    @field_validator("export_backoff_max_seconds")
+    @classmethod
+    def backoff_grows(cls, seconds: float, info: ValidationInfo) -> float:
+        if seconds < info.data.get("export_backoff_base_seconds", 0):
+            raise ValueError("is less than EXPORT_BACKOFF_BASE_SECONDS")
+        return seconds
 
     @property
     def source_url(self) -> str:
@@ -90,20 +194,40 @@ class Environment(BaseSettings):
         return (self.celery_broker_url or self.redis_url).get_secret_value()
 
 
-def explain(error: ValidationError) -> str:
-    """Return one line for each variable that is missing or bad, without the values."""
-    lines = []
+# ---- Problems ---------------------------------------------------------------------------------------------------
+def explain(error: ValidationError) -> Iterator[str]:
+    """Yield a sentence for each variable that is missing or bad, without the values."""
     for problem in error.errors(include_input=False, include_url=False):
-        name = ".".join(str(part) for part in problem["loc"]).upper() or "environment"
-        reason = "is not set" if problem["type"] == "missing" else problem["msg"]
-        lines.append(f"  {name}: {reason}")
-    return "\n".join(lines)
+        name, *place = problem["loc"]
+        item = f"'item {int(place[0]) + 1}' " if place else ""
+        yield f"{str(name).upper()}: {item}{reason(problem['type'], problem['msg'], problem.get('ctx', {}))}"
+
+
+def reason(kind: str, message: str, context: dict[str, Any]) -> str:
+    if kind == "missing" or (kind == "too_short" and context["actual_length"] == 0):
+        return "is not set"
+    if kind == "too_short":  # pydantic counts the characters of a secret as "items"
+        return f"is shorter than {context['min_length']} characters"
+    return message.removeprefix("Value error, ")
+
+
+def misspelt(names: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each variable that is nearly one of ours. S3_* and the like belong to other programs too."""
+    ours = [name.upper() for name in Environment.model_fields if name.startswith("export_")]
+    for name in sorted(names):
+        if name.upper().startswith("EXPORT_") and name.upper() not in ours:
+            for meant in get_close_matches(name.upper(), ours, n=1, cutoff=0.75):
+                yield f"{name}: is not a setting; did you mean {meant}?"
 
 
 @cache
 def read() -> Environment:
     values: dict[str, Any] = {}
+    problems = list(misspelt(os.environ))
     try:
-        return Environment(**values)
+        environment = Environment(**values)
     except ValidationError as error:
-        raise ImproperlyConfigured(f"These settings are missing or bad:\n{explain(error)}") from None
+        problems = [*explain(error), *problems]
+    if problems:
+        raise ImproperlyConfigured("\n  ".join(["These settings are missing or bad:", *problems]))
+    return environment

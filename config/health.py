@@ -5,6 +5,7 @@ a dead server than a probe does. Everything is bounded to about two seconds, and
 many ask, because nobody has to sign in here.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,22 @@ CONNECT_SECONDS = 2
 BOUND_SECONDS = 2.5
 FRESH_SECONDS = 1.0
 OK = "ok"
+
+LATE = f"no answer within {CONNECT_SECONDS} seconds"
+SILENT = "does not answer"
+UNKNOWN = "cannot be reached, or refuses us"
+# psycopg has no SQLSTATE for a login that failed, and botocore no class for a HEAD that did. These are libpq's and
+# Postgres' fixed phrases, and those of config.storage. A name with several addresses may bring several: the first here
+# counts. A Postgres that speaks another language than English gets the general answer.
+PHRASES = (
+    (r'password authentication failed|role ".*" does not exist', "refuses our user or password"),
+    (r"no pg_hba\.conf entry", "has no pg_hba.conf entry for us"),
+    (r'database ".*" does not exist', "has no such database"),
+    (r"was answered with 403", "refuses our keys"),
+    (r"was answered with 404", "has no such bucket"),
+    (r"timeout expired|TimeoutError", LATE),
+    (r"Connection refused|EndpointConnectionError", SILENT),
+)
 
 Check = Callable[[], None]
 
@@ -82,11 +99,19 @@ def outcome(name: str, check: Check) -> str:
 
 
 def reason(error: Exception) -> str:
+    if isinstance(error, kombu.exceptions.OperationalError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     if isinstance(error, psycopg.errors.ConnectionTimeout | redis.TimeoutError | TimeoutError):
-        return f"no answer within {CONNECT_SECONDS} seconds"
+        return LATE
     if logs.sqlstate(error):
         return f"refused with SQLSTATE {logs.sqlstate(error)}"
-    return "cannot be reached, or refuses us"
+    if isinstance(error, redis.AuthenticationError):
+        return "refuses our user or password"
+    if isinstance(error, redis.ConnectionError | ConnectionError):
+        return SILENT
+    if isinstance(error, psycopg.OperationalError | storage.StorageError):
+        return next((ours for theirs, ours in PHRASES if re.search(theirs, str(error))), UNKNOWN)
+    return UNKNOWN
 
 
 def check_database() -> None:
@@ -107,7 +132,7 @@ def query(url: str) -> None:
 
 def check_broker() -> None:
     url: str = settings.SLUICE.broker_url
-    if urlsplit(url).scheme in ("redis", "rediss"):
+    if urlsplit(url).scheme in ("redis", "rediss") and ";" not in url:  # several, as Celery takes them
         ping(url)
     else:
         with kombu.Connection(url, connect_timeout=CONNECT_SECONDS) as connection:

@@ -101,6 +101,9 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             "celery": {"handlers": [], "level": "INFO", "propagate": True},
             # It logs results and messages of exceptions; `task_succeeded` and `task_failed` do without.
             "celery.app.trace": silent(),
+            # A line for each hint, and two for each drain that found nothing, would hide what chunks and jobs say.
+            "django_structlog.celery": {"handlers": [], "level": "WARNING", "propagate": True},
+            "celery.beat": {"handlers": [], "level": "WARNING", "propagate": True},
             "celery.worker.strategy": {"handlers": [], "level": "WARNING", "propagate": True},  # "received", each time
         },
     }

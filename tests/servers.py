@@ -43,6 +43,7 @@ def pytest_unconfigure() -> None:
 
 NOWHERE = {
     "SECRET_KEY": "tests-only-0123456789-0123456789-0123456789",
+    "ALLOWED_HOSTS": "nowhere",
     "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nothing",
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "S3_BUCKET": "nothing",

@@ -24,6 +24,7 @@ def main() -> int:
         os.environ.update(running.environment())
         os.environ.update(
             SECRET_KEY="benchmarks-only-0123456789-0123456789-0123456789",
+            ALLOWED_HOSTS="none",
             LOG_LEVEL="WARNING",
             DJANGO_SETTINGS_MODULE="config.settings",
         )

@@ -1,6 +1,7 @@
 """Real workers, killed, stopped and told to leave in the middle of their work. A10 to A13, A15, A28."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -187,10 +188,15 @@ def test_logs_hold_no_rows_tokens_or_paths(
     """A28."""
     workers.start()
     item = {"key": "SECRETKEY", "effectiveDate": "2024-01-01"}
-    path = api.post("/exports", {"dataset": "things", "items": [item]})["Location"]
+    response = api.post("/exports", {"dataset": "things", "items": [item]})
+    path = response["Location"]
     wait_until(lambda: api.get(path).json()["status"] == "success")
 
     logs = workers.logs()
+    done = next(json.loads(line) for line in logs.splitlines() if '"action": "chunk_done"' in line)
+    assert done["request_id"] == response["X-Request-ID"]
+    assert done["job_id"] == path.rpartition("/")[2]
+    assert done["chunk_id"]
     assert path.rpartition("/")[2] in logs  # the job's id
     for secret in ("SECRETKEY", "things/2024", "_receipts/", "token="):
         assert secret not in logs, secret

@@ -42,7 +42,8 @@ OWN = [name for name, service in SERVICES.items() if service["image"] == "sluice
 WORKERS = [name for name in OWN if " worker " in SERVICES[name]["command"]]
 NAMES = {name.upper() for name in Environment.model_fields}
 PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD"}  # of servers that read no URL
-LIBRARIES = {"REMAP_SIGTERM"}  # read by Celery
+LIBRARIES = {"REMAP_SIGTERM", "TMPDIR"}  # read by Celery, and by Python's tempfile
+VOLUMES = {"beat": ["beat"], "worker-exports": ["uploads"], "worker-bundles": ["uploads"]}
 
 
 def words(name: str) -> list[str]:
@@ -262,8 +263,16 @@ def test_own_containers_can_change_nothing_but_what_they_must(name: str) -> None
 
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
-    assert [volume.split(":")[0] for volume in service.get("volumes", [])] == (["beat"] if name == "beat" else [])
+    assert [volume.split(":")[0] for volume in service.get("volumes", [])] == VOLUMES.get(name, [])
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)[-1] == "10001:10001"
+
+
+@pytest.mark.parametrize("name", ["worker-exports", "worker-bundles"])
+def test_large_parts_of_uploads_lie_on_disk(name: str) -> None:
+    service = SERVICES[name]
+
+    assert f"uploads:{service['environment']['TMPDIR']}" in service["volumes"]
+    assert not any(mount.startswith(service["environment"]["TMPDIR"]) for mount in service["tmpfs"])
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -333,7 +342,7 @@ def test_the_image_holds_every_app_and_not_the_servers_of_development() -> None:
     assert lines.index("config/stack") > lines.index("!config")
 
 
-def test_the_image_is_built_from_hashed_wheels_with_dummy_settings() -> None:
+def test_the_image_is_built_from_hashed_wheels_with_dummy_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     install = re.search(r"pip .*install .*", DOCKERFILE)
     assert install
     assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install[0].split())
@@ -341,7 +350,8 @@ def test_the_image_is_built_from_hashed_wheels_with_dummy_settings() -> None:
 
     build = dict(re.findall(r"\b([A-Z0-9_]+)=(\S+)", DOCKERFILE[DOCKERFILE.index("RUN export") :]))
     required = {name.upper() for name, field in Environment.model_fields.items() if field.is_required()}
-    assert build.keys() == required
+    assert build.keys() == required | {"ALLOWED_HOSTS"}
+    monkeypatch.delenv("ALLOWED_HOSTS")
     assert Environment(**{name.lower(): value for name, value in build.items()})
 
 
