@@ -80,10 +80,7 @@ class Readiness:
             if name not in self.running:
                 self.running[name] = self.pool.submit(outcome, name, check)
         done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
-        answers = {
-            name: future.result() if future in done else f"no answer within {BOUND_SECONDS:g} seconds"
-            for name, future in self.running.items()
-        }
+        answers = {name: future.result() if future in done else LATE for name, future in self.running.items()}
         self.running = {name: future for name, future in self.running.items() if future not in done}
         return answers
 

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from config import storage
-from exports import bundles, completion, dispatch, leases, source, sql
+from exports import bundles, completion, dispatch, recovery, source, sql
 from exports.errors import ExportError, WorkerLost
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from exports.states import ChunkStatus, JobStatus
@@ -55,7 +55,7 @@ def provide_slots() -> None:
 
 def reclaim_chunks() -> None:
     """Take chunks back whose lease ran out: into the queue, or FAILED when their attempts are used up."""
-    while lost := leases.reclaim(batch=BATCH):
+    while lost := recovery.reclaim(batch=BATCH):
         for chunk in lost:
             ids = {"job_id": str(chunk.job_id), "chunk_id": chunk.id}
             log.warning("lease_expired", **ids)
@@ -71,7 +71,7 @@ def free_slots() -> None:
     A worker that stands still keeps its query open; only when that is gone may another call begin. While the source
     cannot be asked, or does not let us end the query, the slots stay taken.
     """
-    expired = leases.expired_slots()
+    expired = recovery.expired_slots()
     if not expired:
         return
     try:
@@ -79,7 +79,7 @@ def free_slots() -> None:
     except ExportError as error:
         log.warning("slots_not_freed", slots=len(expired), code=error.code, detail=error.detail)
         return
-    leases.free([token for token, backend in expired if backend not in still_there])
+    recovery.free([token for token, backend in expired if backend not in still_there])
     log.warning("slots_freed", slots=len(expired) - len(still_there), still_calling=len(still_there))
 
 
@@ -88,7 +88,7 @@ def free_slots() -> None:
 
 def hint_waiting() -> None:
     """Wake workers for chunks that can run now."""
-    waiting = leases.waiting()
+    waiting = recovery.waiting()
     if waiting.ready and waiting.free_slots:
         dispatch.chunks(waiting=min(waiting.ready, waiting.free_slots))
     if waiting.reusable:

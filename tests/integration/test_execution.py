@@ -13,7 +13,7 @@ from django.db import connection
 from pydantic import SecretStr
 
 from config import storage
-from exports import execution, leases, source
+from exports import execution, leases, recovery, source
 from exports.errors import LeaseLost
 from exports.models import Chunk, Dataset, File, Slot
 from exports.planning import Shape
@@ -150,7 +150,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
     stale = leases.claim(backend="stale")
     assert stale
     Chunk.objects.update(lease_until="2000-01-01T00:00Z")
-    leases.reclaim(batch=1)
+    recovery.reclaim(batch=1)
     execution.drain()
     before = storage.head(PATH)
 

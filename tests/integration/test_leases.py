@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models.functions import Now
 
-from exports import leases
+from exports import leases, recovery
 from exports.errors import LeaseLost, SourceError, SourceRefused
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Slot
@@ -130,7 +130,7 @@ def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
     make_job(dataset, alice, 1)
     stale = claim()
     expire_leases()
-    leases.reclaim(batch=10)
+    recovery.reclaim(batch=10)
     fresh = claim()
     assert fresh.chunk_id == stale.chunk_id
     return stale, fresh
@@ -186,7 +186,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 
     assert Chunk.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
     assert Slot.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
-    assert leases.reclaim(batch=10) == []
+    assert recovery.reclaim(batch=10) == []
 
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
     for _ in range(4):
         token = claim().token
         expire_leases()
-        assert leases.reclaim(batch=10)
-        leases.free([token])
+        assert recovery.reclaim(batch=10)
+        recovery.free([token])
 
     assert leases.claim(backend="test") is None
     assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
@@ -299,13 +299,13 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
     """A13: a worker that stands still may still have its query open."""
     make_job(dataset, alice, 1)
     lost = claim()
-    assert leases.expired_slots() == []
+    assert recovery.expired_slots() == []
     expire_leases()
-    leases.reclaim(batch=10)
+    recovery.reclaim(batch=10)
 
-    assert leases.expired_slots() == [(lost.token, "test")]
+    assert recovery.expired_slots() == [(lost.token, "test")]
     assert Slot.objects.held().count() == 1
-    leases.free([lost.token])
+    recovery.free([lost.token])
     assert not Slot.objects.held().exists()
 
 

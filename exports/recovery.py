@@ -1,0 +1,99 @@
+"""What the reaper asks and does: chunks and slots of workers that were lost, and what waits for a hint.
+
+Like `exports.leases`, whose counterpart it is: each function is one statement.
+"""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from django.conf import settings
+
+from exports import leases, sql
+
+# Attempts were counted at the claim, so a chunk that kills its worker every time ends here.
+RECLAIM = """
+WITH lost AS MATERIALIZED (
+    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < clock_timestamp()
+    ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+), ended AS (
+    UPDATE exports_chunk c
+    SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
+        token = NULL, lease_until = NULL, started_at = NULL,
+        reusable = false,  -- a look that did not end in time is not tried again: the call decides
+        error_code = CASE WHEN c.attempts >= %(attempts)s THEN 'EXPORT_WORKER_LOST' ELSE '' END, error_detail = '',
+        finished_at = CASE WHEN c.attempts >= %(attempts)s THEN clock_timestamp() END
+    FROM lost WHERE c.id = lost.id
+    RETURNING c.*
+)
+"""
+LOST = """
+SELECT e.id, e.job_id, e.path, e.status, s.status AS job_status
+FROM ended e JOIN settled s USING (job_id)
+"""
+
+
+class Lost(NamedTuple):
+    id: int
+    job_id: UUID
+    path: str
+    status: str
+    job_status: str
+
+
+def reclaim(*, batch: int) -> list[Lost]:
+    """Take up to `batch` chunks back whose lease ran out. Their slots stay taken until `free`."""
+    rows = sql.rows(
+        RECLAIM + leases.SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts
+    )
+    return [Lost(**row) for row in rows]
+
+
+EXPIRED_SLOTS = """
+SELECT DISTINCT s.token, s.backend FROM exports_slot s
+WHERE s.lease_until < clock_timestamp()
+  AND NOT EXISTS (SELECT 1 FROM exports_chunk c WHERE c.token = s.token AND c.status = 'running')
+"""
+
+
+def expired_slots() -> list[tuple[int, str]]:
+    """Return token and backend of the slots whose holder was lost: its lease is over and its chunk taken back."""
+    return [(row["token"], row["backend"]) for row in sql.rows(EXPIRED_SLOTS)]
+
+
+FREE = """
+UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
+WHERE token = ANY(%(tokens)s) RETURNING id
+"""
+
+
+def free(tokens: list[int]) -> None:
+    """Free slots by their tokens, once no call runs under them any more."""
+    sql.rows(FREE, tokens=tokens)
+
+
+class Waiting(NamedTuple):
+    ready: int  # counted up to the number of slots; more does not matter
+    reusable: int  # counted up to 1,000
+    free_slots: int
+
+
+WAITING = """
+SELECT (SELECT count(*) FROM (
+            SELECT 1 FROM exports_dataset d CROSS JOIN LATERAL (
+                (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
+                 LIMIT %(slots)s)
+                UNION ALL
+                (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'retrying'
+                     AND c.available_at <= clock_timestamp() LIMIT %(slots)s)
+            ) chunk LIMIT %(slots)s) ready) AS ready,
+       (SELECT count(*) FROM (
+            SELECT 1 FROM exports_chunk WHERE status = 'pending' AND reusable LIMIT 1000) reusable) AS reusable,
+       (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL)
+           AS free_slots
+"""
+
+
+def waiting() -> Waiting:
+    """Return what could run now, counted no further than it matters."""
+    row = sql.one(WAITING, slots=settings.SLUICE.export_db_slots)
+    return Waiting(**row) if row else Waiting(0, 0, 0)
