@@ -200,7 +200,6 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
     "EXCEPTION_HANDLER": "config.api.problems.handle",
-    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "URL_FORMAT_OVERRIDE": None,  # `?format=` would be a 404 on every list, and is a field of ours
 }

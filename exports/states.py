@@ -31,4 +31,3 @@ class Source(TextChoices):
 
 JOB_ENDED = frozenset({JobStatus.SUCCESS, JobStatus.FAILED, JobStatus.CANCELLED})
 JOB_ACTIVE = frozenset(JobStatus) - JOB_ENDED
-CHUNK_ENDED = frozenset({ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED})

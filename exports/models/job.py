@@ -6,7 +6,6 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from exports.errors import EXPLANATIONS
 from exports.models.slot import Slot
 from exports.planning import Dialect, Shape
 from exports.states import JOB_ACTIVE, JOB_ENDED, JobStatus
@@ -141,7 +140,3 @@ class Job(models.Model):
     @property
     def has_ended(self) -> bool:
         return self.status in JOB_ENDED
-
-    @property
-    def error_title(self) -> str:
-        return EXPLANATIONS.get(self.error_code, (self.error_code, ""))[0]

@@ -161,6 +161,7 @@ def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, 
     workers.start()
     workers.start_beat()
     wait_until(lambda: Job.objects.filter(status="success").exists())
+    assert Job.objects.get().done == 5
 
 
 def test_more_workers_than_slots_make_no_more_calls(

@@ -367,6 +367,18 @@ def test_a_job_that_wants_fresh_files_reuses_none(dataset: Dataset, alice: User)
     assert fresh.known_file is not None  # its ETag is what the refresh replaces
 
 
+def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dataset, alice: User) -> None:
+    """A hanging object store must not have the same chunks looked at again and again."""
+    finished_job(dataset, alice, 1)
+    make_job(dataset, alice, 1)
+    leases.claim_reusable(batch=10)
+    expire_leases()
+    recovery.reclaim(batch=10)
+
+    assert leases.claim_reusable(batch=10) == []
+    assert claim().attempts == 1
+
+
 def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
