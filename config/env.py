@@ -6,6 +6,7 @@ some of them are secrets.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
@@ -29,6 +30,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
+RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 
 
 # ---- Values -----------------------------------------------------------------------------------------------------
@@ -74,9 +76,18 @@ def url_of(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def rate(value: str) -> str:
+    """Accept `60/min`: a number, and a unit of time that `limits` knows by its first letters."""
+    amount, _, unit = (part.strip() for part in value.partition("/"))
+    if not re.fullmatch(r"[1-9]\d{0,8}", amount) or unit not in RATE_UNITS:
+        raise ValueError(f"is not a rate such as 60/min (units: {', '.join(RATE_UNITS)})")
+    return f"{amount}/{unit}"
+
+
 # Lists are written with commas; without NoDecode pydantic-settings would want JSON.
 Names = Annotated[list[str], NoDecode]
 Networks = Annotated[list[Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]], NoDecode]
+Rate = Annotated[str, AfterValidator(rate)]
 Key = Annotated[SecretStr, Field(min_length=1)]
 PostgresURL = Annotated[SecretStr, AfterValidator(postgres_url)]
 RedisURL = Annotated[SecretStr, url_of("redis", "rediss", "unix")]
@@ -130,12 +141,21 @@ class Environment(BaseSettings):
     export_backoff_base_seconds: float = Field(2, gt=0, allow_inf_nan=False)
     export_backoff_max_seconds: float = Field(60, gt=0, allow_inf_nan=False, validate_default=True)
     export_max_chunks_per_job: int = Field(10_000, ge=1)
+    export_daily_jobs: int = Field(1_000, ge=0)
+    export_daily_chunks: int = Field(100_000, ge=0)
+    export_rate: Rate = "60/min"
+    export_poll_rate: Rate = "1200/min"
+    export_download_rate: Rate = "600/min"
+    export_bind_ip: Literal["prefix", "exact", "off"] = "prefix"
+    export_bind_ua: bool = True
+    export_webhook_allow_cidrs: Networks = []
 
     @field_validator(
         "allowed_hosts",
         "csrf_trusted_origins",
         "trusted_proxy_cidrs",
         "metrics_allow_cidrs",
+        "export_webhook_allow_cidrs",
         "secret_key_fallbacks",
         mode="before",
     )

@@ -2,11 +2,30 @@
 
 from exports.models.chunk import Chunk
 from exports.models.dataset import Dataset
+from exports.models.event import Event
 from exports.models.file import File
 from exports.models.job import Job
 from exports.models.link import Download, Link
 from exports.models.receipt import Receipt
 from exports.models.slot import Slot
 from exports.models.tick import Tick
+from exports.models.usage import Allowance, Usage
+from exports.models.webhook import Attempt, Delivery, Webhook
 
-__all__ = ["Chunk", "Dataset", "Download", "File", "Job", "Link", "Receipt", "Slot", "Tick"]
+__all__ = [
+    "Allowance",
+    "Attempt",
+    "Chunk",
+    "Dataset",
+    "Delivery",
+    "Download",
+    "Event",
+    "File",
+    "Job",
+    "Link",
+    "Receipt",
+    "Slot",
+    "Tick",
+    "Usage",
+    "Webhook",
+]

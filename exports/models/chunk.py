@@ -31,6 +31,8 @@ class Chunk(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
+    charged = models.BooleanField(db_default=True, help_text="Paid for by the quota, and not refunded")
+
     source = models.CharField(max_length=8, choices=Source, default="", blank=True)
     rows = models.BigIntegerField(null=True, blank=True)
     bytes = models.BigIntegerField(null=True, blank=True)

@@ -82,6 +82,11 @@ class Job(models.Model):
     filters = models.JSONField(null=True, blank=True, help_text="As asked for; null when items were listed")
     request_id = models.CharField(max_length=64, db_default="", blank=True, help_text="Of the request that made it")
     ttl = models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")
+    idempotency_key = models.CharField(max_length=255, db_default="", blank=True)
+    fingerprint = models.CharField(max_length=64, db_default="", blank=True, help_text="SHA-256 of the request's body")
+    charged_on = models.DateField(null=True, blank=True, help_text="The day whose quota paid, and gets refunds")
+    network = models.CharField(max_length=49, db_default="", blank=True, help_text="Of the client; its link is bound")
+    agent = models.CharField(max_length=16, db_default="", blank=True, help_text="Digest of the client's User-Agent")
 
     status = models.CharField(max_length=12, choices=JobStatus, default=JobStatus.PENDING)
     total = models.PositiveIntegerField()
@@ -104,6 +109,7 @@ class Job(models.Model):
     completion_token = models.BigIntegerField(null=True, blank=True)
     completion_lease_until = models.DateTimeField(null=True, blank=True)
     completion_attempts = models.PositiveSmallIntegerField(default=0)
+    event_seq = models.BigIntegerField(db_default=0, help_text="The newest number of its events")
 
     objects = JobQuerySet.as_manager()
 
@@ -120,6 +126,11 @@ class Job(models.Model):
             models.Index(fields=["finished_at"], name="exports_jobs_finished"),
         ]
         constraints = [
+            models.UniqueConstraint(
+                fields=["user", "idempotency_key"],
+                name="exports_jobs_idempotency",
+                condition=~Q(idempotency_key=""),
+            ),
             models.CheckConstraint(
                 name="exports_jobs_counts_fit",
                 condition=Q(total__gte=F("done") + F("failed") + F("cancelled") + F("retrying")),

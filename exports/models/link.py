@@ -13,6 +13,12 @@ class Link(models.Model):
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    network = models.CharField(
+        max_length=49, db_default="", blank=True, help_text="Where it may be used; empty: anywhere"
+    )
+    agent = models.CharField(
+        max_length=16, db_default="", blank=True, help_text="Digest of the User-Agent that may use it; empty: any"
+    )
 
     class Meta:
         db_table = "exports_link"

@@ -36,6 +36,14 @@ DEFAULTS = {
     "EXPORT_BACKOFF_BASE_SECONDS": 2,
     "EXPORT_BACKOFF_MAX_SECONDS": 60,
     "EXPORT_MAX_CHUNKS_PER_JOB": 10000,
+    "EXPORT_DAILY_JOBS": 1000,
+    "EXPORT_DAILY_CHUNKS": 100000,
+    "EXPORT_RATE": "60/min",
+    "EXPORT_POLL_RATE": "1200/min",
+    "EXPORT_DOWNLOAD_RATE": "600/min",
+    "EXPORT_BIND_IP": "prefix",
+    "EXPORT_BIND_UA": True,
+    "EXPORT_WEBHOOK_ALLOW_CIDRS": [],
 }
 NO_POSTGRES_URL = "is not a URL such as postgresql://user:password@host:5432/database"
 NO_PORT = "has a port that is not a number from 1 to 65535"
@@ -184,14 +192,15 @@ def test_it_takes_what_the_servers_take(read: Read, good: dict[str, str]) -> Non
         ("EXPORT_LEASE_SECOND", "EXPORT_LEASE_SECONDS"),
         ("EXPORT_SLOTS", "EXPORT_DB_SLOTS"),
         ("EXPORT_LINK_TTL", "EXPORT_LINK_TTL_SECONDS"),
-        ("EXPORT_MAX_CHUNKS", "EXPORT_MAX_CHUNKS_PER_JOB"),
+        ("EXPORT_RATES", "EXPORT_RATE"),
+        ("EXPORT_MAX_CHUNKS_JOB", "EXPORT_MAX_CHUNKS_PER_JOB"),
     ],
 )
 def test_it_refuses_a_name_that_is_nearly_one_of_ours(read: Read, written: str, meant: str) -> None:
     assert problems(read, **{written: SECRET}) == [f"{written}: is not a setting; did you mean {meant}?"]
 
 
-@pytest.mark.parametrize("name", ["EXPORT_SOMETHING_ELSE", "EXPORT_RATE", "S3_BUCKETS", "export_db_slots"])
+@pytest.mark.parametrize("name", ["EXPORT_SOMETHING_ELSE", "EXPORT_HOME", "S3_BUCKETS", "export_db_slots"])
 def test_it_leaves_other_names_alone(read: Read, name: str) -> None:
     assert read(**{name: "5"})
 
@@ -212,3 +221,16 @@ def test_a_command_prints_all_problems_and_no_traceback() -> None:
         f"  REDIS_URL: {NO_REDIS}",
         "  EXPORT_DB_SLOT: is not a setting; did you mean EXPORT_DB_SLOTS?",
     ]
+
+
+@pytest.mark.parametrize("value", ["60", "0/min", "-1/min", "60/fortnight", "1e3/min", "60/min; 3/day", SECRET])
+def test_it_refuses_what_is_no_rate(read: Read, value: str) -> None:
+    told = "is not a rate such as 60/min (units: s, sec, second, min, minute, h, hour, day)"
+
+    assert problems(read, EXPORT_RATE=value) == [f"EXPORT_RATE: {told}"]
+
+
+def test_it_takes_rates_with_spaces_and_bindings_in_their_words(read: Read) -> None:
+    settings = read(EXPORT_RATE=" 5 / min", EXPORT_BIND_IP="off", EXPORT_BIND_UA="off")
+
+    assert (settings.export_rate, settings.export_bind_ip, settings.export_bind_ua) == ("5/min", "off", False)

@@ -1,0 +1,50 @@
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from exports.states import JOB_ENDED, JobStatus
+
+ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
+
+
+class EventQuerySet(models.QuerySet["Event"]):
+    def untold(self) -> "EventQuerySet":
+        """Ends of jobs for which no deliveries to webhooks were made yet."""
+        return self.filter(ENDS, told_at=None)
+
+
+class Event(models.Model):
+    """Something happened to a job: one of its chunks changed, or the job itself did. Append-only.
+
+    Rows are written by the statement that makes the change, so there is no change without its event and no event
+    without its change. `seq` grows strictly within a job, in the order of the commits, because it is taken under the
+    lock of the job's row. The number behind a statement's last chunk is left free: streams give it to `progress`.
+    """
+
+    class Kind(models.TextChoices):
+        CHUNK = "chunk"
+        STATUS = "status"
+
+    pk = models.CompositePrimaryKey("job_id", "seq")
+    job = models.ForeignKey("exports.Job", models.CASCADE, related_name="events", db_index=False)
+    seq = models.BigIntegerField()
+    kind = models.CharField(max_length=8, choices=Kind)
+    status = models.CharField(max_length=12, choices=JobStatus, help_text="Of the chunk or the job, from then on")
+    chunk_id = models.BigIntegerField(null=True, blank=True)
+    at = models.DateTimeField(db_default=Now())
+    told_at = models.DateTimeField(null=True, blank=True, help_text="When deliveries to webhooks were made of it")
+
+    objects = EventQuerySet.as_manager()
+
+    class Meta:
+        db_table = "exports_event"
+        indexes = [
+            models.Index(
+                fields=["at"],
+                name="exports_event_untold",
+                condition=ENDS & Q(told_at__isnull=True),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.status} #{self.seq}"

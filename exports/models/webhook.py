@@ -1,0 +1,100 @@
+import uuid
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+
+class Hook(models.TextChoices):
+    """What a webhook can be told of, under the names that receivers see."""
+
+    SUCCEEDED = "export.succeeded"
+    FAILED = "export.failed"
+    CANCELLED = "export.cancelled"
+
+
+class Webhook(models.Model):
+    """Where a user wants to be told of the ends of their jobs.
+
+    Secrets lie here as they are: signing needs them, so a hash would not do. They are shown once, when they are made.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="export_webhooks")
+    url = models.CharField(max_length=2000)
+    events = ArrayField(models.CharField(max_length=32, choices=Hook))
+    secret = models.CharField(max_length=100)
+    old_secret = models.CharField(max_length=100, default="", blank=True, help_text="Signs too until its time is over")
+    old_secret_until = models.DateTimeField(null=True, blank=True)
+    enabled = models.BooleanField(default=True)
+    disabled_reason = models.CharField(max_length=200, default="", blank=True)
+    failures = models.PositiveIntegerField(default=0, help_text="Attempts in a row that failed")
+    failing_since = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        db_table = "exports_webhook"
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class Delivery(models.Model):
+    """One event for one webhook, with all that was tried. Its id is the `webhook-id` that receivers know it by."""
+
+    class Status(models.TextChoices):
+        PENDING = "pending"  # waits for its first or next attempt, or is being sent: then it has a token
+        DELIVERED = "delivered"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    webhook = models.ForeignKey(Webhook, models.CASCADE, related_name="deliveries")
+    job = models.ForeignKey("exports.Job", models.SET_NULL, null=True, blank=True, related_name="+")
+    seq = models.BigIntegerField(null=True, blank=True, help_text="Of the job's event; none: a test")
+    type = models.CharField(max_length=32)
+    body = models.TextField(help_text="The same bytes at every attempt")
+    status = models.CharField(max_length=10, choices=Status, default=Status.PENDING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    available_at = models.DateTimeField(db_default=Now(), help_text="When the next attempt may start")
+    token = models.BigIntegerField(null=True, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        db_table = "exports_delivery"
+        indexes = [
+            models.Index(fields=["available_at"], name="exports_delivery_due", condition=Q(status="pending")),
+            models.Index(fields=["webhook", "-created_at", "-id"], name="exports_delivery_newest"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["webhook", "job", "seq"], name="exports_delivery_once"),
+            models.CheckConstraint(
+                name="exports_delivery_sent_under_lease",
+                condition=Q(token__isnull=True, lease_until__isnull=True)
+                | Q(status="pending", token__isnull=False, lease_until__isnull=False),
+            ),
+        ]
+        verbose_name_plural = "deliveries"
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.id}"
+
+
+class Attempt(models.Model):
+    """One request to a webhook, for the log."""
+
+    delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="log")
+    at = models.DateTimeField(db_default=Now())
+    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    error = models.CharField(max_length=200, default="", blank=True, help_text="Why there is no answer, in our words")
+    duration_ms = models.PositiveIntegerField()
+
+    class Meta:
+        db_table = "exports_attempt"
+
+    def __str__(self) -> str:
+        return str(self.status_code or self.error)
