@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import setup_logging, worker_process_shutdown
+from celery.signals import celeryd_after_setup, setup_logging
 from django.dispatch import receiver
 from django_structlog.celery.signals import bind_extra_task_metadata
 from django_structlog.celery.steps import DjangoStructLogInitStep
@@ -26,17 +26,17 @@ def leave_logging_to_django(**_later: object) -> None:
     """Keep Celery from replacing the log configuration that the settings made."""
 
 
+@celeryd_after_setup.connect
+def say_it_in_the_log(**_later: object) -> None:
+    """Have Celery's words at the end of a worker be lines like all others. It writes them past the log."""
+    from celery.apps import worker
+
+    from config import logs
+
+    worker.safe_say = logs.say  # type: ignore[attr-defined]
+
+
 @receiver(bind_extra_task_metadata)
 def name_task(*, task: Any, **_later: object) -> None:
     """Put the task's name into every line that it logs, `task_succeeded` too."""
     structlog.contextvars.bind_contextvars(task=task.name)
-
-
-@worker_process_shutdown.connect
-def forget_gauges(*, pid: int, **_later: object) -> None:
-    """Drop a dead pool process from the gauges that count the living; its counters stay in the sums."""
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        # Not at the top: prometheus_client looks at the variable when it is imported, and this module comes very early.
-        from prometheus_client import multiprocess
-
-        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]

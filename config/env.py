@@ -77,7 +77,7 @@ def url_of(*schemes: str) -> AfterValidator:
 
 
 def rate(value: str) -> str:
-    """Accept `60/min`: a number, and a unit of time that `limits` knows by its first letters."""
+    """Accept `60/min`: a number, and a unit of time."""
     amount, _, unit = (part.strip() for part in value.partition("/"))
     if not re.fullmatch(r"[1-9]\d{0,8}", amount) or unit not in RATE_UNITS:
         raise ValueError(f"is not a rate such as 60/min (units: {', '.join(RATE_UNITS)})")

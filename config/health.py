@@ -46,7 +46,7 @@ PHRASES = (
     (r'password authentication failed|role ".*" does not exist', "refuses our user or password"),
     (r"no pg_hba\.conf entry", "has no pg_hba.conf entry for us"),
     (r'database ".*" does not exist', "has no such database"),
-    (r"was answered with 403", "refuses our keys"),
+    (r"was answered with 403", "refuses our keys for this bucket"),
     (r"was answered with 404", "has no such bucket"),
     (r"timeout expired|TimeoutError", LATE),
     (r"Connection refused|EndpointConnectionError", SILENT),
@@ -154,6 +154,7 @@ class Probe(APIView):
 
     authentication_classes = ()
     permission_classes = ()
+    throttle_classes = ()
     content_negotiation_class = IgnoreAccept
 
 

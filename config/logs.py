@@ -13,11 +13,16 @@ import errno
 import hashlib
 import json
 import logging
+import os
 import re
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TextIO
 
 import psycopg
 import structlog
@@ -25,6 +30,8 @@ from botocore.exceptions import ClientError
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
 from structlog.typing import EventDict, Processor, WrappedLogger
+
+log = structlog.get_logger(__name__)
 
 OURS = ("config", "exports", "etl", "rules", "django_structlog")
 
@@ -50,7 +57,10 @@ ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 
 
 def configure() -> None:
-    """Send structlog's events through the standard library's handlers. Call once, when the settings are read."""
+    """Send structlog's events through the standard library's handlers. Call once, when the settings are read.
+
+    What Python itself would print, messages and all, becomes an event too.
+    """
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -61,6 +71,10 @@ def configure() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+    warnings.showwarning = tell_warning
+    threading.excepthook = tell_thread_failure
+    if sys.unraisablehook is sys.__unraisablehook__:  # pytest has its own
+        sys.unraisablehook = tell_unraisable
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
@@ -97,6 +111,9 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             "django.server": silent(),
             "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
             "uvicorn.error": {"handlers": [], "level": "INFO", "propagate": True},
+            # Where webhooks lead is their owner's secret; these quote hosts, addresses and whole URLs.
+            "requests_hardened": silent(),
+            "urllib3": silent(),
             "uvicorn.access": silent(),  # its lines hold query strings, and with them download links
             "celery": {"handlers": [], "level": "INFO", "propagate": True},
             # It logs results and messages of exceptions; `task_succeeded` and `task_failed` do without.
@@ -150,6 +167,8 @@ def name_action(_logger: WrappedLogger, _method: str, event: EventDict) -> Event
     text = event.pop("event", "")
     if event["_from_structlog"]:
         event["action"] = text
+    elif str(event.get("logger")).startswith("django.security"):
+        event["action"] = "request_suspicious"  # of the sentence, which quotes the request, `error` has the class
     else:
         event["action"], event["message"] = "library_message", str(text).partition("\n")[0][:MAX_MESSAGE]
     return event
@@ -237,6 +256,35 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
 
 def described(value: object) -> object:
     return describe(value) if isinstance(value, BaseException) else value
+
+
+# ---- What others would print -------------------------------------------------------------------------------------
+def tell_warning(  # noqa: PLR0917  Python calls it so
+    message: Warning | str,  # noqa: ARG001  it may quote data
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    log.warning("warning", category=category.__name__, place=f"{filename}:{lineno}")
+
+
+def tell_thread_failure(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_type is not SystemExit:
+        log.error("thread_failed", exc_info=failure.exc_value)
+
+
+def tell_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    log.error("unraisable_error", exc_info=unraisable.exc_value)
+
+
+def say(sentence: str, *_where: object) -> None:
+    """Write a library's sentence at once: for signal handlers, which must not wait for a lock that they interrupt."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    line = {"logger": "celery", "level": "info", "timestamp": now, "action": "library_message", "message": sentence}
+    with suppress(OSError):
+        os.write(2, f"{json.dumps(line)}\n".encode())
 
 
 # ---- Values -----------------------------------------------------------------------------------------------------

@@ -1,16 +1,20 @@
 """`GET /metrics`: Prometheus' text format, of this process or, with PROMETHEUS_MULTIPROC_DIR, of all that share it."""
 
 import os
+from collections.abc import Iterable
 
 import prometheus_client
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
-from prometheus_client import multiprocess
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from config import counters
 from config.api.addresses import client_address, within
 from config.api.negotiation import IgnoreAccept
 from config.api.problems import NotPermitted
@@ -19,6 +23,7 @@ from config.api.problems import NotPermitted
 class Metrics(APIView):
     """Numbers for Prometheus. Answers addresses in METRICS_ALLOW_CIDRS, and staff."""
 
+    throttle_classes = ()
     permission_classes = ()  # by address or user; an address needs no user, so that scraping outlives the database
     content_negotiation_class = IgnoreAccept
 
@@ -38,10 +43,29 @@ def is_scraper(request: Request) -> bool:
     return address is not None and within(address, settings.SLUICE.metrics_allow_cidrs)
 
 
+class SharedFiles(Collector):
+    """What all processes have counted: none sees another's memory."""
+
+    def collect(self) -> Iterable[Metric]:
+        merged: Iterable[Metric] = MultiProcessCollector.merge(counters.files())  # type: ignore[no-untyped-call]
+        return merged
+
+
+at_scrape = CollectorRegistry()
+
+
+def register(collector: Collector) -> None:
+    """Have a collector asked at each scrape, once, in the process that answers. For what is read, not counted."""
+    at_scrape.register(collector)
+
+
 def exposition() -> bytes:
-    """Return all metrics. Web and worker processes meet in the shared directory: none sees another's memory."""
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+    return counted() + prometheus_client.generate_latest(at_scrape)
+
+
+def counted() -> bytes:
+    if counters.VARIABLE not in os.environ:
         return prometheus_client.generate_latest()
-    registry = prometheus_client.CollectorRegistry()
-    multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    registry.register(SharedFiles())
     return prometheus_client.generate_latest(registry)

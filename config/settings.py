@@ -8,8 +8,8 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from psycopg.conninfo import conninfo_to_dict
 
+from config import counters, logs
 from config import env as environment
-from config import logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environment.read()
@@ -171,7 +171,11 @@ UNFOLD = {
                     page("Receipts", "receipt_long", "exports.receipt"),
                     page("Links", "link", "exports.link"),
                     page("Downloads", "download", "exports.download"),
+                    page("Webhooks", "webhook", "exports.webhook"),
+                    page("Deliveries", "outgoing_mail", "exports.delivery"),
                     page("Datasets", "database", "exports.dataset"),
+                    page("Usage", "data_usage", "exports.usage"),
+                    page("Allowances", "tune", "exports.allowance"),
                     page("Slots", "memory", "exports.slot"),
                     page("Ticks", "schedule", "exports.tick"),
                 ],
@@ -194,6 +198,7 @@ REST_FRAMEWORK = {
         "config.api.auth.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_THROTTLE_CLASSES": ["exports.rates.PerUser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["config.api.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
@@ -232,7 +237,10 @@ SPECTACULAR_SETTINGS = {
         "ChunkStatus": "exports.states.ChunkStatus",
         "Format": "exports.models.dataset.FORMATS",
         "ExportErrorCode": "exports.errors.EXPLANATIONS",
+        "WebhookEvent": "exports.models.webhook.Hook",
+        "DeliveryStatus": "exports.models.webhook.Delivery.Status",
     },
+    "WEBHOOKS": ["exports.schemas.ENDED"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.schemas.camel_case_parameters",
@@ -242,10 +250,12 @@ SPECTACULAR_SETTINGS = {
 
 LOGGING = logs.configuration(level=env.log_level, style=env.log_format)
 logs.configure()
+counters.configure()
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
 DJANGO_STRUCTLOG_USER_ID_FIELD = None  # ids of users are personal data; a request id is enough to find them
 DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and it believes any X-Forwarded-For
 DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.api.requests checks it first
+DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # a client that leaves its event stream is no trouble
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line a request: its end
 DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task, too; `task_enqueued` came twice
 
@@ -285,6 +295,7 @@ CELERY_TASK_ROUTES = {
     "exports.run_chunks": {"queue": "exports"},
     "exports.reuse_files": {"queue": "exports"},
     "exports.complete_job": {"queue": "bundles"},
+    "exports.deliver": {"queue": "webhooks"},
 }
 # A tick that waited longer than its interval is of no use: the next one does the same work.
 CELERY_BEAT_SCHEDULE = {

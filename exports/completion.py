@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from structlog.contextvars import bound_contextvars
 
 from config import storage
-from exports import bundles, dispatch, leases, receipts, sql
+from exports import bundles, dispatch, events, leases, metrics, receipts, sql
 from exports.errors import FileGone, LeaseLost
 from exports.heartbeat import Heartbeat
 from exports.models import Job
@@ -36,6 +36,7 @@ def complete(job_id: UUID) -> None:
                 bundle = bundles.make(job, token, heartbeat.check)
             issue(job, token, bundle)
         except LeaseLost:
+            # Taken over, or cancelled. What an attempt has made lies under its own token; the sweep deletes it.
             log.warning("completion_lost")
         except FileGone:
             mend(job, token)
@@ -82,33 +83,53 @@ WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running'
 RETURNING job_id
 """
 
-SUCCEED = """
-UPDATE exports_jobs
-SET status = 'success', finished_at = clock_timestamp(), completion_token = NULL, completion_lease_until = NULL,
-    error_code = '', error_detail = ''
-WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
-RETURNING job_id
+SUCCEED = (
+    """
+WITH moved AS (
+    UPDATE exports_jobs
+    SET status = 'success', finished_at = clock_timestamp(), completion_token = NULL, completion_lease_until = NULL,
+        error_code = '', error_detail = '', event_seq = event_seq + 1
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+    RETURNING job_id, event_seq, status, '' AS was
+)
 """
+    + events.MOVED
+    + "SELECT job_id FROM moved"
+)
 
 # Not yet the last attempt: the lease's end is when the reaper hints the next one.
-FAIL = """
-UPDATE exports_jobs
-SET status = CASE WHEN completion_attempts >= %(attempts)s THEN 'failed' ELSE status END,
-    finished_at = CASE WHEN completion_attempts >= %(attempts)s THEN clock_timestamp() END,
-    error_code = 'EXPORT_BUNDLE_FAILED', error_detail = %(detail)s, completion_token = NULL,
-    completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second'
-WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
-RETURNING status
+FAIL = (
+    """
+WITH failed AS (
+    UPDATE exports_jobs
+    SET status = CASE WHEN completion_attempts >= %(attempts)s THEN 'failed' ELSE status END,
+        finished_at = CASE WHEN completion_attempts >= %(attempts)s THEN clock_timestamp() END,
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = %(detail)s, completion_token = NULL,
+        completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+    RETURNING job_id, event_seq, status
+), moved AS (
+    SELECT *, '' AS was FROM failed WHERE status = 'failed'
+)
 """
+    + events.MOVED
+    + "SELECT status FROM failed"
+)
 
-GIVE_UP = """
-UPDATE exports_jobs
-SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL,
-    error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
-WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
-  AND completion_lease_until < clock_timestamp()
-RETURNING job_id
+GIVE_UP = (
+    """
+WITH moved AS (
+    UPDATE exports_jobs
+    SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL, event_seq = event_seq + 1,
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
+    WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
+      AND completion_lease_until < clock_timestamp()
+    RETURNING job_id, event_seq, status, '' AS was
+)
 """
+    + events.MOVED
+    + "SELECT job_id FROM moved"
+)
 
 
 def claim(job_id: UUID) -> int | None:
@@ -131,6 +152,9 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
         job.refresh_from_db()
         receipts.issue(job, bundle.stored, content_type=bundle.content_type, file_name=bundle.file_name)
     log.info("job_succeeded", chunks=job.total, rows=job.rows, bytes=job.bytes)
+    metrics.job_moved(JobStatus.SUCCESS)
+    metrics.job_succeeded(job.milliseconds)
+    dispatch.deliveries()
 
 
 def fail(job: Job, token: int, detail: str) -> None:
@@ -148,6 +172,8 @@ def fail(job: Job, token: int, detail: str) -> None:
         log.warning("completion_lost")
     elif status == JobStatus.FAILED:
         log.error("job_failed", code="EXPORT_BUNDLE_FAILED", detail=detail)
+        metrics.job_moved(JobStatus.FAILED)
+        dispatch.deliveries()
     else:
         log.warning("completion_retrying", detail=detail, delay=round(delay, 1))
         dispatch.completion(job.job_id, delay=delay)
@@ -157,6 +183,7 @@ def give_up() -> None:
     """Fail the jobs whose completion used its attempts up without an outcome: it killed its workers."""
     for row in sql.rows(GIVE_UP, attempts=settings.SLUICE.export_max_attempts):
         log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
+        metrics.job_moved(JobStatus.FAILED)
 
 
 # ---- Files that are not there any more ------------------------------------------------------------------------------
@@ -185,28 +212,37 @@ FROM gain WHERE j.job_id = (SELECT job_id FROM ours) AND gain.files > 0 RETURNIN
 """
 
 # Nobody vouches for what lies there now, or nothing does: the chunk is read again. Done is left for pending only here,
-# before the job has ended.
-REDO = """
+# before the job has ended. A reused chunk was refunded at its end: it must not be a second time.
+REDO = (
+    """
 WITH ours AS MATERIALIZED (
     SELECT job_id FROM exports_jobs
     WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
 ), back AS (
     UPDATE exports_chunk c
-    SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL
+    SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
+        error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused'
     FROM exports_chunk was, ours
     WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
-    RETURNING c.rows, c.bytes, was.source
+    RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM back
 ), lost AS (
     SELECT count(*) AS chunks, coalesce(sum(rows), 0) AS rows, coalesce(sum(bytes), 0) AS bytes,
            count(*) FILTER (WHERE source = 'reused') AS reused, count(*) FILTER (WHERE source = 'snapshot') AS degraded
     FROM back
+), settled AS (
+    UPDATE exports_jobs j
+    SET done = j.done - lost.chunks, rows = j.rows - lost.rows, bytes = j.bytes - lost.bytes,
+        reused = j.reused - lost.reused, degraded = j.degraded - lost.degraded,
+        completion_token = NULL, completion_lease_until = NULL, event_seq = j.event_seq + lost.chunks + 2
+    FROM lost WHERE j.job_id = (SELECT job_id FROM ours)
+    RETURNING j.job_id, j.event_seq, j.status, j.status AS was, lost.chunks
 )
-UPDATE exports_jobs j
-SET done = j.done - lost.chunks, rows = j.rows - lost.rows, bytes = j.bytes - lost.bytes,
-    reused = j.reused - lost.reused, degraded = j.degraded - lost.degraded,
-    completion_token = NULL, completion_lease_until = NULL
-FROM lost WHERE j.job_id = (SELECT job_id FROM ours) RETURNING lost.chunks
 """
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
 
 
 def mend(job: Job, token: int) -> None:

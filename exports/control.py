@@ -1,10 +1,13 @@
-"""What a person may do to a job: start its failed chunks again."""
+"""What a person may do to a job: cancel it, start its failed chunks again, ask for the same once more."""
 
 import structlog
+from django.db import transaction
 
 from config.api.problems import Problem
-from exports import dispatch, sql
+from exports import dispatch, events, metrics, planning, quotas, sql, submission
+from exports.links import Client
 from exports.models import Job
+from exports.states import JobStatus
 
 log = structlog.get_logger(__name__)
 
@@ -16,35 +19,141 @@ class NotFailed(Problem):
     code = "not_failed"
 
 
+class AlreadyEnded(Problem):
+    """Only an export that has not ended can be cancelled; this one has."""
+
+    status = 409
+    code = "already_ended"
+
+
+class NotReplayable(Problem):
+    """The dataset has changed since: it no longer comes in this format."""
+
+    status = 409
+    code = "not_replayable"
+
+
+# ---- Retry ----------------------------------------------------------------------------------------------------------
+
 # Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op.
-RETRY = """
+RETRY = (
+    """
 WITH again AS (
     UPDATE exports_chunk
     SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        error_code = '', error_detail = ''
+        error_code = '', error_detail = '', charged = true
     WHERE job_id = %(job)s AND status = 'failed'
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
-    RETURNING id
+    RETURNING id, job_id, status, seq
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
+), settled AS (
+    UPDATE exports_jobs j
+    SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL, error_code = '', error_detail = '',
+        completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL,
+        event_seq = j.event_seq + delta.chunks + 2
+    FROM (SELECT count(*) AS chunks FROM again) delta
+    WHERE j.job_id = %(job)s AND j.status = 'failed'
+    RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
 )
-UPDATE exports_jobs
-SET status = 'running', failed = failed - (SELECT count(*) FROM again), finished_at = NULL,
-    error_code = '', error_detail = '', completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL
-WHERE job_id = %(job)s AND status = 'failed'
-RETURNING (SELECT count(*) FROM again)
 """
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
 
 
 def retry(job: Job) -> int:
-    """Start the failed chunks of a failed job again, with all their attempts. Returns how many; raises NotFailed.
+    """Start the failed chunks of a failed job again, with all their attempts. Returns how many.
 
-    A job that failed at its delivery has no failed chunks: then the delivery is tried again.
+    They are charged again. A job that failed at its delivery has no failed chunks: then the delivery is tried again,
+    for nothing. Raises NotFailed or QuotaExceeded.
     """
-    chunks = sql.scalar(RETRY, job=job.job_id)
-    if chunks is None:
-        raise NotFailed
+    with transaction.atomic():
+        chunks = sql.scalar(RETRY, job=job.job_id)
+        if chunks is None:
+            raise NotFailed
+        if chunks:
+            day = quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)
+            Job.objects.filter(pk=job.pk).update(charged_on=day)
+    metrics.job_moved(JobStatus.RUNNING)
     log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
     if chunks:
         dispatch.chunks(waiting=chunks)
     else:
         dispatch.completion(job.job_id)
     return int(chunks)
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+
+# Chunks before the job, the chunks in one order: a batch that is being finished locks them in that order too. Running
+# chunks lose their token, so their holder can write nothing any more: it notices at its next part or heartbeat, ends
+# its call and its upload, and gives its slot back. `old` waits for the chunks before it takes the job's lock.
+CANCEL = (
+    """
+WITH mine AS MATERIALIZED (
+    SELECT id FROM exports_chunk
+    WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') ORDER BY id FOR UPDATE
+), ended AS (
+    UPDATE exports_chunk c
+    SET status = 'cancelled', token = NULL, lease_until = NULL, available_at = NULL, finished_at = clock_timestamp()
+    FROM mine WHERE c.id = mine.id AND c.status IN ('pending', 'running', 'retrying')
+    RETURNING c.id, c.job_id, c.status, c.seq, c.charged
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM ended
+), delta AS MATERIALIZED (
+    SELECT count(*) AS chunks, count(*) FILTER (WHERE charged) AS refund FROM ended
+), old AS MATERIALIZED (
+    SELECT job_id, status FROM exports_jobs
+    WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') AND (SELECT chunks FROM delta) >= 0
+    FOR UPDATE
+), settled AS (
+    UPDATE exports_jobs j
+    SET status = 'cancelled', cancelled = j.cancelled + delta.chunks, retrying = 0, finished_at = clock_timestamp(),
+        error_code = '', error_detail = '', completion_token = NULL, completion_lease_until = NULL,
+        event_seq = j.event_seq + delta.chunks + 2
+    FROM old, delta WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks, delta.refund
+)
+"""
+    + quotas.REFUND
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
+
+
+def cancel(job: Job) -> int:
+    """End a job that has not ended. Returns how many chunks were not done yet. Raises AlreadyEnded.
+
+    Files that are done stay where they are, for others to reuse.
+    """
+    chunks = sql.scalar(CANCEL, job=job.job_id)
+    if chunks is None:
+        raise AlreadyEnded
+    metrics.job_moved(JobStatus.CANCELLED)
+    log.info("job_cancelled", job_id=str(job.job_id), chunks=chunks)
+    dispatch.deliveries()
+    return int(chunks)
+
+
+# ---- Replay ---------------------------------------------------------------------------------------------------------
+
+
+def replay(job: Job, *, user_id: int, request_id: str = "", client: Client | None = None) -> Job:
+    """Submit the same request again as a new job. Raises NotReplayable or QuotaExceeded.
+
+    What the dataset has become counts: its schema version, its base path.
+    """
+    if job.format not in job.dataset.formats:
+        raise NotReplayable
+    request = submission.ExportRequest(
+        dataset=job.dataset,
+        pairs=[planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")],
+        duplicates=job.duplicates,
+        shape=job.shape,
+        delivery=job.delivery,
+        reuse=job.reuse,
+        allow_degraded=job.allow_degraded,
+        filters=job.filters,
+    )
+    return submission.submit(request, user_id=user_id, request_id=request_id, client=client)

@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 RUN_CHUNKS = "exports.run_chunks"
 REUSE_FILES = "exports.reuse_files"
 COMPLETE_JOB = "exports.complete_job"
+DELIVER = "exports.deliver"
 
 
 def chunks(*, waiting: int, delay: float = 0) -> None:
@@ -32,6 +33,11 @@ def reusable(*, waiting: int) -> None:
 def completion(job_id: UUID, *, delay: float = 0) -> None:
     """Wake a worker to put a job's delivery together."""
     _send(COMPLETE_JOB, countdown=delay, kwargs={"job_id": str(job_id)})
+
+
+def deliveries(*, waiting: int = 1, delay: float = 0) -> None:
+    """Wake a worker, or a few, to tell webhooks of jobs that have ended."""
+    _send(DELIVER, times=min(waiting, 4), countdown=delay)
 
 
 # A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst, where Celery's

@@ -16,19 +16,27 @@ class ExportError(Exception):
         self.detail = detail
 
 
-class SourceUnavailable(ExportError):
+class SourceFailed(ExportError):
+    """The source database did not give the rows. An older file may stand in for them."""
+
+
+class SourceUnavailable(SourceFailed):
     """The source database could not be reached, or it shut the connection down."""
 
     code = "EXPORT_SOURCE_UNAVAILABLE"
 
 
-class SourceTimeout(ExportError):
+class SourceFull(SourceUnavailable):
+    """The source database has no room for one more connection. That is no chunk's fault: its turn comes again."""
+
+
+class SourceTimeout(SourceFailed):
     """The dataset's function ran longer than its statement timeout."""
 
     code = "EXPORT_SOURCE_TIMEOUT"
 
 
-class SourceError(ExportError):
+class SourceError(SourceFailed):
     """The dataset's function raised an error."""
 
     code = "EXPORT_SOURCE_ERROR"

@@ -17,8 +17,8 @@ from django.db import OperationalError
 from structlog.contextvars import bound_contextvars
 
 from config import logs, storage
-from exports import dispatch, encoding, leases, source
-from exports.errors import ExportError, LeaseLost, UploadFailed, UploadOvertaken, WorkerFailed
+from exports import dispatch, encoding, leases, metrics, source
+from exports.errors import ExportError, LeaseLost, SourceFailed, SourceFull, UploadFailed, UploadOvertaken, WorkerFailed
 from exports.heartbeat import Heartbeat
 from exports.leases import Claim, KnownFile, Progress, Result
 from exports.models import File
@@ -29,39 +29,60 @@ log = structlog.get_logger(__name__)
 # How long a woken worker goes on claiming before it lets Celery speak. A message costs Celery some 4 ms, as much as
 # a small chunk; between two messages it can shut down, or run another task.
 DRAIN_SECONDS = 5
+# How long it keeps to chunks before it looks at a batch of files again: neither kind waits for the other's end.
+TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
 
 
 def drain() -> None:
-    """Work on chunks, one after the other, until none is ready or the time is over."""
+    """Work on files that may be there already and on chunks, in turns, until there are none or the time is over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with source.Session() as session, quiet_without_database():
-        while claim := leases.claim(backend=session.backend):
-            with bound_contextvars(request_id=claim.request_id, job_id=str(claim.job_id), chunk_id=claim.chunk_id):
-                run_chunk(claim, session)
-            session.cancelled = False
+    with source.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_databases():
+        while reuse_some(pool) | export_some(session):
             if time.monotonic() > deadline:
                 dispatch.chunks(waiting=1)
                 return
 
 
+def export_some(session: source.Session) -> bool:
+    """Work on chunks, one after the other, until none is ready or the turn is over. Returns whether there were any."""
+    until = time.monotonic() + TURN_SECONDS
+    some = False
+    while time.monotonic() < until and (claim := leases.claim(backend=session.backend)):
+        some = True
+        tell_begin(claim)
+        with bound_contextvars(request_id=claim.request_id, job_id=str(claim.job_id), chunk_id=claim.chunk_id):
+            run_chunk(claim, session)
+        session.cancelled = False
+    return some
+
+
 @contextmanager
-def quiet_without_database() -> Iterator[None]:
-    """Stop for now when our own database is away: leases run out, and the reaper wakes us when it is back."""
+def quiet_without_databases() -> Iterator[None]:
+    """Stop for now when our own database is away, or the source has no room: the reaper wakes us again."""
     try:
         yield
+    except SourceFull:
+        log.warning("source_full")
     except OperationalError as error:
         log.warning("database_unavailable", error=logs.describe(error))
 
 
 def run_chunk(claim: Claim, session: source.Session) -> None:
     """Bring one claimed chunk to an outcome, and write that down under its token."""
+    started_at = time.monotonic()
     try:
-        write_down(claim, produce(claim, session))
+        result = produce(claim, session)
+        write_down(claim, result, seconds=time.monotonic() - started_at)
     except LeaseLost:
-        log.warning("lease_lost", attempt=claim.attempts)
-        leases.release([claim])  # the chunk is not ours any more; this frees the slot
+        tell_loss(claim)
+        leases.release([claim])  # the chunk is not ours any more: taken over, or cancelled; this frees the slot
+    except SourceFull:
+        # Not the chunk's fault, so no attempt is burned. No hint either: who has a connection goes on with the chunk,
+        # and the reaper wakes the others.
+        leases.release([claim])
+        raise
     except ExportError as error:
         write_down_failure(claim, error)
     except OperationalError:
@@ -162,54 +183,105 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     return KnownFile(**{field: getattr(file, field) for field in leases.FILE_FIELDS})
 
 
-def write_down(claim: Claim, result: Result) -> None:
+def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
     progress = leases.finish([(claim, result)])
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
+    metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
     tell_end(progress)
 
 
 def write_down_failure(claim: Claim, error: ExportError) -> None:
-    failure = leases.fail(claim, error)
+    """Write down that an attempt failed. Where it was the last, an older file may stand in."""
+    delay = leases.delay_after(claim, error)
+    if delay is None and (result := snapshot(claim, error)) and (progress := leases.finish([(claim, result)])):
+        log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
+        metrics.chunk_done(result.source, result.rows, result.bytes)
+        tell_end(progress)
+        return
+    progress = leases.fail(claim, error, delay=delay)
     facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
-    if failure.progress is None:
-        log.warning("lease_lost", attempt=claim.attempts)
-    elif failure.delay is not None:
-        log.warning("chunk_retrying", **facts, delay=round(failure.delay, 1))
-        dispatch.chunks(waiting=1, delay=failure.delay)
+    if progress is None:
+        tell_loss(claim)
+    elif delay is not None:
+        log.warning("chunk_retrying", **facts, delay=round(delay, 1))
+        metrics.chunk_retrying(error.code)
+        tell_move(progress)
+        dispatch.chunks(waiting=1, delay=delay)
     else:
         log.error("chunk_failed", **facts)
-        tell_end(failure.progress)
+        metrics.chunk_failed(error.code)
+        tell_end(progress)
+
+
+def snapshot(claim: Claim, error: ExportError) -> Result | None:
+    """Return the older file at the chunk's path, if the source is what failed and the job takes such a file."""
+    if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
+        return None
+    try:
+        head = storage.head(claim.path)
+    except storage.StorageError:
+        return None
+    if head is None or head.etag != claim.known_file.etag:
+        return None
+    return Result(
+        source=Source.SNAPSHOT,
+        error_code=error.code,
+        error_detail=leases.shortened(error.detail),
+        **asdict(claim.known_file),
+    )
+
+
+# ---- What others hear of it -----------------------------------------------------------------------------------------
+
+
+def tell_begin(claim: Claim) -> None:
+    if claim.began:
+        metrics.job_moved(JobStatus.RUNNING)
+
+
+def tell_loss(claim: Claim) -> None:
+    log.warning("lease_lost", attempt=claim.attempts)
+    metrics.lease_lost()
+
+
+def tell_move(progress: Progress) -> None:
+    if progress.status != progress.was:
+        metrics.job_moved(progress.status)
 
 
 def tell_end(progress: Progress) -> None:
     """What the outcome that ends a job's last chunk leads to."""
+    tell_move(progress)
     if progress.all_done:
         dispatch.completion(progress.job_id)
     elif progress.status == JobStatus.FAILED:
         log.error("job_failed", done=progress.done, failed=progress.failed)
+        dispatch.deliveries()
 
 
 # ---- Files that are there already -----------------------------------------------------------------------------------
 
 
-def drain_reusable() -> None:
-    """Look at the objects of chunks that may be reused, many at once: no slot, no call, one HEAD each."""
-    deadline = time.monotonic() + DRAIN_SECONDS
-    with ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_database():
-        while claims := leases.claim_reusable(batch=REUSE_BATCH):
-            try:
-                found = list(zip(claims, pool.map(look, claims), strict=True))
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                export_missing(claims)
-                raise
-            reuse_found([(claim, result) for claim, result in found if result])
-            export_missing([claim for claim, result in found if not result])
-            if time.monotonic() > deadline:
-                dispatch.reusable(waiting=1)
-                return
+def reuse_some(pool: ThreadPoolExecutor) -> bool:
+    """Look at the objects of chunks that may be reused, many at once: no slot, no call, one HEAD each.
+
+    Returns whether there were any.
+    """
+    claims = leases.claim_reusable(batch=REUSE_BATCH)
+    if not claims:
+        return False
+    tell_begin(claims[0])
+    try:
+        found = list(zip(claims, pool.map(look, claims), strict=True))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        export_missing(claims)
+        raise
+    reuse_found([(claim, result) for claim, result in found if result])
+    export_missing([claim for claim, result in found if not result])
+    return True
 
 
 def look(claim: Claim) -> Result | None:
@@ -222,7 +294,8 @@ def look(claim: Claim) -> Result | None:
 
 def reuse_found(results: list[tuple[Claim, Result]]) -> None:
     if results and (progress := leases.finish(results)):
-        log.info("files_reused", job_id=str(progress.job_id), chunks=len(results))
+        log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
+        metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
         tell_end(progress)
 
 

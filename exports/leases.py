@@ -3,7 +3,8 @@
 A worker owns a chunk while the chunk's row carries the worker's fencing token. Every statement below that writes
 an outcome says `token = …`; when it changes no row, somebody else owns the chunk and nothing was written. Leases
 use the database's clock, `clock_timestamp()`, never a worker's: hosts disagree about the time, and `now()` stands
-still inside a transaction.
+still inside a transaction. Where an index finds what is due it is `statement_timestamp()`: no index can be searched
+for a value that changes on the way.
 
 Lock order, everywhere: slots, chunks, then the job's row. Each function here is one statement, so it is atomic
 without a transaction around it, and costs one round trip.
@@ -17,7 +18,7 @@ from uuid import UUID
 import orjson
 from django.conf import settings
 
-from exports import sql
+from exports import events, quotas, sql
 from exports.errors import ExportError, LeaseLost
 from exports.planning import Dialect, Pair, Shape
 from exports.states import Source
@@ -58,13 +59,17 @@ class Claim:
     known_file: KnownFile | None
     may_adopt: bool  # the job asked for reuse
     may_reuse: bool  # and the known file is of the right version and not too old
+    may_degrade: bool  # the job takes the known file, of the right version, when the source fails
+    began: bool  # with this claim the job, which had not begun or was retrying, became running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(KnownFile):
-    """The file that a chunk ends with, and where its bytes came from."""
+    """The file that a chunk ends with, and where its bytes came from. A snapshot says what stopped the source."""
 
     source: Source
+    error_code: str = ""
+    error_detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +78,13 @@ class Progress:
 
     job_id: UUID
     status: str
+    was: str  # the status before
     total: int
     done: int
     failed: int
-    cancelled: int
+    chunks: int  # that this outcome ended, or left waiting; with the sums of their files
+    new_rows: int
+    new_bytes: int
 
     @property
     def all_done(self) -> bool:
@@ -91,7 +99,8 @@ class Progress:
 #   update more rows than its LIMIT says.
 # - The chunk is looked for in each dataset apart, by index, so that thousands of waiting chunks of a dataset whose
 #   own slots are taken are never walked over; a claim costs the same with 10 and with 1,000,000 chunks waiting.
-# - `waiting` before `ready`: a retry whose time has come keeps its old, smaller rank.
+# - A retry whose time has come and a chunk that is `ready` are taken in turns, told by the parity of the fence: retries
+#   keep their old, smaller ranks, and thousands of them, after the source was away, would hold up every other job.
 # - The counters of the job are touched only at its first claim and when a retrying chunk runs again, or every claim
 #   would queue for the job's row.
 CLAIM = """
@@ -111,7 +120,7 @@ WITH slot AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT * FROM (
             SELECT id, rank, true AS was_retrying FROM exports_chunk c
-            WHERE c.dataset_id = d.id AND c.status = 'retrying' AND c.available_at <= clock_timestamp()
+            WHERE c.dataset_id = d.id AND c.status = 'retrying' AND c.available_at <= statement_timestamp()
             ORDER BY c.available_at LIMIT 1 FOR UPDATE SKIP LOCKED
         ) waiting
         UNION ALL
@@ -122,7 +131,7 @@ WITH slot AS MATERIALIZED (
         ) ready
     ) next
     WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
-    ORDER BY next.rank, next.id
+    ORDER BY next.was_retrying = (SELECT last_value %% 2 = 0 FROM exports_fence_seq) DESC, next.rank, next.id
     LIMIT 1
 ), fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
@@ -141,29 +150,41 @@ WITH slot AS MATERIALIZED (
               fence.was_retrying
 ), start_job AS (
     UPDATE exports_jobs j
-    SET started_at = coalesce(j.started_at, clock_timestamp()),
+    SET started_at = coalesce(j.started_at, clock_timestamp()), event_seq = j.event_seq + 1,
         retrying = j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END,
         status = CASE WHEN j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END > 0
                       THEN 'retrying' ELSE 'running' END
     FROM take_chunk t
     WHERE j.job_id = t.job_id AND (j.status = 'pending' OR t.was_retrying)
+    RETURNING j.job_id, j.event_seq, j.status
 )
 """
 
-# What a claimed chunk needs to know, joined in the same round trip.
-DESCRIBE = """
+# Whoever moves a job to running with a claim tells so: before, it was pending or retrying.
+# Then what a claimed chunk needs to know, joined in the same round trip.
+DESCRIBE = (
+    """
+, moved AS (
+    SELECT job_id, event_seq, status, '' AS was FROM start_job WHERE status = 'running'
+)
+"""
+    + events.MOVED
+    + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, d.function, d.statement_timeout,
        j.request_id, j.schema_version, j.format, j.compression, j.dialect, j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
+       j.allow_degraded AND f.schema_version = j.schema_version AS may_degrade,
+       EXISTS (SELECT 1 FROM moved) AS began,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
 FROM take_chunk t
 JOIN exports_jobs j ON j.job_id = t.job_id
 JOIN exports_dataset d ON d.id = t.dataset_id
 LEFT JOIN exports_file f ON f.path = t.path
 """
+)
 
 
 def claim(*, backend: str) -> Claim | None:
@@ -196,8 +217,9 @@ WITH head AS MATERIALIZED (
     FROM pick WHERE c.id = pick.id
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at
 ), start_job AS (
-    UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running'
+    UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running', event_seq = j.event_seq + 1
     WHERE j.job_id = (SELECT job_id FROM head) AND j.status = 'pending'
+    RETURNING j.job_id, j.event_seq, j.status
 )
 """
 
@@ -229,6 +251,8 @@ def _as_claim(row: sql.Row) -> Claim:
         known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,
         may_adopt=row["may_adopt"],
         may_reuse=bool(row["may_reuse"]),
+        may_degrade=bool(row["may_degrade"]),
+        began=row["began"],
     )
 
 
@@ -257,31 +281,41 @@ def renew(claim: Claim) -> None:
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
-# Every outcome ends with this: free the slot, count in the job, and settle the job's own state.
+# Every outcome ends with this: free the slot, count in the job, settle the job's own state, refund, tell.
 # - The slot is freed by its token alone, also when the chunk was taken from us: we are alive and our call has ended.
 # - `done = j.done + …` re-reads the row under its lock. "Is there a chunk left?" asked without that lock leaves a
-#   job running for ever when two transactions finish its last two chunks at once.
-SETTLE = """
+#   job running for ever when two transactions finish its last two chunks at once. `old` takes that lock first, after
+#   the chunks', because what the status was is known only then.
+# - A chunk that goes back into the queue is no news: that it was claimed was none either.
+SETTLE = (
+    """
 , free AS (
     UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
     WHERE token = ANY(%(tokens)s)
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
+    FROM ended WHERE status <> 'pending'
 ), delta AS (
     SELECT job_id,
+           count(*) FILTER (WHERE status <> 'pending') AS chunks,
            count(*) FILTER (WHERE status = 'done') AS done,
            count(*) FILTER (WHERE status = 'failed') AS failed,
            count(*) FILTER (WHERE status = 'retrying') AS retrying,
            count(*) FILTER (WHERE status = 'done' AND source = 'reused') AS reused,
            count(*) FILTER (WHERE status = 'done' AND source = 'snapshot') AS degraded,
+           count(*) FILTER (WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund,
            coalesce(sum(rows) FILTER (WHERE status = 'done'), 0) AS rows,
            coalesce(sum(bytes) FILTER (WHERE status = 'done'), 0) AS bytes,
            max(error_code) FILTER (WHERE status = 'failed') AS error_code,
            max(error_detail) FILTER (WHERE status = 'failed') AS error_detail
     FROM ended GROUP BY job_id
+), old AS MATERIALIZED (
+    SELECT job_id, status FROM exports_jobs WHERE job_id IN (SELECT job_id FROM delta) ORDER BY job_id FOR UPDATE
 ), settled AS (
     UPDATE exports_jobs j
     SET done = j.done + d.done, failed = j.failed + d.failed, retrying = j.retrying + d.retrying,
         reused = j.reused + d.reused, degraded = j.degraded + d.degraded,
-        rows = j.rows + d.rows, bytes = j.bytes + d.bytes,
+        rows = j.rows + d.rows, bytes = j.bytes + d.bytes, event_seq = j.event_seq + d.chunks + 2,
         error_code = coalesce(d.error_code, j.error_code), error_detail = coalesce(d.error_detail, j.error_detail),
         status = CASE
             WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
@@ -291,22 +325,28 @@ SETTLE = """
         finished_at = CASE
             WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
                 THEN clock_timestamp() END
-    FROM delta d WHERE j.job_id = d.job_id
-    RETURNING j.job_id, j.status, j.total, j.done, j.failed, j.cancelled
+    FROM delta d JOIN old ON old.job_id = d.job_id
+    WHERE j.job_id = d.job_id
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.total, j.done, j.failed,
+              old.status AS was, d.chunks, d.refund, d.rows::bigint AS new_rows, d.bytes::bigint AS new_bytes
 )
 """
-PROGRESS = "SELECT job_id, status, total, done, failed, cancelled FROM settled"
+    + quotas.REFUND
+    + events.TOLD
+)
+PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 
 FINISH = """
 WITH ended AS (
     UPDATE exports_chunk c
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
-        header_bytes = r.header_bytes, data_as_of = r.data_as_of, error_code = '', error_detail = ''
+        header_bytes = r.header_bytes, data_as_of = r.data_as_of,
+        error_code = r.error_code, error_detail = r.error_detail
     FROM unnest(%(chunks)s::bigint[], %(tokens)s::bigint[], %(sources)s::text[], %(etags)s::text[],
                 %(sha256s)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
-                %(data_as_of)s::timestamptz[])
-         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of)
+                %(data_as_of)s::timestamptz[], %(error_codes)s::text[], %(error_details)s::text[])
+         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
     RETURNING c.*
 ), vouch AS (
@@ -342,6 +382,8 @@ def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
         bytes=[f.bytes for f in files],
         header_bytes=[f.header_bytes for f in files],
         data_as_of=[f.data_as_of for f in files],
+        error_codes=[f.error_code for f in files],
+        error_details=[f.error_detail for f in files],
     )
     return Progress(**row) if row else None
 
@@ -359,29 +401,32 @@ WITH ended AS (
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """How a failed attempt was written down. `delay` is in seconds, None when there is no further attempt."""
+def fail(claim: Claim, error: ExportError, *, delay: float | None) -> Progress | None:
+    """Write down that an attempt failed: RETRYING with `delay` seconds to the next one, or FAILED for good.
 
-    progress: Progress | None
-    delay: float | None
-
-
-def fail(claim: Claim, error: ExportError) -> Failure:
-    """Write down that an attempt failed: RETRYING with a time for the next one, or FAILED for good."""
-    again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
-    delay = backoff(claim.attempts) if again else None
+    Returns None when the claim was lost.
+    """
     row = sql.one(
         FAIL + SETTLE + PROGRESS,
         chunk=claim.chunk_id,
         token=claim.token,
         tokens=[claim.token],
-        status="retrying" if again else "failed",
+        status="failed" if delay is None else "retrying",
         code=error.code,
-        detail=error.detail[:200],
+        detail=shortened(error.detail),
         delay=delay or 0,
     )
-    return Failure(progress=Progress(**row) if row else None, delay=delay)
+    return Progress(**row) if row else None
+
+
+def delay_after(claim: Claim, error: ExportError) -> float | None:
+    """Return the seconds before the next attempt, or None when there is none: it cannot help, or they are used up."""
+    again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
+    return backoff(claim.attempts) if again else None
+
+
+def shortened(detail: str) -> str:
+    return detail[:200]
 
 
 def backoff(attempts: int) -> float:

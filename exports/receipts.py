@@ -10,7 +10,10 @@ from exports.models import Job, Receipt
 
 
 def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: str) -> Receipt:
-    """Write the receipt and its first link. Call it in the transaction that makes the job a success."""
+    """Write the receipt and its first link, which is bound to the client that made the job.
+
+    Call it in the transaction that makes the job a success.
+    """
     receipt = Receipt.objects.create(
         job=job,
         object_key=delivered.key,
@@ -24,5 +27,5 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
         file_name=file_name,
         expires_at=Now() + timedelta(seconds=job.ttl),
     )
-    links.mint(receipt)
+    links.mint(receipt, links.Bound(network=job.network, agent=job.agent))
     return receipt

@@ -13,7 +13,7 @@ from exports import leases, sql
 # Attempts were counted at the claim, so a chunk that kills its worker every time ends here.
 RECLAIM = """
 WITH lost AS MATERIALIZED (
-    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < clock_timestamp()
+    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < statement_timestamp()
     ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), ended AS (
     UPDATE exports_chunk c
@@ -27,17 +27,18 @@ WITH lost AS MATERIALIZED (
 )
 """
 LOST = """
-SELECT e.id, e.job_id, e.path, e.status, s.status AS job_status
-FROM ended e JOIN settled s USING (job_id)
+SELECT e.id, e.job_id, j.request_id, e.status, s.status AS job_status, s.was AS job_was
+FROM ended e JOIN settled s USING (job_id) JOIN exports_jobs j USING (job_id)
 """
 
 
 class Lost(NamedTuple):
     id: int
     job_id: UUID
-    path: str
+    request_id: str
     status: str
     job_status: str
+    job_was: str
 
 
 def reclaim(*, batch: int) -> list[Lost]:
@@ -84,7 +85,7 @@ SELECT (SELECT count(*) FROM (
                  LIMIT %(slots)s)
                 UNION ALL
                 (SELECT 1 FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'retrying'
-                     AND c.available_at <= clock_timestamp() LIMIT %(slots)s)
+                     AND c.available_at <= statement_timestamp() LIMIT %(slots)s)
             ) chunk LIMIT %(slots)s) ready) AS ready,
        (SELECT count(*) FROM (
             SELECT 1 FROM exports_chunk WHERE status = 'pending' AND reusable LIMIT 1000) reusable) AS reusable,

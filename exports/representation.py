@@ -10,9 +10,11 @@ from rest_framework.request import Request
 
 from exports import links
 from exports.errors import explain
-from exports.models import Chunk, Job, Link, Receipt
+from exports.models import Attempt, Chunk, Delivery, Job, Link, Receipt, Webhook
 from exports.models.job import JobQuerySet
+from exports.quotas import Quota
 from exports.states import JobStatus
+from exports.submission import Preview
 
 
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
@@ -40,8 +42,35 @@ def accepted(job: Job) -> dict[str, Any]:
     }
 
 
-def job(job: Job, request: Request, *, now: datetime | None = None) -> dict[str, Any]:
-    """A job as `GET /exports/{jobId}` shows it. Wants a job that was read `with_all`."""
+def preview(preview: Preview) -> dict[str, int]:
+    return {
+        "totalChunks": preview.total_chunks,
+        "duplicates": preview.duplicates,
+        "reusable": preview.reusable,
+        "quotaCost": preview.total_chunks - preview.reusable,
+    }
+
+
+def limits(quota: Quota) -> dict[str, Any]:
+    """A user's limits as `GET /exports/limits` shows them."""
+    env = settings.SLUICE
+    return {
+        "jobsPerDay": day(quota.daily_jobs, quota.jobs, quota.resets_at),
+        "chunksPerDay": day(quota.daily_chunks, quota.chunks, quota.resets_at),
+        "maxChunksPerJob": env.export_max_chunks_per_job,
+        "rate": env.export_rate,
+    }
+
+
+def day(limit: int, used: int, resets_at: datetime) -> dict[str, Any]:
+    return {"limit": limit, "used": used, "remaining": max(limit - used, 0), "resetsAt": resets_at}
+
+
+def job(job: Job, request: Request | None, *, now: datetime | None = None) -> dict[str, Any]:
+    """A job as `GET /exports/{jobId}` shows it. Wants a job that was read `with_all`.
+
+    Without a request `signedUrl` is left out: nobody is there whom a link could be shown to.
+    """
     now = now or timezone.now()
     return {
         "jobId": str(job.job_id),
@@ -96,12 +125,13 @@ def error(code: str, detail: str) -> dict[str, Any] | None:
     return explain(code, detail) if code else None
 
 
-def receipt(receipt: Receipt, request: Request, now: datetime) -> dict[str, Any]:
+def receipt(receipt: Receipt, request: Request | None, now: datetime) -> dict[str, Any]:
     link = next(iter(receipt.links.all()), None)
     state = receipt_state(receipt, link, now)
-    shown = link is not None and state == "active"
+    shown = link if state == "active" else None
+    signed = {"signedUrl": request.build_absolute_uri(links.path_of(shown)) if shown else None} if request else {}
     return {
-        "signedUrl": request.build_absolute_uri(links.path_of(link)) if shown and link else None,
+        **signed,
         "expiresAt": receipt.expires_at,
         "checksum": f"sha256:{receipt.checksum}",
         "sizeBytes": receipt.size_bytes,
@@ -133,4 +163,42 @@ def chunk(chunk: Chunk) -> dict[str, Any]:
         "dataAsOf": chunk.data_as_of,
         "path": chunk.path,
         "error": error(chunk.error_code, chunk.error_detail),
+    }
+
+
+def webhook(webhook: Webhook) -> dict[str, Any]:
+    """A webhook without its secret, which only the answers that make one show."""
+    return {
+        "id": str(webhook.pk),
+        "url": webhook.url,
+        "events": webhook.events,
+        "enabled": webhook.enabled,
+        "disabledReason": webhook.disabled_reason or None,
+        "createdAt": webhook.created_at,
+    }
+
+
+def delivery(delivery: Delivery) -> dict[str, Any]:
+    """A delivery with the log of its attempts, the first one first. Wants `webhook` and `log` fetched."""
+    waits = delivery.status == Delivery.Status.PENDING and delivery.token is None
+    goes_on = waits and (delivery.webhook.enabled or delivery.seq is None)
+    return {
+        "id": str(delivery.pk),
+        "type": delivery.type,
+        "jobId": str(delivery.job_id) if delivery.job_id else None,
+        "status": delivery.status,
+        "attempts": delivery.attempts,
+        "createdAt": delivery.created_at,
+        "nextAttemptAt": delivery.available_at if goes_on else None,
+        "finishedAt": delivery.finished_at,
+        "log": [attempt(each) for each in delivery.log.all()],
+    }
+
+
+def attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "at": attempt.at,
+        "statusCode": attempt.status_code,
+        "error": attempt.error or None,
+        "durationMs": attempt.duration_ms,
     }

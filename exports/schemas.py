@@ -8,7 +8,15 @@ from typing import Any
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import camelize_operation
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import Direction, OpenApiExample, OpenApiParameter, extend_schema_field
+from drf_spectacular.utils import (
+    Direction,
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    OpenApiWebhook,
+    extend_schema,
+    extend_schema_field,
+)
 from rest_framework import serializers
 
 from config.api.problems import CONTENT_TYPE
@@ -16,6 +24,8 @@ from config.api.schema import StrictSchema
 from exports.errors import EXPLANATIONS
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, Delivery
+from exports.models.webhook import Delivery as DeliveryRow
+from exports.models.webhook import Hook
 from exports.states import ChunkStatus, JobStatus, Source
 
 
@@ -37,6 +47,27 @@ class Accepted(serializers.Serializer):
     duplicates = serializers.IntegerField(help_text="How many pairs were named before in the request.")
     eventsUrl = PathField()
     chunksUrl = PathField()
+
+
+class Preview(serializers.Serializer):
+    totalChunks = serializers.IntegerField(help_text="Each (key, date) once.")
+    duplicates = serializers.IntegerField()
+    reusable = serializers.IntegerField(help_text="A file is known that needs no call, if it is still there.")
+    quotaCost = serializers.IntegerField(help_text="Of the day's chunks, in the end: reused ones are refunded.")
+
+
+class DayLimit(serializers.Serializer):
+    limit = serializers.IntegerField()
+    used = serializers.IntegerField()
+    remaining = serializers.IntegerField()
+    resetsAt = serializers.DateTimeField()
+
+
+class Limits(serializers.Serializer):
+    jobsPerDay = DayLimit()
+    chunksPerDay = DayLimit(help_text="Chunks that end reused, failed or cancelled are given back.")
+    maxChunksPerJob = serializers.IntegerField()
+    rate = serializers.CharField(help_text="Requests that write, such as 60/min.")
 
 
 class Progress(serializers.Serializer):
@@ -128,6 +159,58 @@ class OneTimeLink(serializers.Serializer):
     expiresAt = serializers.DateTimeField()
 
 
+class Webhook(serializers.Serializer):
+    id = serializers.UUIDField()
+    url = serializers.CharField()
+    events = serializers.ListField(child=serializers.ChoiceField(choices=Hook.choices))
+    enabled = serializers.BooleanField()
+    disabledReason = serializers.CharField(allow_null=True, help_text="Why it is disabled.")
+    createdAt = serializers.DateTimeField()
+
+
+class NewWebhook(Webhook):
+    secret = serializers.CharField(help_text="`whsec_…`; shown in this answer alone.")
+
+
+class Secret(serializers.Serializer):
+    secret = serializers.CharField(help_text="`whsec_…`; shown in this answer alone.")
+
+
+class WebhookAttempt(serializers.Serializer):
+    at = serializers.DateTimeField(help_text="When it began.")
+    statusCode = serializers.IntegerField(allow_null=True, help_text="Of the answer.")
+    error = serializers.CharField(allow_null=True, help_text="Why there is no answer.")
+    durationMs = serializers.IntegerField()
+
+
+class WebhookDelivery(serializers.Serializer):
+    id = serializers.UUIDField(help_text="What the receiver knows as `webhook-id`.")
+    type = serializers.ChoiceField(choices=[*Hook.values, "webhook.test"])
+    jobId = serializers.UUIDField(allow_null=True, help_text="Null for a test, and once the job is forgotten.")
+    status = serializers.ChoiceField(choices=DeliveryRow.Status.choices)
+    attempts = serializers.IntegerField(help_text="Since it was made, or last redelivered.")
+    createdAt = serializers.DateTimeField()
+    nextAttemptAt = serializers.DateTimeField(allow_null=True, help_text="While it waits and the webhook is enabled.")
+    finishedAt = serializers.DateTimeField(allow_null=True)
+    log = WebhookAttempt(many=True)
+
+
+class ToldReceipt(Receipt):
+    signedUrl = None  # type: ignore[assignment]
+
+
+class ToldJob(Job):
+    receipt = ToldReceipt(allow_null=True, help_text="When the job is a success. Without its link.")
+
+
+class ExportEnd(serializers.Serializer):
+    """How a job ended, as webhooks are told."""
+
+    type = serializers.ChoiceField(choices=Hook.choices)
+    timestamp = serializers.DateTimeField(help_text="When it ended.")
+    data = ToldJob()  # type: ignore[assignment]
+
+
 # ---- The request ----------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +224,17 @@ class ExportRequest(StrictSchema):  # type: ignore[no-untyped-call]
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
         either = [{"required": ["items"]}, {"required": ["filters"]}]
         return {**super().map_serializer(auto_schema, direction), "oneOf": either}
+
+
+HOOKS = extend_schema_field(serializers.ListField(child=serializers.ChoiceField(choices=Hook.choices), min_length=1))
+RECEIVER = extend_schema_field(
+    {
+        "type": "string",
+        "format": "uri",
+        "maxLength": 2000,
+        "description": "https, without credentials or fragment, at public addresses.",
+    }
+)
 
 
 def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
@@ -180,7 +274,58 @@ def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
     )
 
 
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    "header",
+    description="1 to 255 visible ASCII characters, good for as long as the job is kept. A repeat with the same body "
+    "gets the first answer.",
+)
+IDEMPOTENCY_REPLAYED = OpenApiParameter(
+    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
+)
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    str,
+    "header",
+    description="Of the last event that the client saw: only what came later is sent. Without it, or when the service "
+    "cannot go on from there, the stream begins with `snapshot`.",
+)
+EVENTS = """Each event has an `id` that grows, and one line of JSON as `data`:
+
+* `snapshot`: the job as `GET /exports/{jobId}` shows it
+* `chunk`: a chunk that changed, as `GET /exports/{jobId}/chunks` shows it
+* `progress`: the job's `progress`, once after any number of chunks
+* `status`: `{"status", "error", "at"}`; the stream ends after `success`, `failed` or `cancelled`
+
+A comment comes every ten seconds while nothing happens."""
+STREAM = OpenApiExample(
+    "The end",
+    'id: 41\nevent: status\ndata: {"status":"success","error":null,"at":"2025-03-01T09:00:51.000000Z"}\n\n',
+    response_only=True,
+    status_codes=["200"],
+    media_type="text/event-stream",
+)
 NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
+
+
+ENDED = OpenApiWebhook(
+    "exportEnded",
+    extend_schema(
+        summary="An export has ended",
+        description="""Posted to the webhooks that asked for it, at least once, with the headers of
+[Standard Webhooks](https://www.standardwebhooks.com), whose libraries check signatures:
+
+* `webhook-id`: the delivery's id, the same at every attempt; what was seen before can be ignored
+* `webhook-timestamp`: of this attempt, in Unix seconds
+* `webhook-signature`: `v1,` and a signature; for a day after a rotation two of them, with a space between
+
+Anything but 2xx within 15 s is tried again, ten times in three days. 410 disables the webhook. Redirects are not
+followed.""",
+        request=ExportEnd,
+        responses={"2XX": OpenApiResponse(description="It was taken.")},
+    ),
+)
 
 
 # ---- Examples -------------------------------------------------------------------------------------------------------

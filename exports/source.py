@@ -20,6 +20,7 @@ from exports.errors import (
     ExportError,
     LeaseLost,
     SourceError,
+    SourceFull,
     SourceRefused,
     SourceTimeout,
     SourceUnavailable,
@@ -107,22 +108,37 @@ class Session:
         self._expect_wanted()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._timeout = 0
-            self._connection = psycopg.connect(
-                settings.SLUICE.source_url,
-                autocommit=True,
-                application_name=self.backend,
-                options=SESSION,
-                client_encoding="UTF8",
-                connect_timeout=10,
-                keepalives_idle=30,
-                cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
-            )
+            self._connection = connect(self.backend)
         self._expect_wanted()  # connecting may have taken long
         return self._connection
 
     def _expect_wanted(self) -> None:
         if self.cancelled:
             raise LeaseLost
+
+
+# What Postgres says with 53300 when the role, the database or the server has as many connections as it may. Of a
+# connection that is refused libpq keeps the SQLSTATE to itself, so that only the words tell.
+NO_ROOM = ("too many connections", "too many clients", "connection slots are reserved")
+
+
+def connect(backend: str) -> psycopg.Connection:
+    """Raises SourceFull when there is no room for one more connection, and psycopg's own errors."""
+    try:
+        return psycopg.connect(
+            settings.SLUICE.source_url,
+            autocommit=True,
+            application_name=backend,
+            options=SESSION,
+            client_encoding="UTF8",
+            connect_timeout=10,
+            keepalives_idle=30,
+            cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
+        )
+    except psycopg.OperationalError as error:
+        if any(words in str(error) for words in NO_ROOM):
+            raise SourceFull("SQLSTATE 53300") from None
+        raise
 
 
 class Column(NamedTuple):

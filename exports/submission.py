@@ -1,4 +1,4 @@
-"""From a checked request to a job that is safe: job and chunks in one transaction, then hints."""
+"""From a checked request to a job that is safe: quota, job and chunks in one transaction, then hints."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +7,17 @@ import structlog
 from django.conf import settings
 from django.db import connection, transaction
 
-from exports import dispatch, planning, sql
+from config.api.idempotency import Idempotency, KeyReused
+from exports import dispatch, metrics, planning, quotas, sql
+from exports.links import UNBOUND, Client, bound_to
 from exports.models import Dataset, Job
+from exports.models.job import Reuse
 from exports.planning import Pair, Shape
+from exports.states import JobStatus
 
 log = structlog.get_logger(__name__)
+
+IF_PRESENT = Reuse.IF_PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,27 +34,67 @@ class ExportRequest:
     filters: dict[str, Any] | None = None
 
 
-def submit(request: ExportRequest, *, user_id: int, request_id: str = "") -> Job:
-    """Write the job and its chunks, and wake workers once they are committed.
+def submit(
+    request: ExportRequest,
+    *,
+    user_id: int,
+    request_id: str = "",
+    client: Client | None = None,
+    idempotency: Idempotency | None = None,
+) -> Job:
+    """Write the job and its chunks, paid for, and wake workers once they are committed.
 
     Statements do not grow with the number of chunks. When the broker does not answer the job is safe all the same:
-    the reaper sends the hints again.
+    the reaper sends the hints again. The `client` is who the job's link will be bound to.
+
+    Raises QuotaExceeded; InFlight while another request with the same key is at this very place, and AlreadyMade when
+    one has been here before. Then nothing is written.
     """
     paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
     with transaction.atomic():
-        job = _create_job(request, user_id, request_id)
-        reusable = _paths_with_a_file(job, paths) if job.reuse == "if-present" else set()
+        if idempotency:
+            idempotency.claim(scope=f"exports/{user_id}")
+            if made := find(user_id, idempotency):
+                raise AlreadyMade(made)
+        day = quotas.debit(user_id=user_id, jobs=1, chunks=len(request.pairs))
+        job = _create_job(
+            request,
+            user_id=user_id,
+            request_id=request_id,
+            charged_on=day,
+            **(bound_to(client) if client else UNBOUND),
+            **({"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint} if idempotency else {}),
+        )
+        reusable = (
+            _paths_with_a_file(request.dataset, paths, version=job.schema_version) if job.reuse == IF_PRESENT else set()
+        )
         _copy_chunks(job, request.pairs, paths, reusable)
+    metrics.job_moved(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
     transaction.on_commit(lambda: _wake(total=job.total, reusable=len(reusable)))
     return job
 
 
-def _create_job(request: ExportRequest, user_id: int, request_id: str) -> Job:
+class AlreadyMade(Exception):
+    """A job was made under this Idempotency-Key while this request was read."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self.job = job
+
+
+def find(user_id: int, idempotency: Idempotency) -> Job | None:
+    """Return the job that this user has made under this key. Raises KeyReused when that was another request."""
+    job = Job.objects.filter(user_id=user_id, idempotency_key=idempotency.key).first()
+    if job and job.fingerprint != idempotency.fingerprint:
+        raise KeyReused
+    return job
+
+
+def _create_job(request: ExportRequest, **facts: Any) -> Job:
     dialect = request.shape.dialect
     return Job.objects.create(
-        user_id=user_id,
-        request_id=request_id,
+        **facts,
         dataset=request.dataset,
         schema_version=request.dataset.schema_version,
         format=request.shape.format,
@@ -72,9 +118,29 @@ WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
 """
 
 
-def _paths_with_a_file(job: Job, paths: list[str]) -> set[str]:
-    found = sql.rows(PATHS_WITH_A_FILE, dataset=job.dataset_id, paths=paths, version=job.schema_version)
+def _paths_with_a_file(dataset: Dataset, paths: list[str], *, version: int) -> set[str]:
+    found = sql.rows(PATHS_WITH_A_FILE, dataset=dataset.pk, paths=paths, version=version)
     return {row["path"] for row in found}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a request would do."""
+
+    total_chunks: int
+    duplicates: int
+    reusable: int
+
+
+def preview(request: ExportRequest) -> Preview:
+    """Return what `submit` would do with this request, and change nothing.
+
+    Reusable by the cache: that the objects are still there is looked at only when their turn comes.
+    """
+    dataset = request.dataset
+    paths = [planning.object_key(dataset.base_path, pair, request.shape) for pair in request.pairs]
+    reusable = _paths_with_a_file(dataset, paths, version=dataset.schema_version) if request.reuse == IF_PRESENT else ()
+    return Preview(total_chunks=len(paths), duplicates=request.duplicates, reusable=len(reusable))
 
 
 # Where a new job starts in the queue: beside the chunk that is next now, as in start-time fair queueing. Its n-th

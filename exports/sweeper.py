@@ -7,12 +7,13 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import transaction
-from django.db.models.functions import Now
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now, TruncDate
 
 from config import storage
-from exports import bundles, completion, dispatch, recovery, source, sql
+from exports import bundles, completion, courier, dispatch, metrics, recovery, source, sql, webhooks
 from exports.errors import ExportError, WorkerLost
-from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.states import ChunkStatus, JobStatus
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,7 @@ BATCH = 500
 # Objects and uploads that nothing names are left alone for so long: what names them may be about to be written. No
 # chunk or bundle runs longer, as Celery's hard time limit is 11 minutes.
 GRACE = timedelta(hours=1)
+EVENTS_KEPT = timedelta(days=1)  # after the end of their job
 
 
 def reap() -> None:
@@ -32,6 +34,8 @@ def reap() -> None:
         hint_waiting,
         completion.give_up,
         hint_completions,
+        courier.give_up,
+        webhooks.hint,
         delete_expired,
         abort_lost_uploads,
     )
@@ -56,13 +60,17 @@ def provide_slots() -> None:
 def reclaim_chunks() -> None:
     """Take chunks back whose lease ran out: into the queue, or FAILED when their attempts are used up."""
     while lost := recovery.reclaim(batch=BATCH):
+        metrics.leases_expired(len(lost))
         for chunk in lost:
-            ids = {"job_id": str(chunk.job_id), "chunk_id": chunk.id}
+            ids = {"request_id": chunk.request_id, "job_id": str(chunk.job_id), "chunk_id": chunk.id}
             log.warning("lease_expired", **ids)
             if chunk.status == ChunkStatus.FAILED:
                 log.error("chunk_failed", **ids, code=WorkerLost.code)
-        for job_id in {chunk.job_id for chunk in lost if chunk.job_status == JobStatus.FAILED}:
-            log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
+                metrics.chunk_failed(WorkerLost.code)
+        for job_id, status in {(chunk.job_id, chunk.job_status) for chunk in lost if chunk.job_status != chunk.job_was}:
+            metrics.job_moved(status)
+            if status == JobStatus.FAILED:
+                log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
 
 
 def free_slots() -> None:
@@ -119,8 +127,8 @@ def _delete(receipts: list[Receipt]) -> int:
 
 
 def sweep() -> None:
-    """Once an hour: what expired and is still there after all, orphans, and abandoned uploads."""
-    run_each(force_delete_expired, delete_orphans, abort_abandoned_uploads)
+    """Once an hour: what expired and is still there after all, orphans, abandoned uploads, and old events."""
+    run_each(force_delete_expired, delete_orphans, abort_abandoned_uploads, forget_events)
 
 
 def force_delete_expired() -> int:
@@ -128,6 +136,7 @@ def force_delete_expired() -> int:
     late = list(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - timedelta(minutes=1))[:BATCH])
     if late:
         log.error("ttl_violation", receipts=len(late))
+        metrics.ttl_violated(len(late))
         _delete(late)
     return len(late)
 
@@ -135,13 +144,16 @@ def force_delete_expired() -> int:
 def delete_orphans() -> int:
     """Delete delivered objects that no receipt names: a bundle attempt died between its object and its receipt.
 
-    Younger ones are left alone: their receipt may be about to be written.
+    Younger ones are left alone: their receipt may be about to be written. Each is a TTL violation too: nothing else
+    would have ended its time.
     """
     young = storage.now() - GRACE
     found = [item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young]
     named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
     orphans = [key for key in found if key not in named]
     storage.delete_many(orphans)
+    if orphans:
+        metrics.ttl_violated(len(orphans))
     log.info("orphans_deleted", objects=len(orphans))
     return len(orphans)
 
@@ -185,12 +197,23 @@ def _abort_uploads(*, before: datetime) -> int:
 
 
 def purge() -> None:
-    """Once a day: delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, and what hangs on them. Files stay: they are
-    the reuse cache, not the job's."""
+    """Once a day: old jobs, what webhooks were told a month ago, and what was used of quotas in earlier months."""
+    run_each(purge_jobs, webhooks.prune, forget_usage)
+
+
+def purge_jobs() -> None:
+    """Delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, and what hangs on them. Files stay: they are the reuse
+    cache, not the job's."""
     purged = 0
     while batch := _purge_some():
         purged += batch
     log.info("purged", jobs=purged)
+
+
+def forget_usage() -> None:
+    """Delete the usage of days that no refund can come to any more, but for a month for people to look at."""
+    kept = max(timedelta(days=settings.SLUICE.export_job_retention_days), timedelta(days=31))
+    Usage.objects.filter(day__lt=TruncDate(Now()) - kept).delete()
 
 
 def _purge_some() -> int:
@@ -201,6 +224,33 @@ def _purge_some() -> int:
         batch = list(over.select_for_update(of=("self",), skip_locked=True).values_list("pk", flat=True)[:50])
         Job.objects.filter(pk__in=batch).delete()
     return len(batch)
+
+
+def forget_events() -> int:
+    """Delete the events of jobs that ended a day ago. Who comes back to their stream then gets a snapshot.
+
+    All events of a job or none, so that what is kept has no gaps; none while webhooks were not told of the end.
+    """
+    forgotten = 0
+    while batch := _forget_some():
+        forgotten += batch
+    if forgotten:
+        log.info("events_forgotten", events=forgotten)
+    return forgotten
+
+
+def _forget_some() -> int:
+    """Delete the events of up to 20 jobs, locked meanwhile: one that is retried at this moment keeps them."""
+    events = Event.objects.filter(job=OuterRef("pk"))
+    over = Job.objects.ended().filter(
+        Exists(events),
+        ~Exists(events.untold()),
+        finished_at__lt=Now() - EVENTS_KEPT,
+    )
+    with transaction.atomic():
+        batch = list(over.select_for_update(of=("self",), skip_locked=True).values_list("pk", flat=True)[:20])
+        deleted, _ = Event.objects.filter(job_id__in=batch).delete()
+    return deleted
 
 
 # ---- Two beats ------------------------------------------------------------------------------------------------------

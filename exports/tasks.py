@@ -6,7 +6,7 @@ from uuid import UUID
 from celery import shared_task
 from django.conf import settings
 
-from exports import completion, dispatch, execution, sweeper
+from exports import completion, courier, dispatch, execution, sweeper, webhooks
 
 
 @shared_task(name=dispatch.RUN_CHUNKS)
@@ -16,12 +16,18 @@ def run_chunks(**_later: object) -> None:
 
 @shared_task(name=dispatch.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
-    execution.drain_reusable()
+    execution.drain()
 
 
 @shared_task(name=dispatch.COMPLETE_JOB)
 def complete_job(*, job_id: str, **_later: object) -> None:
     completion.complete(UUID(job_id))
+
+
+@shared_task(name=dispatch.DELIVER)
+def deliver(**_later: object) -> None:
+    webhooks.fan_out()
+    courier.drain()
 
 
 @shared_task(name="exports.reap")

@@ -15,14 +15,16 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config import storage
+from config.api import throttling
 from config.api.addresses import client_address
+from config.api.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.api.paging import chosen
 from config.api.problems import CONTENT_TYPE, BadInput, Problem
 from config.api.problems import NotFound as NothingHere
 from config.api.requests import request_id
 from config.api.schema import problem, problems
-from exports import control, files, links, representation, schemas, submission
-from exports.models import Chunk, Dataset, Job
+from exports import control, files, links, quotas, rates, representation, schemas, submission
+from exports.models import Chunk, Dataset, Job, Receipt
 from exports.serializers import ExportRequestSerializer
 from exports.states import ChunkStatus, JobStatus
 
@@ -64,16 +66,69 @@ class Exports(generics.ListAPIView[Job]):
         operation_id="createExport",
         summary="Export slices of a dataset",
         request=ExportRequestSerializer,
-        parameters=[schemas.location(202, "The job."), schemas.retry_after(202, required=True)],
-        responses={202: schemas.Accepted, **problems(BadInput)},
+        parameters=[
+            schemas.IDEMPOTENCY_KEY,
+            schemas.location(202, "The job."),
+            schemas.retry_after(202, required=True),
+            schemas.IDEMPOTENCY_REPLAYED,
+        ],
+        responses={
+            202: schemas.Accepted,
+            **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded),
+        },
         examples=schemas.SUBMISSIONS,
     )
     def post(self, request: Request) -> Response:
         """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
+        idempotency = Idempotency.of(request)
+        made = submission.find(user_id_of(request), idempotency) if idempotency else None
+        if made:
+            return accepted(made, replayed=True)
         wanted = ExportRequestSerializer.read(request.data)
-        job = submission.submit(wanted, user_id=user_id_of(request), request_id=request_id(request._request))
-        headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
-        return Response(representation.accepted(job), status=202, headers=headers)
+        try:
+            job = submission.submit(wanted, idempotency=idempotency, **requester(request))
+        except submission.AlreadyMade as earlier:
+            return accepted(earlier.job, replayed=True)
+        return accepted(job)
+
+
+def requester(request: Request) -> dict[str, Any]:
+    """Who asks, as `submit` wants to know it."""
+    return {
+        "user_id": user_id_of(request),
+        "request_id": request_id(request._request),
+        "client": client_of(request),
+    }
+
+
+def accepted(job: Job, *, replayed: bool = False) -> Response:
+    """The answer to whoever made a job, or made it before under the same Idempotency-Key: byte for byte the same."""
+    headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
+    if replayed:
+        headers[REPLAYED] = "true"
+    return Response(representation.accepted(job), status=202, headers=headers)
+
+
+class Preview(APIView):
+    """`POST /exports/preview`: what the same request to `/exports` would do. Changes nothing."""
+
+    @extend_schema(
+        operation_id="previewExport",
+        summary="See what an export would do",
+        request=ExportRequestSerializer,
+        responses={200: schemas.Preview, **problems(BadInput)},
+    )
+    def post(self, request: Request) -> Response:
+        preview = submission.preview(ExportRequestSerializer.read(request.data))
+        return Response(representation.preview(preview))
+
+
+class Limits(APIView):
+    """`GET /exports/limits`: the day's quota and what is left of it, and the other bounds."""
+
+    @extend_schema(operation_id="getLimits", summary="Look at my limits", responses=schemas.Limits)
+    def get(self, request: Request) -> Response:
+        return Response(representation.limits(quotas.state(user_id_of(request))))
 
 
 class Datasets(APIView):
@@ -156,11 +211,40 @@ class Retry(APIView):
         operation_id="retryExport",
         summary="Run the failed chunks again",
         request=None,
-        responses={202: schemas.Job, **problems(NothingHere, control.NotFailed)},
+        responses={202: schemas.Job, **problems(NothingHere, control.NotFailed, quotas.QuotaExceeded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         control.retry(owned(request, job_id))
         return Response(representation.job(owned(request, job_id), request), status=202)
+
+
+class Cancel(APIView):
+    """`POST /exports/{jobId}/cancel`: end it; 409 when it has ended."""
+
+    @extend_schema(
+        operation_id="cancelExport",
+        summary="Cancel an export",
+        description="What is running stops at the next part of its upload or heartbeat. Files that are done stay.",
+        request=None,
+        responses={200: schemas.Job, **problems(NothingHere, control.AlreadyEnded)},
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        control.cancel(owned(request, job_id))
+        return Response(representation.job(owned(request, job_id), request))
+
+
+class Replay(APIView):
+    """`POST /exports/{jobId}/replay`: the same request once more, as a new job."""
+
+    @extend_schema(
+        operation_id="replayExport",
+        summary="Export the same again",
+        request=None,
+        parameters=[schemas.location(202, "The new job."), schemas.retry_after(202, required=True)],
+        responses={202: schemas.Accepted, **problems(NothingHere, control.NotReplayable, quotas.QuotaExceeded)},
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        return accepted(control.replay(owned(request, job_id, by_staff=False), **requester(request)))
 
 
 class NotReady(Problem):
@@ -176,6 +260,7 @@ class FreshLink(APIView):
     @extend_schema(
         operation_id="createLink",
         summary="Get a new one-time link",
+        description="It is bound to the client that asks for it, and lives as long as the receipt.",
         request=None,
         responses={200: schemas.OneTimeLink, **problems(NothingHere, NotReady, links.ReceiptExpired)},
     )
@@ -183,7 +268,7 @@ class FreshLink(APIView):
         job = owned(request, job_id, by_staff=False)
         if job.status != JobStatus.SUCCESS:
             raise NotReady
-        link = links.mint(job.receipt)
+        link = links.mint(job.receipt, links.bound_to(client_of(request)))
         url = request.build_absolute_uri(links.path_of(link))
         return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
 
@@ -202,6 +287,8 @@ class LinkRefused(Problem):
         "link_invalid": "This is not a link of ours, or it was changed.",
         "link_expired": "The link's time is over. Export again: files that are there already are reused.",
         "link_revoked": "The link was replaced by a newer one.",
+        "link_mismatch": "The link is for the client that made the export, or the link: its network and its User-Agent."
+        " The owner can make one for another client by asking for it from there.",
         "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",
     }
 
@@ -215,6 +302,7 @@ class Download(APIView):
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
+    throttle_classes = (rates.PerAddress,)
 
     @extend_schema(
         operation_id="download",
@@ -228,22 +316,21 @@ class Download(APIView):
             204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
             302: OpenApiResponse(description="To the object."),
             (403, CONTENT_TYPE): problem(LinkRefused.WHY),
+            **problems(throttling.RateLimited),
         },
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponse:
         if is_prefetch(request):
+            self.peek(request, job_id)
             return HttpResponse(status=204, headers=NO_TRACE)
         try:
-            url = links.redeem(job_id, request.query_params.get("token", ""), client_of(request))
+            url = links.redeem(job_id, token_of(request), client_of(request))
         except links.Refused as refusal:
             raise LinkRefused(refusal) from None
         return HttpResponseRedirect(url, headers=NO_TRACE)
 
     def head(self, request: Request, job_id: UUID) -> HttpResponse:
-        try:
-            receipt = links.peek(job_id, request.query_params.get("token", ""))
-        except links.Refused as refusal:
-            raise LinkRefused(refusal) from None
+        receipt = self.peek(request, job_id)
         return HttpResponse(
             content_type=receipt.content_type,
             headers={
@@ -253,17 +340,24 @@ class Download(APIView):
             },
         )
 
+    def peek(self, request: Request, job_id: UUID) -> Receipt:
+        try:
+            return links.peek(job_id, token_of(request), client_of(request))
+        except links.Refused as refusal:
+            raise LinkRefused(refusal) from None
+
+
+def token_of(request: Request) -> str:
+    return str(request.query_params.get("token", ""))
+
 
 def is_prefetch(request: Request) -> bool:
-    purpose = request.headers.get("Sec-Purpose", request.headers.get("Purpose", ""))
-    return "prefetch" in purpose.lower()
+    return any("prefetch" in request.headers.get(name, "").lower() for name in ("Sec-Purpose", "Purpose"))
 
 
 def client_of(request: Request) -> links.Client:
     address = client_address(request)
-    return links.Client(
-        address=str(address) if address else None, user_agent=request.headers.get("User-Agent", "")[:200]
-    )
+    return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
 
 
 class File(APIView):

@@ -13,6 +13,8 @@ import pytest
 
 from config.stack import servers
 
+OPERATOR = ("S3_OPERATOR_ACCESS_KEY_ID", "S3_OPERATOR_SECRET_ACCESS_KEY")
+
 stack = ExitStack()
 
 
@@ -34,6 +36,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         ALLOWED_HOSTS="testserver,localhost,127.0.0.1",
         LOG_FORMAT="json",
         PROMETHEUS_MULTIPROC_DIR=str(metrics),
+        # For tests that ask more of the object store than Sluice may.
+        **dict(zip(OPERATOR, running.seaweedfs.operator, strict=True)),
     )
 
 

@@ -1,7 +1,7 @@
 """Where a request comes from, as far as it can be believed."""
 
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -30,6 +30,12 @@ def client_address(request: HttpRequest) -> Address | None:
 
 def within(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks if network.version == address.version)
+
+
+def network_around(address: Address, *, ipv4: int, ipv6: int) -> Network:
+    """Return the network of so many bits that an address is in: `192.0.2.0/24`, `2001:db8::/64`."""
+    bits = ipv4 if isinstance(address, IPv4Address) else ipv6
+    return ip_network((str(address), bits), strict=False)
 
 
 def parse(text: str) -> Address | None:

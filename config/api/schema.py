@@ -9,6 +9,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import Direction, OpenApiResponse
 
 from config.api.problems import CONTENT_TYPE, NotAuthenticated, Problem
+from config.api.throttling import RateLimited
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
@@ -78,6 +79,8 @@ def problems(*kinds: type[Problem]) -> dict[tuple[int, str], OpenApiResponse]:
     meanings: dict[int, dict[str, str]] = defaultdict(dict)
     for kind in kinds:
         meanings[kind.status][kind.code] = kind.said()
+    if RateLimited.status in meanings:  # who has a 429 of its own has a rate, too
+        meanings[RateLimited.status][RateLimited.code] = RateLimited.said()
     return {(status, CONTENT_TYPE): problem(codes) for status, codes in meanings.items()}
 
 
@@ -94,11 +97,14 @@ def add_problems(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
     retry_after = {"schema": {"type": "integer"}, "description": "Seconds; always there with 429 and 503."}
     answer = {"description": "A problem.", "headers": {"Retry-After": retry_after}, "content": content}
     stranger = {"description": NotAuthenticated.said(), "content": content}
+    hasty = {**answer, "description": RateLimited.said()}
     for path in result.get("paths", {}).values():
         for method in METHODS:
             if method in path:
                 responses = path[method]["responses"]
                 if {} not in path[method].get("security", [{}]):
                     responses.setdefault("401", stranger)
+                    if "operations" not in path[method]["tags"]:
+                        responses.setdefault("429", hasty)
                 responses.setdefault("default", answer)
     return result

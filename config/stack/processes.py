@@ -15,8 +15,11 @@ from config.stack.process import Process
 from config.stack.server import Server
 
 # Queues by worker. Each has one of its own: a big bundle must not hold up chunks, and neither may hold up the reaper,
-# whose promise counts in seconds.
-WORKERS = {"exports": "exports", "bundles": "bundles", "maintenance": "maintenance"}
+# whose promise counts in seconds. Receivers of webhooks may take theirs.
+WORKERS = {"exports": "exports", "bundles": "bundles", "webhooks": "webhooks", "maintenance": "maintenance"}
+
+# Celery's --quiet: without its banner, which is not JSON as all other lines are.
+QUIET = {"CELERY_QUIET": "true"}
 
 
 def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:
@@ -55,7 +58,9 @@ def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
         "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--ws",
         "none",
         "--no-proxy-headers",
-        "--no-access-log", "--host", LOOPBACK, "--port", str(port), root=root, environment=environment,
+        "--no-access-log", "--host", LOOPBACK, "--port", str(port),
+        # Open responses would hold up its end for as long as their clients like.
+        "--timeout-graceful-shutdown", "5", root=root, environment=environment,
     )  # fmt: skip
 
 
@@ -66,7 +71,7 @@ def worker(name: str, *, queues: str, concurrency: int, root: Path, environment:
         # Talk among workers that nothing here uses; mingling alone would hold up every start by a second.
         "--without-gossip", "--without-mingle",
         # SIGTERM then means: finish what can be finished soon, and give the rest back.
-        root=root, environment={**environment, "REMAP_SIGTERM": "SIGQUIT"},
+        root=root, environment={**environment, **QUIET, "REMAP_SIGTERM": "SIGQUIT"},
     )  # fmt: skip
     # A chunk of the demo takes less than a second, and one that is killed runs again.
     process.grace_seconds = 5
@@ -77,7 +82,16 @@ def beat(*, root: Path, environment: Mapping[str, str]) -> Process:
     schedule = root / "beat" / "schedule"
     schedule.parent.mkdir(parents=True, exist_ok=True)
     return python(
-        "beat", "-m", "celery", "-A", "config", "beat", "-s", str(schedule), root=root, environment=environment
+        "beat",
+        "-m",
+        "celery",
+        "-A",
+        "config",
+        "beat",
+        "-s",
+        str(schedule),
+        root=root,
+        environment={**environment, **QUIET},
     )
 
 

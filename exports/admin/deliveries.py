@@ -68,6 +68,7 @@ class LinkAdmin(ReadOnly):
     ordering = ("-created_at",)
     fieldsets = (
         (None, {"fields": (("link_id", "state"), ("of_receipt", "downloads"))}),
+        ("Bound to", {"fields": (("network", "agent"),)}),
         (
             "Times",
             {"fields": ((moment("created_at"), moment("expires_at")), (moment("used_at"), moment("revoked_at")))},

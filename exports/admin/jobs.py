@@ -1,18 +1,11 @@
-"""Jobs and their chunks, and the one thing that staff do to them: retry."""
+"""Jobs and their chunks, as staff see them."""
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.forms import Form
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
-from django.urls import reverse
+from django.contrib import admin
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.dataclasses import ActionDialog
-from unfold.decorators import action
-from unfold.enums import ActionVariant
 
 from config.admin.display import (
     badge,
@@ -25,11 +18,11 @@ from config.admin.display import (
     size,
     span,
 )
-from config.admin.lists import ReadOnly, as_uuid
-from exports import control
+from config.admin.lists import ReadOnly
 from exports.admin.filters import ByError, OfJob, advice_on, title_of
+from exports.admin.verbs import Verbs
 from exports.models import Chunk, File, Job, Receipt
-from exports.states import ChunkStatus, JobStatus
+from exports.states import ChunkStatus
 
 ERROR = ("What went wrong", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
 
@@ -66,17 +59,8 @@ class WithError(ReadOnly):
         return span(row.started_at, row.finished_at)
 
 
-CONFIRM_RETRY = ActionDialog(
-    title="Retry this export?",
-    description="Its failed chunks start again with all their attempts; chunks that are done keep their files. "
-    "If only the delivery failed, that is tried again.",
-    form_class=None,
-    form_submit_text="Retry",
-)
-
-
 @admin.register(Job)
-class JobAdmin(WithError):
+class JobAdmin(Verbs, WithError):
     list_display = (
         "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
     )  # fmt: skip
@@ -85,8 +69,8 @@ class JobAdmin(WithError):
     search_fields = ("job_id", "user__username")
     search_help_text = "A whole job id, or a whole user name"
     ordering = ("-created_at", "-job_id")
-    actions = ("retry_selected",)
-    actions_detail = ("retry",)
+    actions = ("retry_selected", "cancel_selected")
+    actions_detail = ("retry", "cancel")
     fieldsets = (
         (None, {"fields": (("state", "progress"), "counters", ("dataset", "user"), "related")}),
         ("Result", {"fields": (("row_count", "size"), ("reused", "degraded"))}),
@@ -158,63 +142,6 @@ class JobAdmin(WithError):
                 list_of("download", "Downloads", of_job),
             ]
         )
-
-    # ---- Retry ----
-    def has_retry_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return request.user.has_perm("exports.change_job")
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """The button is there when there is something to retry."""
-        job_id = as_uuid(object_id)
-        if job_id is None or not Job.objects.filter(pk=job_id, status=JobStatus.FAILED).exists():
-            return []
-        return list(super().get_actions_detail(request, object_id))
-
-    @action(  # type: ignore[untyped-decorator]
-        description="Retry",
-        icon="replay",
-        variant=ActionVariant.PRIMARY,
-        permissions=["retry"],
-        dialog=CONFIRM_RETRY,
-    )
-    def retry(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        """Reached by POST alone: unfold answers GET with the dialog, and comes here when its form was sent."""
-        job = get_object_or_404(Job, pk=as_uuid(object_id))
-        chunks = self.start_again(request, job)
-        if chunks is None:
-            self.message_user(request, "This export has not failed: nothing was changed.", messages.WARNING)
-        else:
-            self.message_user(request, told(jobs=1, chunks=chunks, others=0), messages.SUCCESS)
-        page = reverse("admin:exports_job_change", args=[job.pk])
-        # htmx sends the dialog's form, and would put the page of an ordinary redirect into the dialog.
-        return HttpResponse(headers={"HX-Redirect": page}) if "HX-Request" in request.headers else redirect(page)
-
-    @admin.action(description="Retry the failed chunks", permissions=["retry"])
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        outcomes = [self.start_again(request, job) for job in queryset]
-        retried = [chunks for chunks in outcomes if chunks is not None]
-        self.message_user(
-            request,
-            told(jobs=len(retried), chunks=sum(retried), others=len(outcomes) - len(retried)),
-            messages.SUCCESS if retried else messages.WARNING,
-        )
-
-    def start_again(self, request: HttpRequest, job: Job) -> int | None:
-        """Retry a job and put it on record. Returns how many chunks it was, or None if the job had not failed."""
-        try:
-            chunks = control.retry(job)
-        except control.NotFailed:
-            return None
-        self.log_change(request, job, told(jobs=1, chunks=chunks, others=0))
-        return chunks
-
-
-def told(*, jobs: int, chunks: int, others: int) -> str:
-    """Say what a retry touched."""
-    said = f"Retried {jobs} export{'s' * (jobs != 1)}: {chunks} failed chunk{'s' * (chunks != 1)} started again."
-    if jobs and not chunks:
-        said = f"Retried {jobs} export{'s' * (jobs != 1)}: the delivery alone, as no chunk had failed."
-    return f"{said} {others} had not failed and stayed as they were." if others else said
 
 
 @admin.register(Chunk)

@@ -149,5 +149,10 @@ class Job(models.Model):
         return Shape(format=self.format, compression=self.compression, dialect=Dialect(**self.dialect))
 
     @property
+    def milliseconds(self) -> float:
+        """From the submission to the end; 0 before."""
+        return (self.finished_at - self.created_at).total_seconds() * 1000 if self.finished_at else 0
+
+    @property
     def has_ended(self) -> bool:
         return self.status in JOB_ENDED

@@ -25,7 +25,7 @@ class Workers:
     root: Path
     started: list[Process] = field(default_factory=list)
 
-    def start(self, queues: str = "exports,bundles,maintenance", *, concurrency: int = 2) -> Process:
+    def start(self, queues: str = "exports,bundles,webhooks,maintenance", *, concurrency: int = 2) -> Process:
         name = f"worker{len(self.started)}"
         worker = processes.worker(
             name, queues=queues, concurrency=concurrency, root=self.root, environment=self.environment()

@@ -24,7 +24,7 @@ from rest_framework.test import APIClient
 
 from exports import links
 from exports.errors import EXPLANATIONS
-from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot, Tick
+from exports.models import Allowance, Chunk, Dataset, Download, File, Job, Link, Receipt, Slot, Tick
 from tests.integration.factories import make_job
 
 MODELS = ("job", "chunk", "file", "receipt", "link", "download", "dataset", "slot", "tick")
@@ -319,7 +319,8 @@ def test_it_retries_selected_jobs_and_says_what_it_touched(
     response = retry_selected(pages, failed, another, fine)
 
     assert said(response) == [
-        "Retried 2 exports: 3 failed chunks started again. 1 had not failed and stayed as they were."
+        "Retried 2 exports: 3 failed chunks started again.",
+        "Unchanged: 1 export. Only a failed export can be retried; this one has not failed.",
     ]
     assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
     assert Chunk.objects.filter(status="pending").count() == 4
@@ -348,7 +349,7 @@ def test_it_retries_a_job_from_its_page(pages: Client, failed: Job) -> None:
     response = pages.post(button, {"_form_submitted": "true"})
 
     assert response["Location"] == page_of(failed)
-    assert said(response)[-1] == "This export has not failed: nothing was changed."
+    assert said(response)[-1] == "Unchanged: 1 export. Only a failed export can be retried; this one has not failed."
     assert LogEntry.objects.count() == 1
 
 
@@ -376,6 +377,47 @@ def test_it_lets_those_who_only_look_retry_nothing(staff: User, pages: Client, f
 def test_it_knows_no_job_by_a_wrong_id(pages: Client, slots: int) -> None:
     assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302  # Django's: to the index, with a message
     assert pages.post("/admin/exports/job/nonsense/retry/", {"_form_submitted": "true"}).status_code == 404
+
+
+# ---- Cancel -------------------------------------------------------------------------------------------------------
+def test_it_cancels_selected_jobs_and_says_what_it_touched(
+    pages: Client, failed: Job, dataset: Dataset, alice: User
+) -> None:
+    waiting = make_job(dataset, alice, chunks=2, key="EWR")
+
+    selected = {"action": "cancel_selected", "_selected_action": [failed.pk, waiting.pk]}
+    response = pages.post(list_of("job"), selected)
+
+    assert said(response) == [
+        "Cancelled 1 export: 2 chunks will not be exported.",
+        "Unchanged: 1 export. Only an export that has not ended can be cancelled; this one has.",
+    ]
+    assert Job.objects.get(pk=waiting.pk).status == "cancelled"
+    assert LogEntry.objects.get().change_message == "Cancelled 1 export: 2 chunks will not be exported."
+
+
+def test_it_cancels_a_job_from_its_page(pages: Client, dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, chunks=1)
+    button = page_of(job, "cancel")
+    page = text_of(pages.get(page_of(job)))
+    assert f'href="{button}"' in page
+    assert page_of(job, "retry") not in page
+    assert "Cancel this export?" in text_of(pages.get(button))
+    assert Job.objects.get().status == "pending"
+
+    assert said(pages.post(button, {"_form_submitted": "true"})) == [
+        "Cancelled 1 export: 1 chunk will not be exported."
+    ]
+    assert Job.objects.get().status == "cancelled"
+    assert button not in text_of(pages.get(page_of(job)))
+
+
+def test_a_retry_over_the_users_quota_says_so(pages: Client, failed: Job, alice: User) -> None:
+    Allowance.objects.create(user=alice, daily_chunks=0)
+
+    (words,) = said(retry_selected(pages, failed))
+    assert words.startswith("Unchanged: 1 export. Its user's quota: This takes 2 chunks, and 0 of today's 0 are left.")
+    assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
 # ---- Datasets -----------------------------------------------------------------------------------------------------

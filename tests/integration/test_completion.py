@@ -27,7 +27,6 @@ CLIENT = links.Client(address="127.0.0.1", user_agent="tests")
 
 
 def finish(job: Job) -> Receipt:
-    execution.drain_reusable()
     execution.drain()
     completion.complete(job.pk)
     return Receipt.objects.get(pk=job.pk)

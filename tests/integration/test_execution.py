@@ -105,7 +105,7 @@ def test_a_file_that_is_there_needs_no_call(dataset: Dataset, alice: User, sourc
     make_job(dataset, alice, 3)
     execution.drain()
     again = make_job(dataset, alice, 3)
-    execution.drain_reusable()
+    execution.drain()
 
     assert calls(source_db) == 3
     again.refresh_from_db()
@@ -125,7 +125,6 @@ def test_a_file_that_is_gone_or_changed_is_made_again(
     else:
         storage.client().put_object(Bucket=django_settings.SLUICE.s3_bucket, Key=PATH, Body=b"changed by somebody")
     make_job(dataset, alice, 1)
-    execution.drain_reusable()
     execution.drain()
 
     assert content(PATH) == CONTENT

@@ -1,5 +1,6 @@
 """Probes, against servers that answer, that are not there, and that accept and say nothing."""
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 from pydantic import AnyHttpUrl, SecretStr
 
 from config import health
+from tests.servers import OPERATOR
 
 
 @pytest.fixture(autouse=True)
@@ -120,11 +122,20 @@ def test_it_looks_for_a_broker_at_each_of_its_addresses(
 def test_it_tells_keys_that_the_storage_refuses(client: Client, settings: LazySettings) -> None:
     change(settings, s3_secret_access_key="hunter2")
 
-    assert wrong(client) == {"storage": "refuses our keys"}
+    assert wrong(client) == {"storage": "refuses our keys for this bucket"}
+
+
+def test_it_tells_a_bucket_that_is_not_ours(client: Client, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
+
+    assert wrong(client) == {"storage": "refuses our keys for this bucket"}
 
 
 def test_it_tells_a_bucket_that_is_not_there(client: Client, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
+    """To a key that may look: others are refused whether it is there or not."""
+    key, secret = (SecretStr(os.environ[name]) for name in OPERATOR)
+    changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
+    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
 
     assert wrong(client) == {"storage": "has no such bucket"}
 

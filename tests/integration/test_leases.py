@@ -142,7 +142,7 @@ def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
     before = snapshot()
 
     assert leases.finish([(stale, result_of(stale))]) is None
-    assert leases.fail(stale, SourceError()).progress is None
+    assert leases.fail(stale, SourceError(), delay=1) is None
     with pytest.raises(LeaseLost):
         leases.renew(stale)
     leases.release([stale])
@@ -234,13 +234,15 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
     for attempt in range(1, 5):
         claimed = claim()
         assert claimed.attempts == attempt
-        failure = leases.fail(claimed, SourceError("SQLSTATE 22012"))
+        error = SourceError("SQLSTATE 22012")
+        delay = leases.delay_after(claimed, error)
+        leases.fail(claimed, error, delay=delay)
         job.refresh_from_db()
-        if failure.delay is not None:
+        if delay is not None:
             assert job.status == JobStatus.RETRYING
             assert job.retrying == 1
             assert leases.claim(backend="test") is None  # its time has not come
-            delays.append(failure.delay)
+            delays.append(delay)
             Chunk.objects.update(available_at=Now())
 
     assert 1 <= delays[0] <= 2 <= delays[1] <= 4 <= delays[2] <= 8
@@ -253,7 +255,8 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
 def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 1)
-    leases.fail(claim(), SourceRefused("SQLSTATE 42883"))
+    claimed, error = claim(), SourceRefused("SQLSTATE 42883")
+    leases.fail(claimed, error, delay=leases.delay_after(claimed, error))
 
     job.refresh_from_db()
     assert job.status == JobStatus.FAILED
@@ -262,7 +265,7 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
 def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
-    leases.fail(claim(), SourceRefused())
+    leases.fail(claim(), SourceRefused(), delay=None)
     job.refresh_from_db()
     assert job.status == JobStatus.RUNNING
 

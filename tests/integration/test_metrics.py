@@ -1,16 +1,33 @@
-"""Who may read the numbers, and whose they are."""
+"""Who may read the numbers, whose they are, and what the database adds to them. A27."""
 
+import re
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 
+import prometheus_client
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from config import metrics
+from exports import completion, gauges, leases, sweeper
+from exports.models import Chunk, Dataset, Job, Receipt
+from tests.integration.factories import make_job, result_of
+from tests.integration.test_leases import nodes
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 COUNT = """
 import sys
@@ -54,3 +71,160 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         subprocess.run([sys.executable, "-c", COUNT, amount], check=True)
 
     assert b"sluice_test_events_total 5.0" in metrics.exposition()
+
+
+# ---- The names --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "kind", "sample"),
+    [
+        ("export_job_latency_ms", "histogram", "export_job_latency_ms_count"),
+        ("export_receipt_ttl_violation_total", "counter", "export_receipt_ttl_violation_total"),
+        ("export_job_status_total", "counter", 'export_job_status_total{status="success"}'),
+        ("export_signed_download_403_total", "counter", "export_signed_download_403_total"),
+    ],
+)
+def test_it_has_the_metrics_of_the_contract_from_the_start(client: Client, name: str, kind: str, sample: str) -> None:
+    """A27."""
+    lines = client.get("/metrics").content.decode().splitlines()
+
+    assert f"# TYPE {name} {kind}" in lines
+    assert [line for line in lines if line.startswith(f"{sample} ")]
+
+
+def ours() -> dict[str, tuple[str, set[str]]]:
+    """Return type and labels of all our metrics by their names, as they are exposed."""
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in text_string_to_metric_families(metrics.exposition().decode())
+        if family.name.startswith(("export_", "sluice_"))
+    }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_page_has_every_metric_and_no_other() -> None:
+    sweeper.once("reap", every=1, run=lambda: None)  # a tick that can be told of
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
+    told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+
+    assert told == ours()
+
+
+# ---- From the database ------------------------------------------------------------------------------------------
+def gauge(name: str, **labels: str) -> float:
+    """Return a gauge as it is exposed now."""
+    text = prometheus_client.generate_latest(metrics.at_scrape).decode()
+    (value,) = (
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if (sample.name, sample.labels) == (name, labels)
+    )
+    return value
+
+
+def depth() -> dict[str, float]:
+    states = ("pending", "running", "retrying", "reusable")
+    return {state: value for state in states if (value := gauge("export_queue_depth", state=state))}
+
+
+def claim() -> leases.Claim:
+    claimed = leases.claim(backend="test")
+    assert claimed
+    return claimed
+
+
+def test_it_tells_how_much_waits_and_how_long(dataset: Dataset, alice: User, slots: int) -> None:
+    """A27: queue depth, oldest pending age, live slots."""
+    make_job(dataset, alice, 5)
+    Job.objects.update(created_at=Now() - timedelta(seconds=100))
+    make_job(dataset, alice, 3)
+    claim()
+
+    assert gauge("sluice_database_up") == 1
+    assert depth() == {"pending": 7, "running": 1}
+    assert gauge("export_oldest_pending_age_seconds") == pytest.approx(100, abs=20)
+    assert (gauge("export_slots", state="held"), gauge("export_slots", state="free")) == (1, slots - 1)
+    assert gauge("export_jobs_active", status="pending") == gauge("export_jobs_active", status="running") == 1
+    assert gauge("export_leases_overdue") == 0
+
+
+def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 2)
+    claim()
+    Chunk.objects.filter(status="running").update(lease_until=Now() - timedelta(seconds=1))
+    sweeper.once("reap", every=1, run=lambda: None)
+
+    assert gauge("export_leases_overdue") == 1
+    assert gauge("export_tick_age_seconds", tick="reap") == pytest.approx(0, abs=20)
+
+
+def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 2)
+    leases.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
+    make_job(dataset, alice, 3)
+
+    assert depth() == {"pending": 3, "reusable": 2}
+    assert gauge("export_jobs_completing") == 1
+    assert gauge("export_oldest_pending_age_seconds") < 20
+
+
+def test_it_tells_of_objects_that_outlived_their_receipt(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    claimed = claim()
+    leases.finish([(claimed, result_of(claimed))])
+    assert completion.claim(job.pk)
+    Receipt.objects.create(
+        job=job, object_key="_receipts/x", etag="x", checksum="x", size_bytes=1, rows=1, files=1, content_type="x",
+        file_name="x", expires_at=Now() - timedelta(minutes=2),
+    )  # fmt: skip
+
+    assert gauge("export_receipts_outlived") == 1
+
+
+def test_it_reads_no_chunk_that_has_ended_or_waits(dataset: Dataset, alice: User) -> None:
+    """A27: a scrape costs the same whatever lies in the tables."""
+    make_job(dataset, alice, 1000)
+    claimed = [claim() for _ in range(8)]
+    leases.finish([(one, result_of(one)) for one in claimed[:6]])
+    Chunk.objects.filter(status="pending", seq__gt=500).update(
+        status="done", rows=1, bytes=1, sha256="x", etag="x", source="live"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE exports_chunk")
+        cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + gauges.GAUGES, {"slots": 8})
+        (plan,) = cursor.fetchone()
+    scans = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_chunk"]
+
+    assert sum(node["Actual Rows"] for node in scans) == 2
+    assert not [node for node in scans if node["Node Type"] == "Seq Scan"]
+
+
+@contextmanager
+def a_port(*, listening: bool) -> Iterator[int]:
+    """Give a port that refuses connections, or whose server never says a word."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if listening:
+            server.listen()
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_it_tells_what_was_counted_while_the_database_is_away(
+    client: Client, settings: LazySettings, *, listening: bool
+) -> None:
+    """A27: soon enough for a scraper."""
+    with a_port(listening=listening) as port:
+        url = SecretStr(f"postgresql://127.0.0.1:{port}/x")
+        settings.SLUICE = settings.SLUICE.model_copy(update={"database_url": url})
+        began = time.monotonic()
+        response = client.get("/metrics")
+    lines = response.content.decode().splitlines()
+
+    assert time.monotonic() - began < 4
+    assert "sluice_database_up 0.0" in lines
+    assert [line for line in lines if line.startswith("export_signed_download_403_total ")]
+    assert not [line for line in lines if line.startswith("export_queue_depth")]

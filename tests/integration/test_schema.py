@@ -15,14 +15,16 @@ from django.urls import Resolver404, URLPattern, resolve
 from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
-from exports import completion, execution, urls
+from exports import completion, courier, execution, urls, webhooks
 from exports.models import Dataset, Job, Receipt
 from tests.conftest import client_of
 from tests.integration.factories import make_job
+from tests.integration.receiver import receiver
+from tests.integration.test_webhooks import allow
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 NOBODYS = "00000000-0000-0000-0000-000000000000"
-EXAMPLES = {"jobId": NOBODYS, "key": "JFK", "effectiveDate": "2024-02-29"}
+EXAMPLES = {"jobId": NOBODYS, "webhookId": NOBODYS, "deliveryId": NOBODYS, "key": "JFK", "effectiveDate": "2024-02-29"}
 
 
 def is_utc_with_z(value: Any) -> bool:
@@ -166,6 +168,32 @@ def test_single_files_fit(checked: Api, dataset: Dataset, alice: User) -> None:
     Receipt.objects.update(expires_at="2000-01-01T00:00Z")
     assert checked.get(path).json()["code"] == "receipt_expired"
     assert checked.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
+
+
+def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
+    """A25: the answers, and what receivers get."""
+    allow(settings, "127.0.0.0/8")
+    with receiver() as there:
+        body = {"url": there.url, "events": ["export.succeeded"]}
+        path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
+        finish(str(make_job(dataset, alice, 1).pk))
+        webhooks.fan_out()
+        courier.drain()
+        delivery = checked.get(f"{path}/deliveries").json()["results"][0]
+        assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 202
+        assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 409
+        assert checked.post(f"{path}/test").status_code == 202
+        assert checked.post(f"{path}/rotate-secret").status_code == 200
+        assert len(checked.get("/exports/webhooks").json()["results"]) == 1
+        assert checked.checked("patch", path, {"enabled": False}).json()["disabledReason"]
+        assert checked.checked("patch", path, {"url": "https://127.1.1.1/x y"}).status_code == 400
+        assert checked.get(path).status_code == 200
+        assert checked.checked("delete", path).status_code == 204
+        assert checked.get(path).status_code == 404
+        told = there.received[0].json
+    assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
+    (hook,) = schema["webhooks"].values()
+    check(told, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 
 
 @pytest.mark.parametrize("path", ["/exports/datasets", "/livez", "/readyz"])

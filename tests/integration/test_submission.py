@@ -1,14 +1,17 @@
-"""POST /exports: what is checked, what is written, and how fast. A1, A3, A6, A7."""
+"""POST /exports: what is checked, what is written, and how fast. A1, A3, A6, A7, A14."""
 
 import socket
 import time
 from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from pydantic import SecretStr
 from rest_framework.test import APIClient
 
+from config import storage
 from exports.models import Chunk, Dataset, Job
 from tests.broker import broker_at
 from tests.conftest import client_of
@@ -260,3 +263,40 @@ def test_strangers_get_404_and_staff_get_the_job(api: APIClient, dataset: Datase
     bob.is_staff = True
     bob.save()
     assert stranger.get(path).status_code == 200
+
+
+# ---- What the web process leaves to others --------------------------------------------------------------------------
+
+
+def test_no_request_calls_the_function_or_makes_a_file(
+    api: APIClient, dataset: Dataset, source_db: psycopg.Connection
+) -> None:
+    """A6: whatever is asked of the API, workers alone read the source and write objects."""
+    source_db.execute("""
+        CREATE TABLE data.calls (at timestamptz DEFAULT clock_timestamp());
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
+        RETURNS TABLE (k text, n int, d date) LANGUAGE sql AS
+        $$ INSERT INTO data.calls DEFAULT VALUES; SELECT key, 1, effective_date $$
+    """)
+    before = [item.key for item in storage.list_objects("")]
+    response = post(api, items=[ITEM])
+    path = response["Location"]
+    post(api, items=[ITEM], format="json")
+    api.post("/exports/preview", {"dataset": "things", "items": [ITEM]})
+    for each in ("", "/chunks", "/download?token=x", "/files/JFK/2024-02-29"):
+        api.get(f"{path}{each}")
+    for verb in ("link", "retry", "replay", "cancel"):
+        api.post(f"{path}/{verb}")
+
+    assert source_db.execute("SELECT count(*) FROM data.calls").fetchone() == (0,)
+    assert [item.key for item in storage.list_objects("")] == before
+
+
+def test_a_source_that_is_away_holds_up_no_request(api: APIClient, dataset: Dataset, settings: Any) -> None:
+    """A6, A14."""
+    away = SecretStr("postgresql://127.0.0.1:1/nothing")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": away})
+
+    response = post(api, items=[ITEM])
+    assert response.status_code == 202
+    assert api.get(response["Location"]).json()["status"] == "pending"

@@ -26,7 +26,7 @@ from django.urls import resolve
 from pydantic import SecretStr
 from pytest_django.live_server_helper import LiveServer
 
-from config import health
+from config import counters, health
 from config.env import Environment
 from config.stack import processes
 from config.stack.process import Process
@@ -42,8 +42,15 @@ OWN = [name for name, service in SERVICES.items() if service["image"] == "sluice
 WORKERS = [name for name in OWN if " worker " in SERVICES[name]["command"]]
 NAMES = {name.upper() for name in Environment.model_fields}
 PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD"}  # of servers that read no URL
-LIBRARIES = {"REMAP_SIGTERM", "TMPDIR"}  # read by Celery, and by Python's tempfile
-VOLUMES = {"beat": ["beat"], "worker-exports": ["uploads"], "worker-bundles": ["uploads"]}
+# Read by Celery, Python's tempfile and prometheus_client.
+LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
+COUNTING = ["web", *WORKERS]
+VOLUMES = {
+    "beat": ["beat"],
+    **{name: ["metrics"] for name in COUNTING},
+    "worker-exports": ["metrics", "uploads"],
+    "worker-bundles": ["metrics", "uploads"],
+}
 
 
 def words(name: str) -> list[str]:
@@ -132,6 +139,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
     web = list(processes.web(port=8000, root=tmp_path, environment={}).command)
     beat = list(processes.beat(root=tmp_path, environment={}).command)
     web[web.index("--host") + 1] = "0.0.0.0"  # noqa: S104  the container's; only its published port is reached
+    web[web.index("--timeout-graceful-shutdown") + 1] = "20"  # nobody waits at a terminal there
     beat[-1] = "/var/lib/beat/schedule"
 
     assert words("web")[1 : len(web)] == web[1:]
@@ -273,6 +281,17 @@ def test_large_parts_of_uploads_lie_on_disk(name: str) -> None:
 
     assert f"uploads:{service['environment']['TMPDIR']}" in service["volumes"]
     assert not any(mount.startswith(service["environment"]["TMPDIR"]) for mount in service["tmpfs"])
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_metrics_of_web_tell_of_all_processes(name: str) -> None:
+    """A27: one folder for all, which our user may write."""
+    folder = SERVICES[name]["environment"][counters.VARIABLE]
+    options = COMPOSE["volumes"]["metrics"]["driver_opts"]
+
+    assert f"metrics:{folder}" in SERVICES[name]["volumes"]
+    assert options["type"] == "tmpfs"
+    assert {"uid=10001", "gid=10001"} <= set(options["o"].split(","))
 
 
 @pytest.mark.parametrize("name", SERVICES)

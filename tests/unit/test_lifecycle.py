@@ -12,7 +12,7 @@ import pytest
 from django.db.models import TextChoices
 
 import exports
-from exports.models import Chunk, Job
+from exports.models import Chunk, Delivery, Job
 from exports.states import JOB_ENDED, ChunkStatus, JobStatus
 
 PACKAGE = Path(exports.__file__).parent
@@ -33,9 +33,9 @@ class Row(NamedTuple):
 
 
 class Part:
-    """A section of the page, `## Chunk` or `## Job`, with the states and the model that it is about."""
+    """A section of the page, `## Chunk`, `## Job` or `## Delivery`, with the states and the model that it is about."""
 
-    def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job]) -> None:
+    def __init__(self, title: str, states: type[TextChoices], model: type[Chunk | Job | Delivery]) -> None:
         self.title, self.states, self.model = title, states, model
         self.table = model._meta.db_table
         text = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
@@ -62,7 +62,11 @@ class Part:
         return found
 
 
-PARTS = [Part("Chunk", ChunkStatus, Chunk), Part("Job", JobStatus, Job)]
+PARTS = [
+    Part("Chunk", ChunkStatus, Chunk),
+    Part("Job", JobStatus, Job),
+    Part("Delivery", Delivery.Status, Delivery),
+]
 each_part = pytest.mark.parametrize("part", PARTS, ids=lambda part: part.title)
 
 
@@ -96,7 +100,7 @@ def test_no_other_statement_moves_anything(part: Part) -> None:
 
 
 def test_only_a_person_moves_a_job_that_has_ended() -> None:
-    _, jobs = PARTS
+    jobs = PARTS[1]
 
     assert {row.who for row in jobs.rows if row.before & JOB_ENDED} == {"a person"}
 

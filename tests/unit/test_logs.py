@@ -3,6 +3,9 @@
 import json
 import logging
 import logging.config
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from io import StringIO
@@ -98,6 +101,14 @@ def test_it_keeps_the_first_line_of_what_libraries_say(lines: Lines) -> None:
     )
 
     assert [line["message"] for line in lines()] == ["Received unregistered task."]
+
+
+def test_it_does_not_quote_a_request_that_django_finds_suspicious(lines: Lines, client: Client) -> None:
+    client.get("/livez", headers={"Host": "hunter2.example.com"})
+
+    (line,) = (line for line in lines() if line["action"] == "request_suspicious")
+    assert line["error"] == "django.core.exceptions.DisallowedHost"
+    assert "hunter2" not in json.dumps(line)
 
 
 @pytest.mark.parametrize("name", ["botocore.endpoint", "urllib3.connectionpool", "httpx", "django.db.backends"])
@@ -232,6 +243,59 @@ def test_it_writes_for_people_on_request() -> None:
 
     assert "chunk_finished" in stream.getvalue()
     assert "abc" not in stream.getvalue()
+
+
+def test_it_tells_what_python_would_print_without_messages(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError(SECRET)
+
+    def exit_quietly() -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(threading, "excepthook", logs.tell_thread_failure)
+    for target in (fail, exit_quietly):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    logs.tell_warning(UserWarning(SECRET), UserWarning, "models.py", 12)
+
+    shown = lines()
+    assert [line["action"] for line in shown] == ["thread_failed", "warning"]
+    assert shown[0]["error"] == "ValueError"
+    assert (shown[1]["category"], shown[1]["place"]) == ("UserWarning", "models.py:12")
+    assert "hunter2" not in json.dumps(shown)
+
+
+UNTOLD = """
+import sys, threading, warnings
+import config.settings
+from django.conf import settings
+import django
+django.setup()
+
+class Broken:
+    def __del__(self):
+        int("hunter2")
+
+def fail():
+    int("hunter2")
+
+warnings.warn("hunter2")
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+Broken()
+"""
+
+
+def test_it_is_what_python_prints_by_in_every_process() -> None:
+    """A28."""
+    done = subprocess.run([sys.executable, "-c", UNTOLD], check=True, capture_output=True, text=True)
+
+    assert [json.loads(line)["action"] for line in done.stderr.splitlines()] == [
+        "warning", "thread_failed", "unraisable_error"
+    ]  # fmt: skip
+    assert "hunter2" not in done.stdout + done.stderr
 
 
 @pytest.mark.urls("tests.unit.troubles")

@@ -1,0 +1,183 @@
+"""How often a client may ask: moving windows in Valkey that all web processes share, by the library `limits`.
+
+A rate protects the service from clients in a loop, and links from guessing. It must never be what takes the service
+down: while Valkey does not answer, requests are let through, and only one in PAUSE_SECONDS waits to find out.
+
+Times are those of the web hosts' clocks. Apps say by subclasses what is counted: `exports.rates`.
+"""
+
+import math
+import os
+import threading
+import time
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+import limits
+import redis
+import structlog
+from django.conf import settings
+from limits.storage import RedisStorage
+from limits.strategies import MovingWindowRateLimiter
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from config.api.addresses import client_address, network_around
+from config.api.problems import Problem
+
+if TYPE_CHECKING:  # DRF imports this module while it is making its views
+    from rest_framework.views import APIView
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS = 0.25  # for a connection, and for each answer: a silent server costs one of them
+PAUSE_SECONDS = 5.0
+PREFIX = "sluice:rate"
+# One for each thread that asks at the same time. redis-py's 100 could be used up by a flood, and a pool without a free
+# connection looks like a server that is away: the flood would switch the rates off.
+MAX_CONNECTIONS = 10_000
+# The units of `config.env.rate`; `limits.parse` does not know the short ones.
+UNITS: dict[str, type[limits.RateLimitItem]] = {
+    **dict.fromkeys(("s", "sec", "second"), limits.RateLimitItemPerSecond),
+    **dict.fromkeys(("min", "minute"), limits.RateLimitItemPerMinute),
+    **dict.fromkeys(("h", "hour"), limits.RateLimitItemPerHour),
+    "day": limits.RateLimitItemPerDay,
+}
+
+
+class RateLimited(Problem):
+    """Too many requests in a short time. Wait before the next one."""
+
+    status = 429
+    code = "rate_limited"
+
+
+# ---- What views use -------------------------------------------------------------------------------------------------
+
+
+class Throttle(BaseThrottle):
+    """Counts a request before its view runs, and refuses it by RateLimited when it is one too many."""
+
+    def allow_request(self, request: Request, view: "APIView") -> bool:
+        name, who = self.counted(request)
+        if who and (seconds := limiter().wait(rate(name), who)):
+            self.refused()
+            raise RateLimited(retry_after=seconds)
+        return True
+
+    def counted(self, request: Request) -> tuple[str, str]:
+        """Return the setting that holds the rate, and who is counted: "" for nobody. It goes into Valkey as it is."""
+        raise NotImplementedError
+
+    def refused(self) -> None:
+        """Count the refusal, in a metric of the app's own."""
+
+
+class PerUser(Throttle):
+    """By user: reading has a rate of its own, a wide one, as clients poll. Who is not signed in is not counted."""
+
+    changes: str
+    reads: str
+
+    def counted(self, request: Request) -> tuple[str, str]:
+        name = self.reads if request.method in SAFE_METHODS else self.changes
+        return name, "" if request.user.pk is None else str(request.user.pk)
+
+
+class PerAddress(Throttle):
+    """By address, for views without sign-in; in IPv6 by the /64, as one host has all of it.
+
+    Addresses that cannot be told share one window: otherwise there would be a way around it.
+    """
+
+    requests: str
+
+    def counted(self, request: Request) -> tuple[str, str]:
+        address = client_address(request._request)
+        return self.requests, str(network_around(address, ipv4=32, ipv6=64)) if address else "unknown"
+
+
+@cache
+def parsed(name: str, text: str) -> limits.RateLimitItem:
+    amount, _, unit = text.partition("/")
+    return UNITS[unit](int(amount), namespace=name)
+
+
+def rate(name: str) -> limits.RateLimitItem:
+    """Return the rate that a setting holds, `rate("export_rate")`."""
+    return parsed(name, getattr(settings.SLUICE, name))
+
+
+# ---- The windows ----------------------------------------------------------------------------------------------------
+
+
+class Limiter:
+    """The windows of all rates, and a breaker before them: a server that did not answer is left alone for a while."""
+
+    def __init__(self, url: str) -> None:
+        pool: redis.ConnectionPool = redis.ConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            socket_connect_timeout=ANSWER_SECONDS,
+            socket_timeout=ANSWER_SECONDS,
+            # redis-py would try for seconds. That a server has closed a connection is noticed before it is used.
+            retry=Retry(NoBackoff(), 0),
+        )
+        self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
+        self.lock = threading.Lock()
+        self.is_away = False
+        self.ask_again_at = 0.0  # on time.monotonic's clock
+
+    def wait(self, rate: limits.RateLimitItem, who: str) -> int:
+        """Count a request, and return 0; or, when it is one too many, return the seconds until there is room."""
+        if not self.may_ask():
+            return 0
+        try:
+            seconds = self.ask(rate, who)
+        except redis.RedisError as error:
+            self.note_silence(error)
+            return 0
+        self.note_answer()
+        return seconds
+
+    def ask(self, rate: limits.RateLimitItem, who: str) -> int:
+        if self.windows.hit(rate, who):
+            return 0
+        room_at, remaining = self.windows.get_window_stats(rate, who)
+        # There may be room since. With an empty window `room_at` would be a whole window away.
+        return 1 if remaining > 0 else max(1, math.ceil(room_at - time.time()))
+
+    def may_ask(self) -> bool:
+        with self.lock:
+            if not self.is_away:
+                return True
+            if time.monotonic() < self.ask_again_at:
+                return False
+            self.ask_again_at = time.monotonic() + PAUSE_SECONDS  # this one finds out; nobody waits beside it
+            return True
+
+    def note_silence(self, error: redis.RedisError) -> None:
+        with self.lock:
+            is_news, self.is_away = not self.is_away, True
+            self.ask_again_at = time.monotonic() + PAUSE_SECONDS
+        if is_news:
+            log.warning("rates_not_counted", reason=type(error).__name__)
+
+    def note_answer(self) -> None:
+        with self.lock:
+            is_news, self.is_away = self.is_away, False
+        if is_news:
+            log.warning("rates_counted_again")
+
+
+def limiter() -> Limiter:
+    return limiter_of(settings.SLUICE.redis_url.get_secret_value(), os.getpid())
+
+
+@lru_cache(maxsize=1)
+def limiter_of(url: str, _pid: int) -> Limiter:
+    """One for each process: connections and breaker of before a fork are the parent's."""
+    return Limiter(url)

@@ -1,0 +1,37 @@
+"""What users used of their quotas, and other limits for some of them."""
+
+from django.contrib import admin
+from unfold.admin import ModelAdmin
+
+from config.admin.display import moment, number
+from config.admin.lists import ReadOnly
+from exports.models import Allowance, Usage
+
+
+@admin.register(Usage)
+class UsageAdmin(ReadOnly):
+    list_display = ("user", moment("day"), "job_count", "chunk_count")
+    list_filter = ("day",)
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    search_help_text = "A whole user name"
+    ordering = ("-day", "user_id")
+    fieldsets = ((None, {"fields": (("user", moment("day")), ("job_count", "chunk_count"))}),)
+
+    @admin.display(description="exports")
+    def job_count(self, usage: Usage) -> str:
+        return number(usage.jobs)
+
+    @admin.display(description="chunks")
+    def chunk_count(self, usage: Usage) -> str:
+        return number(usage.chunks)
+
+
+@admin.register(Allowance)
+class AllowanceAdmin(ModelAdmin):
+    """The one place where a limit is typed in. What a day has used stays used."""
+
+    list_display = ("user", "daily_jobs", "daily_chunks")
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    autocomplete_fields = ("user",)

@@ -1,0 +1,21 @@
+"""How often clients of exports may ask. Every view has `PerUser` unless it says otherwise: it is DRF's default here."""
+
+from config.api import throttling
+from exports import metrics
+
+
+class PerUser(throttling.PerUser):
+    changes = "export_rate"
+    reads = "export_poll_rate"
+
+    def refused(self) -> None:
+        metrics.rate_limited()
+
+
+class PerAddress(throttling.PerAddress):
+    """For links, which need no sign-in: against guessing."""
+
+    requests = "export_download_rate"
+
+    def refused(self) -> None:
+        metrics.rate_limited()

@@ -1,0 +1,103 @@
+"""`GET /exports/{jobId}/events`: what happens to a job, as server-sent events.
+
+The view itself is like all others, and has answered when the stream begins. What it returns is read by the server's
+event loop: an open stream needs no thread. It must not keep the connection to the database either: the pool is small.
+"""
+
+from typing import NamedTuple
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Min
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from config.api.negotiation import IgnoreAccept
+from config.api.problems import NotFound as NothingHere
+from config.api.schema import problems
+from exports import representation, schemas, streams
+from exports.models import Event, Job
+from exports.views import owned
+
+MEDIA_TYPE = "text/event-stream"
+HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
+RETRY = b"retry: 3000\n\n"  # milliseconds, for clients that lost the connection
+FIRST = 2  # the highest number that the first event of a job may have
+
+
+class Events(APIView):
+    """`GET /exports/{jobId}/events`: an answer that goes on until the job has ended."""
+
+    http_method_names = ("get",)  # Django would make a HEAD of it
+    content_negotiation_class = IgnoreAccept
+
+    @extend_schema(
+        operation_id="watchExport",
+        summary="Watch an export",
+        parameters=[schemas.LAST_EVENT_ID],
+        responses={
+            (200, MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, schemas.EVENTS),
+            204: OpenApiResponse(
+                description="The client has heard all, the end included. `EventSource` stops at this."
+            ),
+            **problems(NothingHere, streams.TooManyStreams),
+        },
+        examples=[schemas.STREAM],
+    )
+    def get(self, request: Request, job_id: UUID) -> HttpResponseBase:
+        """Server-sent events: a snapshot, then what changes, until the job has ended.
+
+        Streams end after half an hour too. `EventSource` comes back by itself, and so should other clients: with the
+        last id as `Last-Event-ID` they miss nothing.
+        """
+        start = begin(owned(request, job_id), request)
+        connection.close()
+        if start is None:
+            return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
+        opening = RETRY + start.opening
+        if start.after is None:
+            return HttpResponse(opening, content_type=MEDIA_TYPE, headers=HEADERS)
+        streams.check_room()
+        stream = streams.Stream(job_id, opening=opening, after=start.after)
+        return StreamingHttpResponse(stream, content_type=MEDIA_TYPE, headers=HEADERS)
+
+
+class Start(NamedTuple):
+    opening: bytes
+    after: int | None  # where to listen from; None when the opening has told the end
+
+
+def begin(job: Job, request: Request) -> Start | None:
+    """Return how the stream begins, or None when its client has heard everything already."""
+    heard = heard_by(job, request.headers.get("Last-Event-ID", ""))
+    if heard is not None:
+        return None if job.has_ended and heard == job.event_seq else Start(b"", after=heard)
+    snapshot = representation.job(job, request)
+    if not job.has_ended:
+        return Start(streams.frame("snapshot", snapshot, number=job.event_seq), after=job.event_seq)
+    # The end comes from the job's own row: its events may be forgotten already.
+    end = streams.status(job, job.status, job.finished_at)
+    return Start(
+        streams.frame("snapshot", snapshot, number=job.event_seq - 1)
+        + streams.frame("status", end, number=job.event_seq),
+        after=None,
+    )
+
+
+def heard_by(job: Job, last_event_id: str) -> int | None:
+    """Return the number that a client has heard up to, or None when it cannot go on from there.
+
+    It cannot when the number is none of this job's, or when an event that came after it was forgotten.
+    """
+    if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < len(str(2**63))):
+        return None
+    heard = int(last_event_id)
+    if heard >= job.event_seq:
+        return heard if heard == job.event_seq else None
+    oldest = Event.objects.filter(job=job).aggregate(seq=Min("seq"))["seq"]
+    has_all = oldest is not None and (oldest <= FIRST or oldest <= heard + 1)
+    return heard if has_all else None

@@ -1,0 +1,36 @@
+"""A19: a job is cancelled while real workers run its chunks. A2, A11, A13."""
+
+import psycopg
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from config import storage
+from exports.models import Chunk, Dataset, Job, Slot, Usage
+from tests.e2e.conftest import LEASE_SECONDS, Workers, wait_until
+from tests.e2e.test_workers import SLOW, live_calls
+from tests.integration.factories import make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+
+def test_running_calls_end_within_a_third_of_the_lease_and_the_workers_go_on(
+    dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection, workers: Workers
+) -> None:
+    """A19: the job is cancelled at once; calls end, uploads are aborted, slots come back, the quota is refunded."""
+    source_db.execute(SLOW.format(seconds=120))
+    worker = workers.start("exports", concurrency=3)
+    job = make_job(dataset, alice, 10)
+    wait_until(lambda: live_calls(source_db) == 3)
+
+    response = api.post(f"/exports/{job.pk}/cancel")
+    assert (response.status_code, response.json()["progress"]["cancelled"]) == (200, 10)
+    wait_until(lambda: live_calls(source_db) == 0, limit=LEASE_SECONDS / 3 + 4)
+    wait_until(lambda: not Slot.objects.held().exists(), limit=5)
+    assert list(storage.list_uploads("things/")) == []
+    assert Usage.objects.get().chunks == 0
+
+    source_db.execute(SLOW.format(seconds=0))
+    other = make_job(dataset, alice, 2)
+    wait_until(lambda: other.chunks.filter(status="done").count() == 2)
+    assert worker.alive
+    assert set(Chunk.objects.filter(job=job).values_list("status", flat=True)) == {"cancelled"}
+    assert Job.objects.get(pk=job.pk).status == "cancelled"

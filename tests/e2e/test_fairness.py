@@ -1,0 +1,133 @@
+"""Whose chunk is next: small jobs behind large ones, and the other way round. A10.
+
+Counted in claims, so that no machine is too slow for it; tests/bench/fairness.py measures seconds.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
+
+from exports import control, leases
+from exports.errors import SourceUnavailable
+from exports.leases import Claim
+from exports.models import Chunk, Dataset, File, Job
+from exports.states import Source
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.factories import make_job, result_of
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+LARGE, SMALL = 10_000, 5
+
+
+def claim() -> Claim:
+    claimed = leases.claim(backend="test")
+    assert claimed
+    return claimed
+
+
+def finish(claimed: Claim) -> None:
+    leases.finish([(claimed, result_of(claimed))])
+
+
+@pytest.fixture
+def large(dataset: Dataset, alice: User, slots: int) -> Job:
+    """A job of 10,000 chunks, some of them done, and one in progress in each slot but one."""
+    job = make_job(dataset, alice, LARGE, key="LARGE")
+    for _ in range(100):
+        finish(claim())
+    for _ in range(slots - 1):
+        claim()
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE exports_chunk")
+    return job
+
+
+def served(until: Callable[[Counter[object]], bool]) -> Counter[object]:
+    """Claim and finish, one after the other, and return how many claims each job got by then."""
+    counts: Counter[object] = Counter()
+    while not until(counts):
+        claimed = claim()
+        counts[claimed.job_id] += 1
+        finish(claimed)
+    return counts
+
+
+def test_a_small_job_is_served_in_turn_with_a_large_one(large: Job, dataset: Dataset, alice: User, slots: int) -> None:
+    """A10: all its chunks are among the next 2 x 5 claims, and the slots."""
+    small = make_job(dataset, alice, SMALL, key="SMALL")
+
+    counts = served(lambda counts: counts[small.pk] == SMALL)
+    assert counts.total() <= 2 * SMALL + slots
+    assert counts[large.pk] >= SMALL - 1
+
+
+def test_many_small_jobs_do_not_hold_a_large_one_back(large: Job, dataset: Dataset, alice: User) -> None:
+    """A10: twenty at once are done together, in rounds; one after the other the large one gets every second claim."""
+    at_once = [make_job(dataset, alice, SMALL, key=f"SMALL{n}") for n in range(20)]
+    counts = served(lambda counts: all(counts[job.pk] == SMALL for job in at_once))
+    assert SMALL - 1 <= counts[large.pk] <= SMALL + 1
+
+    before = Job.objects.get(pk=large.pk).done
+    for number in range(20):
+        one = make_job(dataset, alice, SMALL, key=f"NEXT{number}")
+        served(lambda counts, one=one: counts[one.pk] == SMALL)  # type: ignore[misc]
+    assert Job.objects.get(pk=large.pk).done - before >= 20 * (SMALL - 1)
+
+
+def test_a_job_whose_chunks_all_wait_for_their_next_attempt_takes_turns_too(
+    dataset: Dataset, alice: User, slots: int
+) -> None:
+    """A10, A17: the source was away, and is back; the retries are due, all before a job that came later."""
+    large = make_job(dataset, alice, 200, key="LARGE")
+    for _ in range(100):
+        leases.fail(claim(), SourceUnavailable(), delay=60)
+    assert Chunk.objects.filter(status="retrying").update(available_at=Now()) == 100
+    small = make_job(dataset, alice, SMALL, key="SMALL")
+
+    counts = served(lambda counts: counts[small.pk] == SMALL)
+    assert counts.total() <= 4 * SMALL + slots
+    assert counts[large.pk] >= SMALL
+
+
+def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(dataset: Dataset, alice: User) -> None:
+    """A10, A16."""
+    make_job(dataset, alice, 600, key="LARGE")
+    for claimed in iter(lambda: leases.claim(backend="test"), None):
+        finish(claimed)
+    make_job(dataset, alice, SMALL, key="SMALL", reuse="never")
+    for claimed in iter(lambda: leases.claim(backend="test"), None):
+        finish(claimed)
+    assert File.objects.count() == 600 + SMALL
+    make_job(dataset, alice, 600, key="LARGE")
+    under_way = leases.claim_reusable(batch=200)
+    small = make_job(dataset, alice, SMALL, key="SMALL")
+
+    found = leases.claim_reusable(batch=200)
+    assert {each.job_id for each in found} == {small.pk}
+    assert len(found) == SMALL
+    leases.finish([(each, result_of(each, source=Source.REUSED)) for each in found])
+    assert {each.job_id for each in leases.claim_reusable(batch=200)} == {under_way[0].job_id}
+
+
+def test_neither_calls_nor_looks_at_files_wait_for_the_others_end(
+    dataset: Dataset, alice: User, workers: Workers
+) -> None:
+    """A10: with one worker, which works on both; the small job is done while the large one still runs."""
+    workers.start("bundles,maintenance", concurrency=1)
+    workers.start("exports", concurrency=1)
+    first = make_job(dataset, alice, SMALL, key="SMALL")
+    wait_until(lambda: Job.objects.filter(pk=first.pk, status="success").exists())
+    large = make_job(dataset, alice, 2_000, key="LARGE")
+    wait_until(lambda: Chunk.objects.filter(job=large, status="done").count() > 20)
+    again = make_job(dataset, alice, SMALL, key="SMALL")
+    wait_until(lambda: Job.objects.filter(pk=again.pk, status="success").exists())
+
+    again.refresh_from_db()
+    large.refresh_from_db()
+    assert again.reused == SMALL
+    assert large.done < large.total / 2
+    control.cancel(large)

@@ -1,0 +1,317 @@
+"""The logs of all processes after a full run, searched for everything that people entrusted to us. A28.
+
+Whatever is private holds the word "pearl" in some form, or is kept in `Secrets` as it comes up.
+"""
+
+import http.client
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email.message import Message
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from knox.models import AuthToken
+
+from config.celery import app
+from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
+from config.stack.process import Process
+from config.stack.processes import Web
+from exports.models import Chunk, Dataset, Delivery, File, Job, Receipt, Tick
+from exports.states import JOB_ACTIVE
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.receiver import Receiver, answer, receiver
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+# Rows, and errors that quote rows: by the function itself, by a cast, by a lack of rights.
+FUNCTION = """
+CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE plpgsql AS $$ #variable_conflict use_column
+BEGIN
+    IF key = 'PEARL-RAISE' THEN
+        RAISE EXCEPTION 'message with a pearl' USING DETAIL = 'Row: (pearl)', HINT = 'Try pearl.', ERRCODE = 'P0001';
+    ELSIF key = 'PEARL-CAST' THEN
+        RETURN QUERY SELECT key, ('pearl' || key)::int, effective_date;
+    ELSIF key = 'PEARL-DENIED' THEN
+        RAISE EXCEPTION 'permission denied for table pearls' USING ERRCODE = '42501';
+    END IF;
+    RETURN QUERY SELECT 'row of pearls ' || n, n, effective_date FROM generate_series(1, 3) n;
+    IF key = 'PEARL-SLOW' THEN PERFORM pg_sleep(60); END IF;
+END $$
+"""
+FAILING = ("PEARL-RAISE", "PEARL-CAST", "PEARL-DENIED")
+DATES = re.compile(r"207[0-9]-?/?[01]\d-?/?[0-3]\d")  # no date of the requests, in none of its forms
+IDS = {"request_id", "job_id", "chunk_id"}
+
+
+@dataclass
+class Secrets:
+    """What came up on the way and must be in no line."""
+
+    values: set[str] = field(default_factory=set)
+
+    def add(self, *values: str) -> None:
+        assert all(len(value) > 5 for value in values)
+        self.values.update(values)
+
+    def add_url(self, url: str) -> None:
+        parts = urlsplit(url)
+        values = [value for several in parse_qs(parts.query).values() for value in several]
+        self.add(url, parts.query, *(value for value in values if len(value) > 20))
+
+
+@dataclass
+class Client:
+    web: Web
+    token: str
+    secrets: Secrets
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
+        """Return status, body and headers of an answer. A body that is not bytes is sent as JSON."""
+        connection = http.client.HTTPConnection(LOOPBACK, self.web.port, timeout=20)
+        given = {
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": "application/json",
+            "User-Agent": "pearl-agent/1.0",
+            "Cookie": "sessionid=pearlpearlpearl",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        connection.request(method, path, sent, given)
+        response = connection.getresponse()
+        text = response.read()
+        connection.close()
+        is_json = "json" in response.headers.get("Content-Type", "")
+        return response.status, json.loads(text) if is_json and text else text, response.headers
+
+    def submit(self, **wanted: Any) -> str:
+        status, accepted, headers = self.ask("POST", "/exports", {"dataset": "things", **wanted})
+        assert status == 202, accepted
+        assert headers["X-Request-ID"]
+        return f"/exports/{accepted['jobId']}"
+
+
+def running() -> bool:
+    return Job.objects.filter(status__in=JOB_ACTIVE).exists()
+
+
+@pytest.fixture(params=["INFO", "DEBUG"])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    variables = {
+        "LOG_LEVEL": str(request.param),
+        "EXPORT_MAX_ATTEMPTS": "2",
+        "EXPORT_BACKOFF_BASE_SECONDS": "0.1",
+        "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return str(request.param)
+
+
+@pytest.fixture
+def web(level: str, workers: Workers, tmp_path: Path) -> Iterator[Web]:
+    running = Web(tmp_path, Identity(tmp_path), workers.environment())
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def secrets(dataset: Dataset, source_db: psycopg.Connection) -> Secrets:
+    source_db.execute(FUNCTION)
+    found = Secrets()
+    found.add("row of pearls", *(os.environ[name] for name in SECRET_VARIABLES if name in os.environ))
+    for name in ("DATABASE_URL", "SOURCE_DATABASE_URL", "REDIS_URL"):
+        found.add(str(urlsplit(os.environ[name]).password))
+    return found
+
+
+SECRET_VARIABLES = (
+    *("SECRET_KEY", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY"),
+    *("S3_DOWNLOAD_ACCESS_KEY_ID", "S3_DOWNLOAD_SECRET_ACCESS_KEY"),
+)
+
+
+@pytest.fixture
+def client(web: Web, alice: User, secrets: Secrets) -> Client:
+    token = str(AuthToken.objects.create(alice)[1])
+    secrets.add(token)
+    return Client(web, token, secrets)
+
+
+@pytest.fixture
+def hooks() -> Iterator[Receiver]:
+    """A receiver that refuses the first delivery, and quotes what it got."""
+    with receiver() as running:
+        running.replies.append(answer(500, b"no pearls please", X_Pearl="pearl"))
+        yield running
+
+
+# ---- The run ----------------------------------------------------------------------------------------------------
+
+
+def register_webhooks(client: Client, hooks: Receiver) -> None:
+    url = f"{hooks.url}/pearl-path-token?pearl=pearl"
+    status, made, _ = client.ask(
+        "POST", "/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.failed"]}
+    )
+    assert status == 201, made
+    client.secrets.add(made["secret"], made["secret"].removeprefix("whsec_"), url)
+    client.ask("POST", f"/exports/webhooks/{made['id']}/test")
+    client.ask("POST", "/exports/webhooks", {"url": "http://pearl:pearl@10.0.0.1/pearl", "events": ["pearl"]})
+
+
+def download(client: Client, job: str) -> None:
+    """Use a link, use it again, and with a token that is not ours; look at files, and at a fresh link."""
+    _, shown, _ = client.ask("GET", job)
+    url = shown["receipt"]["signedUrl"]
+    client.secrets.add_url(url)
+    path = url.partition(f":{client.web.port}")[2]
+    assert client.ask("HEAD", path)[0] == 200
+    assert client.ask("GET", path, Sec_Purpose="prefetch")[0] == 204
+    status, _, headers = client.ask("GET", path)
+    assert status == 302
+    client.secrets.add_url(headers["Location"])
+    assert client.ask("GET", path)[0] == 403
+    assert client.ask("GET", path[:-3] + "AAA")[0] == 403
+    assert client.ask("GET", f"{job}/download?token=pearl-token")[0] == 403
+    assert client.ask("GET", path, User_Agent="another pearl")[0] == 403
+    status, fresh, _ = client.ask("POST", f"{job}/link")
+    assert status == 200
+    client.secrets.add_url(fresh["signedUrl"])
+    status, _, headers = client.ask("GET", f"{job}/files/PEARL-KEY/2071-03-04")
+    assert status == 302
+    client.secrets.add_url(headers["Location"])
+
+
+def ask_badly(client: Client) -> None:
+    """Whatever a client gets wrong is quoted to it, and to nobody else."""
+    bad = {"dataset": "pearl", "items": [{"key": "../pearl", "effectiveDate": "2071-13-32"}], "pearl": "pearl"}
+    for body in (bad, {**bad, "format": "pearl"}, ["pearl"], b'{"pearl": ', b"\xffpearl"):
+        assert client.ask("POST", "/exports", body)[0] == 400
+    client.ask("POST", "/exports", b"pearl=pearl", Content_Type="application/x-pearl")
+    for path in ("/exports?cursor=pearl", "/exports?status=pearl", "/exports?limit=pearl", "/pearl/pearl?pearl=pearl"):
+        assert client.ask("GET", path)[0] in (400, 404)
+    client.secrets.add("cGVhcmw6cGVhcmxz")  # pearl:pearls
+    for token in ("Bearer slc_pearlpearlpearlpearlpearlpearl", "Basic cGVhcmw6cGVhcmxz", "Pearl pearl"):
+        assert client.ask("GET", "/exports", Authorization=token)[0] == 401
+    client.ask("GET", "/livez", X_Request_ID="a pearl, not an id")
+    client.ask("GET", "/livez", Host="pearl.example.com")
+    form = "application/x-www-form-urlencoded"
+    client.ask("POST", "/admin/login/", b"username=pearl&password=pearls", Content_Type=form)
+    item = {"key": "PEARL-KEY", "effectiveDate": "2071-03-04"}
+    for items in ([item], [item, item], [item, {**item, "key": "PEARL-OTHER"}]):
+        client.ask("POST", "/exports", {"dataset": "things", "items": items}, Idempotency_Key="pearl-idempotency")
+
+
+def lose_a_worker(client: Client, workers: Workers) -> None:
+    """Kill a worker in the middle of a call, have its chunk taken back, and cancel the job while another has it."""
+    victim = workers.start("exports", concurrency=1)
+    job = client.submit(items=[{"key": "PEARL-SLOW", "effectiveDate": "2071-12-24"}])
+    wait_until(lambda: Chunk.objects.filter(key="PEARL-SLOW", status="running").exists())
+    victim.kill()
+    wait_until(lambda: "lease_expired" in workers.logs())
+    workers.start(concurrency=2)
+    wait_until(lambda: Chunk.objects.filter(key="PEARL-SLOW", status="running").exists())
+    assert client.ask("POST", f"{job}/cancel")[0] == 200
+    wait_until(lambda: "lease_lost" in workers.logs())
+
+
+def run(client: Client, workers: Workers, hooks: Receiver) -> None:
+    workers.start("maintenance")
+    workers.start_beat()
+    register_webhooks(client, hooks)
+    lose_a_worker(client, workers)
+    item = {"key": "PEARL-KEY", "effectiveDate": "2071-03-04"}
+    job = client.submit(items=[item, {**item, "key": "PEARL-TOO"}])
+    client.submit(filters={"keys": ["PEARL-A", "PEARL-B"], "dateFrom": "2072-05-06", "dateTo": "2072-05-08"})
+    client.submit(items=[{**item, "key": key} for key in FAILING])
+    wait_until(lambda: not running())
+    client.submit(items=[item, {**item, "key": "PEARL-NEW"}], delivery="manifest")
+    wait_until(lambda: not running())
+    assert [*Job.objects.values_list("status", flat=True).order_by("status")] == [
+        "cancelled", "failed", "success", "success", "success"
+    ]  # fmt: skip
+    download(client, job)
+    ask_badly(client)
+    for path in (job, f"{job}/chunks", f"{job}/events", "/exports", "/exports/limits", "/exports/datasets"):
+        assert client.ask("GET", path)[0] == 200
+    wait_until(lambda: not running() and not Delivery.objects.filter(status="pending").exists())
+    for task in ("sweep", "purge"):
+        app.send_task(f"exports.{task}")
+        wait_until(Tick.objects.filter(name=task).exists)
+
+
+def keep_paths(secrets: Secrets) -> None:
+    for path in Chunk.objects.values_list("path", flat=True):
+        secrets.add(path, path.rpartition("/")[2])
+    secrets.add(*Receipt.objects.values_list("object_key", flat=True), "_receipts/")
+    secrets.add(*File.objects.values_list("sha256", flat=True))
+
+
+# ---- The lines --------------------------------------------------------------------------------------------------
+
+
+def end(processes: list[Process]) -> None:
+    for process in processes:
+        process.ask_to_stop()
+    for process in processes:
+        process.stop()
+
+
+def test_no_log_holds_what_people_entrusted_to_us(
+    client: Client, workers: Workers, hooks: Receiver, level: str
+) -> None:
+    """A28: every line of every process, from its start to its end, is JSON with an action and nothing private."""
+    run(client, workers, hooks)
+    keep_paths(client.secrets)
+    client.web.stop()
+    end(workers.started)
+
+    logs = {path.name: path.read_text() for path in (workers.root / "logs").iterdir()}
+    assert logs.keys() == {"web.log", "beat.log", "worker0.log", "worker2.log", "worker3.log"}
+    for name, text in logs.items():
+        assert_nothing_private(name, text, client.secrets)
+    lines = [json.loads(line) for text in logs.values() for line in text.splitlines()]
+    assert all(line["action"] and line["level"] and line["timestamp"] and line["logger"] for line in lines)
+    assert_whole_story(lines)
+    assert any(line["level"] == "debug" for line in lines) == (level == "DEBUG")
+
+
+def assert_nothing_private(name: str, text: str, secrets: Secrets) -> None:
+    for line in text.splitlines():
+        assert "pearl" not in line.lower(), f"{name}: {line}"
+        assert not DATES.search(without_ids(line)), f"{name}: {line}"
+        for secret in secrets.values:
+            assert secret not in line, f"{name}: {secret}: {line}"
+
+
+def without_ids(line: str) -> str:
+    """Leave out what is made of random digits."""
+    return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{16}\b", "", line)
+
+
+def assert_whole_story(lines: list[dict[str, Any]]) -> None:
+    """What is told of jobs and chunks can be followed by its ids."""
+    told: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        told.setdefault(line["action"], []).append(line)
+    for action in ("chunk_done", "chunk_retrying", "chunk_failed", "lease_lost"):
+        assert all(line.keys() >= IDS for line in told[action]), action
+    for action in ("job_accepted", "job_succeeded", "job_failed", "job_cancelled"):
+        assert all(line.keys() >= IDS - {"chunk_id"} for line in told[action]), action
+    assert all(line.keys() >= IDS - {"request_id"} for line in told["lease_expired"])
+    chunks = dict(Chunk.objects.values_list("id", "job_id"))
+    requests = {str(job_id): request_id for job_id, request_id in Job.objects.values_list("job_id", "request_id")}
+    for line in told["chunk_done"] + told["chunk_failed"]:
+        assert line["job_id"] == str(chunks[line["chunk_id"]])
+        assert line["request_id"] == requests[line["job_id"]]
+    assert {line["code"] for line in told["chunk_failed"]} == {"EXPORT_SOURCE_ERROR"}
+    assert {"webhook_delivered", "webhook_failed", "request_finished"} <= told.keys()

@@ -1,0 +1,353 @@
+"""The source database as another server: a role with bounds of its own, and a hot standby. A13, A14."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from pydantic import SecretStr
+
+from config.stack.identity import Identity
+from config.stack.lifeline import PROJECT
+from config.stack.ports import LOOPBACK
+from config.stack.postgres import SUPERUSER, Postgres, as_postgres, give_away
+from config.stack.process import StackError
+from exports import execution, source
+from exports.models import Chunk, Dataset, Job, Slot
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.factories import make_job
+from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+
+PATH = "things/2024/02/28/JFK_20240228.csv"
+TABLES = """
+CREATE SCHEMA data;
+CREATE TABLE data.facts (n int);
+INSERT INTO data.facts SELECT generate_series(1, 3);
+CREATE TABLE data.pauses (seconds float);
+CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = data, pg_temp AS $$ #variable_conflict use_column
+BEGIN
+    PERFORM pg_sleep(coalesce(max(seconds), 0)) FROM data.pauses;
+    RETURN QUERY SELECT key, n, effective_date FROM data.facts ORDER BY n;
+END $$
+"""
+OUR_SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
+
+
+class Standby(Postgres):
+    """A hot standby that follows the primary by streaming replication."""
+
+    name = "standby"
+
+    def __init__(self, root: Path, primary: Postgres) -> None:
+        super().__init__(root, primary.identity, durable=False)
+        self.primary = primary
+
+    def make_cluster(self) -> None:
+        self.data.mkdir(mode=0o700)
+        give_away(self.data)
+        done = subprocess.run(
+            as_postgres(
+                "pg_basebackup", f"--dbname={self.primary.url(SUPERUSER)}", f"--pgdata={self.data}",
+                "--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream", "--no-sync", "--no-manifest",
+            ),
+            check=False, cwd="/", env=self.environment(), capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise StackError(f"pg_basebackup failed:\n{done.stderr}")
+        with (self.data / "postgresql.auto.conf").open("a") as file:
+            file.write("max_standby_streaming_delay = '100ms'\n")
+
+    def complete(self) -> None:
+        """Roles and databases are the primary's."""
+
+
+@pytest.fixture(scope="module")
+def primary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """A server of its own, since roles are made here."""
+    yield from running(lambda root: Postgres(root, Identity(root), durable=False), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def standby(primary: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    yield from running(lambda root: Standby(root, primary), tmp_path_factory)
+
+
+def running(make: Callable[[Path], Postgres], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    root = tmp_path_factory.mktemp("postgres")
+    for folder in (root, root.parent, root.parent.parent):
+        folder.chmod(0o755)  # as root the server runs as nobody, who must get to its data
+    server = make(root)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def owner(primary: Postgres) -> Iterator[psycopg.Connection]:
+    """The superuser in the primary's source database, which has the function and its tables."""
+    with psycopg.connect(primary.url(SUPERUSER, "source"), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS data CASCADE")
+        connection.execute(TABLES)
+        yield connection
+
+
+@pytest.fixture
+def things(owner: psycopg.Connection, slots: int) -> Dataset:
+    assert owner
+    assert slots
+    return Dataset.objects.create(name="things", function="data.rows_for", base_path="things")
+
+
+@pytest.fixture
+def exporter(owner: psycopg.Connection, primary: Postgres) -> Callable[..., str]:
+    """Make the role of docs/source-database.md with this connection limit, and return the URL that it connects by."""
+
+    def make(*, limit: int) -> str:
+        text = (PROJECT / "docs" / "source-database.md").read_text()
+        block = re.search(r"```sql\n(.*?)```", text, flags=re.DOTALL)
+        assert block
+        if owner.execute("SELECT 1 FROM pg_roles WHERE rolname = 'exporter'").fetchone():
+            owner.execute("DROP OWNED BY exporter; DROP ROLE exporter")
+        statements = block[1].replace("warehouse", "source").replace("CONNECTION LIMIT 12", f"CONNECTION LIMIT {limit}")
+        owner.execute(statements)
+        return f"postgresql://exporter:change-me@{LOOPBACK}:{primary.port}/source"
+
+    return make
+
+
+@pytest.fixture
+def point(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have this process, and the workers that it starts, call at a URL."""
+
+    def point(url: str) -> None:
+        monkeypatch.setenv("SOURCE_DATABASE_URL", url)
+        settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": SecretStr(url)})
+
+    return point
+
+
+@pytest.fixture
+def limited(exporter: Callable[..., str], point: Callable[[str], None]) -> str:
+    """Have workers call as a role that may have two connections."""
+    point(url := exporter(limit=2))
+    return url
+
+
+@pytest.fixture
+def roomy(primary: Postgres, point: Callable[[str], None]) -> str:
+    """Have workers call as somebody who may have any number of connections."""
+    point(url := primary.url(SUPERUSER, "source"))
+    return url
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers try again at once."""
+    monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
+
+
+def number(connection: psycopg.Connection, statement: str) -> int:
+    row = connection.execute(statement).fetchone()
+    assert row
+    return int(row[0])
+
+
+def succeeded(job: Job) -> bool:
+    job.refresh_from_db()
+    assert job.status != "failed"
+    return job.status == "success"
+
+
+def most_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
+    """Wait for the condition, and return the largest of the samples meanwhile."""
+    most = 0
+
+    def check() -> bool:
+        nonlocal most
+        most = max(most, sample())
+        return condition()
+
+    wait_until(check)
+    return most
+
+
+# ---- The role -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_the_documented_role_can_export_and_do_nothing_else(
+    exporter: Any, things: Dataset, alice: User, point: Any
+) -> None:
+    """A13: least rights, and only reading."""
+    url = exporter(limit=3)
+    point(url)
+    make_job(things, alice, 1)
+    execution.drain()
+    assert Chunk.objects.get().status == "done"
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in ("SELECT * FROM data.facts", "CREATE TABLE mine ()", "CREATE TEMP TABLE mine ()"):
+            with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)):
+                connection.execute(statement)
+        assert [setting(connection, name) for name in ("statement_timeout", "temp_file_limit")] == ["10min", "2GB"]
+        # The reaper ends calls as the same role.
+        with psycopg.connect(url, application_name="sluice-export-lost") as lost:
+            assert source.end_calls(["sluice-export-lost"]) == set()
+            with pytest.raises(psycopg.OperationalError):
+                lost.execute("SELECT 1")
+
+
+def setting(connection: psycopg.Connection, name: str) -> str:
+    row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
+    assert row
+    return str(row[0])
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_a_session_bounds_itself(
+    exporter: Any, owner: psycopg.Connection, things: Dataset, alice: User, point: Any
+) -> None:
+    """A13: seen from within the call. The dataset's timeout counts, not the role's."""
+    names = ("statement_timeout", "client_connection_check_interval", "lock_timeout", "timezone")
+    owner.execute(f"""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE sql SECURITY DEFINER AS $$
+            SELECT name || '=' || current_setting(name), 1, effective_date
+            FROM unnest('{{{",".join(names)}}}'::text[]) name
+        $$
+    """)
+    point(exporter(limit=3))
+    things.statement_timeout = 90
+    things.save()
+    make_job(things, alice, 1)
+    execution.drain()
+
+    found = [line.partition(",")[0] for line in content(PATH).decode().splitlines()[1:]]
+    assert found == [
+        "statement_timeout=90s", "client_connection_check_interval=1s", "lock_timeout=5s", "timezone=UTC"
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("limited")
+def test_a_role_with_fewer_connections_than_workers_slows_a_job_and_fails_nothing(
+    owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
+) -> None:
+    """A13: refused for want of room, a chunk goes back to the queue and burns no attempt."""
+    owner.execute("INSERT INTO data.pauses VALUES (0.2)")
+    workers.start_beat()
+    workers.start("bundles,maintenance", concurrency=1)
+    workers.start("exports", concurrency=4)
+    job = make_job(things, alice, 20)
+    most = most_while(
+        lambda: succeeded(job),
+        lambda: number(owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'exporter'"),
+    )
+
+    assert most == 2
+    assert "source_full" in workers.logs()
+    assert set(Chunk.objects.values_list("status", "attempts")) == {("done", 1)}
+    wait_until(lambda: not Slot.objects.held().exists())
+
+
+@pytest.mark.usefixtures("roomy")
+def test_a_datasets_cap_holds_over_all_workers(
+    owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
+) -> None:
+    """A13: two calls of the capped dataset, and others beside them, seen from the source."""
+    owner.execute("INSERT INTO data.pauses VALUES (0.2)")
+    owner.execute("""
+        CREATE FUNCTION data.others(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+        LANGUAGE sql AS $$ SELECT * FROM data.rows_for(key, effective_date) $$
+    """)
+    things.max_concurrency = 2
+    things.save()
+    Slot.objects.provide(count=2, dataset=things)
+    free = Dataset.objects.create(name="others", function="data.others", base_path="others")
+    workers.start(concurrency=6)
+    jobs = [make_job(things, alice, 10), make_job(free, alice, 10)]
+
+    calls = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%\"{}\"%'"
+    most_of_others = 0
+
+    def of_the_capped_one() -> int:
+        nonlocal most_of_others
+        most_of_others = max(most_of_others, number(owner, calls.format("others")))
+        return number(owner, calls.format("rows_for"))
+
+    assert most_while(lambda: all(map(succeeded, jobs)), of_the_capped_one) == 2
+    assert most_of_others > 2
+
+
+# ---- A hot standby --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replica(standby: Postgres, owner: psycopg.Connection, point: Any) -> Iterator[psycopg.Connection]:
+    """The superuser in the standby, which has caught up with the primary; exports call there."""
+    point(standby.url(SUPERUSER, "source"))
+    with psycopg.connect(standby.url(SUPERUSER, "source"), autocommit=True) as connection:
+        follow(owner, connection)
+        yield connection
+
+
+def follow(owner: psycopg.Connection, replica: psycopg.Connection) -> None:
+    """Wait until the standby has replayed all that the primary wrote so far."""
+    lsn = owner.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    assert lsn
+    wait_until(lambda: replica.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", lsn).fetchone() == (True,))
+
+
+def test_a_hot_standby_is_read_and_the_primary_is_left_alone(
+    things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
+) -> None:
+    """A14."""
+    owner.execute("INSERT INTO data.pauses VALUES (0.2)")
+    follow(owner, replica)
+    workers.start()
+    job = make_job(things, alice, 6)
+    primarys = 0
+
+    def on_the_standby() -> int:
+        nonlocal primarys
+        primarys = max(primarys, number(owner, OUR_SESSIONS))
+        return number(replica, OUR_SESSIONS)
+
+    assert most_while(lambda: succeeded(job), on_the_standby) == 2
+    assert primarys == 0
+    assert number(replica, "SELECT pg_is_in_recovery()::int") == 1
+    assert content(PATH) == b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_call_that_is_in_the_way_of_replay_is_retried(
+    things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
+) -> None:
+    """A14, A17: the standby cancels it with 40001."""
+    owner.execute("INSERT INTO data.pauses VALUES (60)")
+    follow(owner, replica)
+    workers.start()
+    job = make_job(things, alice, 1)
+    wait_until(lambda: number(replica, f"{OUR_SESSIONS} AND state = 'active' AND wait_event = 'PgSleep'"))
+    owner.execute("TRUNCATE data.pauses")  # its lock is replayed, and the call reads that table
+
+    wait_until(lambda: succeeded(job))
+    assert "SQLSTATE 40001" in workers.logs()
+    assert Chunk.objects.get().attempts == 2
+
+
+def test_the_call_of_a_lost_worker_is_ended_on_the_standby(standby: Postgres, replica: psycopg.Connection) -> None:
+    """A13, A14."""
+    url = standby.url(SUPERUSER, "source")
+    with psycopg.connect(url, application_name="sluice-export-lost") as lost:
+        assert source.end_calls(["sluice-export-lost"]) == set()
+        with pytest.raises(psycopg.OperationalError):
+            lost.execute("SELECT 1")
+    assert number(replica, OUR_SESSIONS) == 0

@@ -1,0 +1,442 @@
+"""Event streams of a real web process, over real connections. A25."""
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+from knox.models import AuthToken
+
+from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
+from config.stack.processes import Web
+from exports import control, leases
+from exports.errors import SourceRefused
+from exports.models import Dataset, Event, Job
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.factories import make_job, result_of
+
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+
+
+class Told(NamedTuple):
+    id: int
+    event: str
+    data: Any
+
+
+class Client:
+    """One client of the web process, and what it reads."""
+
+    def __init__(self, web: Web, token: str = "") -> None:
+        self.connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.response: http.client.HTTPResponse | None = None
+
+    def ask(self, path: str, *, method: str = "GET", after: object = None) -> http.client.HTTPResponse:
+        last = {} if after is None else {"Last-Event-ID": str(after)}
+        self.connection.request(method, path, headers=self.headers | last)
+        self.response = self.connection.getresponse()
+        return self.response
+
+    def problem(self, path: str, *, method: str = "GET") -> tuple[int, str]:
+        response = self.ask(path, method=method)
+        assert response.headers["Content-Type"] == "application/problem+json"
+        return response.status, "" if method == "HEAD" else json.loads(response.read())["code"]
+
+    def watch(self, job: Job, *, after: object = None) -> "Client":
+        response = self.ask(f"/exports/{job.pk}/events", after=after)
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/event-stream"
+        assert response.readline() == b"retry: 3000\n"
+        assert response.readline() == b"\n"
+        return self
+
+    def __iter__(self) -> Iterator[Told]:
+        """Read events until the stream ends. Comments are not told."""
+        fields: dict[str, str] = {}
+        while line := self.line().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            if line == "\n":
+                if fields:
+                    yield Told(int(fields["id"]), fields["event"], json.loads(fields["data"]))
+                fields = {}
+            elif not line.startswith(":"):
+                fields[name] = value
+        assert not fields, "It ended in the middle of an event."
+
+    def line(self) -> bytes:
+        assert self.response
+        return self.response.readline()
+
+    def take(self, count: int) -> list[Told]:
+        return list(islice(self, count))
+
+    def narrow(self) -> "Client":
+        """Take little at a time. Left to itself the kernel takes megabytes for a client that does not read."""
+        self.connection.sock = socket.socket()
+        self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.connection.sock.settimeout(20)
+        self.connection.sock.connect((LOOPBACK, self.connection.port))
+        return self
+
+    def leave(self) -> None:
+        if self.response:
+            self.response.close()
+        self.connection.close()
+
+
+@dataclass
+class Clients:
+    """Makes clients of the web process, and has them leave at the end of the test."""
+
+    web: Web
+    made: list[Client] = field(default_factory=list)
+
+    def __call__(self, token: str = "") -> Client:
+        self.made.append(Client(self.web, token))
+        return self.made[-1]
+
+
+@pytest.fixture
+def clients(web: Web) -> Iterator[Clients]:
+    clients = Clients(web)
+    yield clients
+    for client in clients.made:
+        client.leave()
+
+
+@pytest.fixture
+def web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
+    """The web process, with metrics of its own."""
+    environment = {**workers.environment(), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
+    running = Web(tmp_path, Identity(tmp_path), environment)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def token(alice: User) -> str:
+    return token_of(alice)
+
+
+def token_of(user: User) -> str:
+    return str(AuthToken.objects.create(user)[1])
+
+
+def metric(web: Web, name: str) -> float:
+    """Return the sum of a metric over its labels."""
+    client = Client(web)
+    text = client.ask("/metrics").read().decode()
+    client.leave()
+    return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+
+def queries(web: Web) -> float:
+    return metric(web, "django_db_execute_total")
+
+
+def listeners(web: Web) -> float:
+    return metric(web, "export_streams_opened_total") - metric(web, "export_streams_closed_total")
+
+
+def errors(web: Web) -> list[str]:
+    return [line for line in web.started().log.read_text().splitlines() if '"level": "error"' in line]
+
+
+def end_chunk() -> None:
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.finish([(claim, result_of(claim))])
+
+
+def fail_chunk() -> None:
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+
+
+def numbers(told: list[Told]) -> list[int]:
+    return [each.id for each in told]
+
+
+def kinds(told: list[Told]) -> list[str]:
+    return [each.event for each in told]
+
+
+# ---- What a client is told ------------------------------------------------------------------------------------------
+
+
+def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(
+    dataset: Dataset, alice: User, workers: Workers, clients: Clients, token: str
+) -> None:
+    """A25."""
+    job = make_job(dataset, alice, 30)
+    stream = clients(token).watch(job)
+    workers.start()
+    told = list(stream)
+
+    assert numbers(told) == sorted(set(numbers(told)))
+    first, *_, last = told
+    assert (first.event, first.data["status"], first.data["progress"]["total"]) == ("snapshot", "pending", 30)
+    assert (last.event, last.data["status"], last.data["error"]) == ("status", "success", None)
+    done = {each.data["effectiveDate"] for each in told if each.event == "chunk" and each.data["status"] == "done"}
+    assert len(done) == 30
+    assert [each.data["percent"] for each in told if each.event == "progress"][-1] == 100
+    assert {each.id for each in told if each.event != "progress"} >= set(Event.objects.values_list("seq", flat=True))
+
+
+def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """A25: cut after each single event."""
+    job = make_job(dataset, alice, 4)
+    client = clients(token).watch(job)
+    (snapshot,) = client.take(1)
+    client.leave()
+    for _ in range(3):
+        end_chunk()
+    fail_chunk()
+
+    told, last = [], snapshot.id
+    while True:
+        client = clients(token).watch(job, after=last)
+        (event,) = client.take(1)
+        client.leave()
+        told.append(event)
+        last = event.id
+        if event.event == "status" and event.data["status"] == "failed":
+            break
+    assert numbers(told) == sorted(set(numbers(told)))
+    assert "snapshot" not in kinds(told)
+    rows = set(Event.objects.values_list("seq", flat=True))
+    assert {each.id for each in told if each.event != "progress"} == rows
+    assert told[-1].data["error"]["code"] == "EXPORT_SOURCE_ERROR"
+    assert clients(token).ask(f"/exports/{job.pk}/events", after=last).status == 204
+
+
+def test_a_stream_that_was_cut_in_the_middle_of_an_event_goes_on_with_it(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """A25: the client saw half of it, so it was not dispatched, and its number is not the last one seen."""
+    job = make_job(dataset, alice, 1)
+    client = clients(token).watch(job)
+    (snapshot,) = client.take(1)
+    fail_chunk()
+    assert client.line().startswith(b"id: ")
+    client.leave()
+
+    assert kinds(list(clients(token).watch(job, after=snapshot.id)))[-1] == "status"
+
+
+def test_an_ended_job_is_told_at_once(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
+    """A25."""
+    job = make_job(dataset, alice, 1)
+    fail_chunk()
+    snapshot, end = clients(token).watch(job)
+
+    assert (snapshot.event, end.event) == ("snapshot", "status")
+    assert snapshot.data["status"] == end.data["status"] == "failed"
+    assert end.data["error"] == snapshot.data["error"] != None  # noqa: E711
+    assert snapshot.id < end.id
+    again = list(clients(token).watch(job, after=snapshot.id))
+    assert (again[-1].id, again[-1].event) == (end.id, "status")
+    assert clients(token).ask(f"/exports/{job.pk}/events", after=end.id).status == 204
+
+
+def test_a_retried_job_goes_on_in_the_same_sequence(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """A25."""
+    job = make_job(dataset, alice, 2)
+    end_chunk()
+    fail_chunk()
+    before = list(clients(token).watch(job, after=0))
+    assert before[-1].data["status"] == "failed"
+    control.retry(job)
+    stream = clients(token).watch(job, after=before[-1].id)
+    chunk, progress, status = stream.take(3)
+
+    assert before[-1].id < chunk.id < progress.id < status.id
+    assert (chunk.data["status"], progress.data["failed"], status.data["status"]) == ("pending", 0, "running")
+    fail_chunk()
+    assert list(stream)[-1].data["status"] == "failed"
+    everything = list(clients(token).watch(job, after=0))
+    assert [each.data["status"] for each in everything if each.event == "status"].count("failed") == 2
+
+
+def test_an_idle_stream_says_that_it_lives(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
+    """A25: a comment at least every 15 seconds."""
+    stream = clients(token).watch(make_job(dataset, alice, 1))
+    stream.take(1)
+    began = time.monotonic()
+
+    assert stream.line() == b":\n"
+    assert time.monotonic() - began < 15
+
+
+# ---- Who may listen -------------------------------------------------------------------------------------------------
+
+
+def test_only_the_owner_and_staff_may_listen(
+    dataset: Dataset, alice: User, bob: User, clients: Clients, token: str
+) -> None:
+    """A7."""
+    path = f"/exports/{make_job(dataset, alice, 1).pk}/events"
+    staff = User.objects.create_user("staff", is_staff=True)
+
+    assert clients().problem(path) == (401, "not_authenticated")
+    assert clients("slc_unknown").problem(path) == (401, "authentication_failed")
+    assert clients(token_of(bob)).problem(path) == (404, "not_found")
+    assert clients(token).problem(f"/exports/{NOBODYS}/events") == (404, "not_found")
+    assert clients(token_of(staff)).ask(path).status == 200
+    for method in ("HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+        assert clients(token).problem(path, method=method)[0] == 405
+
+
+# ---- What it costs --------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_listeners_cost_no_more_queries_than_one(
+    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
+) -> None:
+    """A25: twelve chunks, and three queries each half second at most."""
+    job = make_job(dataset, alice, 12)
+    streams = [clients(token).watch(job) for _ in range(100)]
+    wait_until(lambda: listeners(web) == 100)
+    before, began = queries(web), time.monotonic()
+    for _ in range(11):
+        end_chunk()
+    fail_chunk()
+    told = [list(stream) for stream in streams]
+
+    rounds = (time.monotonic() - began) / 0.5 + 2
+    assert queries(web) - before <= 3 * rounds
+    assert {each[-1].data["status"] for each in told} == {"failed"}
+    assert len({tuple(numbers(each)) for each in told}) == 1
+
+
+def test_streams_hold_no_connection_to_the_database(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """More streams than the pool has connections, and the API still answers."""
+    job = make_job(dataset, alice, 1)
+    streams = [clients(token).watch(job) for _ in range(3 * settings.SLUICE.database_pool_size)]
+
+    assert len(streams) == 30
+    assert clients(token).ask(f"/exports/{job.pk}").status == 200
+
+
+def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients: Clients, token: str) -> None:
+    job = make_job(dataset, alice, 1)
+    streams = [clients(token).watch(job) for _ in range(60)]
+    wait_until(lambda: listeners(web) == len(streams))
+
+    assert len(list(Path(f"/proc/{web.pid}/task").iterdir())) < 40
+
+
+def test_when_the_last_listener_has_left_nothing_is_asked_any_more(
+    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
+) -> None:
+    job = make_job(dataset, alice, 1)
+    streams = [clients(token).watch(job) for _ in range(5)]
+    wait_until(lambda: listeners(web) == 5)
+    for stream in streams:
+        stream.leave()
+    wait_until(lambda: listeners(web) == 0)
+    wait_until(Quiet(web))
+    assert errors(web) == []
+
+
+def test_a_client_that_does_not_read_costs_nothing_until_it_does(
+    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
+) -> None:
+    """A25: more than the kernel takes. One leaves in the middle of it, one reads on."""
+    job = make_job(dataset, alice, 20_000)
+    leaver, reader = [clients(token).narrow().watch(job) for _ in range(2)]
+    wait_until(lambda: listeners(web) == 2)
+    control.cancel(job)
+    wait_until(Quiet(web))
+    assert listeners(web) == 2
+    leaver.leave()
+    wait_until(lambda: listeners(web) == 1)
+
+    told = list(reader)
+    assert numbers(told) == sorted(set(numbers(told)))
+    assert kinds(told).count("chunk") == 20_000
+    assert errors(web) == []
+
+
+def test_many_chunks_at_once_are_told_in_order(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
+    """A25: more than a page, in one statement."""
+    job = make_job(dataset, alice, 2500)
+    stream = clients(token).watch(job)
+    control.cancel(job)
+    told = list(stream)
+
+    assert numbers(told) == sorted(set(numbers(told)))
+    assert kinds(told) == ["snapshot", *["chunk"] * 2500, "progress", "status"]
+    assert told[-2].data["cancelled"] == 2500
+    assert told[-1].data["status"] == "cancelled"
+
+
+class Quiet:
+    """No query came for as long as three rounds of the hub."""
+
+    def __init__(self, web: Web) -> None:
+        self.web, self.count, self.since = web, -1.0, time.monotonic()
+
+    def __call__(self) -> bool:
+        if (count := queries(self.web)) != self.count:
+            self.count, self.since = count, time.monotonic()
+        return time.monotonic() - self.since > 1.5
+
+
+# ---- Trouble --------------------------------------------------------------------------------------------------------
+
+
+def test_streams_end_when_the_process_is_told_to(
+    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
+) -> None:
+    """Whole events, and an end that a client takes for one, so that it comes again."""
+    stream = clients(token).watch(make_job(dataset, alice, 1))
+    stream.take(1)
+    process = web.started()
+    process.ask_to_stop()
+    assert list(stream) == []
+    wait_until(lambda: not process.alive, limit=4)
+
+    assert errors(web) == []
+
+
+def test_streams_outlive_an_outage_of_the_database(
+    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
+) -> None:
+    stream = clients(token).watch(make_job(dataset, alice, 1))
+    stream.take(1)
+    name = connection.settings_dict["NAME"]
+    with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as elsewhere:
+        elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+        try:
+            elsewhere.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+            wait_until(lambda: "streams_wait_for_database" in web.started().log.read_text())
+        finally:
+            elsewhere.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    connection.close()
+    fail_chunk()
+
+    assert list(stream)[-1].data["status"] == "failed"
+    assert web.started().log.read_text().count("streams_wait_for_database") == 1
+    assert errors(web) == []

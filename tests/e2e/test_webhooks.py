@@ -1,0 +1,109 @@
+"""Webhooks through the real processes: from the request to the receiver, and past a killed worker. A25, A28."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models.functions import Now
+from rest_framework.test import APIClient
+from standardwebhooks import Webhook as Verifier
+
+from exports.models import Dataset, Delivery
+from tests.e2e.conftest import Workers, wait_until
+from tests.integration.receiver import OK, Receiver, answer, receiver
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_webhooks import allow
+
+ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
+
+
+@pytest.fixture
+def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver that this process and the workers may reach."""
+    allow(settings, "127.0.0.0/8")
+    monkeypatch.setenv("EXPORT_WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8")
+    with receiver() as running:
+        yield running
+
+
+def subscribe(api: APIClient, url: str) -> Any:
+    response = api.post("/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.failed"]})
+    assert response.status_code == 201
+    return response.json()
+
+
+def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
+    dataset: Dataset, api: APIClient, workers: Workers, there: Receiver
+) -> None:
+    """A25, A28: from the request to the receiver, with no beat to help; the first retry comes after about 5 s."""
+    hook = subscribe(api, f"{there.url}/SECRETPATH")
+    there.replies = [answer(500), OK]
+    workers.start()
+    job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
+    wait_until(lambda: Delivery.objects.filter(status="delivered").exists())
+
+    first, second = there.received
+    assert (first.id, first.body) == (second.id, second.body)
+    told = Verifier(hook["secret"]).verify(second.body, second.headers)
+    shown = api.get(f"/exports/{job['jobId']}").json()
+    assert shown["receipt"].pop("signedUrl")
+    assert (told["type"], told["data"]) == ("export.succeeded", shown)
+    waited = int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"])
+    assert 5 <= waited <= 10
+    for secret in ("SECRETPATH", hook["secret"]):
+        assert secret not in workers.logs()
+    assert "webhook_delivered" in workers.logs()
+
+
+def test_a_killed_workers_delivery_goes_out_again(api: APIClient, workers: Workers, there: Receiver) -> None:
+    """A12, A25: kill -9 while the receiver makes it wait."""
+    hook = subscribe(api, there.url)
+    asked, over = threading.Event(), threading.Event()
+
+    def wait(to: Any) -> None:
+        asked.set()
+        over.wait(30)
+        OK(to)
+
+    there.replies = [wait]
+    victim = workers.start("webhooks", concurrency=1)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    assert asked.wait(30)
+    victim.kill()
+    over.set()
+    heir = workers.start("webhooks,maintenance")
+    workers.start_beat()
+    assert Delivery.objects.get().status == "pending"
+    Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))  # sooner than it would run out
+    wait_until(lambda: Delivery.objects.filter(status="delivered").exists())
+
+    assert len(there.received) == 2
+    assert len(set(there.ids)) == 1
+    (shown,) = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
+    assert [line["error"] for line in shown["log"]] == ["the worker was lost", None]
+    heir.kill()  # it would take 20 s to leave, if a task is just ending
+
+
+def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers, there: Receiver) -> None:
+    slow = subscribe(api, there.url)
+    over = threading.Event()
+
+    def wait(to: Any) -> None:
+        over.wait(10)
+        OK(to)
+
+    there.then = wait
+    with receiver() as elsewhere:
+        quick = subscribe(api, elsewhere.url)
+        for _ in range(4):
+            api.post(f"/exports/webhooks/{slow['id']}/test")
+        worker = workers.start("webhooks", concurrency=2)
+        wait_until(lambda: there.received)
+        api.post(f"/exports/webhooks/{quick['id']}/test")
+        wait_until(lambda: elsewhere.received, limit=5)
+        assert len(there.received) == 1
+        over.set()
+        wait_until(lambda: not Delivery.objects.filter(status="pending").exists())
+    worker.kill()  # it would take 20 s to leave, if a task is just ending

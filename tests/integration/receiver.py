@@ -1,0 +1,116 @@
+"""A receiver of webhooks: a real HTTP server on a thread, which answers as a test says and keeps what came."""
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Reply = Callable[[BaseHTTPRequestHandler], None]
+
+
+@dataclass(frozen=True)
+class Received:
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.headers["webhook-id"]
+
+    @property
+    def json(self) -> Any:
+        return orjson.loads(self.body)
+
+
+@dataclass
+class Receiver:
+    """Answers requests by `replies`, one after the other, and all that follow by `then`."""
+
+    url: str
+    then: Reply
+    replies: list[Reply] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.id for each in self.received]
+
+
+def answer(status: int, body: bytes = b"", **headers: str) -> Reply:
+    def reply(to: BaseHTTPRequestHandler) -> None:
+        to.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            to.send_header(name.replace("_", "-"), value)
+        to.end_headers()
+        to.wfile.write(body)
+
+    return reply
+
+
+OK = answer(204)
+
+
+# A key and its own certificate, for tests alone; good for `hook.example` until 2126.
+PEM = Path(__file__).with_name("hook.example.pem")
+
+
+@contextmanager
+def receiver(then: Reply = OK, *, tls: bool = False) -> Iterator[Receiver]:
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            with lock:
+                told.received.append(Received({name.lower(): value for name, value in self.headers.items()}, body))
+                reply = told.replies.pop(0) if told.replies else told.then
+            try:
+                reply(self)
+            except OSError:
+                self.close_connection = True  # the client had enough
+
+        def log_message(self, *_args: Any) -> None:
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_args: Any) -> None:
+            """Say nothing: clients that do not trust the certificate hang up."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(PEM)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.daemon_threads = True
+        place = "https://hook.example" if tls else "http://127.0.0.1"
+        told = Receiver(f"{place}:{server.server_port}/hook", then)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield told
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def trickle(over: threading.Event, *, head: bytes = b"", ended: threading.Event | None = None) -> Reply:
+    """Send some bytes, then one every few milliseconds until `over`, and never come to an end."""
+
+    def reply(to: BaseHTTPRequestHandler) -> None:
+        line: socket.socket = to.connection
+        try:
+            line.sendall(head)
+            while not over.wait(0.02):
+                line.sendall(b"x")
+        finally:
+            if ended:
+                ended.set()
+
+    return reply

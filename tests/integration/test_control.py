@@ -1,0 +1,299 @@
+"""A19: cancel, retry and replay, by those who may."""
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from rest_framework.test import APIClient
+
+from config import storage
+from exports import completion, control, execution, leases, recovery
+from exports.errors import LeaseLost, SourceError, SourceRefused
+from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot
+from tests.conftest import client_of
+from tests.integration.factories import make_job, result_of
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import claim, in_threads
+
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+
+
+def statuses(job: Job) -> Counter[str]:
+    return Counter(job.chunks.values_list("status", flat=True))
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19: pending, running and retrying chunks; what is done stays done."""
+    job = make_job(dataset, alice, 5)
+    done, failed, waiting, _running = (claim() for _ in range(4))
+    leases.finish([(done, result_of(done))])
+    leases.fail(failed, SourceRefused(), delay=None)
+    leases.fail(waiting, SourceError(), delay=60)
+
+    response = api.post(f"/exports/{job.pk}/cancel")
+    assert response.status_code == 200
+    body = response.json()
+    assert (body["status"], body["error"], body["receipt"]) == ("cancelled", None, None)
+    assert body["finishedAt"]
+    progress = {
+        name: body["progress"][name] for name in ("done", "failed", "cancelled", "pending", "retrying", "total")
+    }
+    assert progress == {"done": 1, "failed": 1, "cancelled": 3, "pending": 0, "retrying": 0, "total": 5}
+    assert statuses(job) == {"done": 1, "failed": 1, "cancelled": 3}
+
+
+def test_the_holder_of_a_cancelled_chunk_can_write_nothing_and_gives_its_slot_back(
+    dataset: Dataset, alice: User
+) -> None:
+    """A11, A19."""
+    job = make_job(dataset, alice, 1)
+    holder = claim()
+    control.cancel(job)
+
+    with pytest.raises(LeaseLost):
+        leases.renew(holder)
+    assert leases.finish([(holder, result_of(holder))]) is None
+    assert leases.fail(holder, SourceError(), delay=1) is None
+    assert statuses(job) == {"cancelled": 1}
+    leases.release([holder])
+    assert not Slot.objects.held().exists()
+    job.refresh_from_db()
+    assert (job.status, job.cancelled, job.done, job.failed) == ("cancelled", 1, 0, 0)
+
+
+def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
+) -> None:
+    """A19: rows that would take a quarter of a minute, on their way to real parts."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 3})
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
+        RETURNS TABLE (k text, n int, d date) LANGUAGE sql STABLE AS
+        $$ SELECT repeat(key, 300), n, effective_date FROM generate_series(1, 2000000) n $$
+    """)
+    job = make_job(dataset, alice, 1)
+
+    def cancel_soon() -> None:
+        try:
+            while not list(storage.list_uploads("things/")):
+                pass
+            control.cancel(job)
+        finally:
+            connection.close()
+
+    canceller = threading.Thread(target=cancel_soon)
+    canceller.start()
+    started_at = time.monotonic()
+    execution.drain()
+    canceller.join()
+    assert time.monotonic() - started_at < 10
+
+    assert statuses(job) == {"cancelled": 1}
+    assert list(storage.list_uploads("things/")) == []
+    assert list(storage.list_objects("things/")) == []
+    assert not Slot.objects.held().exists()
+    row = source_db.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY%%rows_for%%' AND pid <> pg_backend_pid()"
+    ).fetchone()
+    assert row == (0,)
+
+
+def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(dataset: Dataset, alice: User) -> None:
+    """A12, A19."""
+    job = make_job(dataset, alice, 1)
+    claim()
+    control.cancel(job)
+    Slot.objects.held().update(lease_until="2000-01-01T00:00:00Z")
+
+    assert [token for token, _ in recovery.expired_slots()] == [Slot.objects.held().get().token]
+    assert recovery.reclaim(batch=10) == []
+
+
+def test_a_delivery_that_is_being_made_is_not_issued(dataset: Dataset, alice: User) -> None:
+    """A19, A21: cancelled between the last chunk and the receipt."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    token = completion.claim(job.pk)
+    assert token
+    assert control.cancel(job) == 0
+
+    with pytest.raises(LeaseLost):
+        completion.renew(job.pk, token)
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert (job.status, job.done) == ("cancelled", 2)
+    assert not Receipt.objects.exists()
+
+
+def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19: 409, and nothing changes; also the second time."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    completion.complete(job.pk)
+    before = list(Job.objects.values())
+
+    response = api.post(f"/exports/{job.pk}/cancel")
+    assert (response.status_code, response.json()["code"]) == (409, "already_ended")
+    assert list(Job.objects.values()) == before
+
+    other = make_job(dataset, alice, 1, reuse="never")
+    assert [api.post(f"/exports/{other.pk}/cancel").status_code for _ in range(2)] == [200, 409]
+
+
+def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Dataset, alice: User) -> None:
+    """A19: six workers finish, fail and claim while two people cancel."""
+    for _ in range(5):
+        job = make_job(dataset, alice, 12, reuse="never")
+
+        def work(n: int, job: Job = job) -> bool:
+            if n >= 6:
+                try:
+                    return bool(control.cancel(job) + 1)
+                except control.AlreadyEnded:
+                    return False
+            while claimed := leases.claim(backend=f"test{n}"):
+                if n % 2:
+                    leases.fail(claimed, SourceRefused(), delay=None)
+                else:
+                    leases.finish([(claimed, result_of(claimed))])
+                leases.release([claimed])
+            return False
+
+        cancelled = in_threads(8, work)
+        job.refresh_from_db()
+        counts = statuses(job)
+        assert (job.done, job.failed, job.cancelled) == (counts["done"], counts["failed"], counts["cancelled"])
+        assert job.done + job.failed + job.cancelled == job.total
+        assert job.status == ("cancelled" if any(cancelled) else "failed")
+        assert sum(cancelled) <= 1
+        assert not Slot.objects.held().exists()
+        ends = Event.objects.filter(job=job, kind="status", status__in=["cancelled", "failed", "success"])
+        assert [end.status for end in ends] == [job.status]
+
+
+# ---- Retry ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_runs_the_failed_chunks_alone(
+    api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A19: the same job, with new attempts; what was done is not done again."""
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
+        RETURNS TABLE (k text, n int, d date) LANGUAGE plpgsql AS $$
+        BEGIN
+            IF effective_date = '2024-02-29' THEN PERFORM * FROM data.missing; END IF;
+            RETURN QUERY SELECT key, 1, effective_date;
+        END $$
+    """)
+    job = make_job(dataset, alice, 3)
+    execution.drain()
+    job.refresh_from_db()
+    assert (job.status, statuses(job)) == ("failed", {"done": 2, "failed": 1})
+    done = dict(Chunk.objects.filter(status="done").values_list("pk", "finished_at"))
+
+    source_db.execute("CREATE TABLE data.missing (n int)")
+    response = api.post(f"/exports/{job.pk}/retry")
+    assert (response.status_code, response.json()["status"]) == (202, "running")
+    execution.drain()
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.done, job.failed) == ("success", 3, 0)
+    assert dict(Chunk.objects.filter(pk__in=done).values_list("pk", "finished_at")) == done
+
+
+# ---- Replay ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19: also of one that succeeded; what is there already is reused."""
+    body = {
+        "dataset": "things",
+        "items": [{"key": key, "effectiveDate": "2024-02-29"} for key in ("B", "A", "B")],
+        "delivery": "manifest",
+        "compression": "gzip",
+        "csv": {"delimiter": ";"},
+        "allowDegraded": False,
+    }
+    first = Job.objects.get(pk=api.post("/exports", body).json()["jobId"])
+    execution.drain()
+    completion.complete(first.pk)
+
+    response = api.post(f"/exports/{first.pk}/replay")
+    assert response.status_code == 202
+    again = Job.objects.get(pk=response.json()["jobId"])
+    assert response["Location"] == f"/exports/{again.pk}"
+    assert (response.json()["totalChunks"], response.json()["duplicates"]) == (2, 1)
+    assert again.pk != first.pk
+    same = (
+        "dataset_id",
+        "format",
+        "compression",
+        "delivery",
+        "dialect",
+        "reuse",
+        "allow_degraded",
+        "filters",
+        "user_id",
+    )
+    assert [getattr(again, name) for name in same] == [getattr(first, name) for name in same]
+    pairs = [list(job.chunks.order_by("seq").values_list("key", "path")) for job in (first, again)]
+    assert pairs[0] == pairs[1]
+
+    execution.drain()
+    again.refresh_from_db()
+    assert again.reused == 2
+
+
+def test_a_replay_in_a_format_that_is_gone_is_409(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """A19."""
+    job = make_job(dataset, alice, 1)
+    dataset.formats = ["json"]
+    dataset.save()
+
+    response = api.post(f"/exports/{job.pk}/replay")
+    assert (response.status_code, response.json()["code"]) == (409, "not_replayable")
+    assert Job.objects.count() == 1
+
+
+# ---- Who may --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
+def test_a_stranger_finds_no_job_to_act_on(dataset: Dataset, alice: User, bob: User, verb: str) -> None:
+    """A7: 404 as for one that does not exist, and nothing changes."""
+    job = make_job(dataset, alice, 1)
+    before = list(Job.objects.values())
+    stranger = client_of(bob)
+
+    theirs, nobodys = stranger.post(f"/exports/{job.pk}/{verb}"), stranger.post(f"/exports/{NOBODYS}/{verb}")
+    assert theirs.status_code == nobodys.status_code == 404
+    assert {**theirs.json(), "requestId": ""} == {**nobodys.json(), "requestId": ""}
+    assert list(Job.objects.values()) == before
+
+
+def test_staff_may_cancel_and_not_replay(dataset: Dataset, alice: User, bob: User) -> None:
+    """A7: staff help, but do not export as somebody else."""
+    bob.is_staff = True
+    bob.save()
+    job = make_job(dataset, alice, 1)
+
+    assert client_of(bob).post(f"/exports/{job.pk}/replay").status_code == 404
+    assert client_of(bob).post(f"/exports/{job.pk}/cancel").status_code == 200
+
+
+def test_cancels_at_once_end_a_job_once(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 50)
+
+    clients = [client_of(alice) for _ in range(6)]
+    statuses = in_threads(6, lambda n: clients[n].post(f"/exports/{job.pk}/cancel").status_code)
+    assert sorted(statuses) == [200] + [409] * 5

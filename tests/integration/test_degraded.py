@@ -1,0 +1,150 @@
+"""A18: an older file stands in when the source has failed for good, visibly, and only where the job allows it."""
+
+import io
+import json
+import zipfile
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+from rest_framework.test import APIClient
+
+from config import storage
+from exports import completion, execution
+from exports.models import Chunk, Dataset, Job, Usage
+from tests.integration.factories import make_job
+from tests.integration.test_execution import PATH, empty_bucket, failing  # noqa: F401 - one is a fixture
+
+RAISES = "RAISE EXCEPTION 'secret row';"
+
+
+def run(times: int = 4) -> None:
+    """Run everything that is ready, its retries too."""
+    for _ in range(times):
+        Chunk.objects.filter(status="retrying").update(available_at=Now())
+        execution.drain()
+    for job in Job.objects.ready_to_complete():
+        completion.complete(job.pk)
+
+
+@pytest.fixture
+def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
+    """A job of a day whose file is there; from then on the source fails."""
+    job = make_job(dataset, alice, 1)
+    run(1)
+    failing(source_db, RAISES)
+    return job
+
+
+def test_a_snapshot_stands_in_after_the_retries(api: APIClient, older: Job, dataset: Dataset, alice: User) -> None:
+    """A18: the receipt and the chunk say so, with the time of the older data, and why."""
+    old = older.chunks.get()
+    job = make_job(dataset, alice, 1, reuse="never")
+    run(3)
+    assert api.get(f"/exports/{job.pk}").json()["status"] == "retrying"
+    run(1)
+
+    body = api.get(f"/exports/{job.pk}").json()
+    assert (body["status"], body["receipt"]["degraded"]) == ("success", True)
+    assert (body["progress"]["done"], body["progress"]["degraded"], body["progress"]["failed"]) == (1, 1, 0)
+    (chunk,) = api.get(f"/exports/{job.pk}/chunks").json()["results"]
+    assert (chunk["status"], chunk["source"], chunk["attempts"]) == ("done", "snapshot", 4)
+    assert chunk["dataAsOf"] == api.get(f"/exports/{older.pk}/chunks").json()["results"][0]["dataAsOf"]
+    assert chunk["checksum"] == f"sha256:{old.sha256}"
+    assert (chunk["error"]["code"], "P0001" in chunk["error"]["detail"]) == ("EXPORT_SOURCE_ERROR", True)
+    assert "secret" not in json.dumps([body, chunk])
+
+
+def test_it_fails_where_the_job_does_not_allow_it(api: APIClient, older: Job, dataset: Dataset, alice: User) -> None:
+    """A18."""
+    job = make_job(dataset, alice, 1, reuse="never", allow_degraded=False)
+    run()
+
+    body = api.get(f"/exports/{job.pk}").json()
+    assert (body["status"], body["error"]["code"], body["receipt"]) == ("failed", "EXPORT_SOURCE_ERROR", None)
+
+
+def test_it_fails_where_there_is_no_older_file(older: Job, dataset: Dataset, alice: User) -> None:
+    """A18: of two days one has a file."""
+    job = make_job(dataset, alice, 2, reuse="never")
+    run()
+
+    job.refresh_from_db()
+    assert (job.status, job.done, job.degraded, job.failed) == ("failed", 1, 1, 1)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "changed", "other version"])
+def test_it_fails_when_the_older_file_is_not_what_it_was(older: Job, dataset: Dataset, alice: User, harm: str) -> None:
+    """A16, A18."""
+    if harm == "deleted":
+        storage.delete(PATH)
+    elif harm == "changed":
+        head = storage.head(PATH)
+        assert head
+        storage.put(PATH, b"other", content_type="text/csv", if_match=head.etag)
+    else:
+        dataset.schema_version = 2
+        dataset.save()
+    job = make_job(dataset, alice, 1, reuse="never")
+    run()
+
+    job.refresh_from_db()
+    assert (job.status, job.degraded) == ("failed", 0)
+
+
+def test_a_source_that_refuses_for_good_degrades_at_once(
+    older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A17, A18: no retry can help, so none is waited for."""
+    source_db.execute("DROP FUNCTION data.rows_for")
+    job = make_job(dataset, alice, 1, reuse="never")
+    run(1)
+
+    job.refresh_from_db()
+    chunk = job.chunks.get()
+    assert (job.status, chunk.source, chunk.attempts) == ("success", "snapshot", 1)
+
+
+def test_an_object_store_that_fails_is_no_reason_for_old_data(
+    older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
+) -> None:
+    """A17, A18: only the source's failures are."""
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
+        RETURNS TABLE (k text, n int, d date) LANGUAGE sql AS $$ SELECT key, 1, effective_date $$
+    """)
+    job = make_job(dataset, alice, 1, reuse="never")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "there-is-no-such-bucket"})
+    execution.drain()
+
+    chunk = job.chunks.get()
+    assert (chunk.status, chunk.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
+
+
+def test_the_manifest_names_the_snapshots(older: Job, dataset: Dataset, alice: User, source_db: Any) -> None:
+    """A18, A21."""
+    source_db.execute("""
+        CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date)
+        RETURNS TABLE (k text, n int, d date) LANGUAGE plpgsql AS $$
+        BEGIN
+            IF effective_date = '2024-02-28' THEN RAISE EXCEPTION 'no'; END IF;
+            RETURN QUERY SELECT key, 1, effective_date;
+        END $$
+    """)
+    job = make_job(dataset, alice, 2, reuse="never")
+    run()
+
+    job.refresh_from_db()
+    archive = zipfile.ZipFile(io.BytesIO(b"".join(storage.read(job.receipt.object_key, if_match=job.receipt.etag))))
+    files = json.loads(archive.read("manifest.json"))["files"]
+    assert [file["source"] for file in files] == ["snapshot", "live"]
+    assert files[0]["dataAsOf"] < files[1]["dataAsOf"]
+
+
+def test_snapshots_are_paid_for(older: Job, dataset: Dataset, alice: User) -> None:
+    """A2: only reused, failed and cancelled chunks are given back."""
+    make_job(dataset, alice, 1, reuse="never")
+    run()
+    assert Usage.objects.get().chunks == 2

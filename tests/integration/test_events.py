@@ -1,0 +1,169 @@
+"""A25: one sequence of events a job, written by the statements that make the changes."""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from django.contrib.auth.models import User
+
+from exports import completion, control, execution, leases, recovery, sweeper
+from exports.errors import SourceError, SourceRefused
+from exports.models import Chunk, Dataset, Event, Job
+from exports.states import JOB_ENDED
+from tests.integration.factories import make_job, result_of
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import claim, expire_leases, in_threads
+
+
+def told(job: Job) -> list[tuple[str, str]]:
+    return list(job.events.order_by("seq").values_list("kind", "status"))
+
+
+def check(job: Job) -> None:
+    """What holds after any story: the sequence fits the rows as they are now."""
+    job.refresh_from_db()
+    events = list(job.events.order_by("seq"))
+    assert all(0 < event.seq <= job.event_seq for event in events)
+    newest = {event.chunk_id: event.status for event in events if event.kind == "chunk"}
+    now = dict(job.chunks.values_list("pk", "status"))
+    assert newest == {pk: now[pk] for pk in newest if pk}
+    statuses = [event.status for event in events if event.kind == "status"]
+    assert statuses[-1:] in ([], [job.status])
+    assert all(before != after for before, after in pairwise(statuses))
+    if job.status in JOB_ENDED:
+        assert (events[-1].kind, events[-1].status) == ("status", job.status)
+        assert events[-1].seq == job.event_seq
+
+
+def test_a_run_is_told_from_its_begin_to_its_end(dataset: Dataset, alice: User) -> None:
+    """A25: each chunk once, the job's moves, and its end last."""
+    job = make_job(dataset, alice, 3)
+    assert told(job) == []
+    execution.drain()
+    completion.complete(job.pk)
+
+    assert told(job) == [("status", "running"), *[("chunk", "done")] * 3, ("status", "success")]
+    assert set(job.events.filter(kind="chunk").values_list("chunk_id", flat=True)) == set(
+        job.chunks.values_list("pk", flat=True)
+    )
+    check(job)
+
+
+def test_the_number_behind_chunks_is_left_for_progress(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 3)
+    execution.drain()
+    again = make_job(dataset, alice, 3)
+    execution.drain()
+
+    for each in (job, again):
+        taken = dict(each.events.values_list("seq", "kind"))
+        chunks = [seq for seq, kind in taken.items() if kind == "chunk"]
+        assert max(chunks) + 1 not in taken
+
+
+def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
+    """A17, A25."""
+    job = make_job(dataset, alice, 2)
+    first, second = claim(), claim()
+    leases.fail(first, SourceError(), delay=0)
+    check(job)
+    leases.fail(claim(), SourceRefused(), delay=None)
+    leases.finish([(second, result_of(second))])
+
+    assert told(job) == [
+        ("status", "running"),
+        ("chunk", "retrying"),
+        ("status", "retrying"),
+        ("status", "running"),
+        ("chunk", "failed"),
+        ("chunk", "done"),
+        ("status", "failed"),
+    ]
+    check(job)
+
+
+def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: User) -> None:
+    """A19, A25."""
+    job = make_job(dataset, alice, 2)
+    for _ in range(2):
+        leases.fail(claim(), SourceRefused(), delay=None)
+    end = Event.objects.get(job=job, kind="status", status="failed")
+    job.refresh_from_db()
+    control.retry(job)
+
+    later = job.events.filter(seq__gt=end.seq).order_by("seq")
+    assert [(event.kind, event.status) for event in later] == [("chunk", "pending")] * 2 + [("status", "running")]
+    check(job)
+
+
+def test_a_cancel_is_told_with_its_chunks(dataset: Dataset, alice: User) -> None:
+    """A19, A25."""
+    job = make_job(dataset, alice, 3)
+    done = claim()
+    leases.finish([(done, result_of(done))])
+    control.cancel(job)
+
+    assert told(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
+    check(job)
+
+
+def test_a_worker_that_was_lost_is_told_when_it_ends_the_chunk(dataset: Dataset, alice: User) -> None:
+    """A12, A25."""
+    job = make_job(dataset, alice, 1)
+    claim()
+    expire_leases()
+    recovery.reclaim(batch=10)
+    assert told(job) == [("status", "running")]  # back in the queue: nobody was told that it had left it
+
+    Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
+    sweeper.reclaim_chunks()
+    assert told(job) == [("status", "running"), ("chunk", "failed"), ("status", "failed")]
+    check(job)
+
+
+def test_a_delivery_that_fails_for_good_is_told(dataset: Dataset, alice: User) -> None:
+    """A25."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    for attempt in range(4):
+        Job.objects.update(completion_lease_until=None)
+        token = completion.claim(job.pk)
+        assert token
+        job.completion_attempts = attempt + 1
+        completion.fail(job, token, "no")
+
+    assert told(job)[-1] == ("status", "failed")
+    check(job)
+
+
+def test_stale_writes_are_not_told(dataset: Dataset, alice: User) -> None:
+    """A11, A25."""
+    job = make_job(dataset, alice, 1)
+    holder = claim()
+    leases.finish([(holder, result_of(holder))])
+    before = told(job)
+    leases.finish([(holder, result_of(holder))])
+    leases.fail(holder, SourceError(), delay=1)
+    leases.release([holder])
+
+    assert told(job) == before
+
+
+@pytest.mark.parametrize("_", range(3))
+def test_numbers_never_repeat_and_grow_in_the_order_of_commits(dataset: Dataset, alice: User, _: int) -> None:
+    """A25: a reader that saw a number never sees a smaller one appear. Six workers write, two readers look on."""
+    job = make_job(dataset, alice, 60)
+    seen: dict[int, list[list[int]]] = defaultdict(list)
+
+    def work(n: int) -> None:
+        if n < 2:
+            while not Job.objects.filter(pk=job.pk, done=60).exists():
+                seen[n].append(list(job.events.order_by("seq").values_list("seq", flat=True)))
+            return
+        while claimed := leases.claim(backend=f"test{n}"):
+            leases.finish([(claimed, result_of(claimed))])
+
+    in_threads(8, work)
+    assert all(later[: len(earlier)] == earlier for n in seen for earlier, later in pairwise(seen[n]))
+    assert Event.objects.filter(job=job, kind="chunk").count() == 60
+    check(job)

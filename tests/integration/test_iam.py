@@ -1,0 +1,385 @@
+"""The policies and bucket rules of docs/iam/, on a SeaweedFS that decides by them. A22, A26."""
+
+import ast
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from pydantic import AnyHttpUrl, SecretStr
+from rest_framework.test import APIClient
+
+from config import storage
+from config.stack.identity import Identity
+from config.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
+from config.storage import copies
+from exports import completion, execution, links, sweeper
+from exports.models import Chunk, Dataset, Job, Receipt
+from tests.e2e.conftest import wait_until
+from tests.integration.factories import make_job
+
+OTHER_BUCKET = "somebody-elses"
+MIB = 1024 * 1024
+
+# What AWS asks for, by its Service Authorization Reference. SeaweedFS knows the same names.
+ACTIONS = {
+    "abort_multipart_upload": {"s3:AbortMultipartUpload"},
+    "complete_multipart_upload": {"s3:PutObject"},
+    "copy_object": {"s3:GetObject", "s3:PutObject"},
+    "create_multipart_upload": {"s3:PutObject"},
+    "delete_object": {"s3:DeleteObject"},
+    "delete_objects": {"s3:DeleteObject"},
+    "get_object": {"s3:GetObject"},
+    "head_bucket": {"s3:ListBucket"},
+    "head_object": {"s3:GetObject", "s3:ListBucket"},  # the second has a missing object answered with 404, not 403
+    "list_multipart_uploads": {"s3:ListBucketMultipartUploads"},
+    "list_objects_v2": {"s3:ListBucket"},
+    "put_object": {"s3:PutObject"},
+    "upload_part": {"s3:PutObject"},
+    "upload_part_copy": {"s3:GetObject", "s3:PutObject"},
+}
+
+
+class Keys(NamedTuple):
+    id: str
+    secret: str
+
+
+class Administered(SeaweedFS):
+    """SeaweedFS whose IAM API takes users and policies, in the way that docs/object-storage.md tells."""
+
+    def options(self) -> list[str]:
+        return [*super().options(), "-s3.iam.readOnly=false"]
+
+    def user(self, name: str, document: str) -> Keys:
+        """Make a user with one policy."""
+        key, secret = self.operator
+        iam: Any = boto3.client(
+            "iam", endpoint_url=self.url, region_name=REGION, aws_access_key_id=key, aws_secret_access_key=secret
+        )
+        made = iam.create_policy(PolicyName=name, PolicyDocument=document)
+        iam.create_user(UserName=name)
+        iam.attach_user_policy(UserName=name, PolicyArn=made["Policy"]["Arn"])
+        keys = iam.create_access_key(UserName=name)["AccessKey"]
+        return Keys(keys["AccessKeyId"], keys["SecretAccessKey"])
+
+    def client_of(self, keys: Keys) -> Any:
+        return boto3.client(
+            "s3", endpoint_url=self.url, region_name=REGION, aws_access_key_id=keys.id,
+            aws_secret_access_key=keys.secret, config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    root = tmp_path_factory.mktemp("iam")
+    server = Administered(root, Identity(root), durable=False, given={})
+    try:
+        server.start()
+        server.client.create_bucket(Bucket=OTHER_BUCKET)
+        server.client.put_object(Bucket=OTHER_BUCKET, Key="_receipts/secret", Body=b"theirs")
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(autouse=True)
+def empty_bucket(store: Administered) -> None:
+    for upload in store.client.list_multipart_uploads(Bucket=store.bucket).get("Uploads", []):
+        store.client.abort_multipart_upload(Bucket=store.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+    for item in store.client.list_objects_v2(Bucket=store.bucket).get("Contents", []):
+        store.client.delete_object(Bucket=store.bucket, Key=item["Key"])
+
+
+@pytest.fixture(scope="module")
+def service(store: Administered) -> Keys:
+    return store.user("service-user", policy("service", bucket=store.bucket, base_path="none"))
+
+
+@pytest.fixture(scope="module")
+def download(store: Administered) -> Keys:
+    return store.user("download-user", policy("download", bucket=store.bucket, base_path="things"))
+
+
+@pytest.fixture
+def sluice(store: Administered, service: Keys, download: Keys, settings: LazySettings) -> LazySettings:
+    """Have Sluice use that server, with the two keys."""
+    use(settings, store, service, download)
+    return settings
+
+
+def use(settings: LazySettings, store: Administered, service: Keys, download: Keys) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(
+        update={
+            "s3_endpoint_url": AnyHttpUrl(store.url),
+            "s3_bucket": store.bucket,
+            "s3_access_key_id": SecretStr(service.id),
+            "s3_secret_access_key": SecretStr(service.secret),
+            "s3_download_access_key_id": SecretStr(download.id),
+            "s3_download_secret_access_key": SecretStr(download.secret),
+        }
+    )
+
+
+def actions(name: str) -> set[str]:
+    document = json.loads((IAM / f"{name}.json").read_text())
+    return {action for statement in document["Statement"] for action in statement["Action"]}
+
+
+# ---- The service's key ----------------------------------------------------------------------------------------------
+
+
+def test_the_policies_name_the_actions_of_every_call_and_no_other() -> None:
+    """A22: of what only AWS would refuse, this is all that is tested."""
+    called: dict[str, set[str]] = {"client": set(), "connect": set()}
+    for path in Path(storage.__file__).parent.glob("*.py"):
+        for door, method in calls(ast.parse(path.read_text())):
+            called[door].add(method)
+    presigned = called["connect"] - {"head_bucket"}  # the health check
+
+    assert {action for name in called["client"] | {"head_bucket"} for action in ACTIONS[name]} == actions("service")
+    assert presigned == {"get_object"}
+    assert actions("download") == {"s3:GetObject"}
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield `client().method(…)` and `connect(…).method(…)`: where to, and the method, of a presigned URL its own."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call(func=ast.Name(id="connect")), attr="generate_presigned_url"),
+                args=[ast.Constant(value=str(method))],
+            ):
+                yield "connect", method
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call(func=ast.Name(id="client" | "connect" as door)), attr=attr)
+            ):
+                yield door, attr
+
+
+def use_everything() -> None:
+    """Do all that config.storage can do."""
+    text: Any = {"content_type": "text/plain"}
+    storage.ping()
+    storage.now()
+    assert storage.head("all/missing") is None
+    small = storage.put("all/small", b"small", **text)
+    with storage.Upload("all/large", if_match=None, metadata={}, checkpoint=lambda: None, **text) as upload:
+        upload.write(bytes(9 * MIB))
+        large = upload.commit()
+    for stored in (small, large):
+        storage.copy(stored.key, f"{stored.key}-copy", if_match_source=stored.etag, sha256=stored.sha256, **text)
+    assert b"".join(storage.read("all/small-copy")) == b"small"
+    storage.put("all/small", b"changed", if_match=small.etag, **text)
+    storage.client().create_multipart_upload(Bucket=storage.clients.bucket(), Key="all/forgotten")
+    for forgotten in list(storage.list_uploads("all/")):
+        storage.abort_upload(forgotten.key, forgotten.upload_id)
+    storage.delete("all/large", if_match=large.etag)
+    storage.delete_many([item.key for item in storage.list_objects("all/")])
+
+
+@pytest.fixture
+def large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have copies beyond 5 MiB go in parts."""
+    monkeypatch.setattr(copies, "COPY_BYTES", 5 * MIB)
+
+
+@pytest.mark.usefixtures("sluice", "large_copies")
+def test_the_service_policy_suffices_for_all_that_storage_does() -> None:
+    """A22."""
+    use_everything()
+    assert not list(storage.list_objects("all/"))
+    assert not list(storage.list_uploads("all/"))
+
+
+# On SeaweedFS whoever may put may abort, so there that action is held against the calls alone.
+@pytest.mark.parametrize("missing", sorted(actions("service") - {"s3:AbortMultipartUpload"}))
+@pytest.mark.usefixtures("large_copies")
+def test_the_service_policy_holds_nothing_that_could_go(
+    missing: str, store: Administered, download: Keys, settings: LazySettings
+) -> None:
+    """A22: least privilege, one action taken away at a time."""
+    document = json.loads(policy("service", bucket=store.bucket, base_path="none"))
+    for statement in document["Statement"]:
+        statement["Action"] = [action for action in statement["Action"] if action != missing]
+    keys = store.user(f"without-{missing.removeprefix('s3:')}", json.dumps(document))
+    use(settings, store, keys, download)
+
+    with pytest.raises((storage.StorageError, ClientError)):
+        use_everything()
+
+
+@pytest.mark.usefixtures("sluice")
+def test_the_service_policy_suffices_from_the_claim_to_the_sweep(dataset: Dataset, alice: User) -> None:
+    """A22."""
+    one, many = make_job(dataset, alice, 1), make_job(dataset, alice, 3, reuse="never")
+    execution.drain()
+    execution.drain()
+    for job in (one, many):
+        completion.complete(job.pk)
+    again = make_job(dataset, alice, 3)
+    execution.drain()
+    again.refresh_from_db()
+    assert again.reused == 3
+    assert set(Job.objects.exclude(pk=again.pk).values_list("status", flat=True)) == {"success"}
+
+    Receipt.objects.update(expires_at="2024-01-01T00:00:00Z")
+    sweeper.sweep()
+    sweeper.reap()
+    assert Receipt.objects.exclude(deleted_at=None).count() == 2
+    assert not list(storage.list_objects("_receipts/"))
+
+
+def refused_to_the_service(bucket: str) -> list[Callable[[Any], object]]:
+    everyone = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{bucket}/*"}
+    return [
+        lambda s3: s3.create_bucket(Bucket="a-new-one"),
+        lambda s3: s3.delete_bucket(Bucket=bucket),
+        lambda s3: s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Statement": [everyone]})),
+        lambda s3: s3.delete_bucket_lifecycle(Bucket=bucket),
+        lambda s3: s3.put_object_acl(Bucket=bucket, Key="things/a", ACL="public-read"),
+        lambda s3: s3.get_object(Bucket=OTHER_BUCKET, Key="_receipts/secret"),
+        lambda s3: s3.put_object(Bucket=OTHER_BUCKET, Key="_receipts/secret", Body=b""),
+        lambda s3: s3.list_objects_v2(Bucket=OTHER_BUCKET),
+        lambda s3: s3.delete_bucket(Bucket=OTHER_BUCKET),
+    ]
+
+
+def test_the_service_key_is_refused_everything_else(store: Administered, service: Keys) -> None:
+    """A22."""
+    store.client.put_object(Bucket=store.bucket, Key="things/a", Body=b"x")
+    assert_refused(store.client_of(service), refused_to_the_service(store.bucket))
+
+
+def assert_refused(s3: Any, attempts: list[Callable[[Any], object]]) -> None:
+    for number, attempt in enumerate(attempts):
+        with pytest.raises(ClientError) as refusal:
+            attempt(s3)
+        assert refusal.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, f"attempt {number}"
+
+
+# ---- The download key -----------------------------------------------------------------------------------------------
+
+
+def refused_to_downloads(bucket: str) -> list[Callable[[Any], object]]:
+    of_ours = {"Bucket": bucket, "Key": "_receipts/a"}
+    return [
+        lambda s3: s3.list_objects_v2(Bucket=bucket),
+        lambda s3: s3.list_objects_v2(Bucket=bucket, Prefix="_receipts/"),
+        lambda s3: s3.list_multipart_uploads(Bucket=bucket),
+        lambda s3: s3.head_bucket(Bucket=bucket),
+        lambda s3: s3.put_object(**of_ours, Body=b""),
+        lambda s3: s3.copy_object(**of_ours, CopySource={**of_ours, "Key": "things/a"}),
+        lambda s3: s3.create_multipart_upload(**of_ours),
+        lambda s3: s3.delete_object(**of_ours),
+        lambda s3: s3.get_object_tagging(**of_ours),
+        lambda s3: s3.get_object(Bucket=bucket, Key="elsewhere/a"),
+        lambda s3: s3.get_object(Bucket=OTHER_BUCKET, Key="_receipts/secret"),
+    ]
+
+
+def test_the_download_key_gets_deliveries_and_files_and_nothing_else(store: Administered, download: Keys) -> None:
+    """A22."""
+    for key in ("_receipts/a", "things/a", "elsewhere/a"):
+        store.client.put_object(Bucket=store.bucket, Key=key, Body=b"x")
+    s3 = store.client_of(download)
+    for key in ("_receipts/a", "things/a"):
+        url = s3.generate_presigned_url("get_object", Params={"Bucket": store.bucket, "Key": key}, ExpiresIn=60)
+        assert fetch(url)[0] == 200
+    url = s3.generate_presigned_url("put_object", Params={"Bucket": store.bucket, "Key": "_receipts/a"}, ExpiresIn=60)
+    assert fetch(url, method="PUT")[0] == 403
+
+    assert_refused(s3, refused_to_downloads(store.bucket))
+    assert s3.list_buckets()["Buckets"] == []
+
+
+def fetch(url: str, *, method: str = "GET") -> tuple[int, Any]:
+    """Return the HTTP status and the headers."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as reply:  # noqa: S310
+            return int(reply.status), reply.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers
+
+
+def redirect_of(api: APIClient, path: str) -> str:
+    response = api.get(path)
+    assert response.status_code == 302
+    return str(response["Location"])
+
+
+def finished(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
+    job = make_job(dataset, alice, 1, **changes)
+    execution.drain()
+    completion.complete(job.pk)
+    return Receipt.objects.get(pk=job.pk)
+
+
+@pytest.mark.parametrize("delivery", ["single", "manifest"])
+def test_a_redirect_is_signed_with_the_download_key_type_and_name_included(
+    dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings, delivery: str
+) -> None:
+    """A22: of a link, and of a file that a manifest names."""
+    receipt = finished(dataset, alice, delivery=delivery)
+    path = links.path_of(receipt.links.get())
+    if delivery == "manifest":
+        chunk = Chunk.objects.get()
+        path = f"/exports/{receipt.pk}/files/{chunk.key}/{chunk.effective_date}"
+    url = redirect_of(api, path)
+
+    query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    key = sluice.SLUICE.s3_download_access_key_id
+    assert key
+    assert query["X-Amz-Credential"].partition("/")[0] == key.get_secret_value()
+    assert query["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
+    assert int(query["X-Amz-Expires"]) == sluice.SLUICE.export_presign_seconds <= 60
+    status, headers = fetch(url)
+    assert (status, headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
+    assert headers["Content-Disposition"].startswith('attachment; filename="JFK_20240228.csv"')
+    for name, other in {
+        "response-content-type": "text/html",
+        "response-content-disposition": "inline",
+        "X-Amz-Expires": "3600",
+    }.items():
+        old = f"{name}={quote(query[name], safe='')}"
+        assert old in url
+        assert fetch(url.replace(old, f"{name}={other}"))[0] == 403, name
+        assert fetch(url.replace(old, "").replace("&&", "&"))[0] in {400, 403}, name
+    assert fetch(url.replace("JFK", "EWR"))[0] == 403
+
+
+def test_a_redirect_is_dead_after_its_seconds(
+    dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings
+) -> None:
+    """A22."""
+    sluice.SLUICE = sluice.SLUICE.model_copy(update={"export_presign_seconds": 2})
+    url = redirect_of(api, links.path_of(finished(dataset, alice).links.get()))
+    assert fetch(url)[0] == 200
+    wait_until(lambda: fetch(url)[0] == 403, limit=10)
+
+
+# ---- The bucket -----------------------------------------------------------------------------------------------------
+
+
+def test_the_bucket_has_the_lifecycle_of_the_file(store: Administered) -> None:
+    """A26: the backstop, should no sweep run for a day."""
+    rules = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
+    assert rules == json.loads((IAM / "lifecycle.json").read_text())["Rules"]
+
+
+def test_the_bucket_policy_refuses_what_comes_without_tls(store: Administered) -> None:
+    """A22: on a bucket of its own, as this server has no TLS."""
+    store.client.create_bucket(Bucket="only-tls")
+    store.client.put_object(Bucket="only-tls", Key="a", Body=b"x")
+    store.client.put_bucket_policy(Bucket="only-tls", Policy=policy("bucket", bucket="only-tls", base_path=""))
+    assert_refused(store.client, [lambda s3: s3.get_object(Bucket="only-tls", Key="a")])

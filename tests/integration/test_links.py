@@ -1,0 +1,319 @@
+"""What links are bound to, in which order they are refused, and what every attempt leaves. A22, A23, A24, A27, A28."""
+
+import hashlib
+import re
+from ipaddress import ip_network
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from exports import completion, execution, links
+from exports.models import Dataset, Download, Job, Link, Receipt
+from tests.integration.factories import make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+
+HOME: dict[str, Any] = {"REMOTE_ADDR": "192.0.2.7", "HTTP_USER_AGENT": "curl/8"}
+AWAY: dict[str, Any] = {**HOME, "REMOTE_ADDR": "198.51.100.7"}
+BROWSER: dict[str, Any] = {**HOME, "HTTP_USER_AGENT": "Mozilla/5.0"}
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+LONG_AGO = "2000-01-01T00:00Z"
+PREFETCH: dict[str, Any] = {"HTTP_SEC_PURPOSE": "prefetch"}
+
+
+def change(settings: LazySettings, **values: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+
+def finish(job: Job) -> None:
+    execution.drain()
+    completion.complete(job.pk)
+
+
+def submitted(api: APIClient, **client: Any) -> Job:
+    body = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
+    return Job.objects.get(pk=api.post("/exports", body, **client).json()["jobId"])
+
+
+def path_made_by(api: APIClient, **client: Any) -> str:
+    """Submit a job as this client, finish it, and return its link."""
+    job = submitted(api, **client)
+    finish(job)
+    return links.path_of(Link.objects.get(receipt=job.pk))
+
+
+def get(path: str, **client: Any) -> tuple[int, str]:
+    return outcome(APIClient().get(path, **client))
+
+
+def outcome(response: Any) -> tuple[int, str]:
+    return response.status_code, response.json()["code"] if response.status_code == 403 else ""
+
+
+MISMATCH = (403, "link_mismatch")
+REDIRECT = (302, "")
+
+
+# ---- Bound to a client ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stranger", [AWAY, BROWSER, {**AWAY, **BROWSER, "REMOTE_ADDR": "2001:db8::1"},
+                                      {"REMOTE_ADDR": HOME["REMOTE_ADDR"]}])  # fmt: skip
+def test_a_link_is_for_the_client_that_made_the_job(dataset: Dataset, api: APIClient, stranger: dict[str, Any]) -> None:
+    """A23. The stranger's attempt uses nothing up."""
+    path = path_made_by(api, **HOME)
+
+    assert get(path, **stranger) == MISMATCH
+    assert APIClient().head(path, **stranger).status_code == 403
+    assert get(path, **stranger, **PREFETCH) == MISMATCH
+    assert get(path, **HOME) == REDIRECT
+
+
+@pytest.mark.parametrize(
+    ("mode", "maker", "user", "fits"),
+    [
+        ("prefix", "192.0.2.7", "192.0.2.255", True),
+        ("prefix", "192.0.2.7", "192.0.3.7", False),
+        ("prefix", "2001:db8:0:1::7", "2001:db8:0:1:ffff::", True),
+        ("prefix", "2001:db8:0:1::7", "2001:db8:0:2::7", False),
+        ("prefix", "192.0.2.7", "::ffff:192.0.2.8", True),
+        ("exact", "192.0.2.7", "192.0.2.7", True),
+        ("exact", "192.0.2.7", "192.0.2.8", False),
+        ("exact", "2001:db8::7", "2001:db8::8", False),
+        ("off", "192.0.2.7", "203.0.113.1", True),
+    ],
+)
+def test_a_network_is_as_wide_as_the_setting_says(
+    dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, maker: str, user: str, fits: bool
+) -> None:
+    """A23."""
+    change(settings, export_bind_ip=mode)
+    path = path_made_by(api, REMOTE_ADDR=maker)
+    assert get(path, REMOTE_ADDR=user) == (REDIRECT if fits else MISMATCH)
+
+
+def test_the_user_agent_can_be_left_out(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
+    """A23."""
+    change(settings, export_bind_ua=False)
+    path = path_made_by(api, **HOME)
+    assert get(path, **AWAY) == MISMATCH
+    assert get(path, **BROWSER) == REDIRECT
+
+
+def test_it_keeps_a_network_and_a_digest_and_nothing_when_told_so(
+    dataset: Dataset, api: APIClient, settings: LazySettings
+) -> None:
+    digest = hashlib.sha256(b"curl/8").hexdigest()[:16]
+    job = submitted(api, **HOME)
+    assert (job.network, job.agent) == ("192.0.2.0/24", digest)
+    finish(job)
+    link = Link.objects.get()
+    assert (link.network, link.agent) == ("192.0.2.0/24", digest)
+
+    change(settings, export_bind_ip="off", export_bind_ua=False)
+    job = submitted(api, **HOME)
+    assert (job.network, job.agent) == ("", "")
+
+
+def test_the_whole_user_agent_counts(dataset: Dataset, api: APIClient) -> None:
+    """The audit keeps the first 200 characters; what tells two browsers apart may come later."""
+    agents = ["x" * 250 + end for end in "ab"]
+    path = path_made_by(api, HTTP_USER_AGENT=agents[0])
+    assert get(path, HTTP_USER_AGENT=agents[1]) == MISMATCH
+    assert get(path, HTTP_USER_AGENT=agents[0]) == REDIRECT
+    assert {len(each.user_agent) for each in Download.objects.all()} == {200}
+
+
+@pytest.mark.parametrize(("off", "client"), [({"export_bind_ip": "off"}, AWAY), ({"export_bind_ua": False}, BROWSER)])
+def test_what_is_turned_off_later_is_not_asked_for(
+    dataset: Dataset, api: APIClient, settings: LazySettings, off: dict[str, Any], client: dict[str, Any]
+) -> None:
+    """A23."""
+    path = path_made_by(api, **HOME)
+    assert get(path, **client) == MISMATCH
+    change(settings, **off)
+    assert APIClient().head(path, **client).status_code == 200
+    assert get(path, **client) == REDIRECT
+
+
+@pytest.mark.parametrize(("before", "after"), [("prefix", "exact"), ("exact", "prefix")])
+def test_a_job_under_way_outlives_a_change_of_the_setting(
+    dataset: Dataset, api: APIClient, settings: LazySettings, before: str, after: str
+) -> None:
+    change(settings, export_bind_ip=before)
+    job = submitted(api, **HOME)
+    change(settings, export_bind_ip=after)
+    finish(job)
+    path = links.path_of(Link.objects.get())
+    assert get(path, **AWAY) == MISMATCH
+    assert get(path, **HOME) == REDIRECT
+
+
+def test_forwarded_addresses_count_from_trusted_proxies_alone(
+    dataset: Dataset, api: APIClient, settings: LazySettings
+) -> None:
+    """A23."""
+    change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    proxy = {"REMOTE_ADDR": "10.0.0.1"}
+    path = path_made_by(api, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7")
+
+    assert get(path, **proxy, HTTP_X_FORWARDED_FOR="198.51.100.1") == MISMATCH
+    assert get(path, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7, 198.51.100.1") == MISMATCH
+    assert get(path, **AWAY, HTTP_X_FORWARDED_FOR="192.0.2.7") == MISMATCH
+    assert get(path, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7, 10.0.0.2") == REDIRECT
+
+
+def test_an_address_that_cannot_be_told_binds_to_nothing_and_fits_nothing(
+    dataset: Dataset, api: APIClient, settings: LazySettings
+) -> None:
+    change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    garbled = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": "unknown"}
+    assert get(path_made_by(api, **garbled), REMOTE_ADDR="198.51.100.7") == REDIRECT
+    assert get(path_made_by(api, REMOTE_ADDR="192.0.2.7"), **garbled) == MISMATCH
+
+
+def test_a_job_without_a_client_has_links_for_all(dataset: Dataset, alice: User) -> None:
+    """Jobs of before the binding, and those that no request made."""
+    finish(make_job(dataset, alice, 1))
+    assert get(links.path_of(Link.objects.get()), **AWAY) == REDIRECT
+
+
+def test_a_fresh_link_is_for_whoever_asked_for_it(dataset: Dataset, api: APIClient) -> None:
+    """A23, A24."""
+    path = path_made_by(api, **HOME)
+    job_id = path.split("/")[2]
+    fresh = api.post(f"/exports/{job_id}/link", **AWAY).json()["signedUrl"]
+
+    assert get(path, **HOME) == (403, "link_revoked")
+    assert get(fresh, **HOME) == MISMATCH
+    assert get(fresh, **AWAY) == REDIRECT
+
+
+def test_among_many_strangers_the_client_gets_it_once(dataset: Dataset, api: APIClient) -> None:
+    """A22, A23."""
+    path = path_made_by(api, **HOME)
+    outcomes = in_threads(20, lambda n: get(path, **(HOME if n % 2 else AWAY)))
+    assert sorted(outcomes) == [REDIRECT] + [MISMATCH] * 10 + [(403, "link_used")] * 9
+
+
+# ---- Refused, in one order ------------------------------------------------------------------------------------------
+
+STEPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"expires_at": LONG_AGO, "revoked_at": LONG_AGO, "used_at": LONG_AGO}, AWAY, "link_expired"),
+    ({"revoked_at": LONG_AGO, "used_at": LONG_AGO}, AWAY, "link_revoked"),
+    ({"used_at": LONG_AGO}, AWAY, "link_mismatch"),
+    ({"used_at": LONG_AGO}, HOME, "link_used"),
+]
+
+
+@pytest.mark.parametrize(("state", "client", "code"), STEPS)
+def test_the_first_reason_of_the_contract_is_told(
+    dataset: Dataset, api: APIClient, state: dict[str, Any], client: dict[str, Any], code: str
+) -> None:
+    """A22. To a prefetch too, and to a HEAD, whose answer has no body: the audit knows."""
+    path = path_made_by(api, **HOME)
+    Link.objects.update(**state)
+
+    assert get(path, **client) == (403, code)
+    assert get(path, **client, **PREFETCH) == (403, code)
+    assert APIClient().head(path, **client).status_code == 403
+    assert [each.outcome for each in Download.objects.all()] == [code] * 3
+    assert get(path + "x", **client) == (403, "link_invalid")
+
+
+def test_a_link_whose_object_is_gone_is_over(dataset: Dataset, api: APIClient) -> None:
+    path = path_made_by(api, **HOME)
+    Receipt.objects.update(deleted_at=LONG_AGO)
+    assert get(path, **HOME) == (403, "link_expired")
+    assert APIClient().head(path, **HOME).status_code == 403
+
+
+def test_every_code_has_words_and_is_documented(client: Client) -> None:
+    operation = client.get("/api/schema").json()["paths"]["/exports/{jobId}/download"]["get"]
+    refusal = operation["responses"]["403"]
+    codes = refusal["content"]["application/problem+json"]["schema"]["properties"]["code"]["enum"]
+    assert codes == ["link_invalid", "link_expired", "link_revoked", "link_mismatch", "link_used"]
+    assert all(f"`{code}`: " in refusal["description"] for code in codes)
+    assert operation["responses"]["429"]
+
+
+# ---- Looking uses nothing up ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "header", [PREFETCH, {"HTTP_PURPOSE": "prefetch"}, {"HTTP_SEC_PURPOSE": "other", "HTTP_PURPOSE": "Prefetch"}]
+)
+def test_a_look_at_a_good_link_leaves_nothing(dataset: Dataset, api: APIClient, header: dict[str, Any]) -> None:
+    """A22."""
+    path = path_made_by(api, **HOME)
+    for _ in range(2):
+        assert get(path, **HOME, **header) == (204, "")
+        head = APIClient().head(path, **HOME)
+        assert (head.status_code, head["Content-Type"]) == (200, "text/csv; charset=utf-8")
+    assert not Download.objects.exists()
+    assert Link.objects.get().used_at is None
+    assert get(path, **HOME) == REDIRECT
+
+
+# ---- Audit and metrics ----------------------------------------------------------------------------------------------
+
+
+def counts(client: Client) -> dict[str, float]:
+    text = client.get("/metrics", REMOTE_ADDR="127.0.0.1").content.decode()
+    found = re.findall(r"^(export_(?:downloads|signed_download_403)_total\S*) (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def grown(client: Client, before: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0) for name, value in counts(client).items() if value != before.get(name, 0)}
+
+
+def of(code: str) -> str:
+    return f'export_downloads_total{{outcome="{code}"}}'
+
+
+def test_every_attempt_is_written_down_and_counted(dataset: Dataset, api: APIClient, client: Client) -> None:
+    """A22, A27, A28: one row each, with the link where it is one of the job's."""
+    path = path_made_by(api, **HOME)
+    before = counts(client)
+    get(path, **AWAY)
+    get(path + "x", **HOME)
+    get(path, **HOME)
+    get(path, **HOME)
+    APIClient().head(path, **HOME)
+
+    link = Link.objects.get()
+    attempts = list(Download.objects.order_by("id").values_list("outcome", "link", "address", "user_agent"))
+    assert attempts == [
+        ("link_mismatch", link.pk, "198.51.100.7", "curl/8"),
+        ("link_invalid", None, "192.0.2.7", "curl/8"),
+        ("redeemed", link.pk, "192.0.2.7", "curl/8"),
+        ("link_used", link.pk, "192.0.2.7", "curl/8"),
+        ("link_used", link.pk, "192.0.2.7", "curl/8"),
+    ]
+    assert grown(client, before) == {
+        of("link_mismatch"): 1, of("link_invalid"): 1, of("redeemed"): 1, of("link_used"): 2,
+        "export_signed_download_403_total": 4,
+    }  # fmt: skip
+
+
+def test_a_job_without_a_receipt_has_its_attempts_too(dataset: Dataset, api: APIClient) -> None:
+    """A28."""
+    other = path_made_by(api, **HOME)
+    job = submitted(api, **HOME)
+    assert get(f"/exports/{job.pk}/download?token={other.partition('=')[2]}", **HOME) == (403, "link_invalid")
+    attempt = Download.objects.get()
+    assert (attempt.job_id, attempt.link, attempt.outcome) == (job.pk, None, "link_invalid")
+
+
+def test_an_unknown_job_is_counted_alone(dataset: Dataset, client: Client) -> None:
+    """There is nothing to hang a row on."""
+    before = counts(client)
+    assert get(f"/exports/{NOBODYS}/download?token={links.signer.sign(UUID(NOBODYS).hex)}") == (403, "link_invalid")
+    assert not Download.objects.exists()
+    assert grown(client, before) == {of("link_invalid"): 1, "export_signed_download_403_total": 1}

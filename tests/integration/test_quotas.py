@@ -1,0 +1,248 @@
+"""A2: what a user may start a day, shown, debited atomically and given back. A5: looking beforehand."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from exports import control, execution, leases, quotas, sweeper
+from exports.errors import SourceRefused
+from exports.models import Allowance, Chunk, Dataset, Job, Usage
+from tests.conftest import client_of
+from tests.integration.factories import make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+
+FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
+
+
+@pytest.fixture
+def small(settings: LazySettings) -> None:
+    """3 jobs and 10 chunks a day."""
+    limits = {"export_daily_jobs": 3, "export_daily_chunks": 10}
+    settings.SLUICE = settings.SLUICE.model_copy(update=limits)
+
+
+def submit(api: APIClient, **changes: Any) -> Any:
+    return api.post("/exports", {"dataset": "things", "filters": FILTERS, **changes})
+
+
+def used(user: User) -> tuple[int, int]:
+    usage = Usage.objects.get(user=user)
+    return usage.jobs, usage.chunks
+
+
+def rows() -> list[Any]:
+    return [list(model.objects.values()) for model in (Job, Chunk, Usage)]
+
+
+def test_it_shows_the_limits_and_what_is_left(api: APIClient, dataset: Dataset, small: None) -> None:
+    """A2: GET /exports/limits."""
+    before = api.get("/exports/limits").json()
+    assert submit(api).status_code == 202
+
+    limits = api.get("/exports/limits").json()
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    resets_at = midnight.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert before["chunksPerDay"] == {"limit": 10, "used": 0, "remaining": 10, "resetsAt": resets_at}
+    assert limits == {
+        "jobsPerDay": {"limit": 3, "used": 1, "remaining": 2, "resetsAt": resets_at},
+        "chunksPerDay": {"limit": 10, "used": 6, "remaining": 4, "resetsAt": resets_at},
+        "maxChunksPerJob": 10000,
+        "rate": "60/min",
+    }
+
+
+def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
+    api: APIClient, dataset: Dataset, alice: User, small: None
+) -> None:
+    """A2."""
+    submit(api)
+    before = rows()
+    response = submit(api)
+
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+    assert response["Content-Type"] == "application/problem+json"
+    assert 0 < int(response["Retry-After"]) <= 86400
+    assert response.json()["detail"].startswith("This takes 6 chunks, and 4 of today's 10 are left.")
+    assert rows() == before
+
+
+def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+    """A2."""
+    one = {"filters": {**FILTERS, "keys": ["JFK"], "dateTo": "2024-02-28"}}
+    assert [submit(api, **one).status_code for _ in range(4)] == [202, 202, 202, 429]
+    assert used(alice) == (3, 3)
+
+
+def test_bad_input_costs_nothing(api: APIClient, dataset: Dataset, small: None) -> None:
+    """A2, A3."""
+    assert submit(api, format="xml").status_code == 400
+    assert not Usage.objects.exists()
+
+
+def test_parallel_requests_cannot_overspend(dataset: Dataset, alice: User, small: None) -> None:
+    """A2: of eight at once exactly those that fit are accepted."""
+
+    clients = [client_of(alice) for _ in range(8)]
+    three = {**FILTERS, "keys": ["A"]}
+    statuses = in_threads(8, lambda n: submit(clients[n], filters=three).status_code)
+
+    assert sorted(statuses) == [202] * 3 + [429] * 5
+    assert used(alice) == (3, 9)
+    assert Job.objects.count() == 3
+
+
+def test_each_user_has_a_quota_of_their_own(api: APIClient, dataset: Dataset, bob: User, small: None) -> None:
+    """A2, A7."""
+    submit(api)
+    assert submit(client_of(bob)).status_code == 202
+
+
+def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+    """A2."""
+    Allowance.objects.create(user=alice, daily_chunks=20)
+
+    assert [submit(api).status_code for _ in range(4)] == [202, 202, 202, 429]
+    limits = api.get("/exports/limits").json()
+    assert (limits["jobsPerDay"]["limit"], limits["chunksPerDay"]["limit"]) == (3, 20)
+    assert used(alice) == (3, 18)
+
+
+def test_a_job_larger_than_the_whole_day_is_refused(api: APIClient, dataset: Dataset, small: None) -> None:
+    """A2: also as the first of the day, where there is no row yet."""
+    assert submit(api, filters={**FILTERS, "dateTo": "2024-03-10"}).status_code == 429
+    assert not Usage.objects.exists()
+
+
+# ---- Refunds --------------------------------------------------------------------------------------------------------
+
+
+def test_reused_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
+    """A2."""
+    make_job(dataset, alice, 3)
+    execution.drain()
+    assert used(alice) == (1, 3)
+    make_job(dataset, alice, 4)
+    assert used(alice) == (2, 7)
+    execution.drain()
+    assert used(alice) == (2, 4)
+
+
+def test_failed_chunks_are_given_back_and_charged_again_by_a_retry(dataset: Dataset, alice: User) -> None:
+    """A2, A19."""
+    job = make_job(dataset, alice, 2)
+    for _ in range(2):
+        claim = leases.claim(backend="test")
+        assert claim
+        leases.fail(claim, SourceRefused(), delay=None)
+    assert used(alice) == (1, 0)
+
+    job.refresh_from_db()
+    control.retry(job)
+    assert used(alice) == (1, 2)
+
+
+def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
+    """A2, A19."""
+    job = make_job(dataset, alice, 1)
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.fail(claim, SourceRefused(), delay=None)
+    Usage.objects.update(chunks=10)
+    before = rows()
+
+    response = api.post(f"/exports/{job.pk}/retry")
+    assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
+    assert rows() == before
+
+
+def test_cancelled_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
+    """A2, A19: those that are done were paid for."""
+    job = make_job(dataset, alice, 3)
+    claim = leases.claim(backend="test")
+    assert claim
+    execution.drain()
+    control.cancel(job)
+    assert used(alice) == (1, 2)
+
+
+def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
+    """A2: the same end, written by a stale worker once more."""
+    make_job(dataset, alice, 2)
+    claim = leases.claim(backend="test")
+    assert claim
+    for _ in range(2):
+        leases.fail(claim, SourceRefused(), delay=None)
+    assert used(alice) == (1, 1)
+
+
+def test_a_refund_goes_to_the_day_that_paid(dataset: Dataset, alice: User) -> None:
+    """A2: a job that runs past midnight does not give today what yesterday paid."""
+    job = make_job(dataset, alice, 3)
+    yesterday = quotas.debit(user_id=alice.pk, jobs=0, chunks=0) - timedelta(days=1)
+    Usage.objects.update(day=yesterday)
+    Job.objects.update(charged_on=yesterday)
+    make_job(dataset, alice, 2)
+    control.cancel(job)
+
+    assert list(Usage.objects.order_by("day").values_list("chunks", flat=True)) == [0, 2]
+
+
+def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
+    today = quotas.debit(user_id=alice.pk, jobs=1, chunks=1)
+    for days in (1, 31, 32, 100):
+        Usage.objects.create(user=alice, day=today - timedelta(days=days))
+    sweeper.purge()
+
+    assert {(today - usage.day).days for usage in Usage.objects.all()} == {0, 1, 31}
+
+
+# ---- Preview --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counting_calls(dataset: Dataset, source_db: psycopg.Connection) -> Callable[[], int]:
+    def calls() -> int:
+        source_db.execute("SELECT pg_stat_force_next_flush()")
+        row = source_db.execute("SELECT calls FROM pg_stat_user_functions WHERE funcname = 'rows_for'").fetchone()
+        return int(row[0]) if row else 0
+
+    return calls
+
+
+def test_a_preview_tells_what_a_request_would_do_and_changes_nothing(
+    api: APIClient, dataset: Dataset, alice: User, counting_calls: Callable[[], int]
+) -> None:
+    """A5: chunks, duplicates, what can be reused, and the cost."""
+    make_job(dataset, alice, 2)  # JFK on 28 and 29 February
+    execution.drain()
+    before, calls = rows(), counting_calls()
+
+    body = {"dataset": "things", "filters": {**FILTERS, "keys": ["JFK", "EWR", "JFK"]}}
+    response = api.post("/exports/preview", body)
+    assert response.status_code == 200
+    assert response.json() == {"totalChunks": 6, "duplicates": 3, "reusable": 2, "quotaCost": 4}
+    assert api.post("/exports/preview", {**body, "reuse": "never"}).json()["quotaCost"] == 6
+    assert rows() == before
+    assert counting_calls() == calls
+
+
+def test_a_preview_refuses_what_a_submission_would(api: APIClient, dataset: Dataset) -> None:
+    """A5: with the same words."""
+    bad = {"dataset": "nothing", "filters": {**FILTERS, "dateTo": "2024-01-01"}, "surprise": 1}
+    preview, submission = api.post("/exports/preview", bad), api.post("/exports", bad)
+
+    assert preview.status_code == submission.status_code == 400
+    assert preview.json()["errors"] == submission.json()["errors"]
+
+
+def test_previews_and_limits_are_for_users_only(client: Any) -> None:
+    """A2, A5."""
+    assert client.get("/exports/limits").status_code == 401
+    assert client.post("/exports/preview").status_code == 401

@@ -1,0 +1,319 @@
+"""What event streams are made of: frames, pages of them, listeners, and what is kept to go on from. A25."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
+from rest_framework.test import APIClient
+
+from exports import control, leases, streams, sweeper
+from exports.errors import SourceRefused
+from exports.models import Dataset, Event, Job
+from exports.streams import Hub, Listener, News
+from tests.integration.factories import make_job, result_of
+
+
+def end_chunk() -> None:
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.finish([(claim, result_of(claim))])
+
+
+def fail_chunk() -> None:
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+
+
+def failed_job(dataset: Dataset, alice: User) -> Job:
+    job = make_job(dataset, alice, 1)
+    fail_chunk()
+    job.refresh_from_db()
+    return job
+
+
+def told(frames: bytes) -> list[tuple[int, str, Any]]:
+    """Return number, event and data of each frame, whatever else there is."""
+    found = []
+    for block in frames.decode().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            found.append((int(fields["id"]), fields["event"], orjson.loads(fields["data"])))
+    return found
+
+
+def pages(job: Job, *, page: int, after: int = 0) -> Iterator[News]:
+    """Read a job page by page."""
+    more = True
+    while more:
+        news, more = streams.read({job.pk: after}, page=page)
+        if job.pk in news:
+            yield news[job.pk]
+            after = news[job.pk].newest
+
+
+# ---- Frames ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_frame_is_one_event_with_its_data_on_one_line() -> None:
+    at = datetime(2024, 2, 29, 12, 0, 0, 5000, tzinfo=UTC)
+    assert streams.frame("status", {"at": at, "text": "a\nb\r\x85\u2028"}, number=7) == (
+        'id: 7\nevent: status\ndata: {"at":"2024-02-29T12:00:00.005000Z","text":"a\\nb\\r\x85\u2028"}\n\n'.encode()
+    )
+
+
+def test_the_data_is_what_the_other_calls_answer(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A25: one representation."""
+    job = make_job(dataset, alice, 2)
+    end_chunk()
+    path = f"/exports/{job.pk}"
+    (news,) = pages(job, page=100)
+    chunk, progress = [data for _, event, data in told(news.since(0)) if event in ("chunk", "progress")]
+
+    assert chunk == api.get(f"{path}/chunks").json()["results"][0]
+    now = api.get(path).json()["progress"]
+    assert {**progress, "etaSeconds": 0} == {**now, "etaSeconds": 0}
+
+
+def test_an_end_that_was_undone_has_no_error_any_more(dataset: Dataset, alice: User) -> None:
+    job = failed_job(dataset, alice)
+    (before,) = pages(job, page=100)
+    control.retry(job)
+    (after,) = pages(job, page=100)
+
+    ends = [event for event in told(before.since(0)) + told(after.since(0)) if event[1] == "status"]
+    failed = [data for _, _, data in ends if data["status"] == "failed"]
+    assert before.is_the_end
+    assert not after.is_the_end
+    assert failed[0]["error"]["code"] == "EXPORT_SOURCE_ERROR"
+    assert (failed[1]["status"], failed[1]["error"]) == ("failed", None)
+
+
+# ---- Pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 100])
+def test_pages_of_any_length_tell_the_same(dataset: Dataset, alice: User, page: int) -> None:
+    """A25: a page may end amid the chunks of one statement; `progress` then waits for the rest."""
+    job = make_job(dataset, alice, 6)
+    end_chunk()
+    fail_chunk()
+    control.cancel(job)
+    news = list(pages(job, page=page))
+    frames = told(b"".join(each.since(0) for each in news))
+
+    numbers = [number for number, _, _ in frames]
+    assert numbers == sorted(set(numbers))
+    rows = dict(Event.objects.values_list("seq", "kind"))
+    assert {number: event for number, event, _ in frames if event != "progress"} == rows
+    assert not {number for number, event, _ in frames if event == "progress"} & rows.keys()
+    assert [event for _, event, _ in frames][-2:] == ["progress", "status"]
+    assert [each.is_the_end for each in news] == [False] * (len(news) - 1) + [True]
+
+
+def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, alice: User) -> None:
+    jobs = [make_job(dataset, alice, 1) for _ in range(3)]
+    for _ in jobs:
+        end_chunk()
+    newest = {job.pk: Job.objects.get(pk=job.pk).event_seq for job in jobs}
+    first, second, third = newest
+
+    news, more = streams.read({first: 0, second: newest[second], third: newest[third] - 1, uuid4(): 0})
+    assert more is False
+    assert news.keys() <= {first, third}
+    assert first in news
+
+
+def test_it_is_one_query_when_nothing_happened_and_three_when_something_did(
+    dataset: Dataset, alice: User, django_assert_num_queries: Any
+) -> None:
+    watched = {make_job(dataset, alice, 2).pk: 0 for _ in range(5)}
+    with django_assert_num_queries(1):
+        assert streams.read(watched) == ({}, False)
+    for _ in range(7):
+        end_chunk()
+    with django_assert_num_queries(3):
+        news, _ = streams.read(watched)
+    assert news.keys() == watched.keys()
+
+
+def test_a_round_reads_no_more_events_than_are_new(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO exports_event (job_id, seq, kind, status)"
+            " SELECT %s, seq, 'chunk', 'done' FROM generate_series(1, 20000) seq",
+            [job.pk],
+        )
+        cursor.execute("ANALYZE exports_event")
+        cursor.execute(
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + streams.NEWS, {"jobs": [job.pk], "after": [19_991], "page": 1000}
+        )
+        (plan,) = cursor.fetchone()
+    (scan,) = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_event"]
+
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "exports_event_pkey")
+    assert scan["Actual Rows"] == 9
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+# ---- Listeners ------------------------------------------------------------------------------------------------------
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+def news_of(*numbers: int, end: bool = False) -> News:
+    return News([(number, b"%d " % number) for number in numbers], newest=numbers[-1], is_the_end=end)
+
+
+def everything(listener: Listener) -> bytes:
+    """Return what waits for a listener that has ended."""
+    parts = []
+    while (part := listener.waiting.get_nowait()) is not None:
+        parts.append(part)
+    return b"".join(parts)
+
+
+def listening(hub: Hub, *, after: int = 0) -> Listener:
+    """Add a listener without starting to read."""
+    listener = Listener(uuid4(), after)
+    hub.task = hub.task or asyncio.get_running_loop().create_task(asyncio.sleep(0))
+    hub.add(listener)
+    return listener
+
+
+@in_a_loop
+async def test_a_listener_hears_what_is_new_to_it_and_then_the_end() -> None:
+    hub = Hub()
+    listener = listening(hub, after=3)
+    hub.hand_out(news_of(2, 3, 4, 5), listener)
+    hub.hand_out(news_of(4, 5), listener)
+    hub.hand_out(news_of(5, 8, end=True), listener)
+
+    assert everything(listener) == b"4 5 8 "
+    assert (listener.over, hub.count, hub.listeners) == ("ended", 0, {})
+
+
+@in_a_loop
+async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A25: it goes on from the rows once it has read what waits."""
+    hub = Hub()
+    slow = listening(hub)
+    quick = Listener(slow.job_id, 0)
+    hub.add(quick)
+
+    def read(asked: dict[Any, int]) -> Any:
+        after = asked[slow.job_id]
+        return {slow.job_id: news_of(*range(after + 1, after + 4))}, False
+
+    monkeypatch.setattr(streams, "read_and_disconnect", read)
+    for _ in range(3):
+        await hub.tell()
+        quick.waiting.get_nowait()
+    assert (slow.after, slow.waiting.qsize(), quick.after) == (3, 1, 9)
+
+    assert slow.waiting.get_nowait() == b"1 2 3 "
+    await hub.tell()
+    assert slow.waiting.get_nowait() == b"4 5 6 "
+    assert (quick.after, quick.waiting.qsize()) == (9, 0)
+
+
+@in_a_loop
+async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A25: it was not asked for, so what it needs is not in the answer."""
+    hub = Hub()
+    early = listening(hub, after=50)
+    late = Listener(early.job_id, 10)
+
+    def read(asked: dict[Any, int]) -> Any:
+        hub.add(late)
+        return {early.job_id: news_of(51)}, False
+
+    monkeypatch.setattr(streams, "read_and_disconnect", read)
+    await hub.tell()
+    assert (early.after, late.after) == (51, 10)
+
+
+def test_more_streams_than_a_process_may_have_are_refused(
+    dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST", 0)
+    response: Any = api.get(f"/exports/{make_job(dataset, alice, 1).pk}/events")
+
+    assert (response.status_code, response.json()["code"]) == (503, "too_many_streams")
+    assert response["Retry-After"]
+
+
+# ---- What is kept ---------------------------------------------------------------------------------------------------
+
+
+def events_after(api: APIClient, job: Job, last: object) -> list[str]:
+    """Return the events that an ended job answers a client who comes back with; a 204 is none."""
+    response: Any = api.get(f"/exports/{job.pk}/events", headers={"Last-Event-ID": str(last)})
+    if response.status_code == 204:
+        return []
+    return ["listens"] if response.streaming else [event for _, event, _ in told(response.content)]
+
+
+def test_an_id_that_is_none_of_the_jobs_gets_a_snapshot(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A25."""
+    job = failed_job(dataset, alice)
+    for last in ("", "x", "-1", "1.5", "²", str(job.event_seq + 1), "9" * 400):
+        assert events_after(api, job, last) == ["snapshot", "status"], last
+    for number in range(job.event_seq):
+        assert events_after(api, job, number) == ["listens"], number
+    assert events_after(api, job, job.event_seq) == []
+
+
+def test_events_are_forgotten_a_day_after_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A25: then who comes back gets a snapshot, also when the job was retried since."""
+    old, young, running = failed_job(dataset, alice), failed_job(dataset, alice), make_job(dataset, alice, 2)
+    end_chunk()
+    Event.objects.update(told_at=Now())
+    Job.objects.exclude(pk=young.pk).update(finished_at=Now() - timedelta(days=1, seconds=1))
+    Job.objects.filter(pk=running.pk).update(finished_at=None)
+    sweeper.sweep()
+
+    assert set(Event.objects.values_list("job", flat=True)) == {young.pk, running.pk}
+    assert events_after(api, old, old.event_seq - 1) == ["snapshot", "status"]
+    assert events_after(api, old, old.event_seq) == []
+    assert events_after(api, young, young.event_seq - 1) == ["listens"]
+
+    control.retry(old)
+    fail_chunk()
+    assert events_after(api, old, old.event_seq - 1) == ["snapshot", "status"]
+    assert events_after(api, old, old.event_seq) == ["listens"]
+
+
+def test_an_end_that_webhooks_were_not_told_of_is_never_forgotten(dataset: Dataset, alice: User) -> None:
+    failed_job(dataset, alice)
+    Job.objects.update(finished_at=Now() - timedelta(days=2))
+    kept = Event.objects.count()
+    assert sweeper.forget_events() == 0
+    assert Event.objects.count() == kept
+
+    Event.objects.update(told_at=Now())
+    assert sweeper.forget_events() == kept

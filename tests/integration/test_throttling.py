@@ -1,0 +1,331 @@
+"""Rates: shared windows in Valkey, and a Valkey that does not answer. A2."""
+
+import socket
+import time
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Any
+
+import limits
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern
+from pydantic import SecretStr
+from redis import Redis
+from rest_framework.test import APIClient
+
+from config import env
+from config.api import throttling
+from exports import urls
+from exports.models import Dataset, Job
+from tests.broker import valkey
+from tests.conftest import client_of
+from tests.integration.test_health import closed_port  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+
+BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
+NOBODYS = "/exports/00000000-0000-0000-0000-000000000000"
+BAD_LINK = f"{NOBODYS}/download?token=x"
+
+
+@pytest.fixture(autouse=True)
+def windows() -> Iterator[Redis]:
+    """Valkey, with empty windows and a process that has not asked it yet."""
+    throttling.limiter_of.cache_clear()
+    server = valkey()
+    server.flushdb()
+    yield server
+    throttling.limiter_of.cache_clear()
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
+        yield listener
+
+
+def change(settings: LazySettings, **values: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+
+def valkey_at(settings: LazySettings, port: int) -> None:
+    change(settings, redis_url=SecretStr(f"redis://:hunter2@127.0.0.1:{port}/0"))
+
+
+def connections_to(listener: socket.socket) -> int:
+    """Count the connections that were made to a server, and forget them."""
+    listener.settimeout(0.2)
+    count = 0
+    while True:
+        try:
+            listener.accept()[0].close()
+        except TimeoutError:
+            return count
+        count += 1
+
+
+def wait_seconds(response: Any) -> int:
+    """Check that a response is the refusal of a rate, and return its Retry-After."""
+    assert response.status_code == 429
+    assert response["Content-Type"] == "application/problem+json"
+    assert response.json()["code"] == "rate_limited"
+    return int(response["Retry-After"])
+
+
+# ---- Rates ----------------------------------------------------------------------------------------------------------
+
+
+def test_parallel_requests_cannot_exceed_it(
+    dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
+) -> None:
+    """A2. What is refused has changed nothing, and others do not notice."""
+    change(settings, export_rate="5/min")
+    statuses = in_threads(20, lambda _: api.post("/exports", BODY).status_code)
+
+    assert (statuses.count(202), statuses.count(429)) == (5, 15)
+    assert Job.objects.count() == 5
+    assert 58 <= wait_seconds(api.post("/exports", BODY)) <= 60
+    assert api.get("/exports").status_code == 200
+    assert client_of(bob).post("/exports", BODY).status_code == 202
+
+
+def test_refusals_are_counted(api: APIClient, settings: LazySettings) -> None:
+    """A27."""
+
+    def refusals() -> float:
+        text = APIClient().get("/metrics", REMOTE_ADDR="127.0.0.1").content.decode()
+        return float(text.partition("\nexport_rate_limited_total ")[2].partition("\n")[0])
+
+    change(settings, export_rate="1/min", export_download_rate="1/min")
+    before = refusals()
+    assert [api.post("/exports", {}).status_code for _ in range(3)] == [400, 429, 429]
+    assert [APIClient().get(BAD_LINK).status_code for _ in range(2)] == [403, 429]
+    assert refusals() == before + 3
+
+
+def test_processes_share_it(settings: LazySettings) -> None:
+    """A2. Each has a limiter of its own."""
+    rate = limits.RateLimitItemPerHour(5, namespace="test")
+    url = settings.SLUICE.redis_url.get_secret_value()
+    waits = in_threads(20, lambda _: throttling.Limiter(url).wait(rate, "x"))
+    assert waits.count(0) == 5
+    assert all(3590 < wait <= 3600 for wait in waits if wait)
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
+def test_every_change_counts_and_a_look_does_not(api: APIClient, settings: LazySettings, method: str) -> None:
+    """A2. Also what is then found to be wrong."""
+    change(settings, export_rate="1/min")
+    assert [api.get("/exports").status_code for _ in range(3)] == [200] * 3
+    assert getattr(api, method)(f"{NOBODYS}/retry").status_code in (404, 405)
+    assert wait_seconds(api.post("/exports/preview", BODY))
+
+
+def test_reading_has_a_rate_of_its_own(api: APIClient, settings: LazySettings) -> None:
+    change(settings, export_poll_rate="2/min")
+    assert [api.get(path).status_code for path in ("/exports", NOBODYS)] == [200, 404]
+    assert wait_seconds(api.get("/exports/datasets"))
+    assert api.post("/exports", {}).status_code == 400
+
+
+def test_it_says_when_there_is_room(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
+    """Retry-After is when the oldest request of the window leaves it."""
+    change(settings, export_rate="3/h")
+    ages = {"oldest": 3600 - 90, "middle": 20, "youngest": 10}
+    windows.rpush(f"sluice:rate:export_rate/{alice.pk}/3/1/hour", *[time.time() - age for age in sorted(ages.values())])
+
+    assert 88 <= wait_seconds(api.post("/exports", {})) <= 90
+
+
+def test_there_is_room_when_it_said_so(api: APIClient, settings: LazySettings) -> None:
+    """What is refused does not count: a client that waits gets in."""
+    change(settings, export_rate="2/sec")
+    while api.post("/exports", {}).status_code != 429:
+        pass
+    refused = api.post("/exports", {})
+    deadline = time.monotonic() + (wait_seconds(refused) if refused.status_code == 429 else 0)
+    while api.post("/exports", {}).status_code == 429:
+        assert time.monotonic() <= deadline
+
+
+@pytest.mark.django_db
+def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySettings) -> None:
+    """A2, A22: the rate against guessing. Looks count too."""
+    change(settings, export_download_rate="3/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+
+    def ask(address: str, method: str = "get", **headers: Any) -> Any:
+        proxied: dict[str, Any] = {"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": address}
+        return getattr(APIClient(), method)(BAD_LINK, **proxied, **headers)
+
+    looks = [ask("192.0.2.1"), ask("192.0.2.1", "head"), ask("6.6.6.6, 192.0.2.1", HTTP_PURPOSE="prefetch")]
+    assert [each.status_code for each in looks] == [403] * 3
+    assert wait_seconds(ask("192.0.2.1"))
+    assert ask("192.0.2.1", "head").status_code == 429
+    assert ask("192.0.2.2").status_code == 403
+    assert APIClient().get(BAD_LINK, REMOTE_ADDR="6.6.6.6", HTTP_X_FORWARDED_FOR="192.0.2.1").status_code == 403
+
+
+@pytest.mark.django_db
+def test_an_address_in_ipv6_is_its_64_bits(settings: LazySettings) -> None:
+    change(settings, export_download_rate="1/min")
+    peers = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1", "::ffff:192.0.2.1", "192.0.2.1"]
+    statuses = [APIClient().get(BAD_LINK, REMOTE_ADDR=peer).status_code for peer in peers]
+    assert statuses == [403, 429, 403, 403, 429]
+
+
+@pytest.mark.django_db
+def test_addresses_that_cannot_be_told_share_one_window(settings: LazySettings) -> None:
+    change(settings, export_download_rate="1/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
+    proxied: list[dict[str, Any]] = [{"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": text} for text in ("a", "b")]
+    assert [APIClient().get(BAD_LINK, **each).status_code for each in proxied] == [403, 429]
+
+
+def test_links_count_apart_from_users(api: APIClient, settings: LazySettings) -> None:
+    change(settings, export_poll_rate="1/min")
+    assert api.get("/exports").status_code == 200
+    assert api.get(BAD_LINK).status_code == 403
+
+
+def test_every_view_of_exports_has_a_rate() -> None:
+    for pattern in urls.urlpatterns:
+        assert isinstance(pattern, URLPattern)
+        classes = pattern.callback.view_class.throttle_classes  # type: ignore[attr-defined]
+        assert classes, pattern
+        assert all(issubclass(each, throttling.Throttle) for each in classes)
+
+
+def test_operators_and_readers_of_the_docs_are_not_counted(client: Client, alice: User, settings: LazySettings) -> None:
+    change(settings, export_poll_rate="1/min")
+    client.force_login(alice)
+    for path in ("/livez", "/readyz", "/metrics", "/api/schema", "/api/docs"):
+        assert [client.get(path, REMOTE_ADDR="127.0.0.1").status_code for _ in range(3)] == [200] * 3, path
+
+
+def test_the_schema_tells_of_it_wherever_it_can_come(client: Client) -> None:
+    paths = client.get("/api/schema").json()["paths"]
+    told = {
+        path for path, operations in paths.items() if all("429" in each["responses"] for each in operations.values())
+    }
+    assert told == {path for path in paths if path.startswith("/exports")}
+    both = paths["/exports"]["post"]["responses"]["429"]["content"]["application/problem+json"]["schema"]
+    assert both["properties"]["code"]["enum"] == ["quota_exceeded", "rate_limited"]
+
+
+@pytest.mark.parametrize("unit", env.RATE_UNITS)
+def test_it_knows_every_unit_of_the_settings(settings: LazySettings, unit: str) -> None:
+    seconds = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
+    change(settings, export_rate=f"7/{unit}")
+    rate = throttling.rate("export_rate")
+    assert (rate.amount, rate.get_expiry()) == (7, seconds[unit])
+
+
+def test_it_keeps_an_id_or_a_network_and_nothing_else(
+    api: APIClient, alice: User, settings: LazySettings, windows: Redis
+) -> None:
+    api.post("/exports", {})
+    APIClient().get(BAD_LINK, REMOTE_ADDR="2001:db8::7", HTTP_USER_AGENT="secret")
+    keys = {str(key, "ascii") for key in windows.scan_iter("sluice:rate:*")}
+    assert keys == {
+        f"sluice:rate:export_rate/{alice.pk}/60/1/minute",
+        "sluice:rate:export_download_rate/2001:db8::/64/600/1/minute",
+    }
+    assert all(0 < windows.ttl(key) <= 60 for key in keys)
+
+
+# ---- A Valkey that does not answer ----------------------------------------------------------------------------------
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in caplog.messages if "rates_" in line]
+
+
+def test_a_silent_valkey_is_waited_for_once_and_not_long(
+    api: APIClient, settings: LazySettings, silent: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A2."""
+    change(settings, export_poll_rate="1/min")
+    valkey_at(settings, silent.getsockname()[1])
+    began = time.monotonic()
+    assert throttling.limiter().wait(throttling.rate("export_rate"), "x") == 0
+    assert time.monotonic() - began < 0.4  # 0.25 s, and what a busy machine takes
+    assert connections_to(silent) == 1
+
+    began = time.monotonic()
+    assert in_threads(5, lambda _: api.get("/exports").status_code) == [200] * 5
+    assert time.monotonic() - began < 3
+    assert connections_to(silent) == 0
+    assert len(warnings(caplog)) == 1
+    assert "hunter2" not in caplog.text
+
+
+def test_a_valkey_that_is_away_lets_everything_through(
+    api: APIClient,
+    settings: LazySettings,
+    closed_port: int,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A2."""
+    change(settings, export_poll_rate="1/min", export_download_rate="1/min")
+    valkey_at(settings, closed_port)
+    assert [api.get("/exports").status_code for _ in range(5)] == [200] * 5
+    assert [APIClient().get(BAD_LINK).status_code for _ in range(5)] == [403] * 5
+    assert len(warnings(caplog)) == 1
+
+
+def test_one_request_finds_out_whether_it_answers_again(
+    settings: LazySettings, silent: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    valkey_at(settings, silent.getsockname()[1])
+    limiter = throttling.limiter()
+    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 0.0)
+    limiter.wait(throttling.rate("export_rate"), "x")
+    assert connections_to(silent) == 1
+    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 60.0)  # of the one that finds out
+    in_threads(10, lambda _: limiter.wait(throttling.rate("export_rate"), "x"))
+    assert connections_to(silent) == 1
+    assert len(warnings(caplog)) == 1
+
+
+def test_it_counts_again_when_valkey_is_back(
+    windows: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 0.05)
+    rate = limits.RateLimitItemPerHour(1, namespace="test")
+    windows.client_pause(600, all=True)
+    assert throttling.limiter().wait(rate, "x") == 0
+
+    deadline = time.monotonic() + 10
+    while not throttling.limiter().wait(rate, "x"):
+        assert time.monotonic() < deadline
+    assert [line.partition("rates_")[2].partition("'")[0] for line in warnings(caplog)] == [
+        "not_counted",
+        "counted_again",
+    ]
+
+
+def test_a_restart_of_valkey_lets_nothing_through(windows: Redis) -> None:
+    """The connections of before are closed; the next request finds that out, and makes a new one."""
+    rate = limits.RateLimitItemPerHour(1, namespace="test")
+    assert throttling.limiter().wait(rate, "x") == 0
+    windows.client_kill_filter(_type="normal", skipme=True)
+    assert throttling.limiter().wait(rate, "x") > 3500
+    assert not throttling.limiter().is_away
+
+
+def test_a_window_that_empties_meanwhile_is_not_waited_for(windows: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between being refused and asking for how long."""
+    limiter = throttling.limiter()
+    rate = limits.RateLimitItemPerHour(1, namespace="test")
+    assert limiter.wait(rate, "x") == 0
+    refused = limiter.windows.hit
+
+    def hit(*args: Any) -> bool:
+        taken = refused(*args)
+        windows.flushdb()
+        return taken
+
+    monkeypatch.setattr(limiter.windows, "hit", hit)
+    assert limiter.wait(rate, "x") == 1

@@ -1,0 +1,1035 @@
+"""Webhooks: who is told what, how often, signed how, and where they cannot lead. A25, A28."""
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import requests
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+from rest_framework.test import APIClient
+from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
+
+from config.env import Environment
+from exports import control, courier, endpoints, execution, sweeper, webhooks
+from exports.endpoints import Answer
+from exports.errors import LeaseLost
+from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
+from tests.broker import lose_messages, queued
+from tests.conftest import client_of
+from tests.integration.factories import make_job
+from tests.integration.receiver import OK, PEM, Receiver, answer, receiver, trickle
+from tests.integration.test_completion import finish
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+from tests.integration.test_submission import pointers
+from tests.unit.test_logs import _own_logging, configure  # noqa: F401 - a fixture
+
+ALL = ["export.succeeded", "export.failed", "export.cancelled"]
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+PUBLIC = "93.184.215.14"
+
+
+@pytest.fixture(autouse=True)
+def empty_queues() -> None:
+    lose_messages()
+
+
+def allow(settings: Any, *networks: str) -> None:
+    fields = Environment.model_validate({**settings.SLUICE.model_dump(), "export_webhook_allow_cidrs": networks})
+    settings.SLUICE = settings.SLUICE.model_copy(
+        update={"export_webhook_allow_cidrs": fields.export_webhook_allow_cidrs}
+    )
+
+
+@pytest.fixture
+def there(settings: Any) -> Iterator[Receiver]:
+    """A receiver on an inner network that the operator allowed."""
+    allow(settings, "127.0.0.0/8")
+    with receiver() as running:
+        yield running
+
+
+def subscribe(api: APIClient, url: str, *events: str) -> Any:
+    response = api.post("/exports/webhooks", {"url": url, "events": events or ALL})
+    assert response.status_code == 201, response.json()
+    return response.json()
+
+
+def work() -> None:
+    """What the task does."""
+    webhooks.fan_out()
+    courier.drain()
+
+
+def make_due() -> None:
+    Delivery.objects.filter(status="pending").update(available_at=Now() - timedelta(seconds=1))
+
+
+def deliveries(api: APIClient, hook: Any) -> list[Any]:
+    found: list[Any] = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
+    return found
+
+
+def verify(got: Any, secret: str) -> Any:
+    return Verifier(secret).verify(got.body, got.headers)
+
+
+# ---- What is told, and to whom --------------------------------------------------------------------------------------
+
+
+def test_a_success_is_told_with_the_job_as_get_shows_it_and_without_its_link(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    job = make_job(dataset, alice, 2)
+    finish(job)
+    work()
+
+    (got,) = there.received
+    shown = api.get(f"/exports/{job.pk}").json()
+    assert shown["receipt"].pop("signedUrl")
+    happened = Event.objects.get(job=job, kind="status", status="success").at
+    assert verify(got, hook["secret"]) == {
+        "type": "export.succeeded",
+        "timestamp": happened.isoformat().replace("+00:00", "Z"),
+        "data": shown,
+    }
+    assert got.headers["content-type"] == "application/json"
+    assert got.headers["user-agent"].startswith("Sluice/")
+    (delivery,) = deliveries(api, hook)
+    assert delivery == {
+        "id": got.id,
+        "type": "export.succeeded",
+        "jobId": str(job.pk),
+        "status": "delivered",
+        "attempts": 1,
+        "createdAt": delivery["createdAt"],
+        "nextAttemptAt": None,
+        "finishedAt": delivery["finishedAt"],
+        "log": [{"at": delivery["log"][0]["at"], "statusCode": 204, "error": None,
+                 "durationMs": delivery["log"][0]["durationMs"]}],
+    }  # fmt: skip
+    assert delivery["createdAt"] <= delivery["log"][0]["at"] <= delivery["finishedAt"]
+
+
+def test_failures_and_cancellations_are_told(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver, source_db: psycopg.Connection
+) -> None:
+    """A25."""
+    subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    source_db.execute("DROP FUNCTION data.rows_for")
+    make_job(dataset, alice, 1, key="EWR")
+    execution.drain()
+    work()
+
+    told = {got.json["type"]: got.json["data"] for got in there.received}
+    assert {kind: data["status"] for kind, data in told.items()} == {
+        "export.cancelled": "cancelled",
+        "export.failed": "failed",
+    }
+    assert told["export.failed"]["error"]["code"] == "EXPORT_SOURCE_ERROR"
+
+
+def test_only_ends_that_were_asked_for_by_the_owner_are_told(
+    dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
+) -> None:
+    early = make_job(dataset, alice, 1)
+    control.cancel(early)
+    subscribe(api, there.url, "export.failed")
+    subscribe(client_of(bob), there.url)
+    off = subscribe(api, there.url)
+    api.patch(f"/exports/webhooks/{off['id']}", {"enabled": False})
+    on = subscribe(api, there.url, "export.cancelled", "export.succeeded")
+    late = make_job(dataset, alice, 1)
+    control.cancel(late)
+    work()
+
+    assert [(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()] == [(on["id"], late.pk)]
+    assert not Event.objects.untold().exists()
+
+
+def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_looked_for(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
+    jobs = [make_job(dataset, alice, 1) for _ in range(5)]
+    for job in jobs:
+        control.cancel(job)
+    assert sum(in_threads(4, lambda _: webhooks.fan_out())) == 10
+    assert webhooks.fan_out() == 0
+
+    Event.objects.update(told_at=None)  # as after a crash that nobody thought of
+    assert webhooks.fan_out() == 0
+    made = {(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()}
+    assert made == {(hook, job.pk) for hook in hooks for job in jobs}
+
+
+def test_a_job_that_ends_twice_is_told_twice(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+    subscribe(api, there.url)
+    job = make_job(dataset, alice, 1)
+    Dataset.objects.update(function="data.no_such")
+    execution.drain()
+    work()
+    control.retry(job)
+    Dataset.objects.update(function="data.rows_for")
+    finish(job)
+    work()
+
+    assert [got.json["type"] for got in there.received] == ["export.failed", "export.succeeded"]
+    assert len(set(there.ids)) == 2
+
+
+def test_lost_hints_cost_no_more_than_a_reaper_interval(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A12, A25."""
+    subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    lose_messages()
+    sweeper.reap()
+    assert queued("webhooks") == 1
+
+    webhooks.fan_out()
+    lose_messages()
+    sweeper.reap()
+    assert queued("webhooks") == 1
+
+    courier.drain()
+    lose_messages()
+    sweeper.reap()
+    assert queued("webhooks") == 0
+
+
+# ---- Attempts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_bytes(
+    api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    there.then = answer(500)
+    for delay in courier.SCHEDULE:
+        before = timezone.now()
+        work()
+        (shown,) = deliveries(api, hook)
+        wait = datetime.fromisoformat(shown["nextAttemptAt"]) - before
+        assert timedelta(seconds=delay) <= wait <= timedelta(seconds=1.2 * delay + 2)
+        assert shown["status"] == "pending"
+        make_due()
+    work()
+    make_due()
+    work()
+
+    (shown,) = deliveries(api, hook)
+    assert (shown["status"], shown["attempts"], shown["nextAttemptAt"]) == ("failed", 10, None)
+    assert [line["statusCode"] for line in shown["log"]] == [500] * 10
+    assert len(there.received) == 10
+    assert len({(got.id, got.body) for got in there.received}) == 1
+    for got in there.received:
+        verify(got, hook["secret"])
+
+
+def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(api: APIClient, there: Receiver) -> None:
+    """A hint with a longer delay than the broker's visibility timeout would come again and again."""
+    hook = subscribe(api, there.url)
+    there.then = answer(500)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    lose_messages()
+    courier.drain()
+    assert queued("webhooks") == 1
+
+    make_due()
+    lose_messages()
+    courier.drain()
+    assert queued("webhooks") == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "seconds"),
+    [
+        (answer(429, Retry_After="3600"), 3600),
+        (answer(503, Retry_After="99999999"), 24 * 3600),
+        (answer(503, Retry_After="1"), 5),
+        (answer(503, Retry_After="9" * 5000), 5),
+        (answer(503, Retry_After="soon"), 5),
+        (answer(500, Retry_After="3600"), 5),
+    ],
+)
+def test_a_receiver_may_ask_for_more_time(api: APIClient, there: Receiver, reply: Any, seconds: int) -> None:
+    hook = subscribe(api, there.url)
+    there.then = reply
+    before = timezone.now()
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+
+    wait = Delivery.objects.get().available_at - before
+    assert timedelta(seconds=seconds) <= wait <= timedelta(seconds=1.2 * seconds + 2)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 500])
+def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, there: Receiver, status: int) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    with receiver() as elsewhere:
+        there.then = answer(status, Location=elsewhere.url)
+        api.post(f"/exports/webhooks/{hook['id']}/test")
+        work()
+
+        assert elsewhere.received == []
+    assert len(there.received) == 1
+    (shown,) = deliveries(api, hook)
+    assert (shown["status"], shown["log"][0]["statusCode"]) == ("pending", status)
+
+
+def test_nothing_of_the_environment_or_of_earlier_answers_goes_along(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    hook = subscribe(api, there.url)
+    there.then = answer(500, Set_Cookie="a=b")
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    make_due()
+    work()
+
+    assert len(there.received) == 2
+    assert not any({"cookie", "authorization", "x-request-id"} & got.headers.keys() for got in there.received)
+
+
+def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, "http://127.0.0.1:1/")
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+
+    (shown,) = deliveries(api, hook)
+    assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no connection, or no HTTP on it")]
+
+
+def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written(
+    api: APIClient, there: Receiver
+) -> None:
+    """A11, A25."""
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    lost = courier.claim()
+    assert lost
+    assert courier.claim() is None
+    Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
+    work()
+
+    (shown,) = deliveries(api, hook)
+    assert there.ids == [str(lost.id)]
+    assert (shown["status"], shown["attempts"]) == ("delivered", 2)
+    assert [line["error"] for line in shown["log"]] == ["the worker was lost", None]
+    for late in (courier.write_down, courier.write_down_failure):
+        with pytest.raises(LeaseLost):
+            late(lost, Answer(status=500))
+    assert deliveries(api, hook) == [shown]
+
+
+def test_a_delivery_that_kills_its_worker_each_time_ends(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    for _ in range(courier.ATTEMPTS):
+        assert courier.claim()
+        Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
+    assert courier.claim() is None
+    sweeper.reap()
+
+    assert deliveries(api, hook)[0]["status"] == "failed"
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A12."""
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    lose_messages()
+
+    def leave(_seconds: float, _call: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(endpoints, "in_time", leave)
+    with pytest.raises(SystemExit):
+        courier.drain()
+
+    row = Delivery.objects.get()
+    assert (row.status, row.attempts, row.token) == ("pending", 0, None)
+    assert queued("webhooks") == 1
+    assert Attempt.objects.count() == 0
+
+
+def test_one_webhook_is_sent_one_delivery_at_a_time(api: APIClient, there: Receiver) -> None:
+    """A slow endpoint must not take every worker."""
+    hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
+    for hook in hooks:
+        for _ in range(3):
+            api.post(f"/exports/webhooks/{hook}/test")
+    orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
+
+    assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
+
+
+def test_certificates_are_checked_against_the_name_though_the_address_is_connected_to(
+    api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25."""
+    allow(settings, "127.0.0.0/8")
+    monkeypatch.setattr(socket, "getaddrinfo", Names("hook.example", "127.0.0.1"))
+    with receiver(tls=True) as there:
+        url = there.url
+        untrusted = endpoints.post(url, body=b"{}", headers={})
+        assert there.received == []
+        monkeypatch.setattr(requests.adapters, "DEFAULT_CA_BUNDLE_PATH", str(PEM))
+        hook = subscribe(api, url)
+        api.post(f"/exports/webhooks/{hook['id']}/test")
+        work()
+        (got,) = there.received
+        monkeypatch.setattr(socket, "getaddrinfo", Names("other.example", "127.0.0.1"))
+        misnamed = endpoints.post(url.replace("hook.", "other."), body=b"{}", headers={})
+
+    assert got.headers["host"] == url.split("/")[2]
+    verify(got, hook["secret"])
+    assert len(there.received) == 1
+    for refused in (untrusted, misnamed):
+        assert refused.error == "no TLS connection: its certificate or protocol was not accepted"
+
+
+def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiver) -> None:
+    """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(f"EXPLAIN {courier.NEXT}", {"attempts": 10})
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+
+    assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 2
+
+
+# ---- Answers without end --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: "])
+def test_a_receiver_that_trickles_is_hung_up_on(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    """A25: no single read of it ever runs into a timeout."""
+    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.5)
+    hook = subscribe(api, there.url)
+    over, ended = threading.Event(), threading.Event()
+    there.then = trickle(over, head=head, ended=ended)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    began = time.monotonic()
+    work()
+
+    assert time.monotonic() - began < 3
+    assert ended.wait(3)
+    (shown,) = deliveries(api, hook)
+    assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no answer in time")]
+
+
+def test_a_receiver_that_never_answers_is_hung_up_on(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.3)
+    hook = subscribe(api, there.url)
+    over = threading.Event()
+
+    def wait(_to: Any) -> None:
+        over.wait(20)
+
+    there.then = wait
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    over.set()
+
+    assert deliveries(api, hook)[0]["log"][0]["error"] == "no answer in time"
+
+
+@pytest.mark.parametrize("status", [200, 302])
+def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, there: Receiver, status: int) -> None:
+    """A25. Redirects apart: the library would read their whole body, and unpack it."""
+    hook = subscribe(api, there.url)
+    ended = threading.Event()
+
+    def flood(to: Any) -> None:
+        to.send_response(status)
+        to.send_header("Location", there.url)
+        to.end_headers()
+        try:
+            while True:
+                to.wfile.write(bytes(65536))
+        finally:
+            ended.set()
+
+    there.then = flood
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    began = time.monotonic()
+    work()
+
+    assert time.monotonic() - began < 5
+    assert ended.wait(5)
+    assert deliveries(api, hook)[0]["log"][0]["statusCode"] == status
+
+
+def test_a_body_that_trickles_does_not_undo_its_status(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.5)
+    hook = subscribe(api, there.url)
+    over = threading.Event()
+    there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    over.set()
+
+    assert deliveries(api, hook)[0]["status"] == "delivered"
+
+
+# ---- Signatures -----------------------------------------------------------------------------------------------------
+
+
+def test_both_secrets_sign_for_a_day_after_a_rotation(api: APIClient, there: Receiver) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    response = api.post(f"/exports/webhooks/{hook['id']}/rotate-secret")
+    assert response.status_code == 200
+    assert response["Cache-Control"] == "no-store"
+    new, old = response.json()["secret"], hook["secret"]
+    assert new != old
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    for secret in (new, old):
+        verify(there.received[0], secret)
+
+    Webhook.objects.update(old_secret_until=Now() - timedelta(seconds=1))
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    verify(there.received[1], new)
+    with pytest.raises(WebhookVerificationError):
+        verify(there.received[1], old)
+
+
+def test_the_secret_is_shown_when_it_is_made_and_never_again(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", hook["secret"])
+    path = f"/exports/webhooks/{hook['id']}"
+    api.post(f"{path}/test")
+    answers = [api.get("/exports/webhooks"), api.get(path), api.patch(path, {"events": ALL[:1]}),
+               api.get(f"{path}/deliveries")]  # fmt: skip
+
+    for response in answers:
+        assert response.status_code == 200
+        assert "whsec_" not in response.content.decode()
+
+
+# ---- Disabling ------------------------------------------------------------------------------------------------------
+
+
+def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    there.then = answer(410)
+    for _ in range(2):
+        control.cancel(make_job(dataset, alice, 1))
+    work()
+
+    shown = api.get(f"/exports/webhooks/{hook['id']}").json()
+    assert (shown["enabled"], shown["disabledReason"]) == (False, "The endpoint answered 410 Gone.")
+    assert len(there.received) == 1
+    waits, ended = sorted(deliveries(api, hook), key=lambda each: -len(each["status"]))
+    assert (ended["status"], ended["nextAttemptAt"]) == ("failed", None)
+    assert (waits["status"], waits["nextAttemptAt"]) == ("pending", None)
+
+
+def test_a_webhook_is_disabled_when_nothing_has_succeeded_for_three_days_and_ten_attempts(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    there.then = answer(500)
+    control.cancel(make_job(dataset, alice, 1))
+    for failures, days, enabled in ((8, 30, True), (100, 2.99, True), (9, 3.01, False)):
+        Webhook.objects.update(failures=failures, failing_since=Now() - timedelta(days=days))
+        make_due()
+        work()
+
+        shown = api.get(f"/exports/webhooks/{hook['id']}").json()
+        assert shown["enabled"] is enabled
+        assert (shown["disabledReason"] is None) is enabled
+
+
+def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    there.replies = [answer(500)]
+    control.cancel(make_job(dataset, alice, 1))
+    work()
+    Webhook.objects.update(enabled=False, disabled_reason="x", failures=10, failing_since=Now() - timedelta(days=4))
+    make_due()
+    work()
+    sweeper.reap()
+    assert len(there.received) == 1
+    lose_messages()
+
+    shown = api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": True}).json()
+    assert (shown["enabled"], shown["disabledReason"]) == (True, None)
+    assert queued("webhooks") == 1
+    row = Webhook.objects.get()
+    assert (row.failures, row.failing_since) == (0, None)
+    work()
+    assert len(set(there.ids)) == 1
+    assert deliveries(api, hook)[0]["status"] == "delivered"
+
+
+def test_a_success_ends_the_count_of_failures_and_a_failed_test_is_none(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    hook = subscribe(api, there.url)
+    there.replies = [answer(500), answer(500), OK]
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    assert Webhook.objects.get().failures == 0
+    control.cancel(make_job(dataset, alice, 1))
+    work()
+    assert Webhook.objects.get().failures == 1
+    make_due()
+    work()
+    assert (Webhook.objects.get().failures, Webhook.objects.get().failing_since) == (0, None)
+
+
+# ---- Redelivery and test --------------------------------------------------------------------------------------------
+
+
+def test_a_test_is_sent_also_to_a_disabled_webhook(api: APIClient, there: Receiver) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
+    response = api.post(f"/exports/webhooks/{hook['id']}/test")
+    assert response.status_code == 202
+    assert (response.json()["type"], response.json()["status"]) == ("webhook.test", "pending")
+    work()
+
+    (got,) = there.received
+    body = verify(got, hook["secret"])
+    assert body.keys() == {"type", "timestamp", "data"}
+    assert (body["type"], body["data"]) == ("webhook.test", {"webhookId": hook["id"]})
+    assert got.id == response.json()["id"]
+
+
+def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
+    path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
+    assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
+    order = courier.claim()
+    assert api.post(path).status_code == 409
+    assert order
+    courier.deliver(order)
+
+    response = api.post(path)
+    assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 0)
+    assert api.post(path).status_code == 409
+    work()
+    first, second = there.received
+    assert (first.id, first.body) == (second.id, second.body)
+    assert len(deliveries(api, hook)[0]["log"]) == 2
+
+    api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
+    assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "webhook_disabled")
+
+
+def test_of_parallel_redeliveries_one_counts(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    row = Delivery.objects.select_related("webhook").get()
+
+    def again(_n: int) -> bool:
+        try:
+            webhooks.redeliver(row)
+        except webhooks.DeliveryPending:
+            return False
+        return True
+
+    assert in_threads(5, again).count(True) == 1
+
+
+# ---- Where webhooks cannot lead -------------------------------------------------------------------------------------
+
+ADDRESSES = [
+    "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "100.100.100.200", "0.0.0.0",  # noqa: S104
+    "168.63.129.16", "192.0.0.192", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+    "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::7f00:1]", "[fe80::1]", "[fec0::1]", "[fc00::1]", "[fd00:ec2::254]",
+    "[64:ff9b::7f00:1]", "[64:ff9b:1::1]", "[2002:7f00:1::]", "[2001::1]", "[ff02::1]", "[100::1]", "[2001:db8::1]",
+    "2130706433", "0x7f.1", "localhost",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ADDRESSES)
+def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
+    api: APIClient, there: Receiver, settings: Any, host: str
+) -> None:
+    """A25: at create, at change, and at a delivery to one that is there already."""
+    hook = subscribe(api, there.url)
+    allow(settings)
+    url = f"https://{host}:8443/hook"
+    response = api.post("/exports/webhooks", {"url": url, "events": ALL})
+    assert response.status_code == 400
+    assert pointers(response) in ({("/url", "private_address")}, {("/url", "unresolvable")})
+    assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": url}).status_code == 400
+    assert Webhook.objects.get().url == there.url
+
+    Webhook.objects.update(url=url)
+    answer = endpoints.post(url, body=b"{}", headers={})
+    assert answer.status is None
+    assert answer.error.startswith(("refused:", "no connection"))
+
+
+def test_a_delivery_is_refused_when_its_address_is_inner_by_now(api: APIClient, there: Receiver, settings: Any) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    allow(settings)
+    work()
+
+    assert there.received == []
+    (line,) = deliveries(api, hook)[0]["log"]
+    assert line["error"] == "refused: it leads to an address that webhooks may not reach"
+
+
+class Names:
+    """A DNS of which one name is an attacker's: each look at it gets the next answer, and the last one for ever."""
+
+    def __init__(self, name: str, *answers: str) -> None:
+        self.name, self.answers, self.real = name, list(answers), socket.getaddrinfo
+        self.asked: list[str] = []
+
+    def __call__(self, host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host == PUBLIC:
+            self.asked.append(host)
+            raise OSError("no tests on the Internet")
+        if host != self.name:
+            return self.real(host, port, *args, **options)
+        self.asked.append(host)
+        ours = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return self.real(ours, port, *args, **options)
+
+
+def test_a_name_that_changes_its_address_never_leads_inside(
+    api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: DNS rebinding, after the check and within an attempt."""
+    with receiver() as inside:
+        port = inside.url.split(":")[2].split("/")[0]
+        names = Names("rebind.example", PUBLIC, "127.0.0.1")
+        monkeypatch.setattr(socket, "getaddrinfo", names)
+        hook = subscribe(api, f"https://rebind.example:{port}/hook")
+        api.post(f"/exports/webhooks/{hook['id']}/test")
+        work()
+        assert deliveries(api, hook)[0]["log"][0]["error"].startswith("refused:")
+
+        names.asked, names.answers = [], [PUBLIC, "127.0.0.1"]
+        make_due()
+        work()
+        assert inside.received == []
+    # Asked for once, and connected to what came of it, which here leads nowhere.
+    assert names.asked == ["rebind.example", PUBLIC]
+    assert deliveries(api, hook)[0]["log"][1]["error"] == "no connection, or no HTTP on it"
+
+
+def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.getaddrinfo
+
+    def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host != "both.example":
+            return real(host, port, *args, **options)
+        return [*real(PUBLIC, port, *args, **options), *real("10.0.0.1", port, *args, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    response = api.post("/exports/webhooks", {"url": "https://both.example/", "events": ALL})
+    assert pointers(response) == {("/url", "private_address")}
+
+
+def test_a_slow_dns_does_not_hold_up_a_request(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, over = socket.getaddrinfo, threading.Event()
+
+    def slow(host: Any, *args: Any, **options: Any) -> Any:
+        if host == "slow.example":
+            over.wait(20)
+        return real(host if host != "slow.example" else PUBLIC, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.2)
+    response = api.post("/exports/webhooks", {"url": "https://slow.example/", "events": ALL})
+    over.set()
+    assert pointers(response) == {("/url", "unresolvable")}
+
+
+def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
+    there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, over, answered = socket.getaddrinfo, threading.Event(), threading.Event()
+
+    def slow(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return real(host, *args, **options)
+        over.wait(20)
+        answered.set()
+        return real("127.0.0.1", *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.2)
+    before = set(threading.enumerate())
+    answer = endpoints.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
+    assert answer.error == "no answer in time"
+    late = [thread for thread in set(threading.enumerate()) - before if thread.name == "endpoint"]
+    over.set()
+    assert answered.wait(5)
+    for thread in late:
+        thread.join(5)
+    assert there.received == []
+
+
+def test_plain_http_is_for_allowed_networks_alone(
+    api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(settings, "127.0.0.0/8")
+    monkeypatch.setattr(socket, "getaddrinfo", Names("public.example", "8.8.8.8"))
+    response = api.post("/exports/webhooks", {"url": "http://public.example/", "events": ALL})
+    assert pointers(response) == {("/url", "not_https")}
+    answer = endpoints.post("http://public.example/", body=b"{}", headers={})
+    assert answer.error.startswith("refused:")
+
+
+# ---- Input ----------------------------------------------------------------------------------------------------------
+
+GOOD = "http://127.0.0.1:9/hook"
+BAD = [
+    ({}, {("/url", "required"), ("/events", "required")}),
+    ({"url": GOOD}, {("/events", "required")}),
+    ({"url": GOOD, "events": []}, {("/events", "empty")}),
+    ({"url": GOOD, "events": "export.failed"}, {("/events", "invalid")}),
+    ({"url": GOOD, "events": None}, {("/events", "null")}),
+    ({"url": GOOD, "events": ["export.failed", "export.started"]}, {("/events", "invalid")}),
+    ({"url": GOOD, "events": [1]}, {("/events", "invalid")}),
+    ({"url": GOOD, "events": [["export.failed"]]}, {("/events", "invalid")}),
+    ({"url": GOOD, "events": ["export.failed", "export.failed"]}, {("/events", "duplicate")}),
+    ({"url": GOOD, "events": ["webhook.test"]}, {("/events", "invalid")}),
+    ({"url": GOOD, "events": ALL, "secret": "whsec_eHh4"}, {("/secret", "unknown_field")}),
+    ({"url": 7, "events": ALL}, {("/url", "invalid")}),
+    ({"url": None, "events": ALL}, {("/url", "null")}),
+    ({"url": "", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "example.com/hook", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "ftp://127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "file:///etc/passwd", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https:///hook", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://127.0.0.1:0/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://127.0.0.1:65536/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://127.0.0.1:x/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://[::1/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://a b/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://127.0.0.1/\r\nX: y", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "https://*.example.com/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": f"https://{'a' * 64}.example/", "events": ALL}, {("/url", "unresolvable")}),
+    ({"url": "https://nothing.invalid/", "events": ALL}, {("/url", "unresolvable")}),
+    ({"url": "http://u:p@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "http://u@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "http://@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "http://127.0.0.1/#x", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "http://127.0.0.1/#", "events": ALL}, {("/url", "invalid")}),
+    ({"url": f"http://127.0.0.1/{'x' * 2000}", "events": ALL}, {("/url", "invalid")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "wrong"), BAD)
+def test_bad_input_is_named_and_writes_nothing(
+    api: APIClient, settings: Any, body: dict[str, Any], wrong: set[tuple[str, str]]
+) -> None:
+    """A25."""
+    allow(settings, "127.0.0.0/8")
+    response = api.post("/exports/webhooks", body)
+    assert (response.status_code, pointers(response)) == (400, wrong)
+    assert not Webhook.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        *[(body, wrong) for body, wrong in BAD if not any(code == "required" for _, code in wrong)],
+        ({"enabled": "yes"}, {("/enabled", "invalid")}),
+        ({"enabled": None}, {("/enabled", "null")}),
+        ({"id": NOBODYS}, {("/id", "unknown_field")}),
+    ],
+)
+def test_a_bad_change_is_named_and_changes_nothing(
+    api: APIClient, settings: Any, body: dict[str, Any], wrong: set[tuple[str, str]]
+) -> None:
+    allow(settings, "127.0.0.0/8")
+    hook = subscribe(api, GOOD)
+    before = Webhook.objects.values().get()
+    response = api.patch(f"/exports/webhooks/{hook['id']}", body)
+    assert (response.status_code, pointers(response)) == (400, wrong)
+    assert Webhook.objects.values().get() == before
+
+
+def test_a_webhook_is_changed_as_far_as_it_is_said(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    del hook["secret"]
+    path = f"/exports/webhooks/{hook['id']}"
+    assert api.get(path).json() == hook
+    assert api.patch(path, {}).json() == hook
+    hook |= {"url": f"{there.url}/other", "events": ["export.failed"]}
+    assert api.patch(path, {"url": hook["url"], "events": hook["events"]}).json() == hook
+    hook |= {"enabled": False, "disabledReason": "Switched off by a person."}
+    assert api.patch(path, {"enabled": False}).json() == hook
+    assert api.get("/exports/webhooks").json() == {"results": [hook], "next": None, "previous": None}
+
+
+def test_a_deleted_webhook_is_gone_with_all_that_waits(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    hook = subscribe(api, there.url)
+    there.then = answer(500)
+    control.cancel(make_job(dataset, alice, 1))
+    work()
+    make_due()
+    order = courier.claim()
+    assert order
+    assert api.delete(f"/exports/webhooks/{hook['id']}").status_code == 204
+
+    assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
+    courier.deliver(order)  # it was on its way
+    assert Attempt.objects.count() == 0
+    assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
+
+
+def test_webhooks_can_be_deleted_while_they_are_being_sent_to(api: APIClient, there: Receiver) -> None:
+    hooks = [subscribe(api, there.url)["id"] for _ in range(6)]
+    there.then = answer(500)
+    for hook in hooks:
+        webhooks.ping(Webhook.objects.get(pk=hook))
+    orders = [courier.claim() for _ in hooks]
+
+    def both(n: int) -> Any:
+        order = orders[n // 2]
+        assert order
+        if n % 2:
+            return courier.deliver(order)
+        return webhooks.delete(Webhook.objects.get(pk=order.webhook_id))
+
+    in_threads(12, both)
+    assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
+
+
+def test_a_user_has_at_most_20_webhooks_also_in_parallel(alice: User, api: APIClient, there: Receiver) -> None:
+    for _ in range(18):
+        webhooks.create(user_id=alice.pk, url=there.url, events=ALL)
+    codes = in_threads(5, lambda _: client_of(alice).post("/exports/webhooks", {"url": there.url, "events": ALL}))
+
+    assert sorted(response.status_code for response in codes) == [201, 201, 409, 409, 409]
+    assert Webhook.objects.count() == 20
+
+
+def test_a_strangers_webhook_looks_like_none_also_to_staff(
+    alice: User, bob: User, api: APIClient, there: Receiver
+) -> None:
+    """A7, A25."""
+    hook = subscribe(api, there.url)
+    delivery = api.post(f"/exports/webhooks/{hook['id']}/test").json()["id"]
+    before = (Webhook.objects.values().get(), Delivery.objects.values().get())
+    User.objects.filter(pk=bob.pk).update(is_staff=True, is_superuser=True)
+    for stranger in (client_of(bob), client_of(User.objects.create_user("eve"))):
+        for id_ in (hook["id"], NOBODYS):
+            path = f"/exports/webhooks/{id_}"
+            answers = [stranger.get(path), stranger.patch(path, {"enabled": False}), stranger.delete(path),
+                       stranger.post(f"{path}/test"), stranger.post(f"{path}/rotate-secret"),
+                       stranger.get(f"{path}/deliveries"),
+                       stranger.post(f"{path}/deliveries/{delivery}/redeliver")]  # fmt: skip
+            assert {response.status_code for response in answers} == {404}
+        assert stranger.get("/exports/webhooks").json()["results"] == []
+    own = subscribe(client_of(bob), there.url)
+    path = f"/exports/webhooks/{own['id']}/deliveries/{delivery}/redeliver"
+    assert client_of(bob).post(path).status_code == 404
+    assert (Webhook.objects.values().get(user=alice), Delivery.objects.values().get()) == before
+
+
+def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    made = [str(webhooks.ping(Webhook.objects.get()).pk) for _ in range(5)]
+    found, url = [], f"/exports/webhooks/{hook['id']}/deliveries?limit=2"
+    while url:
+        page = api.get(url).json()
+        found += [each["id"] for each in page["results"]]
+        url = page["next"]
+
+    assert found == made[::-1]
+
+
+# ---- What is kept, and what is said ---------------------------------------------------------------------------------
+
+
+def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    hook = subscribe(api, there.url)
+    for _ in range(2):
+        control.cancel(make_job(dataset, alice, 1))
+    work()
+    old = Delivery.objects.earliest("created_at").pk
+    Delivery.objects.filter(pk=old).update(created_at=Now() - timedelta(days=30, seconds=1))
+    Job.objects.update(finished_at=Now() - timedelta(days=8))
+    sweeper.purge()
+
+    assert not Job.objects.exists()
+    (kept,) = deliveries(api, hook)
+    assert kept["id"] != str(old)
+    assert (kept["jobId"], kept["status"], len(kept["log"])) == (None, "delivered", 1)
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_logs_tell_ids_and_status_and_never_the_url(api: APIClient, there: Receiver, settings: Any) -> None:
+    """A28."""
+    stream = configure(level="INFO", style="json")
+    hook = subscribe(api, f"{there.url}/SECRETPATH?key=SECRETKEY")
+    there.then = answer(500, b"SECRETBODY", X_Bad="SECRETHEADER")
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    there.then = OK
+    make_due()
+    work()
+    allow(settings)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+
+    said = stream.getvalue()
+    lines = [line for line in map(json.loads, said.splitlines()) if "attempt" in line]
+    told = [(line["action"], line["status_code"]) for line in lines]
+    assert told == [("webhook_failed", 500), ("webhook_delivered", 204), ("webhook_failed", None)]
+    assert {line["webhook_id"] for line in lines} == {hook["id"]}
+    for secret in ("SECRET", "127.0.0.1", hook["secret"]):
+        assert secret not in said

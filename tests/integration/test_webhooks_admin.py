@@ -1,0 +1,130 @@
+"""The staff's pages of webhooks. A25, C2."""
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from exports import control, courier, webhooks
+from exports.models import Dataset, Delivery, Webhook
+from tests.broker import lose_messages, queued
+from tests.integration.factories import make_job
+from tests.integration.receiver import Receiver, answer
+from tests.integration.test_admin import list_of, page_of, pages, said, staff, text_of  # noqa: F401 - fixtures
+from tests.integration.test_webhooks import subscribe, there, work  # noqa: F401 - a fixture
+
+
+@pytest.fixture
+def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webhook:  # noqa: F811 - the fixture
+    """A webhook with two deliveries that failed, one of them a test."""
+    webhook = Webhook.objects.get(pk=subscribe(api, f"{there.url}/SECRETPATH")["id"])
+    there.then = answer(410)
+    webhooks.ping(webhook)
+    work()
+    webhooks.change(webhook, enabled=True)
+    control.cancel(make_job(dataset, alice, 1))
+    work()
+    webhook.refresh_from_db()
+    return webhook
+
+
+def press(pages: Client, row: Any, name: str) -> Any:  # noqa: F811 - the fixture
+    """Confirm a button's dialog."""
+    return pages.post(
+        reverse(f"admin:exports_{row._meta.model_name}_{name}", args=[row.pk]), {"_form_submitted": "true"}
+    )
+
+
+def test_it_shows_webhooks_and_deliveries_without_what_is_secret(pages: Client, hook: Webhook) -> None:  # noqa: F811
+    """C2."""
+    webhooks.rotate_secret(hook)
+    hook.refresh_from_db()
+    paths = [list_of("webhook"), page_of(hook), list_of("delivery", webhook__id__exact=hook.pk)]
+    paths += [page_of(row) for row in Delivery.objects.all()]
+    for path in paths:
+        text = text_of(pages.get(path))
+        for secret in ("SECRETPATH", hook.secret, hook.old_secret, "whsec_"):
+            assert secret not in text
+    assert "127.0.0.1" in text_of(pages.get(page_of(hook)))
+    assert "The endpoint answered 410 Gone." in text_of(pages.get(page_of(hook)))
+    for row in Delivery.objects.all():
+        assert f'href="{page_of(row)}' in text_of(pages.get(list_of("delivery", q=row.pk)))
+        assert "410" in text_of(pages.get(page_of(row)))
+
+
+def test_it_lets_nobody_type(pages: Client, hook: Webhook) -> None:  # noqa: F811 - the fixture
+    before = Webhook.objects.values().get()
+    for row in (hook, Delivery.objects.first()):
+        assert pages.post(page_of(row), {"url": "http://127.0.0.1/"}).status_code == 403
+        assert pages.post(page_of(row, "delete"), {"post": "yes"}).status_code == 403
+    assert Webhook.objects.values().get() == before
+
+
+def test_it_switches_a_webhook_on_and_off(pages: Client, staff: User, hook: Webhook) -> None:  # noqa: F811
+    """C2: audited, and each way has its button only where it leads on."""
+    for name, other, enabled in (("enable", "disable", True), ("disable", "enable", False)):
+        text = text_of(pages.get(page_of(hook)))
+        assert f"{page_of(hook, name)}" in text
+        assert f"{page_of(hook, other)}" not in text
+        assert press(pages, hook, name).status_code == 302
+        hook.refresh_from_db()
+        assert hook.enabled is enabled
+    assert said(press(pages, hook, "disable"))[-1] == "Disabled 0 webhooks."
+    pages.post(list_of("webhook"), {"action": "enable_selected", "_selected_action": [hook.pk]})
+
+    assert Webhook.objects.get().enabled
+    entries = LogEntry.objects.order_by("pk").values_list("object_id", "user_id", "change_message")
+    assert list(entries) == [(str(hook.pk), staff.pk, f"{word}.") for word in ("Enabled", "Disabled", "Enabled")]
+
+
+def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) -> None:  # noqa: F811 - the fixtures
+    """C2: audited. Not for a webhook that is disabled, but for tests."""
+    test, end = Delivery.objects.order_by("created_at")
+    selected = {"action": "redeliver_selected", "_selected_action": [test.pk, end.pk]}
+    response = pages.post(list_of("delivery"), selected)
+    assert said(response) == ["1 delivery goes out again. 1 had not ended, or its webhook is disabled."]
+    assert page_of(test, "redeliver") not in text_of(pages.get(page_of(test)))
+
+    press(pages, hook, "enable")
+    lose_messages()
+    assert page_of(end, "redeliver") in text_of(pages.get(page_of(end)))
+    assert press(pages, end, "redeliver").status_code == 302
+    assert queued("webhooks") == 1
+    assert set(Delivery.objects.values_list("status", "attempts")) == {("pending", 0)}
+    said_of = set(LogEntry.objects.filter(change_message="Sent again.").values_list("object_id", "user_id"))
+    assert said_of == {(str(test.pk), staff.pk), (str(end.pk), staff.pk)}
+    assert courier.claim()
+
+
+def test_who_may_look_may_not_touch(hook: Webhook) -> None:
+    viewer = User.objects.create_user("vera", is_staff=True)
+    viewer.user_permissions.set(Permission.objects.filter(codename__in=("view_webhook", "view_delivery")))
+    client = Client()
+    client.force_login(viewer)
+    row = Delivery.objects.first()
+    assert row
+    text_of(client.get(page_of(hook)))
+    text_of(client.get(page_of(row)))
+    for response in (press(client, hook, "enable"), press(client, row, "redeliver")):
+        assert response.status_code == 403
+
+    assert not Webhook.objects.get().enabled
+    assert not Delivery.objects.filter(status="pending").exists()
+
+
+def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook: Webhook) -> None:  # noqa: F811
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as made:
+            pages.get(list_of("delivery"))
+        return len(made)
+
+    few = queries()
+    for _ in range(58):
+        webhooks.ping(hook)
+    assert queries() == few

@@ -1,0 +1,96 @@
+"""Which files processes count in: none shares one with a living process, and nothing that was counted is lost. A27."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config import counters, metrics
+from config.counters import Number
+
+# Counts in this process and in forks of it, then says so and lives until it is told to end.
+COUNT = r"""
+import os, sys
+from config import counters
+counters.configure()
+from prometheus_client import Counter
+events = Counter("sluice_test_events", "Events.")
+events.inc()
+for _ in range(int(sys.argv[1])):
+    if not os.fork():
+        events.inc()
+        break
+os.write(1, b"counted\n")
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(counters.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def start(*, forks: int = 0) -> subprocess.Popen[bytes]:
+    """Start a process that has counted one event, and one in each fork of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COUNT, str(forks)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout
+    for _ in range(forks + 1):
+        assert process.stdout.readline() == b"counted\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+    os.killpg(process.pid, how)
+    process.communicate()
+
+
+def counted() -> float:
+    (line,) = (line for line in metrics.counted().splitlines() if line.startswith(b"sluice_test_events_total "))
+    return float(line.split()[1])
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("counter_*.db"))
+
+
+def test_forks_count_apart_from_their_parent_and_from_each_other(folder: Path) -> None:
+    process = start(forks=2)
+
+    assert counted() == 3
+    assert files(folder) == ["counter_0.db", "counter_1.db", "counter_2.db"]
+    end(process)
+
+
+def test_nothing_is_lost_and_no_file_is_added_when_processes_die_and_others_come(folder: Path) -> None:
+    for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
+        end(start(forks=1), how)
+
+    assert counted() == 6
+    assert files(folder) == ["counter_0.db", "counter_1.db"]
+
+
+def test_a_process_does_not_take_the_number_of_one_that_lives(folder: Path) -> None:
+    """In containers process ids repeat; what is asked is the lock, so even one process gets two numbers."""
+    first, second = Number(folder), Number(folder)
+
+    assert (first(), second(), first(), second()) == (0, 1, 0, 1)
+
+
+def test_a_file_that_was_made_this_moment_is_no_obstacle(folder: Path) -> None:
+    end(start())
+    (folder / "counter_7.db").touch()
+
+    assert counted() == 1
+
+
+def test_the_folder_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(counters.VARIABLE, str(folder / "a" / "b"))
+    end(start())
+
+    assert counted() == 1
