@@ -9,6 +9,8 @@ INSTALLED := .venv/installed
 # Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   ALLOWED_HOSTS=none REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+# Processes that test, each on servers of its own. Most tests wait more than they compute.
+TESTERS := 3
 # Sets `python` in a recipe.
 FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
   if $$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; done; \
@@ -42,7 +44,7 @@ demo: setup ## run real exports through a local stack, check the results, stop i
 	@$(PYTHON) -m config.stack demo
 
 test: setup ## run all tests against real servers
-	@$(PYTHON) -m pytest
+	@$(PYTHON) -m pytest -n $(TESTERS)
 
 check: setup ## lint, types, import contracts, migrations, OpenAPI drift
 	.venv/bin/ruff format --check

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from django.templatetags.static import static
 from django.urls import reverse_lazy
+from kombu import Exchange, Queue
 from psycopg.conninfo import conninfo_to_dict
 
 from config import counters, logs
 from config import env as environment
+from config.database.base import pool_of
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environment.read()
@@ -79,18 +81,17 @@ def database(url: str) -> dict[str, object]:
     """Return Django's entry for a Postgres URL or conninfo string, pooled.
 
     Under ASGI every request runs in a thread of its own, so persistent connections would pile up: one a thread.
-    The pool bounds them; `min_size` 0 keeps an idle process from holding any.
+    The pool bounds them.
     """
     parts = conninfo_to_dict(url)
     return {
-        "ENGINE": "django_prometheus.db.backends.postgresql",
+        "ENGINE": "config.database",
         "NAME": parts.pop("dbname", ""),
         "USER": parts.pop("user", ""),
         "PASSWORD": parts.pop("password", ""),
         "HOST": parts.pop("host", ""),
         "PORT": parts.pop("port", ""),
-        "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {**parts, "pool": {"min_size": 0, "max_size": env.database_pool_size, "timeout": 5}},
+        "OPTIONS": {**parts, "pool": pool_of(env.database_pool_size)},
     }
 
 
@@ -291,6 +292,10 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_ENABLE_UTC = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
+# A worker that is not told its queues by -Q takes them all.
+CELERY_TASK_QUEUES = [
+    Queue(name, Exchange(name), routing_key=name) for name in ("exports", "bundles", "webhooks", "maintenance")
+]
 CELERY_TASK_ROUTES = {
     "exports.run_chunks": {"queue": "exports"},
     "exports.reuse_files": {"queue": "exports"},

@@ -33,13 +33,12 @@ def complete(job_id: UUID) -> None:
     with bound_contextvars(job_id=str(job_id), request_id=job.request_id):
         try:
             with Heartbeat(partial(renew, job_id, token), on_loss=lambda: None) as heartbeat:
-                bundle = bundles.make(job, token, heartbeat.check)
-            issue(job, token, bundle)
+                bundle = make_or_mend(job, token, heartbeat)
+            if bundle:
+                issue(job, token, bundle)
         except LeaseLost:
             # Taken over, or cancelled. What an attempt has made lies under its own token; the sweep deletes it.
             log.warning("completion_lost")
-        except FileGone:
-            mend(job, token)
         except storage.StorageError as error:
             fail(job, token, str(error))
         except Exception:
@@ -50,6 +49,15 @@ def complete(job_id: UUID) -> None:
             sql.scalar(RELEASE, job=job_id, token=token)
             dispatch.completion(job_id)
             raise
+
+
+def make_or_mend(job: Job, token: int, heartbeat: Heartbeat) -> bundles.Bundle | None:
+    """Return the bundle. None when a file was not there any more: then what is to be done about it was done."""
+    try:
+        return bundles.make(job, token, heartbeat.check)
+    except FileGone:
+        mend(job, token)
+        return None
 
 
 def due() -> list[UUID]:
@@ -90,7 +98,7 @@ WITH moved AS (
     SET status = 'success', finished_at = clock_timestamp(), completion_token = NULL, completion_lease_until = NULL,
         error_code = '', error_detail = '', event_seq = event_seq + 1
     WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
-    RETURNING job_id, event_seq, status, '' AS was
+    RETURNING job_id, event_seq, status
 )
 """
     + events.MOVED
@@ -109,7 +117,7 @@ WITH failed AS (
     WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
     RETURNING job_id, event_seq, status
 ), moved AS (
-    SELECT *, '' AS was FROM failed WHERE status = 'failed'
+    SELECT * FROM failed WHERE status = 'failed'
 )
 """
     + events.MOVED
@@ -123,8 +131,8 @@ WITH moved AS (
     SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL, event_seq = event_seq + 1,
         error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
     WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
-      AND completion_lease_until < clock_timestamp()
-    RETURNING job_id, event_seq, status, '' AS was
+      AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
+    RETURNING job_id, event_seq, status
 )
 """
     + events.MOVED
@@ -246,10 +254,13 @@ WITH ours AS MATERIALIZED (
 
 
 def mend(job: Job, token: int) -> None:
-    """Bring chunks and objects together again: take newer files over, and have the others read again."""
+    """Bring chunks and objects together again: take newer files over, and have the others read again.
+
+    The last attempt ends the job instead: no attempt would be left for the files that were read again.
+    """
     adopted = sql.scalar(ADOPT, job=job.job_id, token=token)
     chunks = bundles.gone(job)
-    if not chunks:
+    if not chunks or job.completion_attempts >= settings.SLUICE.export_max_attempts:
         fail(job, token, "files were replaced meanwhile")
         return
     redone = sql.scalar(REDO, job=job.job_id, token=token, chunks=chunks)

@@ -1,6 +1,9 @@
 """What a person may do to a job: cancel it, start its failed chunks again, ask for the same once more."""
 
+import re
+
 import structlog
+from django.conf import settings
 from django.db import transaction
 
 from config.api.problems import Problem
@@ -27,7 +30,7 @@ class AlreadyEnded(Problem):
 
 
 class NotReplayable(Problem):
-    """The dataset has changed since: it no longer comes in this format."""
+    """The limits or the dataset have changed since, its formats or its key pattern: this would be refused today."""
 
     status = 409
     code = "not_replayable"
@@ -35,7 +38,8 @@ class NotReplayable(Problem):
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
-# Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op.
+# Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op; also one that
+# waited while the chunks of the first failed again, and has none in its snapshot.
 RETRY = (
     """
 WITH again AS (
@@ -53,7 +57,7 @@ WITH again AS (
         completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL,
         event_seq = j.event_seq + delta.chunks + 2
     FROM (SELECT count(*) AS chunks FROM again) delta
-    WHERE j.job_id = %(job)s AND j.status = 'failed'
+    WHERE j.job_id = %(job)s AND j.status = 'failed' AND j.failed = delta.chunks
     RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
 )
 """
@@ -89,6 +93,8 @@ def retry(job: Job) -> int:
 # Chunks before the job, the chunks in one order: a batch that is being finished locks them in that order too. Running
 # chunks lose their token, so their holder can write nothing any more: it notices at its next part or heartbeat, ends
 # its call and its upload, and gives its slot back. `old` waits for the chunks before it takes the job's lock.
+# Chunks that came back into the queue while this waited for the job's lock are not in its snapshot. Then the sum does
+# not fit, no job is changed, and `cancel` begins anew.
 CANCEL = (
     """
 WITH mine AS MATERIALIZED (
@@ -112,7 +118,9 @@ WITH mine AS MATERIALIZED (
     SET status = 'cancelled', cancelled = j.cancelled + delta.chunks, retrying = 0, finished_at = clock_timestamp(),
         error_code = '', error_detail = '', completion_token = NULL, completion_lease_until = NULL,
         event_seq = j.event_seq + delta.chunks + 2
-    FROM old, delta WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
+    FROM old, delta
+    WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
+      AND j.done + j.failed + j.cancelled + delta.chunks = j.total
     RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks, delta.refund
 )
 """
@@ -127,13 +135,21 @@ def cancel(job: Job) -> int:
 
     Files that are done stay where they are, for others to reuse.
     """
-    chunks = sql.scalar(CANCEL, job=job.job_id)
-    if chunks is None:
-        raise AlreadyEnded
+    while (chunks := _cancel(job)) is None:
+        if not Job.objects.active().filter(pk=job.pk).exists():
+            raise AlreadyEnded
     metrics.job_moved(JobStatus.CANCELLED)
     log.info("job_cancelled", job_id=str(job.job_id), chunks=chunks)
     dispatch.deliveries()
-    return int(chunks)
+    return chunks
+
+
+def _cancel(job: Job) -> int | None:
+    """Return how many chunks were cancelled, or None: then nothing was changed, chunks included."""
+    with transaction.atomic():
+        chunks: int | None = sql.scalar(CANCEL, job=job.job_id)
+        transaction.set_rollback(chunks is None)
+    return chunks
 
 
 # ---- Replay ---------------------------------------------------------------------------------------------------------
@@ -144,11 +160,17 @@ def replay(job: Job, *, user_id: int, request_id: str = "", client: Client | Non
 
     What the dataset has become counts: its schema version, its base path.
     """
-    if job.format not in job.dataset.formats:
+    pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
+    fits = re.compile(job.dataset.key_pattern).fullmatch
+    if (
+        job.format not in job.dataset.formats
+        or len(pairs) > settings.SLUICE.export_max_chunks_per_job
+        or not all(fits(pair.key) for pair in pairs)
+    ):
         raise NotReplayable
     request = submission.ExportRequest(
         dataset=job.dataset,
-        pairs=[planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")],
+        pairs=pairs,
         duplicates=job.duplicates,
         shape=job.shape,
         delivery=job.delivery,

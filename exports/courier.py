@@ -30,6 +30,7 @@ ATTEMPTS = len(SCHEDULE) + 1
 # What nobody has heard of for so long is not tried any further, until a person says so.
 HOPELESS_ATTEMPTS, HOPELESS_SECONDS = 10, 3 * 24 * HOUR
 CLAIMS = 10  # how often somebody else may be quicker; then the reaper's next hint is soon enough
+BUSY = 2  # webhooks of one user that are sent something at a time, of four workers
 LEASE_SECONDS = 2 * endpoints.ATTEMPT_SECONDS
 # How long a woken worker goes on before it lets Celery speak.
 DRAIN_SECONDS = 5
@@ -53,38 +54,57 @@ class Order:
 
 # ---- Claim ----------------------------------------------------------------------------------------------------------
 
+# Whoever asks for a test is there, and can ask for another one.
+ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
+
 # Two statements, in one transaction. The first locks a webhook that has something to be sent and is not being sent
-# anything; the second looks again, with a snapshot of its own: somebody may have begun while the first one looked,
-# which it cannot see, since beginning does not change the webhook's row. So a slow endpoint never takes two workers.
+# anything, and its user; the second looks again, with a snapshot of its own: somebody may have begun while the first
+# one looked, which it cannot see, since beginning changes neither row. So a slow endpoint never takes two workers, and
+# a user with many of them never takes all. The user's lock is waited for: nobody holds it for long.
 # Deliveries that are being sent are due, too: both look at the part of the index that is, not at what waits for later,
 # which takes a time that stands still for the statement. clock_timestamp() is never looked up in an index.
-NEXT = """
-SELECT w.id FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
-WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
-  AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < %(attempts)s
-  AND (d.lease_until IS NULL OR d.lease_until < clock_timestamp())
-  AND d.webhook_id NOT IN (
-      SELECT webhook_id FROM exports_delivery
-      WHERE status = 'pending' AND available_at <= statement_timestamp() AND lease_until > clock_timestamp())
-ORDER BY d.available_at LIMIT 1 FOR NO KEY UPDATE OF w SKIP LOCKED
+# One walk over what is due, for all: users with the fewest on the way come first, then who has waited longest.
+NEXT = f"""
+WITH due AS MATERIALIZED (
+    SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
+        min(d.available_at) FILTER (
+            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF}) AS since
+    FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
+    WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
+    GROUP BY d.webhook_id, w.user_id
+), pick AS MATERIALIZED (
+    SELECT w.id, w.user_id FROM exports_webhook w JOIN (
+        SELECT *, count(*) FILTER (WHERE sent) OVER (PARTITION BY user_id) AS busy FROM due
+    ) d ON d.webhook_id = w.id
+    WHERE NOT d.sent AND d.since IS NOT NULL AND d.busy < %(busy)s
+    ORDER BY d.busy, d.since LIMIT 1 FOR NO KEY UPDATE OF w SKIP LOCKED
+)
+SELECT pick.id AS webhook, pick.user_id AS "user" FROM pick JOIN auth_user u ON u.id = pick.user_id
+FOR NO KEY UPDATE OF u
 """
 
 # A delivery whose lease ran out had an attempt that nobody told the end of; it goes into the log, too.
-CLAIM = """
-WITH pick AS MATERIALIZED (
-    SELECT d.id, d.lease_until FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
-    WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.available_at <= statement_timestamp()
-      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < %(attempts)s
-      AND NOT EXISTS (
-          SELECT 1 FROM exports_delivery
-          WHERE webhook_id = %(webhook)s AND status = 'pending' AND available_at <= statement_timestamp()
-            AND lease_until > clock_timestamp())
-    ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
-), lost AS (
+LOST = """
+, lost AS (
     INSERT INTO exports_attempt (delivery_id, at, error, duration_ms)
     SELECT id, lease_until - %(lease)s * interval '1 second', 'the worker was lost', %(lease)s * 1000
     FROM pick WHERE lease_until IS NOT NULL
 )
+"""
+
+CLAIM = f"""
+WITH sending AS MATERIALIZED (
+    SELECT d.webhook_id, w.user_id FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
+    WHERE d.status = 'pending' AND d.available_at <= statement_timestamp() AND d.lease_until > clock_timestamp()
+), pick AS MATERIALIZED (
+    SELECT d.id, d.lease_until FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
+    WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.available_at <= statement_timestamp()
+      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF}
+      AND NOT EXISTS (SELECT 1 FROM sending WHERE webhook_id = %(webhook)s)
+      AND (SELECT count(*) FROM sending WHERE user_id = %(user)s) < %(busy)s
+    ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
+)
+{LOST}
 UPDATE exports_delivery d
 SET token = nextval('exports_fence_seq'), attempts = d.attempts + 1,
     lease_until = clock_timestamp() + %(lease)s * interval '1 second'
@@ -97,13 +117,14 @@ RETURNING d.id, d.token, d.attempts, d.webhook_id, d.job_id, d.body, w.url,
 
 
 def claim() -> Order | None:
-    """Take the delivery that has waited longest. None: none is due, or their webhooks are all being sent something."""
+    """Take a delivery of the user with the fewest on the way. None: none is due, or their webhooks, or two of their
+    users' webhooks, are all being sent something."""
     for _ in range(CLAIMS):
         with transaction.atomic():
-            webhook = sql.scalar(NEXT, attempts=ATTEMPTS)
-            if webhook is None:
+            chosen = sql.one(NEXT, attempts=ATTEMPTS, busy=BUSY)
+            if chosen is None:
                 return None
-            row = sql.one(CLAIM, webhook=webhook, attempts=ATTEMPTS, lease=LEASE_SECONDS)
+            row = sql.one(CLAIM, **chosen, attempts=ATTEMPTS, busy=BUSY, lease=LEASE_SECONDS)
         if row:
             return Order(**row)
     return None
@@ -136,14 +157,14 @@ WITH hook AS MATERIALIZED (
 
 # A test that fails tells the user, who is there; it says nothing of how long the endpoint has been away. But whatever
 # it is that gets a 410 was asked to stop.
-FAILED = """
+FAILED = f"""
 WITH hook AS MATERIALIZED (
     SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was
     FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
 ), ours AS (
     UPDATE exports_delivery
-    SET status = CASE WHEN %(gone)s OR attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
-        finished_at = CASE WHEN %(gone)s OR attempts >= %(attempts)s THEN clock_timestamp() END,
+    SET status = CASE WHEN %(gone)s OR attempts >= {ATTEMPTS_OF} THEN 'failed' ELSE 'pending' END,
+        finished_at = CASE WHEN %(gone)s OR attempts >= {ATTEMPTS_OF} THEN clock_timestamp() END,
         available_at = clock_timestamp() + %(delay)s * interval '1 second', token = NULL, lease_until = NULL
     WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM hook)
     RETURNING id, webhook_id, status, type
@@ -170,11 +191,18 @@ WHERE id = %(delivery)s AND token = %(token)s RETURNING id
 """
 
 # Attempts count at the claim, so that a delivery which kills its worker each time ends too.
-GIVE_UP = """
-UPDATE exports_delivery SET status = 'failed', token = NULL, lease_until = NULL, finished_at = clock_timestamp()
-WHERE status = 'pending' AND available_at <= statement_timestamp() AND attempts >= %(attempts)s
-  AND lease_until < clock_timestamp()
-RETURNING id, webhook_id
+GIVE_UP = f"""
+WITH pick AS MATERIALIZED (
+    SELECT id, lease_until FROM exports_delivery
+    WHERE status = 'pending' AND available_at <= statement_timestamp() AND attempts >= {ATTEMPTS_OF}
+      AND (lease_until IS NULL OR lease_until < clock_timestamp())
+    FOR UPDATE SKIP LOCKED
+)
+{LOST}
+UPDATE exports_delivery d
+SET status = 'failed', token = NULL, lease_until = NULL, finished_at = clock_timestamp()
+FROM pick WHERE d.id = pick.id AND d.status = 'pending'
+RETURNING d.id, d.webhook_id
 """
 
 
@@ -279,6 +307,6 @@ def backoff(attempts: int) -> float:
 
 def give_up() -> None:
     """End the deliveries that used their attempts up without an outcome: each time the worker was lost."""
-    for row in sql.rows(GIVE_UP, attempts=ATTEMPTS):
+    for row in sql.rows(GIVE_UP, attempts=ATTEMPTS, lease=LEASE_SECONDS):
         log.error("webhook_failed", webhook_id=str(row["webhook_id"]), delivery_id=str(row["id"]))
         metrics.webhook("failed")

@@ -74,7 +74,22 @@ JSON_AS = {
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
     "timestamp without time zone": "{}::timestamptz",  # the session's time zone is UTC
 }
-JSON_ARRAY_AS = {"bigint": "{}::text[]", "numeric": "{}::text[]", "timestamp without time zone": "{}::timestamptz[]"}
+# Dimensions and NULLs must stay. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes: split at them,
+# every second part is an element.
+JSON_ARRAY_AS = {
+    "bigint": "{}::text[]",
+    "numeric": "{}::text[]",
+    "bytea": """(
+        SELECT string_agg(
+            CASE place % 2
+                WHEN 0 THEN replace(encode(decode(substr(part, 4), 'hex'), 'base64'), E'\\n', '')
+                ELSE part
+            END, '"' ORDER BY place
+        )::json
+        FROM unnest(string_to_array(to_json({})::text, '"')) WITH ORDINALITY AS parts (part, place)
+    )""",
+    "timestamp without time zone": "{}::timestamptz[]",
+}
 
 
 def _json_cell(column: Column) -> sql.Composable:

@@ -85,12 +85,16 @@ def may_reach(address: Address | None, *, scheme: str) -> bool:
 
 
 def check(url: str) -> None:
-    """Raise Refused unless this is a URL that webhooks may lead to, by what the DNS says now."""
+    """Raise Refused unless this is a URL that webhooks may lead to, by what the DNS says now.
+
+    When it says nothing, https is taken: each attempt looks again, and a DNS that is away for a moment must not cost
+    owners their webhook. Plain http is not: nothing shows that it leads to a network where it is allowed.
+    """
     place = read(url)
     scheme = str(place.scheme)
     found = resolve(str(place.host).strip("[]"), place.port or PORTS[scheme])
-    if not found:
-        raise Refused("Its host has no address, or none was found in time.", code="unresolvable")
+    if scheme == "http" and not found:
+        raise NotHTTPS
     if not all(may_reach(address, scheme=scheme) for address in found):
         if scheme == "http" and all(address and is_public(address) for address in found):
             raise NotHTTPS
@@ -119,10 +123,12 @@ def read(url: str) -> Url:
 
 
 def resolve(host: str, port: int) -> list[Address | None]:
-    """Return all addresses of a name; none if it has none, or if the DNS takes too long."""
+    """Return all addresses of a name; none if it has none, or if the DNS takes too long. Raises Refused."""
     try:
         answers = in_time(RESOLVE_SECONDS, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    except (OSError, ValueError):  # ValueError: not a name at all, such as one with a label of 64 characters
+    except ValueError:  # not a name at all, such as one with a label of 64 characters
+        raise NotAURL from None
+    except OSError:
         return []
     return [parse(str(answer[4][0])) for answer in answers]
 

@@ -119,5 +119,5 @@ def explain(code: str, detail: str) -> dict[str, object]:
         "code": code,
         "title": title,
         "detail": f"{explanation} ({detail})" if detail else explanation,
-        "retryable": not detail.removeprefix("SQLSTATE ").startswith(PERMANENT),
+        "retryable": not detail.startswith(tuple(f"SQLSTATE {code}" for code in PERMANENT)),
     }

@@ -18,10 +18,10 @@ TOLD = """
 )
 """
 
-# The same for statements that move the job alone: they raise `event_seq` by one in a CTE `moved`.
+# The same for statements that move the job alone: a CTE `moved` (job_id, event_seq, status) raises `event_seq` by one.
 MOVED = """
 , told AS (
     INSERT INTO exports_event (job_id, seq, kind, status)
-    SELECT m.job_id, m.event_seq, 'status', m.status FROM moved m WHERE m.status <> m.was
+    SELECT job_id, event_seq, 'status', status FROM moved
 )
 """

@@ -99,12 +99,14 @@ class Progress:
 #   update more rows than its LIMIT says.
 # - The chunk is looked for in each dataset apart, by index, so that thousands of waiting chunks of a dataset whose
 #   own slots are taken are never walked over; a claim costs the same with 10 and with 1,000,000 chunks waiting.
-# - A retry whose time has come and a chunk that is `ready` are taken in turns, told by the parity of the fence: retries
-#   keep their old, smaller ranks, and thousands of them, after the source was away, would hold up every other job.
+# - A retry whose time has come and a chunk that is `ready` are taken in turns: retries keep their old, smaller ranks,
+#   and thousands of them, after the source was away, would hold up every other job.
 # - The counters of the job are touched only at its first claim and when a retrying chunk runs again, or every claim
 #   would queue for the job's row.
 CLAIM = """
-WITH slot AS MATERIALIZED (
+WITH turn AS MATERIALIZED (
+    SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries
+), slot AS MATERIALIZED (
     SELECT id FROM exports_slot
     WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
     ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
@@ -131,7 +133,7 @@ WITH slot AS MATERIALIZED (
         ) ready
     ) next
     WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
-    ORDER BY next.was_retrying = (SELECT last_value %% 2 = 0 FROM exports_fence_seq) DESC, next.rank, next.id
+    ORDER BY next.was_retrying = (SELECT retries FROM turn) DESC, next.rank, next.id
     LIMIT 1
 ), fence AS MATERIALIZED (
     SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
@@ -165,7 +167,7 @@ WITH slot AS MATERIALIZED (
 DESCRIBE = (
     """
 , moved AS (
-    SELECT job_id, event_seq, status, '' AS was FROM start_job WHERE status = 'running'
+    SELECT job_id, event_seq, status FROM start_job WHERE status = 'running'
 )
 """
     + events.MOVED

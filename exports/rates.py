@@ -5,8 +5,8 @@ from exports import metrics
 
 
 class PerUser(throttling.PerUser):
-    changes = "export_rate"
-    reads = "export_poll_rate"
+    posts = "export_rate"
+    others = "export_poll_rate"
 
     def refused(self) -> None:
         metrics.rate_limited()

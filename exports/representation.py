@@ -4,7 +4,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Prefetch
+from django.db.models import Prefetch, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 from rest_framework.request import Request
 
@@ -15,6 +16,8 @@ from exports.models.job import JobQuerySet
 from exports.quotas import Quota
 from exports.states import JobStatus
 from exports.submission import Preview
+
+NEWEST = 20  # attempts in the log of a delivery
 
 
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
@@ -86,12 +89,13 @@ def job(job: Job, request: Request | None, *, now: datetime | None = None) -> di
         "queuePosition": job.queue_position,
         "progress": progress(job, now),
         "error": error(job.error_code, job.error_detail) if job.status == JobStatus.FAILED else None,
-        "receipt": receipt(job.receipt, request, now) if job.status == JobStatus.SUCCESS else None,
+        "receipt": receipt(job, request, now) if job.status == JobStatus.SUCCESS else None,
     }
 
 
-def purge_at(job: Job) -> datetime | None:
-    return job.finished_at + timedelta(days=settings.SLUICE.export_job_retention_days) if job.finished_at else None
+def purge_at(job: Job) -> datetime:
+    """When the job may be deleted: some days after its end. Before that, the earliest that it can come to."""
+    return (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
 
 
 def progress(job: Job, now: datetime) -> dict[str, Any]:
@@ -125,10 +129,12 @@ def error(code: str, detail: str) -> dict[str, Any] | None:
     return explain(code, detail) if code else None
 
 
-def receipt(receipt: Receipt, request: Request | None, now: datetime) -> dict[str, Any]:
+def receipt(job: Job, request: Request | None, now: datetime) -> dict[str, Any]:
+    """The receipt. Its link is shown to the owner alone: staff see the job, and could use the link up."""
+    receipt = job.receipt
     link = next(iter(receipt.links.all()), None)
     state = receipt_state(receipt, link, now)
-    shown = link if state == "active" else None
+    shown = link if state == "active" and request and request.user.pk == job.user_id else None
     signed = {"signedUrl": request.build_absolute_uri(links.path_of(shown)) if shown else None} if request else {}
     return {
         **signed,
@@ -178,8 +184,16 @@ def webhook(webhook: Webhook) -> dict[str, Any]:
     }
 
 
+def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
+    """Fetch what `delivery` below needs, in two queries for any number of them and of their attempts: whoever asks for
+    the same delivery again and again makes a log without end."""
+    age = Window(RowNumber(), partition_by="delivery_id", order_by=("-at", "-id"))
+    newest = Attempt.objects.alias(age=age).filter(age__lte=NEWEST).order_by("at", "id")
+    return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")
+
+
 def delivery(delivery: Delivery) -> dict[str, Any]:
-    """A delivery with the log of its attempts, the first one first. Wants `webhook` and `log` fetched."""
+    """A delivery with the log of its newest attempts, the first one first. Wants it read `with_log`, or just made."""
     waits = delivery.status == Delivery.Status.PENDING and delivery.token is None
     goes_on = waits and (delivery.webhook.enabled or delivery.seq is None)
     return {

@@ -96,7 +96,9 @@ class Failure(serializers.Serializer):
 
 
 class Receipt(serializers.Serializer):
-    signedUrl = serializers.URLField(allow_null=True, help_text="Works once; null when it is used or over.")
+    signedUrl = serializers.URLField(
+        allow_null=True, help_text="Works once; null when it is used or over, and for staff who are not the owner."
+    )
     expiresAt = serializers.DateTimeField()
     checksum = ChecksumField()
     sizeBytes = serializers.IntegerField()
@@ -118,7 +120,7 @@ class Job(serializers.Serializer):
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     finishedAt = serializers.DateTimeField(allow_null=True)
-    purgeAt = serializers.DateTimeField(allow_null=True, help_text="When the job is forgotten.")
+    purgeAt = serializers.DateTimeField(help_text="When the job may be forgotten: some days after its end.")
     queuePosition = serializers.IntegerField(help_text="Jobs that wait before this one; 0 once it runs.")
     progress = Progress()
     error = Failure(allow_null=True, help_text="When the job failed.")
@@ -192,7 +194,7 @@ class WebhookDelivery(serializers.Serializer):
     createdAt = serializers.DateTimeField()
     nextAttemptAt = serializers.DateTimeField(allow_null=True, help_text="While it waits and the webhook is enabled.")
     finishedAt = serializers.DateTimeField(allow_null=True)
-    log = WebhookAttempt(many=True)
+    log = WebhookAttempt(many=True, help_text="The newest 20 attempts, the first of them first.")
 
 
 class ToldReceipt(Receipt):
@@ -232,7 +234,7 @@ RECEIVER = extend_schema_field(
         "type": "string",
         "format": "uri",
         "maxLength": 2000,
-        "description": "https, without credentials or fragment, at public addresses.",
+        "description": "https, without credentials or fragment, at public addresses; looked at again at each delivery.",
     }
 )
 
@@ -341,7 +343,7 @@ RUNNING: dict[str, Any] = {
     "createdAt": "2025-03-01T09:00:00.000000Z",
     "startedAt": "2025-03-01T09:00:00.250000Z",
     "finishedAt": None,
-    "purgeAt": None,
+    "purgeAt": "2025-03-08T09:00:00.000000Z",
     "queuePosition": 0,
     "progress": {
         "total": 1095,

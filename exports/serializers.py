@@ -1,6 +1,7 @@
 """The request of an export: every field checked, every bad one named, before anything is written."""
 
 import re
+from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import islice
 from typing import Any
@@ -9,6 +10,7 @@ from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
+from rest_framework.settings import api_settings
 
 from config.api.problems import MAX_ERRORS
 from config.api.serializers import StrictSerializer
@@ -21,6 +23,7 @@ from exports.submission import ExportRequest
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NOT_A_DAY = "Must be a date written YYYY-MM-DD."
+OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DELIMITERS = [",", ";", "\t", "|"]
 # Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
 NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
@@ -92,8 +95,9 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
             raise ValidationError("Must be a list of {key, effectiveDate}.")
         if not data:
             raise ValidationError("Must not be empty.", code="empty")
+        if is_endless(data):
+            raise ValidationError([too_many_chunks()])
         pattern = self.context.get("key_pattern")
-        refuse_endless(data)
         found = ((index, wrong) for index, item in enumerate(data) if (wrong := wrong_with_item(item, pattern)))
         errors: Any = dict(islice(found, MAX_ERRORS))
         if errors:
@@ -104,11 +108,14 @@ class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
         return [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in value]
 
 
-def refuse_endless(listed: list[Any]) -> None:
+def is_endless(listed: Any) -> bool:
     """Repetitions are folded, but not any number of them: what is looked at and kept must not exceed the request."""
+    return isinstance(listed, list) and len(listed) > 10 * settings.SLUICE.export_max_chunks_per_job
+
+
+def too_many_chunks() -> ErrorDetail:
     limit = settings.SLUICE.export_max_chunks_per_job
-    if len(listed) > 10 * limit:
-        raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+    return ErrorDetail(f"One export holds at most {limit} chunks.", code="too_many_chunks")
 
 
 def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
@@ -130,13 +137,14 @@ def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
 
 @extend_schema_field({"type": "array", "minItems": 1, "items": KEY})
 class KeysField(serializers.Field[list[str], Any, Any, Any]):
-    """A list of keys that is not empty."""
+    """A list of keys that is not empty. One that is endless is not looked at: FiltersSerializer refuses it."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if not isinstance(data, list) or not data:
             raise ValidationError("Must be a list of keys that is not empty.")
+        if is_endless(data):
+            return []
         pattern = self.context.get("key_pattern")
-        refuse_endless(data)
         found = ((str(n), [wrong]) for n, key in enumerate(data) if (wrong := wrong_with_key(key, pattern)))
         if errors := dict(islice(found, MAX_ERRORS)):
             raise ValidationError(errors)
@@ -153,10 +161,13 @@ class FiltersSerializer(StrictSerializer):
     dateFrom = DayField()
     dateTo = DayField()
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs["dateTo"] < attrs["dateFrom"]:
-            raise ValidationError({"dateTo": "Must not be before dateFrom."})
-        return attrs
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        if is_endless(data.get("keys")):
+            yield api_settings.NON_FIELD_ERRORS_KEY, [too_many_chunks()]
+        first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
+        if first and last and last < first:
+            yield "dateTo", [ErrorDetail("Must not be before dateFrom.", code="invalid")]
+        yield from super().refused(data)
 
 
 class CsvSerializer(StrictSerializer):
@@ -204,21 +215,23 @@ class ExportRequestSerializer(StrictSerializer):
     def validate_items(self, pairs: list[Pair]) -> list[Pair]:
         limit = settings.SLUICE.export_max_chunks_per_job
         if len(pairs) > limit and len(set(pairs)) > limit:
-            raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+            raise ValidationError([too_many_chunks()])
         return pairs
 
     def validate_filters(self, filters: dict[str, Any]) -> dict[str, Any]:
         limit = settings.SLUICE.export_max_chunks_per_job
         if planning.count(**span_of({**filters, "keys": set(filters["keys"])})) > limit:
-            raise ValidationError(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+            raise ValidationError([too_many_chunks()])
         return filters
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if ("items" in attrs) == ("filters" in attrs):
-            raise ValidationError({"items": "Give exactly one of items and filters."})
-        if attrs["format"] != "csv" and dialect_of(attrs) != Dialect():
-            raise ValidationError({"csv": "These options are for the format csv only."})
-        return attrs
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        has_neither = "items" not in data and "filters" not in data
+        has_both = data.get("items") is not None and data.get("filters") is not None  # a null is told by its field
+        if has_neither or has_both:
+            yield "items", [ErrorDetail("Give exactly one of items and filters.", code="invalid")]
+        if data.get("format", "csv") in OTHER_FORMATS and has_dialect(data.get("csv")):
+            yield "csv", [ErrorDetail("These options are for the format csv only.", code="invalid")]
+        yield from super().refused(data)
 
     def as_request(self) -> ExportRequest:
         attrs = self.validated_data
@@ -235,8 +248,13 @@ class ExportRequestSerializer(StrictSerializer):
             delivery=delivery,
             reuse=attrs["reuse"],
             allow_degraded=attrs["allowDegraded"],
-            filters=FiltersSerializer(filters).data if filters else None,
+            filters=as_kept(filters) if filters else None,
         )
+
+
+def as_kept(filters: dict[str, Any]) -> dict[str, Any]:
+    """Return what the job keeps of them: each key once, so that it costs no more than the chunks that were paid for."""
+    return dict(FiltersSerializer({**filters, "keys": list(dict.fromkeys(filters["keys"]))}).data)
 
 
 def span_of(filters: dict[str, Any]) -> dict[str, Any]:
@@ -248,3 +266,9 @@ def dialect_of(attrs: dict[str, Any]) -> Dialect:
     return Dialect(
         bom=csv.get("bom", False), delimiter=csv.get("delimiter", ","), formula_policy=csv.get("formulaPolicy", "none")
     )
+
+
+def has_dialect(csv: Any) -> bool:
+    """Tell whether valid options for CSV are given, and not just the defaults."""
+    serializer = CsvSerializer(data=csv)
+    return serializer.is_valid() and dialect_of({"csv": serializer.validated_data}) != Dialect()

@@ -21,7 +21,7 @@ from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
 from exports import representation, schemas, streams
 from exports.models import Event, Job
-from exports.views import owned
+from exports.views import owned, user_id_of
 
 MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
@@ -44,7 +44,7 @@ class Events(APIView):
             204: OpenApiResponse(
                 description="The client has heard all, the end included. `EventSource` stops at this."
             ),
-            **problems(NothingHere, streams.TooManyStreams),
+            **problems(NothingHere, streams.TooManyStreamsOfUser, streams.TooManyStreams),
         },
         examples=[schemas.STREAM],
     )
@@ -61,8 +61,9 @@ class Events(APIView):
         opening = RETRY + start.opening
         if start.after is None:
             return HttpResponse(opening, content_type=MEDIA_TYPE, headers=HEADERS)
-        streams.check_room()
-        stream = streams.Stream(job_id, opening=opening, after=start.after)
+        user_id = user_id_of(request)
+        streams.check_room(user_id)
+        stream = streams.Stream(job_id, user_id=user_id, opening=opening, after=start.after)
         return StreamingHttpResponse(stream, content_type=MEDIA_TYPE, headers=HEADERS)
 
 

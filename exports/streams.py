@@ -14,7 +14,7 @@ import resource
 import signal
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -41,8 +41,10 @@ POLL_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0  # the contract says 15 at most; proxies often close what is silent for 30 or 60
 STREAM_SECONDS = 30 * 60.0  # then clients come again, and show that their token still holds
 PAGE = 500  # events read at once, for all jobs together: 200 kB, of which a client that does not read may keep two
+LOOK = 100  # events looked at for each of many jobs, of which the page takes as many as there is room for
 # Of one process. A stream is an open file, and the rest of the API needs some too; it is 40 KiB of memory as well.
 MOST = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+MOST_OF_A_USER = 50  # of those: one token must not hold all
 
 HEARTBEAT = b":\n\n"
 
@@ -51,6 +53,14 @@ class TooManyStreams(Problem):
     """This process has as many event streams open as it may. Try again later, or poll the export."""
 
     status = 503
+    code = "too_many_streams"
+    retry_after = 30
+
+
+class TooManyStreamsOfUser(Problem):
+    """You have as many event streams open as a user may. Close one, or poll the export."""
+
+    status = 429
     code = "too_many_streams"
     retry_after = 30
 
@@ -76,6 +86,7 @@ class Happened(NamedTuple):
     status: str
     chunk_id: int | None
     at: datetime
+    following: int | None  # the number of the job's next event, which need not be in the page
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,46 +105,52 @@ class News:
         return self.joined[number]
 
 
-# The primary key gives each job's events in order, so a job costs one descent of the index when it has nothing new, and
-# a page at most when it has much. One row more than a page shows where the page cuts a job's events off.
+# The primary key gives each job's events in order, so a job costs one descent of the index when it has nothing new.
+# The page takes the first event of each job, then the second of each: a job with a backlog fills what the others leave
+# free, and holds none of them up. `following` looks beyond the page, which may cut off any number of jobs.
 NEWS = """
-SELECT e.job_id, e.seq, e.kind, e.status, e.chunk_id, e.at
+SELECT e.job_id, e.seq, e.kind, e.status, e.chunk_id, e.at, e.following
 FROM unnest(%(jobs)s::uuid[], %(after)s::bigint[]) AS watched(job_id, after)
 CROSS JOIN LATERAL (
-    SELECT * FROM exports_event e
-    WHERE e.job_id = watched.job_id AND e.seq > watched.after ORDER BY e.seq LIMIT %(page)s + 1
+    SELECT ahead.*, row_number() OVER in_order AS nth, lead(ahead.seq) OVER in_order AS following
+    FROM (
+        SELECT * FROM exports_event e
+        WHERE e.job_id = watched.job_id AND e.seq > watched.after ORDER BY e.seq LIMIT %(look)s + 1
+    ) ahead
+    WINDOW in_order AS (ORDER BY ahead.seq)
 ) e
-ORDER BY e.job_id, e.seq LIMIT %(page)s + 1
+WHERE e.nth <= %(look)s
+ORDER BY e.nth, e.job_id LIMIT %(page)s
 """
 
 
 def read(after: Mapping[UUID, int], *, page: int = PAGE) -> tuple[dict[UUID, News], bool]:
     """Return what happened to these jobs after these numbers, and whether there is more than a page of it.
 
-    Chunks and jobs are read after their events: what a frame says is never older than the event it is about.
+    Each job is told of at least one event, if it has any, so with more jobs than that a page is as long as they are
+    many. Chunks and jobs are read after their events: what a frame says is never older than the event it is about.
     """
-    rows = sql.rows(NEWS, jobs=list(after), after=list(after.values()), page=page)
-    happened = [Happened(**row) for row in rows]
-    beyond = happened.pop() if len(happened) > page else None
-    if not happened:
-        return {}, False
+    page = max(page, len(after))
+    look = max(page // max(len(after), 1), LOOK)
     of_job: dict[UUID, list[Happened]] = defaultdict(list)
-    for event in happened:
-        of_job[event.job_id].append(event)
-    chunks = Chunk.objects.in_bulk({event.chunk_id for event in happened if event.chunk_id})
+    for row in sql.rows(NEWS, jobs=list(after), after=list(after.values()), page=page, look=look):
+        of_job[row["job_id"]].append(Happened(**row))
+    if not of_job:
+        return {}, False
+    chunk_ids = {event.chunk_id for events in of_job.values() for event in events if event.chunk_id}
+    chunks = Chunk.objects.in_bulk(chunk_ids)
     jobs = Job.objects.with_running().in_bulk(of_job)
     now = timezone.now()
     news = {}
     for job_id, events in of_job.items():
         if job := jobs.get(job_id):  # deleted meanwhile otherwise
-            following = beyond if beyond and beyond.job_id == job_id else None
-            frames = list(frames_of(job, events, chunks, now=now, following=following))
+            frames = list(frames_of(job, events, chunks, now=now))
             news[job_id] = News(
                 frames,
                 newest=frames[-1][0] if frames else events[-1].seq,
-                is_the_end=following is None and job.has_ended and is_end(events[-1]),
+                is_the_end=events[-1].following is None and job.has_ended and is_end(events[-1]),
             )
-    return news, beyond is not None
+    return news, any(events[-1].following is not None for events in of_job.values())
 
 
 def is_end(event: Happened) -> bool:
@@ -141,15 +158,15 @@ def is_end(event: Happened) -> bool:
 
 
 def frames_of(
-    job: Job, events: list[Happened], chunks: Mapping[int, Chunk], *, now: datetime, following: Happened | None = None
+    job: Job, events: list[Happened], chunks: Mapping[int, Chunk], *, now: datetime
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the frames of a job's events, and one `progress` after the last of its chunks.
 
     The number behind a statement's last chunk is free for `progress`. Where the page ends amid a statement's chunks,
-    `following` has that number: then `progress` comes with the rest.
+    the next of them has that number: then `progress` comes with the rest.
     """
-    changed = [event.seq for event in events if event.kind == Event.Kind.CHUNK]
-    after = changed[-1] if changed and not (following and following.seq == changed[-1] + 1) else None
+    changed = [event for event in events if event.kind == Event.Kind.CHUNK]
+    after = changed[-1].seq if changed and changed[-1].following != changed[-1].seq + 1 else None
     for event in events:
         if event.kind == Event.Kind.STATUS:
             yield event.seq, frame("status", status(job, event.status, event.at), number=event.seq)
@@ -174,6 +191,7 @@ class Listener:
     """One open stream: what it has heard of, and what still waits to be sent. None among that is the end."""
 
     job_id: UUID
+    user_id: int
     after: int
     waiting: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     over: str = ""  # why it ended
@@ -201,10 +219,12 @@ class Hub:
         self.task: asyncio.Task[None] | None = None
         self.is_blind = False
         self.count = 0
+        self.of_user: Counter[int] = Counter()
 
     def add(self, listener: Listener) -> None:
         self.listeners.setdefault(listener.job_id, set()).add(listener)
         self.count += 1
+        self.of_user[listener.user_id] += 1
         metrics.stream_opened()
         if self.task is None:
             end_with_the_process()
@@ -216,6 +236,7 @@ class Hub:
         if listener in of_job:
             of_job.remove(listener)
             self.count -= 1
+            self.of_user -= Counter({listener.user_id: 1})  # drops who has none
             metrics.stream_closed(listener.over or "left")
             if not of_job:
                 del self.listeners[listener.job_id]
@@ -281,10 +302,12 @@ def read_and_disconnect(after: Mapping[UUID, int]) -> tuple[dict[UUID, News], bo
         connection.close()
 
 
-def check_room() -> None:
-    """Raise TooManyStreams when there are. Called from any thread; some more may be on their way."""
+def check_room(user_id: int) -> None:
+    """Raise TooManyStreams or TooManyStreamsOfUser when there are. Called from any thread; more may be on their way."""
     if sum(its_hub.count for its_hub in list(hubs.values())) >= MOST:
         raise TooManyStreams
+    if sum(its_hub.of_user[user_id] for its_hub in list(hubs.values())) >= MOST_OF_A_USER:
+        raise TooManyStreamsOfUser
 
 
 hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
@@ -332,19 +355,18 @@ def release_thread() -> None:
 class Stream:
     """The body of the answer: the opening, then what happens, with comments in between while nothing does."""
 
-    def __init__(self, job_id: UUID, *, opening: bytes, after: int | None) -> None:
-        """`after` None: the opening is all."""
+    def __init__(self, job_id: UUID, *, user_id: int, opening: bytes, after: int) -> None:
         self.opening = opening
-        self.listener = None if after is None else Listener(job_id, after)
+        self.listener = Listener(job_id, user_id, after)
         self.ends_at = time.monotonic() + STREAM_SECONDS
         self.loop: asyncio.AbstractEventLoop | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.opening
-        if self.listener is None:
-            return
         release_thread()
         self.loop, its_hub = asyncio.get_running_loop(), hub()
+        if its_hub.of_user[self.listener.user_id] >= MOST_OF_A_USER:
+            return  # many came at once, before any of them was counted; who comes again is refused
         its_hub.add(self.listener)
         try:
             while (told := await self.next_of(self.listener)) is not None:
@@ -367,5 +389,5 @@ class Stream:
         The client may leave while a part is being sent. Then nobody is inside the generator, and its `finally` runs
         only when the garbage collector comes by.
         """
-        if self.loop is not None and self.listener is not None and not self.loop.is_closed():
+        if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(hubs[self.loop].remove, self.listener)

@@ -133,12 +133,13 @@ def sweep() -> None:
 
 def force_delete_expired() -> int:
     """Delete objects that outlived their receipt by more than a minute: each one is a TTL violation."""
-    late = list(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - timedelta(minutes=1))[:BATCH])
-    if late:
+    deleted = 0
+    overdue = Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - timedelta(minutes=1))
+    while late := list(overdue.order_by("expires_at")[:BATCH]):
         log.error("ttl_violation", receipts=len(late))
         metrics.ttl_violated(len(late))
-        _delete(late)
-    return len(late)
+        deleted += _delete(late)
+    return deleted
 
 
 def delete_orphans() -> int:
@@ -164,7 +165,7 @@ def abort_abandoned_uploads() -> int:
 
 
 def abort_lost_uploads() -> int:
-    """Abort what lost workers were uploading: uploads whose path no live chunk works on, older than two leases.
+    """Abort what lost workers were uploading: uploads whose path no live chunk works on, older than one lease.
 
     A worker that was lost has its lease behind it; one that is about to begin has its chunk running before its
     upload. Runs with the reaper, last and apart, since it waits for the object store.

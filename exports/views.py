@@ -23,6 +23,7 @@ from config.api.problems import CONTENT_TYPE, BadInput, Problem
 from config.api.problems import NotFound as NothingHere
 from config.api.requests import request_id
 from config.api.schema import problem, problems
+from config.api.serializers import Nothing
 from exports import control, files, links, quotas, rates, representation, schemas, submission
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.serializers import ExportRequestSerializer
@@ -211,10 +212,12 @@ class Retry(APIView):
         operation_id="retryExport",
         summary="Run the failed chunks again",
         request=None,
-        responses={202: schemas.Job, **problems(NothingHere, control.NotFailed, quotas.QuotaExceeded)},
+        responses={202: schemas.Job, **problems(BadInput, NothingHere, control.NotFailed, quotas.QuotaExceeded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        control.retry(owned(request, job_id))
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        control.retry(job)
         return Response(representation.job(owned(request, job_id), request), status=202)
 
 
@@ -226,25 +229,32 @@ class Cancel(APIView):
         summary="Cancel an export",
         description="What is running stops at the next part of its upload or heartbeat. Files that are done stay.",
         request=None,
-        responses={200: schemas.Job, **problems(NothingHere, control.AlreadyEnded)},
+        responses={200: schemas.Job, **problems(BadInput, NothingHere, control.AlreadyEnded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        control.cancel(owned(request, job_id))
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        control.cancel(job)
         return Response(representation.job(owned(request, job_id), request))
 
 
 class Replay(APIView):
-    """`POST /exports/{jobId}/replay`: the same request once more, as a new job."""
+    """`POST /exports/{jobId}/replay`: the same request once more, as a new job of whoever asks."""
 
     @extend_schema(
         operation_id="replayExport",
         summary="Export the same again",
         request=None,
         parameters=[schemas.location(202, "The new job."), schemas.retry_after(202, required=True)],
-        responses={202: schemas.Accepted, **problems(NothingHere, control.NotReplayable, quotas.QuotaExceeded)},
+        responses={
+            202: schemas.Accepted,
+            **problems(BadInput, NothingHere, control.NotReplayable, quotas.QuotaExceeded),
+        },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
-        return accepted(control.replay(owned(request, job_id, by_staff=False), **requester(request)))
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        return accepted(control.replay(job, **requester(request)))
 
 
 class NotReady(Problem):
@@ -262,10 +272,11 @@ class FreshLink(APIView):
         summary="Get a new one-time link",
         description="It is bound to the client that asks for it, and lives as long as the receipt.",
         request=None,
-        responses={200: schemas.OneTimeLink, **problems(NothingHere, NotReady, links.ReceiptExpired)},
+        responses={200: schemas.OneTimeLink, **problems(BadInput, NothingHere, NotReady, links.ReceiptExpired)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id, by_staff=False)
+        Nothing.read(request.data)
         if job.status != JobStatus.SUCCESS:
             raise NotReady
         link = links.mint(job.receipt, links.bound_to(client_of(request)))

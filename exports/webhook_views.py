@@ -3,10 +3,9 @@
 from typing import Any, ClassVar
 from uuid import UUID
 
-from django.db.models import Prefetch, QuerySet
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics, serializers
-from rest_framework.exceptions import ErrorDetail, NotFound, ValidationError
+from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,7 +15,7 @@ from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
 from config.api.serializers import StrictSerializer
 from exports import endpoints, representation, schemas, webhooks
-from exports.models import Attempt, Delivery, Webhook
+from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.serializers import StrictBoolean
 from exports.views import user_id_of
@@ -84,13 +83,8 @@ class WebhookChangeSerializer(StrictSerializer):
 def mine(request: Request, webhook_id: UUID) -> Webhook:
     webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_id_of(request)).first()
     if webhook is None:
-        raise NotFound("There is no such webhook.")
+        raise webhooks.NoSuchWebhook
     return webhook
-
-
-def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
-    log = Prefetch("log", queryset=Attempt.objects.order_by("at", "id"))
-    return deliveries.select_related("webhook").prefetch_related(log).defer("body")
 
 
 @extend_schema_view(
@@ -181,9 +175,10 @@ class Test(APIView):
     @extend_schema(
         operation_id="testWebhook",
         summary="Send a test",
-        description="Its type is `webhook.test`. It goes out even while the webhook is disabled.",
+        description="Its type is `webhook.test`. It goes out even while the webhook is disabled, in one attempt. "
+        "There is one test at a time: `delivery_pending` until it has ended.",
         request=None,
-        responses={202: schemas.WebhookDelivery, **problems(NothingHere)},
+        responses={202: schemas.WebhookDelivery, **problems(NothingHere, webhooks.DeliveryPending)},
     )
     def post(self, request: Request, webhook_id: UUID) -> Response:
         return Response(representation.delivery(webhooks.ping(mine(request, webhook_id))), status=202)
@@ -193,7 +188,7 @@ class Test(APIView):
     get=extend_schema(
         operation_id="listDeliveries",
         summary="List what was sent",
-        description="Newest first, each with the log of its attempts; 30 days back.",
+        description="Newest first, each with the log of its newest 20 attempts; 30 days back.",
         responses={200: schemas.WebhookDelivery(many=True), **problems(BadInput, NothingHere)},
     )
 )
@@ -204,7 +199,7 @@ class Deliveries(generics.ListAPIView[Delivery]):
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         webhook = mine(request, self.kwargs["webhook_id"])
-        page = self.paginate_queryset(with_log(Delivery.objects.filter(webhook=webhook))) or []
+        page = self.paginate_queryset(representation.with_log(Delivery.objects.filter(webhook=webhook))) or []
         return self.get_paginated_response([representation.delivery(delivery) for delivery in page])
 
 
@@ -214,7 +209,7 @@ class Redelivery(APIView):
     @extend_schema(
         operation_id="redeliver",
         summary="Send a delivery again",
-        description="The same `webhook-id` and the same bytes, with all attempts.",
+        description="The same `webhook-id` and the same bytes, with all attempts; a test has one.",
         request=None,
         responses={
             202: schemas.WebhookDelivery,
@@ -222,8 +217,9 @@ class Redelivery(APIView):
         },
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
-        found = with_log(Delivery.objects.filter(webhook=mine(request, webhook_id))).filter(pk=delivery_id).first()
+        deliveries = Delivery.objects.filter(webhook=mine(request, webhook_id))
+        found = representation.with_log(deliveries).filter(pk=delivery_id).first()
         if found is None:
-            raise NotFound("There is no such delivery.")
+            raise webhooks.NoSuchDelivery
         webhooks.redeliver(found)
         return Response(representation.delivery(found), status=202)

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from rest_framework.renderers import JSONRenderer
 
-from config.api.problems import Problem
+from config.api.problems import NotFound, Problem
 from exports import dispatch, representation, sql
 from exports.models import Delivery, Event, Job, Webhook
 from exports.models.webhook import Hook
@@ -41,6 +41,14 @@ class TooManyWebhooks(Problem):
 
     status = 409
     code = "too_many_webhooks"
+
+
+class NoSuchWebhook(NotFound):
+    """There is no such webhook."""
+
+
+class NoSuchDelivery(NotFound):
+    """There is no such delivery."""
 
 
 class DeliveryPending(Problem):
@@ -161,7 +169,10 @@ def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
 
 
 def change(webhook: Webhook, **changes: Any) -> Webhook:
-    """Change `url`, `events` or `enabled`. Enabling forgets what failed, and what waited goes out."""
+    """Change `url`, `events` or `enabled`. Enabling forgets what failed, and what waited goes out.
+
+    Raises NoSuchWebhook: a look at the DNS takes seconds, and it may have been deleted since it was read.
+    """
     enabled = changes.pop("enabled", None)
     rows = Webhook.objects.filter(pk=webhook.pk)
     with transaction.atomic():
@@ -170,7 +181,10 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
         if enabled is not None:
             # Only where it is not so yet: switched off for a reason, it keeps that one.
             rows.filter(enabled=not enabled).update(**switched(enabled=enabled), updated_at=Now())
-    webhook.refresh_from_db()
+    try:
+        webhook.refresh_from_db()
+    except Webhook.DoesNotExist:
+        raise NoSuchWebhook from None
     if enabled:
         dispatch.deliveries()
     return webhook
@@ -197,38 +211,60 @@ def new_secret() -> str:
 
 
 def rotate_secret(webhook: Webhook) -> str:
-    """Return a new secret, to be shown this once. The old one signs too for a day; one before that signs no more."""
+    """Return a new secret, to be shown this once. The old one signs too for a day; one before that signs no more.
+    Raises NoSuchWebhook."""
     secret = new_secret()
-    Webhook.objects.filter(pk=webhook.pk).update(
+    rotated = Webhook.objects.filter(pk=webhook.pk).update(
         old_secret=F("secret"), old_secret_until=Now() + OLD_SECRET, secret=secret, updated_at=Now()
     )
+    if not rotated:
+        raise NoSuchWebhook
     log.info("webhook_secret_rotated", webhook_id=str(webhook.pk))
     return secret
 
 
 def ping(webhook: Webhook) -> Delivery:
-    """Have a test sent, also to a webhook that is disabled: whoever mends an endpoint wants to see that it works."""
-    body = envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
-    made = Delivery.objects.create(webhook=webhook, type=TEST, body=body)
-    made.refresh_from_db()
+    """Have a test sent, also to a webhook that is disabled: whoever mends an endpoint wants to see that it works.
+    Raises NoSuchWebhook, DeliveryPending: one at a time."""
+    made = add_test(webhook)
+    # For a test that is pending, too: a worker that just looked for it has passed by the row that we had locked.
     dispatch.deliveries()
+    if made is None:
+        raise DeliveryPending("A test of this webhook has not ended: it waits for its attempt, or is being sent.")
+    return made
+
+
+def add_test(webhook: Webhook) -> Delivery | None:
+    """Returns None when there is one that has not ended. Raises NoSuchWebhook."""
+    body = envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
+    with transaction.atomic():
+        if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():
+            raise NoSuchWebhook
+        # A test has neither job nor number: said in the words of the unique index, past what else the webhook was sent.
+        tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)
+        if tests.filter(status=Delivery.Status.PENDING).exists():
+            return None
+        made = Delivery.objects.create(webhook=webhook, type=TEST, body=body)
+        made.refresh_from_db()
     return made
 
 
 REDELIVER = """
 UPDATE exports_delivery SET status = 'pending', attempts = 0, available_at = clock_timestamp(), finished_at = NULL
 WHERE id = %(delivery)s AND status IN ('delivered', 'failed')
-RETURNING id
+RETURNING status, attempts, available_at, finished_at, token
 """
 
 
 def redeliver(delivery: Delivery) -> None:
     """Send a delivery that has ended once more: same id, same bytes, all attempts. Raises DeliveryPending,
-    WebhookDisabled."""
+    WebhookDisabled, NoSuchDelivery."""
     if not delivery.webhook.enabled and delivery.type != TEST:
         raise WebhookDisabled
-    if not sql.scalar(REDELIVER, delivery=delivery.pk):
-        raise DeliveryPending
+    row = sql.one(REDELIVER, delivery=delivery.pk)
+    if row is None:
+        raise DeliveryPending if Delivery.objects.filter(pk=delivery.pk).exists() else NoSuchDelivery
+    for name, value in row.items():
+        setattr(delivery, name, value)
     log.info("webhook_redelivery", webhook_id=str(delivery.webhook_id), delivery_id=str(delivery.pk))
     dispatch.deliveries()
-    delivery.refresh_from_db(fields=["status", "attempts", "available_at", "finished_at", "token"])

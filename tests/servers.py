@@ -20,7 +20,7 @@ stack = ExitStack()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    if "--collect-only" in early_config.invocation_params.args:
+    if "--collect-only" in early_config.invocation_params.args or only_distributes(early_config):
         os.environ.update(NOWHERE)
         return
     root = Path(early_config.rootpath) / ".local" / "tests"
@@ -39,6 +39,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         # For tests that ask more of the object store than Sluice may.
         **dict(zip(OPERATOR, running.seaweedfs.operator, strict=True)),
     )
+
+
+def only_distributes(config: pytest.Config) -> bool:
+    """Whether the tests run in other processes, by `-n`: each has servers of its own."""
+    return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
 
 
 def pytest_unconfigure() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
+from rest_framework.settings import api_settings
 
 from config.api.problems import MAX_ERRORS
 
@@ -16,7 +17,8 @@ class StrictSerializer(serializers.Serializer[Any]):
     """A serializer that refuses what it would otherwise ignore.
 
     A field it does not know is an error, `unknown_field` at `/name`; one that only the server sets is `read_only`.
-    They are told together with the errors of the known fields, so that a client mends a request in one round.
+    They are told together with the errors of the known fields, so that a client mends a request in one round. So is
+    what a subclass's `refused` finds wrong between fields; `validate` would only be asked once all of them are good.
     """
 
     def to_internal_value(self, data: Any) -> Any:
@@ -25,7 +27,7 @@ class StrictSerializer(serializers.Serializer[Any]):
             value = super().to_internal_value(data)
         except ValidationError as error:
             if isinstance(error.detail, dict):
-                raise ValidationError({**error.detail, **refused}) from None
+                raise ValidationError(merged(error.detail, refused)) from None
             raise
         if refused:
             raise ValidationError(refused)
@@ -38,3 +40,21 @@ class StrictSerializer(serializers.Serializer[Any]):
                 yield str(name)[:MAX_NAME], [ErrorDetail("There is no such field.", code="unknown_field")]
             elif field.read_only:
                 yield name, [ErrorDetail("This field is set by the server.", code="read_only")]
+
+
+def merged(inside: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
+    """Put errors by field together. What is wrong with a whole field hides nothing of what is wrong inside it."""
+    whole = api_settings.NON_FIELD_ERRORS_KEY
+    together = {**inside, **refused}
+    for name in inside.keys() & refused.keys():
+        parts = inside[name] if isinstance(inside[name], Mapping) else {whole: inside[name]}
+        together[name] = {**parts, whole: [*refused[name], *parts.get(whole, [])]}
+    return together
+
+
+class Nothing(StrictSerializer):
+    """The body of actions that take none: an empty one, or an object without fields."""
+
+    @classmethod
+    def read(cls, data: Any) -> None:
+        cls(data=data).is_valid(raise_exception=True)

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -50,10 +50,16 @@ def up(options: argparse.Namespace) -> int:
     with local.running(options.root.resolve(), workers=options.workers) as stack:
         print(announcement(stack), flush=True)
         try:
-            stack.watch()
+            stack.watch(say)
         finally:
-            print("Stopping …", flush=True)
+            say("Stopping …")
     return 0
+
+
+def say(line: str) -> None:
+    # Whoever started us may have read only the announcement; the stack goes on without a reader.
+    with suppress(BrokenPipeError):
+        print(line, flush=True)
 
 
 def announcement(stack: local.Stack) -> str:

@@ -25,7 +25,7 @@ def members(leader: int) -> list[int]:
     A process group would not do: every backend of Postgres makes a session of its own.
     """
     children: dict[int, list[int]] = {}
-    for pid, parent in parents():
+    for pid, parent, _ in everyone():
         children.setdefault(parent, []).append(pid)
     found = [leader]
     for pid in found:
@@ -33,17 +33,39 @@ def members(leader: int) -> list[int]:
     return found
 
 
-def parents() -> list[tuple[int, int]]:
-    pairs = []
+def orphans(leader: int, *, title: str = "") -> list[int]:
+    """Return what a leader that has ended left behind: its session, and what shows itself with this title.
+
+    Children of Celery end with their parent, but for one just made. A backend of Postgres first finishes its query.
+    """
+    # The kernel reuses no number that is still a session's: if there is such a process, it is a stranger.
+    return [
+        pid
+        for pid, _, session in everyone()
+        if (session == leader and not exists(leader)) or (title and shown(pid).startswith(title))
+    ]
+
+
+def shown(pid: int) -> str:
+    """Return the command line as `ps` shows it; empty when the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def everyone() -> list[tuple[int, int, int]]:
+    """Return all processes that run, each with its parent and its session."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             # It may have ended since the listing.
             with suppress(OSError):
                 # The name in brackets may hold anything, spaces and brackets too: the fields follow the last one.
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                 if state != "Z":
-                    pairs.append((int(entry.name), int(parent)))
-    return pairs
+                    found.append((int(entry.name), int(parent), int(session)))
+    return found
 
 
 def exists(pid: int) -> bool:

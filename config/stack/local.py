@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from config.stack import environment, processes, servers
 from config.stack.identity import write_private
+from config.stack.keeper import Keeper
 from config.stack.lifeline import PROJECT, lifeline
 from config.stack.process import Process, StackError
 from config.stack.servers import Servers
@@ -45,10 +46,15 @@ class Stack:
         for process in self.processes:
             process.check()
 
-    def watch(self) -> None:
-        """Return never; raise StackError when a process ends."""
+    def watch(self, tell: Callable[[str], None]) -> None:
+        """Return never; start again what ends, the servers too: they keep their ports and data.
+
+        `tell` is given a line for each. Raises StackError when a process cannot run.
+        """
+        keepers = [Keeper(process, tell) for process in self.processes]
         while True:
-            self.check()
+            for keeper in keepers:
+                keeper.look()
             time.sleep(WATCH_SECONDS)
 
 

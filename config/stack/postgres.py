@@ -34,7 +34,8 @@ SETTINGS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-HASTY = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+# `synchronous_commit` stays on: a killed server would lose what it had committed, and without `fsync` it costs little.
+HASTY = {"fsync": "off", "full_page_writes": "off"}
 
 
 class Postgres(Server):
@@ -70,11 +71,13 @@ class Postgres(Server):
         unfinished.rename(self.data)
 
     def describe(self) -> Process:
-        settings = {**SETTINGS, "port": str(self.port), **({} if self.durable else HASTY)}
+        cluster = f"sluice-{self.port}"
+        settings = {**SETTINGS, "port": str(self.port), "cluster_name": cluster, **({} if self.durable else HASTY)}
         options = [f"--{name}={value}" for name, value in settings.items()]
         return Process(
             name=self.name, command=as_postgres("postgres", "-D", str(self.data), *options), folder=Path("/"),
             log=self.root / "logs" / "postgres.log", environment=self.environment(),
+            title=f"postgres: {cluster}: ",
             stop_signal=signal.SIGINT,  # its "fast" shutdown; SIGTERM would wait for every client to go
         )  # fmt: skip
 

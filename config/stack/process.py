@@ -19,7 +19,10 @@ class StackError(Exception):
 
 @dataclass(kw_only=True, eq=False)
 class Process:
-    """`environment` is the whole environment. `start` after `stop` or `kill` starts it again, with the same log."""
+    """`environment` is the whole environment. `start` after `stop` or `kill` starts it again, with the same log.
+
+    `title` is how the command lines of its descendants begin, where these make sessions of their own.
+    """
 
     name: str
     command: Sequence[str]
@@ -28,6 +31,7 @@ class Process:
     folder: Path = PROJECT
     stop_signal: signal.Signals = signal.SIGTERM
     grace_seconds: float = 10
+    title: str = ""
     child: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     @property
@@ -67,7 +71,7 @@ class Process:
         """Ask it to stop, wait for the grace period, then kill what is left of it and its descendants."""
         if self.child is None:
             return
-        pids = family.members(self.pid) if self.alive else []
+        pids = self.members()
         self.ask_to_stop()
         deadline = time.monotonic() + self.grace_seconds
         while self.alive and time.monotonic() < deadline:
@@ -77,7 +81,11 @@ class Process:
     def kill(self) -> None:
         """Kill it and its descendants as `kill -9` would, and wait for the end."""
         if self.child is not None:
-            self.bury(family.members(self.pid) if self.alive else [])
+            self.bury(self.members())
+
+    def members(self) -> list[int]:
+        """Return it and its descendants; once it has ended, those of them that it left behind."""
+        return family.members(self.pid) if self.alive else family.orphans(self.pid, title=self.title)
 
     def bury(self, pids: list[int]) -> None:
         if self.alive:
@@ -120,9 +128,13 @@ class Process:
 
     def obituary(self) -> str:
         """Return what a person wants to know about a process that ended: how, and its last words."""
+        return f"{self.ending()}. The end of {self.log}:\n{self.tail()}"
+
+    def ending(self) -> str:
+        """Return how it ended, `exports was ended by SIGKILL`."""
         status = self.exit_status or 0
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        return f"{self.name} {how}. The end of {self.log}:\n{self.tail()}"
+        return f"{self.name} {how}"
 
     def tail(self, lines: int = 20) -> str:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""

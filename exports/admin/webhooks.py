@@ -35,6 +35,15 @@ def back_to(request: HttpRequest, page: str, pk: object) -> HttpResponse:
     return HttpResponse(headers={"HX-Redirect": url}) if "HX-Request" in request.headers else redirect(url)
 
 
+def changed(webhook: Webhook, *, enabled: bool) -> bool:
+    """Tell whether it was switched: its owner may have deleted it meanwhile."""
+    try:
+        webhooks.change(webhook, enabled=enabled)
+    except webhooks.NoSuchWebhook:
+        return False
+    return True
+
+
 @admin.register(Webhook)
 class WebhookAdmin(ReadOnly):
     list_display = ("name", "host", "state", "user", "told_of", "failed_in_a_row", moment("created_at"), "sent")
@@ -127,9 +136,8 @@ class WebhookAdmin(ReadOnly):
     def switch(self, request: HttpRequest, among: Iterable[Webhook], *, enabled: bool) -> None:
         """Switch those that are not so already, and put it on record."""
         said = "Enabled" if enabled else "Disabled"
-        others = [webhook for webhook in among if webhook.enabled != enabled]
+        others = [webhook for webhook in among if webhook.enabled != enabled and changed(webhook, enabled=enabled)]
         for webhook in others:
-            webhooks.change(webhook, enabled=enabled)
             self.log_change(request, webhook, f"{said}.")
         level = messages.SUCCESS if others else messages.WARNING
         self.message_user(request, f"{said} {len(others)} webhook{'s' * (len(others) != 1)}.", level)
@@ -222,7 +230,7 @@ class DeliveryAdmin(ReadOnly):
     def send_one_again(self, request: HttpRequest, delivery: Delivery) -> bool:
         try:
             webhooks.redeliver(delivery)
-        except (webhooks.DeliveryPending, webhooks.WebhookDisabled):
+        except (webhooks.DeliveryPending, webhooks.WebhookDisabled, webhooks.NoSuchDelivery):
             return False
         self.log_change(request, delivery, "Sent again.")
         return True

@@ -48,7 +48,7 @@ class Migration(migrations.Migration):
                 ('pk', models.CompositePrimaryKey('job_id', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('seq', models.BigIntegerField()),
                 ('kind', models.CharField(choices=[('chunk', 'Chunk'), ('status', 'Status')], max_length=8)),
-                ('status', models.CharField(choices=[('pending', 'Pending'), ('running', 'Running'), ('retrying', 'Retrying'), ('success', 'Success'), ('failed', 'Failed'), ('cancelled', 'Cancelled')], help_text='Of the chunk or the job, from then on', max_length=12)),
+                ('status', models.CharField(help_text='Of the chunk or the job, from then on', max_length=12)),
                 ('chunk_id', models.BigIntegerField(blank=True, null=True)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('told_at', models.DateTimeField(blank=True, help_text='When deliveries to webhooks were made of it', null=True)),
@@ -118,7 +118,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='chunk',
             name='charged',
-            field=models.BooleanField(db_default=True, help_text='Paid for by the quota, and not refunded'),
+            field=models.BooleanField(db_default=True, help_text='Its charge can still come back'),
         ),
         migrations.AddField(
             model_name='job',
@@ -188,4 +188,10 @@ class Migration(migrations.Migration):
             model_name='delivery',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('lease_until__isnull', True), ('token__isnull', True)), models.Q(('lease_until__isnull', False), ('status', 'pending'), ('token__isnull', False)), _connector='OR'), name='exports_delivery_sent_under_lease'),
         ),
+        migrations.AddConstraint(
+            model_name='job',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('status', 'cancelled'), _negated=True), ('total', models.F('done') + models.F('failed') + models.F('cancelled')), _connector='OR'), name='exports_jobs_cancelled_is_whole'),
+        ),
+        # Tells claims whose turn it is: a retry's or a new chunk's.
+        migrations.RunSQL('CREATE SEQUENCE exports_turn_seq', 'DROP SEQUENCE exports_turn_seq'),
     ]

@@ -13,7 +13,7 @@ class Chunk(models.Model):
     """One (key, effective date) of a job: one call of the function, one file.
 
     `rank` orders the queue over all jobs (see `exports.submission`); `token` is the fencing token of the lease,
-    and only rows that are running have one. The statements of `exports.leases` are the only writers of outcomes.
+    and only rows that are running have one. docs/lifecycle.md lists the statements that write outcomes.
     """
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="chunks", db_index=False)
@@ -31,7 +31,7 @@ class Chunk(models.Model):
     lease_until = models.DateTimeField(null=True, blank=True)
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
-    charged = models.BooleanField(db_default=True, help_text="Paid for by the quota, and not refunded")
+    charged = models.BooleanField(db_default=True, help_text="Its charge can still come back")
 
     source = models.CharField(max_length=8, choices=Source, default="", blank=True)
     rows = models.BigIntegerField(null=True, blank=True)

@@ -2,7 +2,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from exports.states import JOB_ENDED, JobStatus
+from exports.states import JOB_ENDED
 
 ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
 
@@ -29,7 +29,7 @@ class Event(models.Model):
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="events", db_index=False)
     seq = models.BigIntegerField()
     kind = models.CharField(max_length=8, choices=Kind)
-    status = models.CharField(max_length=12, choices=JobStatus, help_text="Of the chunk or the job, from then on")
+    status = models.CharField(max_length=12, help_text="Of the chunk or the job, from then on")
     chunk_id = models.BigIntegerField(null=True, blank=True)
     at = models.DateTimeField(db_default=Now())
     told_at = models.DateTimeField(null=True, blank=True, help_text="When deliveries to webhooks were made of it")

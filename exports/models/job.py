@@ -49,9 +49,14 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`: the chunks that hold a slot now. Counted on the few slot rows, never on chunks."""
+        """Annotate `running`: the chunks that hold a slot now. Counted on the few slot rows, never on chunks.
+
+        Leaves `filters` where they are: up to a megabyte that no answer shows.
+        """
         held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
-        return self.annotate(running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0)))
+        return self.defer("filters").annotate(
+            running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0))
+        )
 
     def with_queue_position(self) -> "JobQuerySet":
         """Annotate `queue_position`: how many jobs were accepted earlier and have not begun either; 0 once begun."""
@@ -66,7 +71,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """One export submission. Its counters are written by the statements of `exports.leases` alone."""
+    """One export submission. Its counters are written by the statements that docs/lifecycle.md lists, and no others."""
 
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
@@ -134,6 +139,10 @@ class Job(models.Model):
             models.CheckConstraint(
                 name="exports_jobs_counts_fit",
                 condition=Q(total__gte=F("done") + F("failed") + F("cancelled") + F("retrying")),
+            ),
+            models.CheckConstraint(
+                name="exports_jobs_cancelled_is_whole",
+                condition=~Q(status=JobStatus.CANCELLED) | Q(total=F("done") + F("failed") + F("cancelled")),
             ),
             models.CheckConstraint(
                 name="exports_jobs_success_is_whole",

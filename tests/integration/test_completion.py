@@ -5,10 +5,12 @@ import gzip
 import hashlib
 import io
 import json
+import time
 import urllib.request
 import zipfile
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
@@ -186,6 +188,50 @@ def test_a_file_that_is_gone_is_read_again(dataset: Dataset, alice: User, harm: 
     assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
     job.refresh_from_db()
     assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
+
+
+def test_a_file_that_is_gone_at_the_last_attempt_ends_the_job(dataset: Dataset, alice: User) -> None:
+    """A job that was read again then would have no attempt left, and run for ever."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    storage.delete(PATH)
+    Job.objects.update(completion_attempts=3)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code, job.done) == ("failed", "EXPORT_BUNDLE_FAILED", 2)
+
+
+def test_a_completion_without_attempts_or_lease_is_given_up(dataset: Dataset, alice: User) -> None:
+    """EXPORT_MAX_ATTEMPTS was lowered meanwhile."""
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    Job.objects.update(completion_attempts=9, completion_lease_until=None)
+    completion.give_up()
+
+    job.refresh_from_db()
+    assert job.status == "failed"
+
+
+def test_the_lease_is_kept_while_files_are_looked_for(
+    dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A11: 10,000 of them take longer than a lease."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 1})
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    storage.delete(PATH)
+    head = storage.head
+
+    def slow_head(path: str) -> storage.Head | None:
+        time.sleep(2)
+        return head(path)
+
+    monkeypatch.setattr(storage, "head", slow_head)
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.done) == ("running", 1)
 
 
 def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> None:

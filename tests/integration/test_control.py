@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import completion, control, execution, leases, recovery
+from exports import completion, control, execution, leases, recovery, sql
 from exports.errors import LeaseLost, SourceError, SourceRefused
-from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot
+from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from tests.conftest import client_of
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -179,6 +179,45 @@ def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Datas
         assert [end.status for end in ends] == [job.status]
 
 
+def test_a_cancel_that_meets_chunks_coming_back_takes_them_too(dataset: Dataset, alice: User) -> None:
+    """A19: the holder of the completion puts a chunk back into the queue while the cancel waits for the job's row."""
+    job = make_job(dataset, alice, 3)
+    execution.drain()
+    token = completion.claim(job.pk)
+    chunks = list(job.chunks.values_list("pk", flat=True))
+    redone, asked = threading.Event(), threading.Event()
+
+    def redo() -> None:
+        try:
+            with transaction.atomic():
+                assert sql.scalar(completion.REDO, job=job.pk, token=token, chunks=chunks[:1]) == 1
+                redone.set()
+                asked.wait(5)
+                wait_for_lock(job)
+        finally:
+            connection.close()
+
+    other = threading.Thread(target=redo)
+    other.start()
+    redone.wait(5)
+    asked.set()
+    assert control.cancel(job) == 1
+    other.join()
+
+    job.refresh_from_db()
+    assert (job.status, job.done, job.cancelled) == ("cancelled", 2, 1)
+    assert statuses(job) == {"done": 2, "cancelled": 1}
+
+
+def wait_for_lock(job: Job) -> None:
+    """Return when somebody waits for a row that this transaction holds."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    deadline = time.monotonic() + 5
+    while not sql.scalar(waiting):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
 
@@ -254,11 +293,13 @@ def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Data
     assert again.reused == 2
 
 
-def test_a_replay_in_a_format_that_is_gone_is_409(api: APIClient, dataset: Dataset, alice: User) -> None:
+@pytest.mark.parametrize("change", [{"formats": ["json"]}, {"key_pattern": "^[0-9]+$"}])
+def test_a_replay_that_would_be_refused_today_is_409(
+    api: APIClient, dataset: Dataset, alice: User, change: dict[str, Any]
+) -> None:
     """A19."""
     job = make_job(dataset, alice, 1)
-    dataset.formats = ["json"]
-    dataset.save()
+    Dataset.objects.update(**change)
 
     response = api.post(f"/exports/{job.pk}/replay")
     assert (response.status_code, response.json()["code"]) == (409, "not_replayable")
@@ -281,14 +322,40 @@ def test_a_stranger_finds_no_job_to_act_on(dataset: Dataset, alice: User, bob: U
     assert list(Job.objects.values()) == before
 
 
-def test_staff_may_cancel_and_not_replay(dataset: Dataset, alice: User, bob: User) -> None:
-    """A7: staff help, but do not export as somebody else."""
+def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: User, bob: User) -> None:
+    """A7: staff help, but do not export as somebody else, nor at their cost."""
     bob.is_staff = True
     bob.save()
     job = make_job(dataset, alice, 1)
 
-    assert client_of(bob).post(f"/exports/{job.pk}/replay").status_code == 404
+    replayed = client_of(bob).post(f"/exports/{job.pk}/replay").json()["jobId"]
+    assert Job.objects.get(pk=replayed).user == bob
+    assert Usage.objects.get(user=alice).jobs == 1
     assert client_of(bob).post(f"/exports/{job.pk}/cancel").status_code == 200
+
+
+def test_staff_do_not_see_the_owners_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
+    """A7, A22: they could use it up."""
+    bob.is_staff = True
+    bob.save()
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    completion.complete(job.pk)
+
+    assert api.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"]
+    receipt = client_of(bob).get(f"/exports/{job.pk}").json()["receipt"]
+    assert (receipt["signedUrl"], receipt["state"]) == (None, "active")
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
+def test_a_body_with_fields_is_bad_input(api: APIClient, dataset: Dataset, alice: User, verb: str) -> None:
+    """A1: what would be ignored is refused, and nothing changes."""
+    job = make_job(dataset, alice, 1)
+    response = api.post(f"/exports/{job.pk}/{verb}", {"bogus": 1})
+
+    assert response.status_code == 400
+    assert [(error["pointer"], error["code"]) for error in response.json()["errors"]] == [("/bogus", "unknown_field")]
+    assert Job.objects.get().status == "pending"
 
 
 def test_cancels_at_once_end_a_job_once(dataset: Dataset, alice: User) -> None:

@@ -1,5 +1,6 @@
 """Bytes of a chunk, against psycopg's own COPY of the same function and against what readers make of them."""
 
+import base64
 import csv
 import gzip
 import io
@@ -183,6 +184,27 @@ def test_nested_json_keeps_to_its_line(source_db: psycopg.Connection) -> None:
     data, _ = encoded(Shape(format="jsonl"), ("data", "nested"))
     assert [json.loads(line) for line in data.splitlines()] == [
         {"j": [{"a": "x\ny"}], "t": ["2024-02-29T00:00:00+00:00"], "n": ["1" + "0" * 30]}
+    ]
+
+
+def test_bytes_in_arrays_are_base64_like_others(source_db: psycopg.Connection) -> None:
+    """A20: of any number of dimensions, and nothing else about the array changes."""
+    source_db.execute(r"""
+        CREATE FUNCTION data.blobs(key text, effective_date date) RETURNS TABLE (part bytea[], "a ""b" bytea[])
+        LANGUAGE sql AS $$ VALUES
+            (ARRAY['\x00ff', NULL, '', '\x22']::bytea[], ARRAY[['\x00ff', NULL], ['\x5c', '']]::bytea[]),
+            ('{}', NULL),
+            (ARRAY[NULL]::bytea[], '[0:1]={"\\x00ff",null}'),
+            (ARRAY[convert_to(repeat('x', 100), 'UTF8')], '{{{"\\x00ff"}}}')
+        $$
+    """)
+    rows = [json.loads(line) for line in encoded(Shape(format="jsonl"), ("data", "blobs"))[0].splitlines()]
+
+    assert rows == [
+        {"part": ["AP8=", None, "", "Ig=="], 'a "b': [["AP8=", None], ["XA==", ""]]},
+        {"part": [], 'a "b': None},
+        {"part": [None], 'a "b': ["AP8=", None]},
+        {"part": [base64.b64encode(b"x" * 100).decode()], 'a "b': [[["AP8="]]]},
     ]
 
 

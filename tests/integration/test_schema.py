@@ -183,6 +183,7 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 202
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 409
         assert checked.post(f"{path}/test").status_code == 202
+        assert checked.post(f"{path}/test").status_code == 409
         assert checked.post(f"{path}/rotate-secret").status_code == 200
         assert len(checked.get("/exports/webhooks").json()["results"]) == 1
         assert checked.checked("patch", path, {"enabled": False}).json()["disabledReason"]

@@ -132,6 +132,67 @@ def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, al
     assert first in news
 
 
+def test_a_backlog_holds_no_other_job_up(dataset: Dataset, alice: User) -> None:
+    """A25: a page has room for all; who has most to hear waits for the next one."""
+    first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)
+    control.cancel(first)
+    control.cancel(last)
+
+    for page in (1, 2, 7, 20):
+        news, more = streams.read({first.pk: 0, last.pk: 0}, page=page)
+        assert news.keys() == {first.pk, last.pk}, page
+        assert more
+        assert not news[first.pk].is_the_end, page
+    newest = Job.objects.get(pk=last.pk).event_seq
+    news, more = streams.read({first.pk: 0, last.pk: newest - 1}, page=20)
+    assert news[last.pk].is_the_end
+    assert more
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 20, 100])
+def test_pages_of_several_jobs_tell_each_as_if_it_were_alone(dataset: Dataset, alice: User, page: int) -> None:
+    """A25: one page may end amid the chunks of several jobs."""
+    jobs = [make_job(dataset, alice, chunks) for chunks in (3, 9, 30)]
+    for job in jobs:
+        control.cancel(job)
+    after = dict.fromkeys((job.pk for job in jobs), 0)
+    heard = dict.fromkeys(after, b"")
+    ended = []
+    more = True
+    while more:
+        news, more = streams.read(after, page=page)
+        for job_id, each in news.items():
+            heard[job_id] += each.since(0)
+            after[job_id] = each.newest
+            ended += [job_id] * each.is_the_end
+
+    assert sorted(ended) == sorted(after)
+    for job in jobs:
+        (alone,) = pages(job, page=100)
+        assert [frame[:2] for frame in told(heard[job.pk])] == [frame[:2] for frame in told(alone.since(0))]
+
+
+def test_more_is_looked_at_than_told_only_up_to_a_limit(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: what lies beyond the look is told later too."""
+    job = make_job(dataset, alice, 30)
+    control.cancel(job)
+    (alone,) = pages(job, page=100)
+    monkeypatch.setattr(streams, "LOOK", 1)
+    others = [make_job(dataset, alice, 1).pk for _ in range(3)]
+    after = dict.fromkeys((job.pk, *others), 0)
+    heard, rounds, more = b"", 0, True
+    while more:
+        news, more = streams.read(after, page=4)
+        heard += news[job.pk].since(0)
+        after[job.pk] = news[job.pk].newest
+        rounds += 1
+
+    assert rounds == len(told(alone.since(0))) - 1  # `progress` is no row
+    assert [frame[:2] for frame in told(heard)] == [frame[:2] for frame in told(alone.since(0))]
+
+
 def test_it_is_one_query_when_nothing_happened_and_three_when_something_did(
     dataset: Dataset, alice: User, django_assert_num_queries: Any
 ) -> None:
@@ -155,7 +216,8 @@ def test_a_round_reads_no_more_events_than_are_new(dataset: Dataset, alice: User
         )
         cursor.execute("ANALYZE exports_event")
         cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + streams.NEWS, {"jobs": [job.pk], "after": [19_991], "page": 1000}
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + streams.NEWS,
+            {"jobs": [job.pk], "after": [19_991], "page": 1000, "look": 1000},
         )
         (plan,) = cursor.fetchone()
     (scan,) = [node for node in nodes(plan[0]["Plan"]) if node.get("Relation Name") == "exports_event"]
@@ -195,7 +257,7 @@ def everything(listener: Listener) -> bytes:
 
 def listening(hub: Hub, *, after: int = 0) -> Listener:
     """Add a listener without starting to read."""
-    listener = Listener(uuid4(), after)
+    listener = Listener(uuid4(), 1, after)
     hub.task = hub.task or asyncio.get_running_loop().create_task(asyncio.sleep(0))
     hub.add(listener)
     return listener
@@ -220,7 +282,7 @@ async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds
     """A25: it goes on from the rows once it has read what waits."""
     hub = Hub()
     slow = listening(hub)
-    quick = Listener(slow.job_id, 0)
+    quick = Listener(slow.job_id, 1, 0)
     hub.add(quick)
 
     def read(asked: dict[Any, int]) -> Any:
@@ -246,7 +308,7 @@ async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
     """A25: it was not asked for, so what it needs is not in the answer."""
     hub = Hub()
     early = listening(hub, after=50)
-    late = Listener(early.job_id, 10)
+    late = Listener(early.job_id, 1, 10)
 
     def read(asked: dict[Any, int]) -> Any:
         hub.add(late)
@@ -265,6 +327,48 @@ def test_more_streams_than_a_process_may_have_are_refused(
 
     assert (response.status_code, response.json()["code"]) == (503, "too_many_streams")
     assert response["Retry-After"]
+
+
+def test_more_streams_than_a_user_may_have_are_refused(
+    dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: one token cannot hold all streams of a process."""
+    monkeypatch.setattr(streams, "MOST_OF_A_USER", 0)
+    response: Any = api.get(f"/exports/{make_job(dataset, alice, 1).pk}/events")
+
+    assert (response.status_code, response.json()["code"]) == (429, "too_many_streams")
+    assert response["Retry-After"]
+
+
+@in_a_loop
+async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_OF_A_USER", 2)
+    hub = streams.hub()
+    mine = [listening(hub) for _ in range(2)]
+    with pytest.raises(streams.TooManyStreamsOfUser):
+        streams.check_room(1)
+    streams.check_room(2)
+
+    hub.remove(mine[0])
+    hub.remove(mine[0])
+    streams.check_room(1)
+    hub.end(mine[1], "ended")
+    assert (hub.count, dict(hub.of_user)) == (0, {})
+
+
+@in_a_loop
+async def test_streams_that_begin_at_the_same_moment_are_no_more_than_a_user_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All were let in before one was counted: it ends after its opening, and is refused when it comes again."""
+    monkeypatch.setattr(streams, "MOST_OF_A_USER", 1)
+    hub = streams.hub()
+    early = listening(hub)
+    late = streams.Stream(uuid4(), user_id=1, opening=b"opening", after=0)
+
+    assert [part async for part in late] == [b"opening"]
+    assert hub.count == 1
+    hub.remove(early)
 
 
 # ---- What is kept ---------------------------------------------------------------------------------------------------

@@ -154,6 +154,40 @@ def test_every_bad_field_is_named_at_once(api: APIClient, dataset: Dataset) -> N
     }
 
 
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        ({"format": "xml"}, {"/format", "/items"}),
+        ({"dataset": "nothing", "surprise": 1}, {"/dataset", "/items", "/surprise"}),
+        ({"items": [ITEM, "JFK"], "filters": {**FILTERS, "keys": ["a b"]}}, {"/items", "/items/1", "/filters/keys/0"}),
+        ({"items": [], "filters": FILTERS}, {"/items"}),
+        ({"items": None, "filters": FILTERS}, {"/items"}),
+        ({"filters": None, "format": "xml"}, {"/filters", "/format"}),
+        (
+            {"filters": {**FILTERS, "keys": ["JFK", "a b"], "dateTo": "2024-02-27"}},
+            {"/filters/keys/1", "/filters/dateTo"},
+        ),
+        (
+            {"filters": {"dateFrom": "2024-02-28", "dateTo": "2024-02-27", "x": 1}, "reuse": 1},
+            {"/filters/keys", "/filters/dateTo", "/filters/x", "/reuse"},
+        ),
+        ({"filters": {**FILTERS, "keys": [], "dateTo": "x"}}, {"/filters/keys", "/filters/dateTo"}),
+        ({"format": "json", "csv": {"bom": True}, "delivery": 1}, {"/items", "/csv", "/delivery"}),
+        ({"format": "json", "csv": {"bom": "yes"}}, {"/items", "/csv/bom"}),
+        ({"format": "json", "csv": None}, {"/items", "/csv"}),
+        ({"format": "json", "csv": {}, "reuse": 1}, {"/items", "/reuse"}),
+    ],
+)
+def test_what_is_wrong_between_fields_is_named_beside_what_is_wrong_with_one(
+    api: APIClient, dataset: Dataset, body: dict[str, Any], wrong: set[str]
+) -> None:
+    """A1."""
+    response = post(api, **body)
+    assert response.status_code == 400
+    assert {pointer for pointer, _ in pointers(response)} == wrong
+    assert not Job.objects.exists()
+
+
 def test_a_format_that_the_dataset_does_not_offer_is_refused(api: APIClient, dataset: Dataset) -> None:
     dataset.formats = ["csv"]
     dataset.save()
@@ -184,6 +218,23 @@ def test_a_list_of_errors_ends(api: APIClient, dataset: Dataset) -> None:
 def test_too_many_items_are_refused(api: APIClient, dataset: Dataset) -> None:
     items = [{"key": f"K{n}", "effectiveDate": "2024-02-29"} for n in range(10_001)]
     assert ("/items", "too_many_chunks") in pointers(post(api, items=items))
+
+
+@pytest.mark.parametrize("keys", [[f"K{n}" for n in range(60)], [f"K{n}" for n in range(600)], ["JFK"] * 600])
+def test_too_many_keys_are_told_of_the_filters(
+    api: APIClient, dataset: Dataset, settings: Any, keys: list[str]
+) -> None:
+    """A1: however many they are."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 50})
+    assert pointers(post(api, filters={**FILTERS, "keys": keys})) == {("/filters", "too_many_chunks")}
+    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in keys]
+    assert pointers(post(api, items=items)) == {("/items", "too_many_chunks")}
+
+
+def test_endless_keys_hide_nothing_of_what_is_beside_them(api: APIClient, dataset: Dataset) -> None:
+    """A1."""
+    backwards = {"keys": ["JFK"] * 150_000, "dateFrom": "2024-02-28", "dateTo": "2024-02-27"}
+    assert pointers(post(api, filters=backwards)) == {("/filters", "too_many_chunks"), ("/filters/dateTo", "invalid")}
 
 
 @pytest.mark.parametrize("body", ["[]", '"x"', "{", "", "null", '{"dataset": NaN}', "[" * 100_000])
@@ -300,3 +351,14 @@ def test_a_source_that_is_away_holds_up_no_request(api: APIClient, dataset: Data
     response = post(api, items=[ITEM])
     assert response.status_code == 202
     assert api.get(response["Location"]).json()["status"] == "pending"
+
+
+def test_a_job_keeps_each_key_of_its_filters_once(api: APIClient, dataset: Dataset) -> None:
+    """A1: what it costs to read a job is bounded by its chunks, not by its request."""
+    keys = ["JFK", "EWR"] * 2000
+    assert post(api, filters={**FILTERS, "keys": keys}).status_code == 202
+
+    job = Job.objects.with_running().get()
+    assert "filters" in job.get_deferred_fields()
+    assert job.filters is not None
+    assert job.filters["keys"] == ["JFK", "EWR"]

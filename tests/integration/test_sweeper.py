@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
+from prometheus_client import REGISTRY
 from pydantic import SecretStr
 
 from config import storage
@@ -24,6 +25,10 @@ from tests.integration.test_leases import expire_leases, in_threads
 @pytest.fixture(autouse=True)
 def empty_queues() -> None:
     lose_messages()
+
+
+def violations() -> float:
+    return REGISTRY.get_sample_value("export_receipt_ttl_violation_total") or 0
 
 
 def expire(receipt: Receipt, *, seconds: int = 31) -> None:
@@ -169,6 +174,20 @@ def test_the_hourly_sweep_finds_what_the_reaper_missed(dataset: Dataset, alice: 
     assert sweeper.force_delete_expired() == 1
     assert storage.head(receipt.object_key) is None
     assert sweeper.force_delete_expired() == 0
+
+
+def test_the_hourly_sweep_counts_every_late_receipt(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A26: what it left would be deleted by the reaper, which counts nothing."""
+    late = [finish(make_job(dataset, alice, 1)) for _ in range(3)]
+    for receipt in late:
+        expire(receipt, seconds=61)
+    monkeypatch.setattr(sweeper, "BATCH", 1)
+    before = violations()
+    assert sweeper.force_delete_expired() == 3
+    assert violations() == before + 3
+    assert not any(storage.head(receipt.object_key) for receipt in late)
 
 
 def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,12 +115,12 @@ def test_processes_share_it(settings: LazySettings) -> None:
     assert all(3590 < wait <= 3600 for wait in waits if wait)
 
 
-@pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_every_change_counts_and_a_look_does_not(api: APIClient, settings: LazySettings, method: str) -> None:
-    """A2. Also what is then found to be wrong."""
+def test_every_post_counts_and_nothing_else_does(api: APIClient, settings: LazySettings) -> None:
+    """A2. Also one that is then found to be wrong."""
     change(settings, export_rate="1/min")
-    assert [api.get("/exports").status_code for _ in range(3)] == [200] * 3
-    assert getattr(api, method)(f"{NOBODYS}/retry").status_code in (404, 405)
+    for method in ("get", "put", "patch", "delete"):
+        assert getattr(api, method)(f"{NOBODYS}/retry").status_code == 405
+    assert api.post(f"{NOBODYS}/retry").status_code == 404
     assert wait_seconds(api.post("/exports/preview", BODY))
 
 

@@ -15,6 +15,7 @@ import requests
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 from standardwebhooks import Webhook as Verifier
@@ -58,6 +59,11 @@ def there(settings: Any) -> Iterator[Receiver]:
     allow(settings, "127.0.0.0/8")
     with receiver() as running:
         yield running
+
+
+@pytest.fixture
+def alice_job(dataset: Dataset, alice: User) -> Job:
+    return make_job(dataset, alice, 1)
 
 
 def subscribe(api: APIClient, url: str, *events: str) -> Any:
@@ -218,11 +224,11 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
 
 
 def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_bytes(
-    api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
     hook = subscribe(api, there.url)
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(make_job(dataset, alice, 1))
     there.then = answer(500)
     for delay in courier.SCHEDULE:
         before = timezone.now()
@@ -245,11 +251,14 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
         verify(got, hook["secret"])
 
 
-def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(api: APIClient, there: Receiver) -> None:
+def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
     """A hint with a longer delay than the broker's visibility timeout would come again and again."""
-    hook = subscribe(api, there.url)
+    subscribe(api, there.url)
     there.then = answer(500)
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
     lose_messages()
     courier.drain()
     assert queued("webhooks") == 1
@@ -271,11 +280,13 @@ def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(api: AP
         (answer(500, Retry_After="3600"), 5),
     ],
 )
-def test_a_receiver_may_ask_for_more_time(api: APIClient, there: Receiver, reply: Any, seconds: int) -> None:
-    hook = subscribe(api, there.url)
+def test_a_receiver_may_ask_for_more_time(
+    alice_job: Job, api: APIClient, there: Receiver, reply: Any, seconds: int
+) -> None:
+    subscribe(api, there.url)
     there.then = reply
     before = timezone.now()
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(alice_job)
     work()
 
     wait = Delivery.objects.get().available_at - before
@@ -294,17 +305,17 @@ def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, th
         assert elsewhere.received == []
     assert len(there.received) == 1
     (shown,) = deliveries(api, hook)
-    assert (shown["status"], shown["log"][0]["statusCode"]) == ("pending", status)
+    assert (shown["status"], shown["log"][0]["statusCode"]) == ("failed", status)
 
 
 def test_nothing_of_the_environment_or_of_earlier_answers_goes_along(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    hook = subscribe(api, there.url)
+    subscribe(api, there.url)
     there.then = answer(500, Set_Cookie="a=b")
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(make_job(dataset, alice, 1))
     work()
     make_due()
     work()
@@ -323,11 +334,12 @@ def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, t
 
 
 def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written(
-    api: APIClient, there: Receiver
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A11, A25."""
     hook = subscribe(api, there.url)
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
     lost = courier.claim()
     assert lost
     assert courier.claim() is None
@@ -344,16 +356,21 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     assert deliveries(api, hook) == [shown]
 
 
-def test_a_delivery_that_kills_its_worker_each_time_ends(api: APIClient, there: Receiver) -> None:
+def test_a_delivery_that_kills_its_worker_each_time_ends(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
     hook = subscribe(api, there.url)
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
     for _ in range(courier.ATTEMPTS):
         assert courier.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
     assert courier.claim() is None
     sweeper.reap()
 
-    assert deliveries(api, hook)[0]["status"] == "failed"
+    (shown,) = deliveries(api, hook)
+    assert shown["status"] == "failed"
+    assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * courier.ATTEMPTS
 
 
 def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
@@ -377,15 +394,49 @@ def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
     assert Attempt.objects.count() == 0
 
 
-def test_one_webhook_is_sent_one_delivery_at_a_time(api: APIClient, there: Receiver) -> None:
+def test_one_webhook_is_sent_one_delivery_at_a_time(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
     """A slow endpoint must not take every worker."""
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
-    for hook in hooks:
-        for _ in range(3):
-            api.post(f"/exports/webhooks/{hook}/test")
+    for _ in range(3):
+        control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
     orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
 
     assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
+
+
+def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_workers_there_are(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25: of four workers two are left to the others."""
+    for _ in range(8):
+        subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
+    orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
+
+    assert len({order.webhook_id for order in orders}) == len(orders) == 2
+    for order in orders:
+        courier.deliver(order)
+    courier.drain()
+    assert len(set(there.ids)) == 8
+
+
+def test_who_has_the_fewest_on_the_way_comes_first(
+    dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
+) -> None:
+    """A25: one user's dead endpoints, and all that waits for them, do not hold up the others."""
+    for client in (api, api, api, client_of(bob)):
+        subscribe(client, there.url)
+    for user in (alice, alice, alice, bob):
+        control.cancel(make_job(dataset, user, 1))
+        webhooks.fan_out()
+    owners = dict(Webhook.objects.values_list("pk", "user__username"))
+    claims = [courier.claim() for _ in range(4)]
+
+    assert [order and owners[order.webhook_id] for order in claims] == ["alice", "bob", "alice", None]
 
 
 def test_certificates_are_checked_against_the_name_though_the_address_is_connected_to(
@@ -417,10 +468,10 @@ def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiv
     """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute(f"EXPLAIN {courier.NEXT}", {"attempts": 10})
+        cursor.execute(f"EXPLAIN {courier.NEXT}", {"attempts": 10, "busy": 2})
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
-    assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 2
+    assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 1
 
 
 # ---- Answers without end --------------------------------------------------------------------------------------------
@@ -636,6 +687,60 @@ def test_a_test_is_sent_also_to_a_disabled_webhook(api: APIClient, there: Receiv
     assert got.id == response.json()["id"]
 
 
+def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
+    """A25: also when its worker was lost, or when it was made by a version that gave it more."""
+    hook = subscribe(api, there.url)
+    path = f"/exports/webhooks/{hook['id']}/test"
+    there.then = answer(500)
+    api.post(path)
+    work()
+    (failed,) = deliveries(api, hook)
+    assert (failed["status"], failed["attempts"], failed["nextAttemptAt"]) == ("failed", 1, None)
+    assert failed["finishedAt"]
+
+    api.post(path)
+    assert courier.claim()
+    Delivery.objects.filter(status="pending").update(lease_until=Now() - timedelta(seconds=1))
+    assert courier.claim() is None
+    sweeper.reap()
+    lost = deliveries(api, hook)[0]
+    assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["the worker was lost"])
+
+    api.post(path)
+    Delivery.objects.filter(status="pending").update(attempts=3)
+    sweeper.reap()
+    assert {each["status"] for each in deliveries(api, hook)} == {"failed"}
+    assert len(there.received) == 1
+
+
+def test_one_test_of_a_webhook_is_pending_at_a_time(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()  # other deliveries are no tests
+    posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
+
+    assert sorted(response.status_code for response in posted) == [202, 409, 409, 409]
+    refused = next(response.json() for response in posted if response.status_code == 409)
+    assert refused["code"] == "delivery_pending"
+    assert refused["detail"].startswith("A test of this webhook has not ended")
+    assert Delivery.objects.filter(type="webhook.test").count() == 1
+    assert api.post(f"/exports/webhooks/{other}/test").status_code == 202
+    work()
+    assert api.post(f"/exports/webhooks/{hook}/test").status_code == 202
+
+
+def test_a_refused_test_wakes_a_worker(api: APIClient, there: Receiver) -> None:
+    """It held the row for a moment, and a worker that passed by took the first test for nothing."""
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    lose_messages()
+    assert api.post(f"/exports/webhooks/{hook['id']}/test").status_code == 409
+    assert queued("webhooks") == 1
+
+
 def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
@@ -699,7 +804,7 @@ def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
     url = f"https://{host}:8443/hook"
     response = api.post("/exports/webhooks", {"url": url, "events": ALL})
     assert response.status_code == 400
-    assert pointers(response) in ({("/url", "private_address")}, {("/url", "unresolvable")})
+    assert pointers(response) == {("/url", "private_address")}
     assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": url}).status_code == 400
     assert Webhook.objects.get().url == there.url
 
@@ -753,12 +858,12 @@ def test_a_name_that_changes_its_address_never_leads_inside(
         assert deliveries(api, hook)[0]["log"][0]["error"].startswith("refused:")
 
         names.asked, names.answers = [], [PUBLIC, "127.0.0.1"]
-        make_due()
+        api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         assert inside.received == []
     # Asked for once, and connected to what came of it, which here leads nowhere.
     assert names.asked == ["rebind.example", PUBLIC]
-    assert deliveries(api, hook)[0]["log"][1]["error"] == "no connection, or no HTTP on it"
+    assert deliveries(api, hook)[0]["log"][0]["error"] == "no connection, or no HTTP on it"
 
 
 def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -786,7 +891,43 @@ def test_a_slow_dns_does_not_hold_up_a_request(api: APIClient, monkeypatch: pyte
     monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.2)
     response = api.post("/exports/webhooks", {"url": "https://slow.example/", "events": ALL})
     over.set()
-    assert pointers(response) == {("/url", "unresolvable")}
+    assert response.status_code == 201
+
+
+class NoAnswer:
+    """A DNS that knows names alone: no answer for one of them, until there is one."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.answer, self.real = name, "", socket.getaddrinfo
+
+    def __call__(self, host: Any, *args: Any, **options: Any) -> Any:
+        if host == self.name and not self.answer:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return self.real(self.answer if host == self.name else host, *args, **options)
+
+
+def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
+    dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: made, changed, and tried on schedule; and refused once the name leads inside."""
+    dns = NoAnswer("away.example")
+    monkeypatch.setattr(socket, "getaddrinfo", dns)
+    hook = subscribe(api, "https://away.example/hook")
+    url = "https://away.example:8443/hook"
+    assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": url}).json()["url"] == url
+
+    control.cancel(make_job(dataset, alice, 1))
+    work()
+    (delivery,) = deliveries(api, hook)
+    assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
+    assert delivery["nextAttemptAt"]
+    assert delivery["log"][0]["error"] == "no connection, or no HTTP on it"
+
+    dns.answer = "127.0.0.1"
+    make_due()
+    work()
+    assert deliveries(api, hook)[0]["log"][1]["error"].startswith("refused:")
+    assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
 def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
@@ -855,8 +996,8 @@ BAD = [
     ({"url": "https://a b/", "events": ALL}, {("/url", "invalid")}),
     ({"url": "https://127.0.0.1/\r\nX: y", "events": ALL}, {("/url", "invalid")}),
     ({"url": "https://*.example.com/", "events": ALL}, {("/url", "invalid")}),
-    ({"url": f"https://{'a' * 64}.example/", "events": ALL}, {("/url", "unresolvable")}),
-    ({"url": "https://nothing.invalid/", "events": ALL}, {("/url", "unresolvable")}),
+    ({"url": f"https://{'a' * 64}.example/", "events": ALL}, {("/url", "invalid")}),
+    ({"url": "http://nothing.invalid/", "events": ALL}, {("/url", "not_https")}),
     ({"url": "http://u:p@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
     ({"url": "http://u@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
     ({"url": "http://@127.0.0.1/", "events": ALL}, {("/url", "invalid")}),
@@ -928,8 +1069,45 @@ def test_a_deleted_webhook_is_gone_with_all_that_waits(
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
 
-def test_webhooks_can_be_deleted_while_they_are_being_sent_to(api: APIClient, there: Receiver) -> None:
-    hooks = [subscribe(api, there.url)["id"] for _ in range(6)]
+def test_a_webhook_that_is_deleted_while_its_new_name_is_resolved_is_not_found(
+    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+    hook = subscribe(api, there.url)
+
+    def delete_and_resolve(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return real(host, *args, **options)
+        Webhook.objects.all().delete()
+        connection.close()  # this thread's
+        return real(PUBLIC, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", delete_and_resolve)
+    response = api.patch(f"/exports/webhooks/{hook['id']}", {"url": "https://slow.example/"})
+    assert (response.status_code, response.json()["detail"]) == (404, "There is no such webhook.")
+
+
+def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APIClient, there: Receiver) -> None:
+    hook = subscribe(api, there.url)
+    api.post(f"/exports/webhooks/{hook['id']}/test")
+    work()
+    webhook, delivery = Webhook.objects.get(), Delivery.objects.select_related("webhook").get()
+    api.delete(f"/exports/webhooks/{hook['id']}")
+
+    for changes in ({"enabled": True}, {"enabled": False}, {"events": ALL[:1]}, {}):
+        with pytest.raises(webhooks.NoSuchWebhook):
+            webhooks.change(webhook, **changes)
+    for write in (webhooks.rotate_secret, webhooks.ping):
+        with pytest.raises(webhooks.NoSuchWebhook):
+            write(webhook)
+    with pytest.raises(webhooks.NoSuchDelivery):
+        webhooks.redeliver(delivery)
+    assert not Delivery.objects.exists()
+
+
+def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there: Receiver) -> None:
+    owners = [client_of(user) for user in (alice, *(User.objects.create_user(f"owner{n}") for n in range(5)))]
+    hooks = [subscribe(owner, there.url)["id"] for owner in owners]
     there.then = answer(500)
     for hook in hooks:
         webhooks.ping(Webhook.objects.get(pk=hook))
@@ -980,7 +1158,10 @@ def test_a_strangers_webhook_looks_like_none_also_to_staff(
 
 def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
-    made = [str(webhooks.ping(Webhook.objects.get()).pk) for _ in range(5)]
+    made = []
+    for _ in range(5):
+        made.append(str(webhooks.ping(Webhook.objects.get()).pk))
+        work()
     found, url = [], f"/exports/webhooks/{hook['id']}/deliveries?limit=2"
     while url:
         page = api.get(url).json()
@@ -988,6 +1169,33 @@ def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> N
         url = page["next"]
 
     assert found == made[::-1]
+
+
+def test_the_newest_20_attempts_are_shown_by_two_queries(api: APIClient, there: Receiver) -> None:
+    """A person can have the same sent without end."""
+    hook = subscribe(api, there.url)
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as made:
+            shown = deliveries(api, hook)
+        for each in shown:
+            row = Delivery.objects.get(pk=each["id"])
+            assert [line["durationMs"] for line in each["log"]] == list(range(5, 25))
+            log = row.log.order_by("at").values_list("duration_ms", flat=True)
+            assert list(log) == list(range(25))
+        return len(made)
+
+    def sent() -> None:
+        row = Delivery.objects.create(webhook_id=hook["id"], type="webhook.test", body="{}", status="failed")
+        began = timezone.now()
+        for n in range(25):
+            Attempt.objects.create(delivery=row, at=began + timedelta(seconds=n), status_code=500, duration_ms=n)
+
+    sent()
+    few = queries()
+    for _ in range(3):
+        sent()
+    assert queries() == few
 
 
 # ---- What is kept, and what is said ---------------------------------------------------------------------------------
@@ -1017,10 +1225,10 @@ def test_logs_tell_ids_and_status_and_never_the_url(api: APIClient, there: Recei
     stream = configure(level="INFO", style="json")
     hook = subscribe(api, f"{there.url}/SECRETPATH?key=SECRETKEY")
     there.then = answer(500, b"SECRETBODY", X_Bad="SECRETHEADER")
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    test = api.post(f"/exports/webhooks/{hook['id']}/test").json()["id"]
     work()
     there.then = OK
-    make_due()
+    api.post(f"/exports/webhooks/{hook['id']}/deliveries/{test}/redeliver")
     work()
     allow(settings)
     api.post(f"/exports/webhooks/{hook['id']}/test")

@@ -1,11 +1,12 @@
 """The whole stack as `make up` starts it, in a folder of the test's own."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from config.stack.lifeline import PROJECT
 from tests.stack.conftest import listening, temporary_sockets
 
 UP = [sys.executable, "-m", "config.stack", "up", "--workers", "1", "--root"]
+EXPORTS, WEB = " worker -Q exports ", " uvicorn "
+SERVERS = ("/postgres -D ", "valkey", "/weed ")
 
 
 @pytest.fixture(scope="module")
@@ -24,26 +27,65 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("local")
 
 
-def test_it_comes_up_once_says_what_has_died_and_stops(root: Path) -> None:
+def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Path) -> None:
     with up(root) as stack:
         pids = family.members(stack.pid)
-        variables = dict(line.split("=", 1) for line in (root / "stack.env").read_text().splitlines())
-        assert processes.answers(int(variables["BASE_URL"].rpartition(":")[2]))
+        variables = told(root)
+        assert processes.answers(web_port(root))
         assert variables["EXPORT_LEASE_SECONDS"] == "7", "what the shell sets is told to the next shell"
         assert set(listening(pids)) == {"0100007F"}
-        names = [name for pid in pids if "celery" in (name := command(pid))]
-        assert [name for name in names if " worker -Q exports " in name]
-        assert [name for name in names if " worker -Q maintenance " in name]
+        for name in processes.WORKERS:
+            assert find(stack, f" worker -Q {name} ")
 
         second = subprocess.run([*UP, str(root)], check=False, cwd=PROJECT, capture_output=True, text=True, timeout=30)
         assert second.returncode == 1
         assert "runs already in this folder" in second.stderr
 
-        beat = next(pid for pid in pids if " beat " in command(pid))
-        os.kill(beat, signal.SIGKILL)
+        stack.send_signal(signal.SIGINT)
+        assert stack.wait(timeout=40) == 0
+    assert_nothing_is_left(pids, root)
+
+
+def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path) -> None:
+    with up(root) as stack:
+        port, pids = web_port(root), family.members(stack.pid)
+
+        worker = find(stack, EXPORTS)
+        wait_until(lambda: len(family.members(worker)) > 1)
+        family_of_it = family.members(worker)
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port))
+        assert family.wait_gone(family_of_it, limit=5), "its children did not outlive it"
+
+        web = find(stack, WEB)
+        os.kill(web, signal.SIGKILL)
+        assert family.wait_gone([web], limit=5)
+        wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port))
+
+        servers = {words: find(stack, words) for words in SERVERS}
+        for pid in servers.values():
+            os.kill(pid, signal.SIGKILL)
+        assert family.wait_gone([*servers.values()], limit=5)
+        wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
+        wait_until(lambda: processes.answers(port, "/readyz"))
+
+        pids.extend(family.members(stack.pid))
+        stack.send_signal(signal.SIGINT)
         output = stack.communicate(timeout=40)[0]
+    assert stack.returncode == 0
+    for name in ("exports", "web", "postgres", "valkey", "seaweedfs"):
+        assert output.count(f"{name} was ended by SIGKILL; it is started again.") == 1, output
+    assert_nothing_is_left(pids, root)
+
+
+def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) -> None:
+    with up(root) as stack, unusable(root / "beat"):
+        pids = family.members(stack.pid)
+        os.kill(find(stack, " beat "), signal.SIGKILL)
+        output = stack.communicate(timeout=120)[0]
     assert stack.returncode == 1
-    assert "beat was ended by SIGKILL" in output
+    assert "beat ended 5 times within 60 s" in output
+    assert "Not a directory" in output
     assert_nothing_is_left(pids, root)
 
 
@@ -51,14 +93,6 @@ def test_kill_9_of_the_supervisor_stops_everything(root: Path) -> None:
     with up(root) as stack:
         pids = family.members(stack.pid)
         stack.kill()
-    assert_nothing_is_left(pids, root)
-
-
-def test_ctrl_c_stops_everything_and_is_no_failure(root: Path) -> None:
-    with up(root) as stack:
-        pids = family.members(stack.pid)
-        stack.send_signal(signal.SIGINT)
-        assert stack.wait(timeout=40) == 0
     assert_nothing_is_left(pids, root)
 
 
@@ -73,6 +107,42 @@ def up(root: Path) -> Iterator[subprocess.Popen[str]]:
             yield stack
         finally:
             stack.kill()
+
+
+@contextmanager
+def unusable(folder: Path) -> Iterator[None]:
+    """Put a file in the place of a folder."""
+    shutil.rmtree(folder)
+    folder.touch()
+    try:
+        yield
+    finally:
+        folder.unlink()
+
+
+def told(root: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (root / "stack.env").read_text().splitlines())
+
+
+def web_port(root: Path) -> int:
+    return int(told(root)["BASE_URL"].rpartition(":")[2])
+
+
+def find(stack: subprocess.Popen[str], words: str) -> int:
+    """Return the process with these words in its command, or 0; of a parent and its children the parent."""
+    return next((pid for pid in family.members(stack.pid) if words in command(pid)), 0)
+
+
+def is_another(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
+    return find(stack, words) not in {0, than}
+
+
+def wait_until(condition: Callable[[], bool], *, always: Callable[[], bool] = lambda: True) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert always()
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
 
 
 def wait_for(file: Path, stack: subprocess.Popen[str]) -> None:

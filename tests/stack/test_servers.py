@@ -1,4 +1,6 @@
 import http.client
+import os
+import signal
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -96,6 +98,35 @@ def test_data_survive(stack_servers: Servers, end: str) -> None:
         server.start()
     assert stack_servers.environment() == before
     assert read(stack_servers) == (end, end, end)
+
+
+def test_a_killed_database_has_all_that_it_committed(stack_servers: Servers) -> None:
+    """Without the wait for the writer of the log, the last of many commits would be in the killed process alone."""
+    postgres = stack_servers.postgres
+    with psycopg.connect(postgres.url("sluice"), autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS numbers (n int)")
+        connection.execute("TRUNCATE numbers")
+        for number in range(200):
+            connection.execute("INSERT INTO numbers VALUES (%s)", [number])
+        postgres.kill()
+    postgres.start()
+    with psycopg.connect(postgres.url("sluice")) as connection:
+        assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (200,)
+
+
+def test_a_killed_postgres_starts_while_a_query_of_before_still_runs(stack_servers: Servers) -> None:
+    postgres = stack_servers.postgres
+    pids = family.members(postgres.pid)
+    with closing(psycopg.connect(postgres.url("sluice"))) as connection:
+        backend = connection.info.backend_pid
+        # Long, and it waits for nothing: it would not notice.
+        connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
+        os.kill(postgres.pid, signal.SIGKILL)
+        assert family.wait_gone([postgres.pid], limit=5)
+        assert family.exists(backend)
+        postgres.kill()
+        postgres.start()
+        assert not any(map(family.exists, {*pids, backend}))
 
 
 def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Command(BaseCommand):
     def handle(self, *, name: str, **options: Any) -> None:
         dataset = Dataset.objects.filter(name=name).first() or Dataset(name=name)
         given = {field: options[field] for field in FIELDS if options[field] is not None}
+        given["base_path"] = given["base_path"].rstrip("/")
         if "formats" in given:
             given["formats"] = [part.strip() for part in given["formats"].split(",") if part.strip()]
         for field, value in given.items():
