@@ -29,7 +29,7 @@ def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def subscribe(api: APIClient, url: str) -> Any:
-    response = api.post("/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.failed"]})
+    response = api.post("/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.cancelled"]})
     assert response.status_code == 201
     return response.json()
 
@@ -57,7 +57,9 @@ def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
     assert "webhook_delivered" in workers.logs()
 
 
-def test_a_killed_workers_delivery_goes_out_again(api: APIClient, workers: Workers, there: Receiver) -> None:
+def test_a_killed_workers_delivery_goes_out_again(
+    dataset: Dataset, api: APIClient, workers: Workers, there: Receiver
+) -> None:
     """A12, A25: kill -9 while the receiver makes it wait."""
     hook = subscribe(api, there.url)
     asked, over = threading.Event(), threading.Event()
@@ -69,7 +71,8 @@ def test_a_killed_workers_delivery_goes_out_again(api: APIClient, workers: Worke
 
     there.replies = [wait]
     victim = workers.start("webhooks", concurrency=1)
-    api.post(f"/exports/webhooks/{hook['id']}/test")
+    job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
+    api.post(f"/exports/{job['jobId']}/cancel")
     assert asked.wait(30)
     victim.kill()
     over.set()

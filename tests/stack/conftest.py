@@ -1,6 +1,7 @@
 """Servers of these tests' own: they are killed and restarted here, which nobody else's tests should notice."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,12 @@ def sockets(pid: int) -> Iterator[str]:
             continue
         if target.startswith("socket:["):
             yield target[len("socket:[") : -1]
+
+
+def is_served(path: Path) -> bool:
+    """Tell whether somebody listens on a socket: another copy may have taken a port that was free again."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        return asking.connect_ex(str(path)) == 0
 
 
 def temporary_sockets(root: Path) -> list[Path]:

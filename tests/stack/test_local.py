@@ -14,7 +14,7 @@ import pytest
 
 from config.stack import family, processes
 from config.stack.lifeline import PROJECT
-from tests.stack.conftest import listening, temporary_sockets
+from tests.stack.conftest import is_served, listening, temporary_sockets
 
 UP = [sys.executable, "-m", "config.stack", "up", "--workers", "1", "--root"]
 EXPORTS, WEB = " worker -Q exports ", " uvicorn "
@@ -163,5 +163,5 @@ def command(pid: int) -> str:
 
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
     assert family.wait_gone(pids, limit=10), [command(pid) for pid in pids if family.exists(pid)]
-    assert not temporary_sockets(root)
+    assert not [path for path in temporary_sockets(root) if not is_served(path)]
     assert not (root / "stack.env").exists(), "it tells of a stack that runs"
