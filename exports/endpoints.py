@@ -230,6 +230,8 @@ class Exchange:
     def ask(self) -> None:
         with Session(self.line) as session:
             answer = session.post(self.url, data=self.body, headers=self.headers, stream=True)
+            if self.line.is_cut:
+                raise TimeoutError  # in the middle of its head, of which the beginning looks whole
             self.retry_after = wish(answer)
             self.status_code = answer.status_code
             read_out(answer)

@@ -111,7 +111,7 @@ class Webhooks(generics.ListAPIView[Webhook]):
     )
     def post(self, request: Request) -> Response:
         """Ends from now on are posted to `url`, signed as [Standard Webhooks](https://www.standardwebhooks.com) says.
-        The `secret` to check signatures with is in this answer alone. A user may have 20 webhooks."""
+        The `secret` to check signatures with is in this answer alone. A user may have 100 webhooks."""
         serializer = NewWebhookSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         made = webhooks.create(user_id=user_id_of(request), **serializer.validated_data)

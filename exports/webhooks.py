@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 HOOKS = {JobStatus.SUCCESS: Hook.SUCCEEDED, JobStatus.FAILED: Hook.FAILED, JobStatus.CANCELLED: Hook.CANCELLED}
 TEST = "webhook.test"
-MOST = 20
+MOST = 100
 SECRET_BYTES = 32
 OLD_SECRET = timedelta(hours=24)
 KEPT = timedelta(days=30)
@@ -37,7 +37,7 @@ MANY = 4  # workers to wake for deliveries that wait; each goes on for a while
 
 
 class TooManyWebhooks(Problem):
-    """You have as many webhooks as anybody may have: 20."""
+    """You have as many webhooks as anybody may have: 100."""
 
     status = 409
     code = "too_many_webhooks"
@@ -159,7 +159,7 @@ def prune_some() -> int:
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
     """Make a webhook for a URL that was checked. Raises TooManyWebhooks. Its secret is to be shown this once."""
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user_id)  # two at once must not both be the twentieth
+        User.objects.select_for_update(no_key=True).get(pk=user_id)  # two at once must not both be the last
         if Webhook.objects.filter(user_id=user_id).count() >= MOST:
             raise TooManyWebhooks
         made = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())
