@@ -17,8 +17,6 @@ from exports.states import JobStatus
 
 log = structlog.get_logger(__name__)
 
-IF_PRESENT = Reuse.IF_PRESENT
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
@@ -65,9 +63,7 @@ def submit(
             **(bound_to(client) if client else UNBOUND),
             **({"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint} if idempotency else {}),
         )
-        reusable = (
-            _paths_with_a_file(request.dataset, paths, version=job.schema_version) if job.reuse == IF_PRESENT else set()
-        )
+        reusable = _paths_with_a_file(request, paths)
         _copy_chunks(job, request.pairs, paths, reusable)
     metrics.job_moved(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
@@ -118,8 +114,12 @@ WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
 """
 
 
-def _paths_with_a_file(dataset: Dataset, paths: list[str], *, version: int) -> set[str]:
-    found = sql.rows(PATHS_WITH_A_FILE, dataset=dataset.pk, paths=paths, version=version)
+def _paths_with_a_file(request: ExportRequest, paths: list[str]) -> set[str]:
+    """Return those of the paths where a file is known that the request would take."""
+    if request.reuse != Reuse.IF_PRESENT:
+        return set()
+    dataset = request.dataset
+    found = sql.rows(PATHS_WITH_A_FILE, dataset=dataset.pk, paths=paths, version=dataset.schema_version)
     return {row["path"] for row in found}
 
 
@@ -137,9 +137,8 @@ def preview(request: ExportRequest) -> Preview:
 
     Reusable by the cache: that the objects are still there is looked at only when their turn comes.
     """
-    dataset = request.dataset
-    paths = [planning.object_key(dataset.base_path, pair, request.shape) for pair in request.pairs]
-    reusable = _paths_with_a_file(dataset, paths, version=dataset.schema_version) if request.reuse == IF_PRESENT else ()
+    paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
+    reusable = _paths_with_a_file(request, paths)
     return Preview(total_chunks=len(paths), duplicates=request.duplicates, reusable=len(reusable))
 
 

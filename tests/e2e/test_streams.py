@@ -21,12 +21,11 @@ from knox.models import AuthToken
 from config.stack.identity import Identity
 from config.stack.ports import LOOPBACK
 from config.stack.processes import Web
-from exports import control, leases
-from exports.errors import SourceRefused
+from exports import control
 from exports.models import Dataset, Event, Job
 from exports.streams import MOST_OF_A_USER
 from tests.e2e.conftest import Workers, wait_until
-from tests.integration.factories import make_job, result_of
+from tests.integration.factories import end_chunk, fail_chunk, make_job
 
 NOBODYS = "00000000-0000-0000-0000-000000000000"
 
@@ -155,18 +154,6 @@ def listeners(web: Web) -> float:
 
 def errors(web: Web) -> list[str]:
     return [line for line in web.started().log.read_text().splitlines() if '"level": "error"' in line]
-
-
-def end_chunk() -> None:
-    claim = leases.claim(backend="test")
-    assert claim
-    leases.finish([(claim, result_of(claim))])
-
-
-def fail_chunk() -> None:
-    claim = leases.claim(backend="test")
-    assert claim
-    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
 
 
 def numbers(told: list[Told]) -> list[int]:

@@ -5,7 +5,8 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from exports import submission
+from exports import leases, submission
+from exports.errors import SourceRefused
 from exports.leases import Claim, Result
 from exports.models import Dataset, Job
 from exports.planning import Pair, Shape
@@ -49,3 +50,17 @@ def result_of(claim: Claim, **changes: Any) -> Result:
             **changes,
         }
     )
+
+
+def end_chunk() -> None:
+    """Do the next chunk, without its bytes."""
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.finish([(claim, result_of(claim))])
+
+
+def fail_chunk() -> None:
+    """Have the source refuse the next chunk for good."""
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)

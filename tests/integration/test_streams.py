@@ -14,23 +14,10 @@ from django.db import connection
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from exports import control, leases, streams, sweeper
-from exports.errors import SourceRefused
+from exports import control, streams, sweeper
 from exports.models import Dataset, Event, Job
 from exports.streams import Hub, Listener, News
-from tests.integration.factories import make_job, result_of
-
-
-def end_chunk() -> None:
-    claim = leases.claim(backend="test")
-    assert claim
-    leases.finish([(claim, result_of(claim))])
-
-
-def fail_chunk() -> None:
-    claim = leases.claim(backend="test")
-    assert claim
-    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+from tests.integration.factories import end_chunk, fail_chunk, make_job
 
 
 def failed_job(dataset: Dataset, alice: User) -> Job:
