@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     AnyHttpUrl,
     BeforeValidator,
     Field,
@@ -30,6 +32,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
+OURS = ("export_", "etl_")  # variables that begin so belong to Sluice alone
 RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 
 
@@ -150,12 +153,59 @@ class Environment(BaseSettings):
     export_bind_ua: bool = True
     export_webhook_allow_cidrs: Networks = []
 
+    # Document ETL: run-state, queues and stages
+    etl_redis_url: RedisURL | None = None
+    etl_redis_prefix: str = "etl:"
+    etl_state_ttl_seconds: int = Field(86_400, ge=60)
+    etl_state_terminal_ttl_seconds: int = Field(3_600, ge=1, validate_default=True)
+    etl_arq_queue_name: str = Field(
+        "etl", pattern=r"^[A-Za-z0-9._-]+$", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME")
+    )
+    etl_queue_size: int = Field(1_000, ge=1)
+    etl_worker_count: int = Field(3, ge=1)
+    etl_task_timeout: int = Field(600, ge=1)
+    etl_lease_seconds: int = Field(30, ge=3)
+    etl_recovery_seconds: int = Field(30, ge=1)
+    etl_ocr_max_attempts: int = Field(3, ge=1)
+    etl_postprocess_max_attempts: int = Field(3, ge=1)
+    etl_retry_backoff_base_seconds: float = Field(2, gt=0, allow_inf_nan=False)
+    etl_retry_backoff_max_seconds: float = Field(60, gt=0, allow_inf_nan=False, validate_default=True)
+    etl_cache_dir: Path = Path(".mineru_cache")
+    etl_rate: Rate = "1200/min"
+    etl_poll_rate: Rate = "6000/min"
+
+    # Document ETL: documents and OCR
+    etl_max_file_bytes: int = Field(50 * 1024**2, ge=1)
+    etl_max_pages: int = Field(500, ge=1)
+    etl_max_pixels: int = Field(50_000_000, ge=1)
+    etl_ocr_provider: str = Field("local", pattern=r"^(local|mineru|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)$")
+    etl_mineru_url: AnyHttpUrl | None = Field(None, validate_default=True)
+    etl_mineru_api_key: SecretStr | None = None
+    etl_mineru_protocol: Literal["auto", "v3", "v4", "cloud-v4"] = "auto"
+    etl_mineru_tier: str = Field("", pattern=r"^[a-z0-9-]*$")
+    etl_mineru_result_hosts: Names = []
+
+    # Document ETL: rules and post-processing
+    etl_rules_dir: Path = Path(".etl_rules")
+    etl_global_rule_enabled: bool = True
+    etl_global_rule_id: int | None = Field(None, ge=1)
+    etl_postprocess_chunk_threshold_chars: int = Field(24_000, ge=1)
+    etl_postprocess_chunk_size_chars: int = Field(8_000, ge=200)
+    etl_postprocess_max_chunks: int = Field(64, ge=1)
+    etl_postprocess_long_strategy: str = "chunked-extract"
+    etl_llm_base_url: AnyHttpUrl | None = None
+    etl_llm_api_key: SecretStr | None = None
+    etl_llm_model: str = ""
+    etl_llm_timeout_seconds: float = Field(120, gt=0, allow_inf_nan=False)
+    etl_llm_max_tokens: int | None = Field(None, ge=1)
+
     @field_validator(
         "allowed_hosts",
         "csrf_trusted_origins",
         "trusted_proxy_cidrs",
         "metrics_allow_cidrs",
         "export_webhook_allow_cidrs",
+        "etl_mineru_result_hosts",
         "secret_key_fallbacks",
         mode="before",
     )
@@ -168,6 +218,13 @@ class Environment(BaseSettings):
         "celery_broker_url",
         "s3_download_access_key_id",
         "s3_download_secret_access_key",
+        "etl_redis_url",
+        "etl_mineru_url",
+        "etl_mineru_api_key",
+        "etl_global_rule_id",
+        "etl_llm_base_url",
+        "etl_llm_api_key",
+        "etl_llm_max_tokens",
         mode="before",
     )
     @classmethod
@@ -204,10 +261,36 @@ class Environment(BaseSettings):
             raise ValueError("is less than EXPORT_BACKOFF_BASE_SECONDS")
         return seconds
 
+    @field_validator("etl_retry_backoff_max_seconds")
+    @classmethod
+    def etl_backoff_grows(cls, seconds: float, info: ValidationInfo) -> float:
+        if seconds < info.data.get("etl_retry_backoff_base_seconds", 0):
+            raise ValueError("is less than ETL_RETRY_BACKOFF_BASE_SECONDS")
+        return seconds
+
+    @field_validator("etl_state_terminal_ttl_seconds")
+    @classmethod
+    def ends_are_forgotten_first(cls, seconds: int, info: ValidationInfo) -> int:
+        if seconds > info.data.get("etl_state_ttl_seconds", seconds):
+            raise ValueError("is more than ETL_STATE_TTL_SECONDS")
+        return seconds
+
+    @field_validator("etl_mineru_url")
+    @classmethod
+    def mineru_has_an_address(cls, url: AnyHttpUrl | None, info: ValidationInfo) -> AnyHttpUrl | None:
+        if url is None and info.data.get("etl_ocr_provider") == "mineru":
+            raise ValueError("is not set, and ETL_OCR_PROVIDER is mineru")
+        return url
+
     @property
     def source_url(self) -> str:
         """The database that export functions are called in; the main one unless it is named."""
         return (self.source_database_url or self.database_url).get_secret_value()
+
+    @property
+    def run_state_url(self) -> str:
+        """Where the run-state of document tasks lives."""
+        return (self.etl_redis_url or self.redis_url).get_secret_value()
 
     @property
     def broker_url(self) -> str:
@@ -233,9 +316,9 @@ def reason(kind: str, message: str, context: dict[str, Any]) -> str:
 
 def misspelt(names: Iterable[str]) -> Iterator[str]:
     """Yield a sentence for each variable that is nearly one of ours. S3_* and the like belong to other programs too."""
-    ours = [name.upper() for name in Environment.model_fields if name.startswith("export_")]
+    ours = [name.upper() for name in (*Environment.model_fields, "etl_queue_name") if name.startswith(OURS)]
     for name in sorted(names):
-        if name.upper().startswith("EXPORT_") and name.upper() not in ours:
+        if name.lower().startswith(OURS) and name.upper() not in ours:
             for meant in get_close_matches(name.upper(), ours, n=1, cutoff=0.75):
                 yield f"{name}: is not a setting; did you mean {meant}?"
 

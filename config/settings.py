@@ -313,6 +313,23 @@ CELERY_BEAT_SCHEDULE = {
     "exports.purge": {"task": "exports.purge", "schedule": timedelta(days=1), "options": {"expires": 86400}},
 }
 
+# ---- Document ETL -----------------------------------------------------------------------------------------------
+# The seams: a new provider, processor or strategy is a class, and its dotted path here. ETL_OCR_PROVIDER names one of
+# the providers, or a dotted path of somebody else's.
+ETL_OCR_PROVIDERS = {
+    "local": "etl.providers.local.LocalProvider",
+    "mineru": "etl.providers.mineru.MinerUProvider",
+}
+ETL_POSTPROCESSORS = {
+    "skip": "etl.postprocessors.skip.Skip",
+    "llm": "etl.postprocessors.llm.Llm",
+}
+ETL_STRATEGIES = {
+    "direct-json": "etl.postprocessors.strategies.direct.DirectJson",
+    "chunked-summarize": "etl.postprocessors.strategies.summarize.ChunkedSummarize",
+    "chunked-extract": "etl.postprocessors.strategies.extract.ChunkedExtract",
+}
+
 # ---- Exports ----------------------------------------------------------------------------------------------------
 # The one typed object; modules read `settings.SLUICE.export_lease_seconds`.
 SLUICE = env

@@ -2,6 +2,6 @@ from django.apps import AppConfig
 
 
 class EtlConfig(AppConfig):
-    """Document ETL: documents into Markdown, and Markdown into JSON by rules. Its stages are still to come."""
+    """Document ETL: documents into Markdown, and Markdown into JSON by rules."""
 
     name = "etl"

@@ -2,6 +2,6 @@ from django.apps import AppConfig
 
 
 class RulesConfig(AppConfig):
-    """The rules of document ETL: JSON Schema, prompt and strategy, in versions. They are still to come."""
+    """The rules of document ETL: JSON Schema, prompt and strategy, in versions."""
 
     name = "rules"

@@ -44,6 +44,44 @@ DEFAULTS = {
     "EXPORT_BIND_IP": "prefix",
     "EXPORT_BIND_UA": True,
     "EXPORT_WEBHOOK_ALLOW_CIDRS": [],
+    "ETL_REDIS_URL": None,
+    "ETL_REDIS_PREFIX": "etl:",
+    "ETL_STATE_TTL_SECONDS": 86400,
+    "ETL_STATE_TERMINAL_TTL_SECONDS": 3600,
+    "ETL_ARQ_QUEUE_NAME": "etl",
+    "ETL_QUEUE_SIZE": 1000,
+    "ETL_WORKER_COUNT": 3,
+    "ETL_TASK_TIMEOUT": 600,
+    "ETL_LEASE_SECONDS": 30,
+    "ETL_RECOVERY_SECONDS": 30,
+    "ETL_OCR_MAX_ATTEMPTS": 3,
+    "ETL_POSTPROCESS_MAX_ATTEMPTS": 3,
+    "ETL_RETRY_BACKOFF_BASE_SECONDS": 2,
+    "ETL_RETRY_BACKOFF_MAX_SECONDS": 60,
+    "ETL_CACHE_DIR": Path(".mineru_cache"),
+    "ETL_RATE": "1200/min",
+    "ETL_POLL_RATE": "6000/min",
+    "ETL_MAX_FILE_BYTES": 50 * 1024**2,
+    "ETL_MAX_PAGES": 500,
+    "ETL_MAX_PIXELS": 50_000_000,
+    "ETL_OCR_PROVIDER": "local",
+    "ETL_MINERU_URL": None,
+    "ETL_MINERU_API_KEY": None,
+    "ETL_MINERU_PROTOCOL": "auto",
+    "ETL_MINERU_TIER": "",
+    "ETL_MINERU_RESULT_HOSTS": [],
+    "ETL_RULES_DIR": Path(".etl_rules"),
+    "ETL_GLOBAL_RULE_ENABLED": True,
+    "ETL_GLOBAL_RULE_ID": None,
+    "ETL_POSTPROCESS_CHUNK_THRESHOLD_CHARS": 24_000,
+    "ETL_POSTPROCESS_CHUNK_SIZE_CHARS": 8_000,
+    "ETL_POSTPROCESS_MAX_CHUNKS": 64,
+    "ETL_POSTPROCESS_LONG_STRATEGY": "chunked-extract",
+    "ETL_LLM_BASE_URL": None,
+    "ETL_LLM_API_KEY": None,
+    "ETL_LLM_MODEL": "",
+    "ETL_LLM_TIMEOUT_SECONDS": 120,
+    "ETL_LLM_MAX_TOKENS": None,
 }
 NO_POSTGRES_URL = "is not a URL such as postgresql://user:password@host:5432/database"
 NO_PORT = "has a port that is not a number from 1 to 65535"
@@ -62,7 +100,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
     def read(**variables: str | None) -> Environment:
         for name in list(os.environ):
-            if name.lower() in Environment.model_fields or name.startswith("EXPORT_"):
+            if name.lower() in Environment.model_fields or name.startswith(("EXPORT_", "ETL_")):
                 monkeypatch.delenv(name)
         for name, value in {**REQUIRED, **variables}.items():
             if value is not None:

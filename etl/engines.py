@@ -1,0 +1,32 @@
+"""The configured provider and processors, each made once in a process: after the fork, when it is first needed."""
+
+from functools import cache
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from etl.postprocessors.base import PostProcessor
+from etl.providers.base import OCRProvider
+
+
+def provider() -> OCRProvider:
+    """Return the provider that ETL_OCR_PROVIDER names: one of ours, or a dotted path."""
+    name: str = settings.SLUICE.etl_ocr_provider
+    return _provider(settings.ETL_OCR_PROVIDERS.get(name, name))
+
+
+def processor(mode: str) -> PostProcessor:
+    """Return the processor that serves a rule's `postprocess_mode`."""
+    return _processor(settings.ETL_POSTPROCESSORS[mode])
+
+
+@cache
+def _provider(path: str) -> OCRProvider:
+    made: OCRProvider = import_string(path)()
+    return made
+
+
+@cache
+def _processor(path: str) -> PostProcessor:
+    made: PostProcessor = import_string(path)()
+    return made

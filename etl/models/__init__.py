@@ -1,0 +1,3 @@
+from etl.models.task import Task
+
+__all__ = ["Task"]

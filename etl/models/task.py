@@ -1,0 +1,89 @@
+from typing import Any, Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from etl.states import ENDED, Phase, Status
+
+STORED = sorted({Status.PENDING, *ENDED})
+
+
+class TaskQuerySet(models.QuerySet["Task"]):
+    def owned_by(self, user: Any) -> Self:
+        """The tasks that this user may see: their own; staff see all."""
+        return self if user.is_staff else self.filter(user=user)
+
+    def open(self) -> Self:
+        """Accepted, and not ended: waiting or running. Redis knows which."""
+        return self.filter(status=Status.PENDING)
+
+
+class Task(models.Model):
+    """A document and what became of it. Written when it is made, when it ends, and when it is taken up again, and never
+    in between: what passes meanwhile is in Redis (`etl/runstate.py`).
+
+    A row is `pending` from its making to its end.
+    """
+
+    task_id = models.BigAutoField(primary_key=True)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="etl_tasks", db_index=False)
+    rule = models.ForeignKey("rules.Rule", models.PROTECT, related_name="tasks")
+    rule_version = models.PositiveIntegerField(help_text="The rule's at the time of the request")
+
+    filename = models.CharField(max_length=255, blank=True, help_text="The client's name for it; only shown")
+    kind = models.CharField(max_length=8, help_text="By its first bytes")
+    size = models.BigIntegerField(help_text="Bytes")
+    document_key = models.CharField(max_length=200, help_text="Of our own copy in object storage")
+
+    status = models.CharField(max_length=16, choices=Status, default=Status.PENDING)
+    phase = models.CharField(max_length=12, choices=Phase, default=Phase.OCR)
+    progress = models.PositiveSmallIntegerField(default=0, help_text="Percent")
+    result = models.JSONField(null=True, blank=True)
+    error = models.JSONField(null=True, blank=True)
+    metadata = models.JSONField(default=dict, blank=True)
+
+    # What outcomes are written under: grows with every retry, and whenever the run-state had to be made anew.
+    fence = models.BigIntegerField(default=1)
+    # Each names artefacts in object storage: the run that goes on, the one whose OCR counts, the one whose paid
+    # answers may be used again.
+    run = models.PositiveIntegerField(default=1)
+    ocr_run = models.PositiveIntegerField(default=1)
+    journal_run = models.PositiveIntegerField(default=1)
+
+    request_id = models.CharField(max_length=64, default="", blank=True)
+    idempotency_key = models.CharField(max_length=255, default="", blank=True)
+    fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = TaskQuerySet.as_manager()
+
+    class Meta:
+        db_table = "etl_task"
+        indexes = [
+            models.Index(fields=["user", "-created_at", "-task_id"], name="etl_task_of_user"),
+            models.Index(fields=["-created_at", "-task_id"], name="etl_task_newest"),
+            # The queue's length, and recovery's look; ended tasks, nearly all, are not in it.
+            models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "idempotency_key"], name="etl_task_idempotency", condition=~Q(idempotency_key="")
+            ),
+            models.CheckConstraint(name="etl_task_passing_states_live_in_redis", condition=Q(status__in=STORED)),
+            models.CheckConstraint(
+                name="etl_task_completed_has_result",
+                condition=~Q(status=Status.COMPLETED) | Q(result__isnull=False, error__isnull=True),
+            ),
+            models.CheckConstraint(
+                name="etl_task_failed_has_error", condition=~Q(status=Status.FAILED) | Q(error__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.task_id)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED

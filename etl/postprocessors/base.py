@@ -1,0 +1,34 @@
+"""PostProcessor: Markdown with pages and a rule in, JSON out. A new one is a class and an entry in
+ETL_POSTPROCESSORS."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from etl.providers.base import OCRResult
+from etl.work import Work
+from rules.content import RuleContent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """What post-processing made. `data` fits the rule's schema; None where the rule wants none (`skip`).
+
+    A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
+    that page. Warnings and usage are in the Work.
+    """
+
+    data: Any = None
+    citations: list[dict[str, Any]] = field(default_factory=list)
+    strategy: str | None = None
+    model: str | None = None
+
+
+class PostProcessor(ABC):
+    """Made once in each worker process."""
+
+    mode: ClassVar[str]  # the rule's postprocess_mode that it serves
+
+    @abstractmethod
+    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        """Return the result. Raises an EtlError, and what `work.check()` raises."""

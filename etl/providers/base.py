@@ -1,0 +1,87 @@
+"""OCRProvider: a document in, Markdown with pages out. A new one is a class, and its dotted path in
+ETL_OCR_PROVIDER."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from etl.documents import Kind
+from etl.work import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A document as a provider gets it. `path`: a local copy, named by us; `name`: `17.pdf`, never the client's."""
+
+    path: Path
+    kind: Kind
+    size: int
+    sha256: str
+    name: str
+    # Makes a URL that the document can be downloaded from for a while, for providers that fetch it themselves.
+    url: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page of the result. `number` from 1; its text is `markdown[start:end]`, characters of the whole Markdown."""
+
+    number: int
+    start: int
+    end: int
+    method: str  # text: the document's own text; ocr: recognised; none: there was nothing to read
+    confidence: float | None = None  # 0 to 1, the mean of the page's lines, where it was recognised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OCRResult:
+    """What OCR found. Every page of the document is in `pages`, in order, also those without text.
+
+    `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
+    `version`. A page that could not be read is a warning with code `page_failed` in the Work, or an error:
+    never silence.
+    """
+
+    markdown: str
+    pages: tuple[Page, ...]
+    provider: str
+    provider_task_id: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the Markdown, as it is stored beside it."""
+        return {
+            "pages": [asdict(page) for page in self.pages],
+            "provider": self.provider,
+            "provider_task_id": self.provider_task_id,
+            "metadata": self.metadata,
+        }
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any], *, markdown: str) -> Self:
+        return cls(
+            markdown=markdown,
+            pages=tuple(Page(**page) for page in facts["pages"]),
+            provider=facts["provider"],
+            provider_task_id=facts["provider_task_id"],
+            metadata=facts["metadata"],
+        )
+
+
+def page_marker(number: int) -> str:
+    """Return the line that begins a page in Markdown."""
+    return f"<!-- page: {number} -->"
+
+
+class OCRProvider(ABC):
+    """Made once in each worker process, after the fork, and used for one document at a time."""
+
+    name: ClassVar[str]
+    # What it takes, as submissions are checked against; a property where it depends on the server.
+    kinds: frozenset[Kind]
+
+    @abstractmethod
+    def convert(self, document: Document, *, work: Work) -> OCRResult:
+        """Return the document's text. Raises an EtlError, and what `work.check()` raises."""

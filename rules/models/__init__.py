@@ -1,0 +1,3 @@
+from rules.models.rule import Mode, Rule, RuleVersion
+
+__all__ = ["Mode", "Rule", "RuleVersion"]

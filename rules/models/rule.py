@@ -1,0 +1,102 @@
+from typing import Any, Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from rules.content import RuleContent
+
+
+class Mode(models.TextChoices):
+    LLM = "llm"
+    SKIP = "skip"
+
+
+class RuleQuerySet(models.QuerySet["Rule"]):
+    def listed(self) -> Self:
+        return self.filter(deleted_at=None)
+
+    def visible_to(self, user: Any) -> Self:
+        """The user's own rules, and the system's; staff see all. Deleted ones are gone."""
+        rules = self.listed()
+        return rules if user.is_staff else rules.filter(Q(owner=user) | Q(owner=None))
+
+
+class Rule(models.Model):
+    """How Markdown becomes JSON. What it says now; `RuleVersion` keeps what it said in every version."""
+
+    rule_id = models.BigAutoField(primary_key=True)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, null=True, blank=True, related_name="etl_rules", db_index=False
+    )
+    slug = models.CharField(
+        max_length=64, null=True, blank=True, unique=True, help_text="Of a system rule: the name of its file"
+    )
+    name = models.CharField(max_length=200)
+    description = models.TextField(default="", blank=True)
+    json_schema = models.JSONField(null=True, blank=True)
+    system_prompt = models.TextField(default="", blank=True)
+    postprocess_mode = models.CharField(max_length=8, choices=Mode, default=Mode.LLM)
+    postprocess_strategy = models.CharField(max_length=32, default="", blank=True, help_text="Empty: by size")
+    version = models.PositiveIntegerField(default=1)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    objects = RuleQuerySet.as_manager()
+
+    class Meta:
+        db_table = "etl_rule"
+        indexes = [
+            models.Index(fields=["owner", "-created_at", "-rule_id"], name="etl_rule_of_owner"),
+            models.Index(fields=["-created_at", "-rule_id"], name="etl_rule_newest"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                name="etl_rule_system_has_slug",
+                condition=Q(owner=None, slug__isnull=False) | Q(owner__isnull=False, slug=None),
+            ),
+            models.CheckConstraint(
+                name="etl_rule_llm_has_schema",
+                condition=Q(postprocess_mode=Mode.SKIP) | Q(json_schema__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_system(self) -> bool:
+        return self.owner_id is None
+
+
+class RuleVersion(models.Model):
+    """What a rule said in one version. Never changed: tasks are pinned to it."""
+
+    rule = models.ForeignKey(Rule, models.CASCADE, related_name="versions", db_index=False)
+    version = models.PositiveIntegerField()
+    name = models.CharField(max_length=200)
+    description = models.TextField(default="", blank=True)
+    json_schema = models.JSONField(null=True, blank=True)
+    system_prompt = models.TextField(default="", blank=True)
+    postprocess_mode = models.CharField(max_length=8, choices=Mode)
+    postprocess_strategy = models.CharField(max_length=32, default="", blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        db_table = "etl_rule_version"
+        constraints = [models.UniqueConstraint(fields=["rule", "version"], name="etl_rule_version_once")]
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+    def content(self) -> RuleContent:
+        return RuleContent(
+            rule_id=self.rule_id,
+            version=self.version,
+            name=self.name,
+            mode=self.postprocess_mode,
+            strategy=self.postprocess_strategy,
+            json_schema=self.json_schema,
+            system_prompt=self.system_prompt,
+        )
