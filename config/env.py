@@ -32,7 +32,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
-OURS = ("export_", "etl_")  # variables that begin so belong to Sluice alone
+OURS = ("EXPORT_", "ETL_")  # variables that begin so belong to Sluice alone
 RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 
 
@@ -85,6 +85,17 @@ def rate(value: str) -> str:
     if not re.fullmatch(r"[1-9]\d{0,8}", amount) or unit not in RATE_UNITS:
         raise ValueError(f"is not a rate such as 60/min (units: {', '.join(RATE_UNITS)})")
     return f"{amount}/{unit}"
+
+
+def spelt(pattern: str, form: str) -> AfterValidator:
+    """Return a check that a value looks like this; the form is told in words."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"is not {form}")
+        return value
+
+    return AfterValidator(check)
 
 
 # Lists are written with commas; without NoDecode pydantic-settings would want JSON.
@@ -158,8 +169,8 @@ class Environment(BaseSettings):
     etl_redis_prefix: str = "etl:"
     etl_state_ttl_seconds: int = Field(86_400, ge=60)
     etl_state_terminal_ttl_seconds: int = Field(3_600, ge=1, validate_default=True)
-    etl_arq_queue_name: str = Field(
-        "etl", pattern=r"^[A-Za-z0-9._-]+$", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME")
+    etl_arq_queue_name: Annotated[str, spelt(r"[\w.-]{1,100}", "a name of letters, digits, dots and dashes")] = Field(
+        "etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME")
     )
     etl_queue_size: int = Field(1_000, ge=1)
     etl_worker_count: int = Field(3, ge=1)
@@ -178,11 +189,11 @@ class Environment(BaseSettings):
     etl_max_file_bytes: int = Field(50 * 1024**2, ge=1)
     etl_max_pages: int = Field(500, ge=1)
     etl_max_pixels: int = Field(50_000_000, ge=1)
-    etl_ocr_provider: str = Field("local", pattern=r"^(local|mineru|[A-Za-z_]\w*(\.[A-Za-z_]\w*)+)$")
+    etl_ocr_provider: Annotated[str, spelt(r"local|mineru|\w+(\.\w+)+", "local, mineru, or a dotted path")] = "local"
     etl_mineru_url: AnyHttpUrl | None = Field(None, validate_default=True)
     etl_mineru_api_key: SecretStr | None = None
     etl_mineru_protocol: Literal["auto", "v3", "v4", "cloud-v4"] = "auto"
-    etl_mineru_tier: str = Field("", pattern=r"^[a-z0-9-]*$")
+    etl_mineru_tier: Annotated[str, spelt(r"[a-z0-9-]*", "a word such as basic")] = ""
     etl_mineru_result_hosts: Names = []
 
     # Document ETL: rules and post-processing
@@ -282,6 +293,11 @@ class Environment(BaseSettings):
             raise ValueError("is not set, and ETL_OCR_PROVIDER is mineru")
         return url
 
+    @classmethod
+    def names(cls) -> set[str]:
+        """Return the names of all variables that are read."""
+        return {name.upper() for name in cls.model_fields} | {"ETL_QUEUE_NAME"}
+
     @property
     def source_url(self) -> str:
         """The database that export functions are called in; the main one unless it is named."""
@@ -316,9 +332,9 @@ def reason(kind: str, message: str, context: dict[str, Any]) -> str:
 
 def misspelt(names: Iterable[str]) -> Iterator[str]:
     """Yield a sentence for each variable that is nearly one of ours. S3_* and the like belong to other programs too."""
-    ours = [name.upper() for name in (*Environment.model_fields, "etl_queue_name") if name.startswith(OURS)]
+    ours = [name for name in Environment.names() if name.startswith(OURS)]
     for name in sorted(names):
-        if name.lower().startswith(OURS) and name.upper() not in ours:
+        if name.upper().startswith(OURS) and name.upper() not in ours:
             for meant in get_close_matches(name.upper(), ours, n=1, cutoff=0.75):
                 yield f"{name}: is not a setting; did you mean {meant}?"
 

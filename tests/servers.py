@@ -35,6 +35,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         SECRET_KEY="tests-only-0123456789-0123456789-0123456789",
         ALLOWED_HOSTS="testserver,localhost,127.0.0.1",
         LOG_FORMAT="json",
+        ETL_CACHE_DIR=str(folder / "documents"),
         PROMETHEUS_MULTIPROC_DIR=str(metrics),
         # For tests that ask more of the object store than Sluice may.
         **dict(zip(OPERATOR, running.seaweedfs.operator, strict=True)),

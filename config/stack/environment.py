@@ -19,13 +19,14 @@ def own(servers: Servers) -> dict[str, str]:
         "ALLOWED_HOSTS": "127.0.0.1,localhost",
         "DEBUG": "true",  # plain http: cookies that want https would make it impossible to log in
         "PROMETHEUS_MULTIPROC_DIR": str(servers.root / "metrics"),
+        "ETL_CACHE_DIR": str(servers.root / "documents"),
         "DJANGO_SETTINGS_MODULE": "config.settings",
     }
 
 
 def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as the processes see them: the shell's where it has one, also those we have no value for."""
-    known = {name.upper() for name in Environment.model_fields}
+    known = Environment.names()
     return dict(own) | {name: value for name, value in given.items() if name in known or name in own}
 
 

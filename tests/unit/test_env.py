@@ -178,10 +178,33 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
         ("EXPORT_PRESIGN_SECONDS", "61", "Input should be less than or equal to 60"),
         ("EXPORT_BACKOFF_MAX_SECONDS", "1.5", "is less than EXPORT_BACKOFF_BASE_SECONDS"),
         ("EXPORT_BACKOFF_MAX_SECONDS", "inf", "Input should be a finite number"),
+        ("ETL_RETRY_BACKOFF_MAX_SECONDS", "1.5", "is less than ETL_RETRY_BACKOFF_BASE_SECONDS"),
+        ("ETL_STATE_TERMINAL_TTL_SECONDS", "86401", "is more than ETL_STATE_TTL_SECONDS"),
+        ("ETL_ARQ_QUEUE_NAME", "hunter2 queue", "is not a name of letters, digits, dots and dashes"),
+        ("ETL_OCR_PROVIDER", "hunter2", "is not local, mineru, or a dotted path"),
+        ("ETL_MINERU_TIER", "hunter2!", "is not a word such as basic"),
+        ("ETL_REDIS_URL", "http://hunter2", NO_REDIS),
     ],
 )  # fmt: skip
 def test_it_names_a_bad_value_once_and_does_not_show_it(read: Read, name: str, value: str, reason: str) -> None:
     assert problems(read, **{name: value}) == [f"{name}: {reason}"]
+
+
+def test_it_wants_an_address_for_mineru(read: Read) -> None:
+    assert problems(read, ETL_OCR_PROVIDER="mineru") == ["ETL_MINERU_URL: is not set, and ETL_OCR_PROVIDER is mineru"]
+    assert read(ETL_OCR_PROVIDER="mineru", ETL_MINERU_URL="http://mineru:8000")
+
+
+@pytest.mark.parametrize("name", ["ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"])
+def test_it_takes_the_queue_by_both_of_its_names(read: Read, name: str) -> None:
+    """B11."""
+    assert read(**{name: "papers"}).etl_arq_queue_name == "papers"
+
+
+def test_run_state_lives_where_redis_is_unless_told_otherwise(read: Read) -> None:
+    """B11."""
+    assert read().run_state_url == REQUIRED["REDIS_URL"]
+    assert read(ETL_REDIS_URL="redis://other/3").run_state_url == "redis://other/3"
 
 
 def test_it_names_a_variable_that_does_not_fit_another_beside_those_that_are_bad(read: Read) -> None:
@@ -218,6 +241,8 @@ def test_it_names_a_variable_that_does_not_fit_another_beside_those_that_are_bad
         {"CELERY_BROKER_URL": "sentinel://one:26379;sentinel://two:26379"},
         {"S3_DOWNLOAD_ACCESS_KEY_ID": "id", "S3_DOWNLOAD_SECRET_ACCESS_KEY": "secret"},
         {"ALLOWED_HOSTS": "", "DEBUG": "true"},
+        {"ETL_REDIS_URL": "", "ETL_GLOBAL_RULE_ID": "", "ETL_LLM_BASE_URL": "", "ETL_LLM_MAX_TOKENS": ""},
+        {"ETL_OCR_PROVIDER": "somebody.elses.Provider", "ETL_MINERU_RESULT_HOSTS": "a.example, b.example"},
     ],
 )
 def test_it_takes_what_the_servers_take(read: Read, good: dict[str, str]) -> None:
@@ -232,6 +257,7 @@ def test_it_takes_what_the_servers_take(read: Read, good: dict[str, str]) -> Non
         ("EXPORT_LINK_TTL", "EXPORT_LINK_TTL_SECONDS"),
         ("EXPORT_RATES", "EXPORT_RATE"),
         ("EXPORT_MAX_CHUNKS_JOB", "EXPORT_MAX_CHUNKS_PER_JOB"),
+        ("ETL_LLM_URL", "ETL_LLM_BASE_URL"),
     ],
 )
 def test_it_refuses_a_name_that_is_nearly_one_of_ours(read: Read, written: str, meant: str) -> None:
