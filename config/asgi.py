@@ -11,6 +11,16 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django = get_asgi_application()
 
-from config.api.bodies import BoundedBody  # noqa: E402 - it reads the settings, which are there only now
+# They read the settings, which are there only now.
+from config import start  # noqa: E402
+from config.api import ending  # noqa: E402
+from config.api.bodies import BoundedBody, Receive, Scope, Send  # noqa: E402
+from etl.forms import PATHS  # noqa: E402
 
-application = BoundedBody(django)
+start.insist_on_settings()
+bounded = BoundedBody(django, files=PATHS)
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    ending.watch()  # with the first request: uvicorn listens for signals itself once it has loaded this
+    await bounded(scope, receive, send)

@@ -3,17 +3,21 @@
 Started plainly, `python -m celery -A config worker -Q exports`; no wrapper is needed.
 """
 
+import ctypes
 import os
+import sys
 from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import celeryd_after_setup, setup_logging
+from celery.signals import beat_init, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
 from django.dispatch import receiver
 from django_structlog.celery.signals import bind_extra_task_metadata
 from django_structlog.celery.steps import DjangoStructLogInitStep
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+PR_SET_DUMPABLE = 4  # of prctl(2)
 
 app = Celery("sluice")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -24,6 +28,26 @@ app.steps["worker"].add(DjangoStructLogInitStep)
 @setup_logging.connect
 def leave_logging_to_django(**_later: object) -> None:
     """Keep Celery from replacing the log configuration that the settings made."""
+
+
+@celeryd_init.connect
+def refuse_bad_settings(**_later: object) -> None:
+    """Have a worker end before it takes a message that it could only fail. Django is set up by now."""
+    from config import start
+
+    start.insist_on_settings()
+
+
+@celeryd_init.connect
+@worker_process_init.connect
+@beat_init.connect
+def hide_secrets(**_later: object) -> None:
+    """Have the kernel keep our environment and memory from all other processes of our user.
+
+    One of them is the process that reads documents (ADR 13). A debugger then needs root, and there are no core dumps.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 @celeryd_after_setup.connect

@@ -10,10 +10,11 @@ That suits counters and histograms. What goes up and down is no process' to say:
 
 import fcntl
 import os
-from itertools import count
+from collections.abc import Iterable
+from itertools import count, product
 from pathlib import Path
 
-from prometheus_client import values
+from prometheus_client import Counter, values
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -57,3 +58,14 @@ def configure() -> None:
 def files() -> list[str]:
     """Return the shared files. One that was made this moment, or whose maker died then, is empty and cannot be read."""
     return [str(path) for path in Path(os.environ[VARIABLE]).glob("*.db") if path.stat().st_size]
+
+
+def counter(name: str, documentation: str, **labels: Iterable[str]) -> Counter:
+    """Return a counter whose labels' values are known, so that each series exists from the start, with 0.
+
+    Without that, the first failure of all would be no rise for Prometheus' `increase()`.
+    """
+    made = Counter(name, documentation, list(labels))
+    for series in product(*labels.values()):
+        made.labels(*series)
+    return made

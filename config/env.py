@@ -242,6 +242,12 @@ class Environment(BaseSettings):
     def empty_is_not_set(cls, value: object) -> object:
         return None if value == "" else value
 
+    @field_validator("etl_cache_dir", "etl_rules_dir", mode="before")
+    @classmethod
+    def empty_is_no_folder(cls, value: object, info: ValidationInfo) -> object:
+        # It would be the one that we happen to be started in, and from ETL_CACHE_DIR old things are deleted.
+        return cls.model_fields[str(info.field_name)].default if value == "" else value
+
     @field_validator("allowed_hosts")
     @classmethod
     def hosts_are_named(cls, hosts: list[str], info: ValidationInfo) -> list[str]:

@@ -144,9 +144,33 @@ def ping(url: str) -> None:
         client.ping()
 
 
-readiness = Readiness(
-    {"database": check_database, "source": check_source, "broker": check_broker, "storage": storage.ping}
-)
+def check_run_state() -> None:
+    ping(settings.SLUICE.run_state_url)
+
+
+ALWAYS: Mapping[str, Check] = {
+    "database": check_database,
+    "source": check_source,
+    "broker": check_broker,
+    "storage": storage.ping,
+}
+
+
+def checks() -> dict[str, Check]:
+    """Return the checks by name: of the run-state only where it lives elsewhere than messages do."""
+    is_elsewhere = place(settings.SLUICE.run_state_url) != place(settings.SLUICE.broker_url)
+    return {**ALWAYS, **({"run_state": check_run_state} if is_elsewhere else {})}
+
+
+def place(url: str) -> tuple[object, ...]:
+    """Return what must be equal of two URLs of Redis for them to lead to the same database."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"redis", "rediss"} or ";" in url:
+        return (url,)
+    return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0", parts.query
+
+
+readiness = Readiness(checks())
 
 
 class Probe(APIView):
@@ -159,7 +183,15 @@ class Probe(APIView):
 
 
 LIVE = inline_serializer("Live", {"status": serializers.CharField()})
-CHECKS = inline_serializer("Checks", {name: serializers.CharField() for name in readiness.checks})
+CHECKS = inline_serializer(
+    "Checks",
+    {
+        **{name: serializers.CharField() for name in ALWAYS},
+        "run_state": serializers.CharField(
+            required=False, help_text="Where ETL_REDIS_URL is another server, or database, than the broker's."
+        ),
+    },
+)
 READY = inline_serializer("Ready", {"status": serializers.CharField(), "checks": CHECKS})
 
 

@@ -114,6 +114,10 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             # Where webhooks lead is their owner's secret; these quote hosts, addresses and whole URLs.
             "requests_hardened": silent(),
             "urllib3": silent(),
+            # OPENAI_LOG, a variable of the library's own, would have it tell requests with documents in them.
+            "openai": silent(),
+            "httpx2": silent(),
+            "httpcore2": silent(),
             "uvicorn.access": silent(),  # its lines hold query strings, and with them download links
             "celery": {"handlers": [], "level": "INFO", "propagate": True},
             # It logs results and messages of exceptions; `task_succeeded` and `task_failed` do without.

@@ -182,6 +182,13 @@ UNFOLD = {
                 ],
             },
             {
+                "title": "Documents",
+                "items": [
+                    page("Tasks", "description", "etl.task"),
+                    page("Rules", "rule", "rules.rule"),
+                ],
+            },
+            {
                 "title": "Accounts",
                 "items": [
                     page("Users", "person", "auth.user"),
@@ -229,6 +236,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "TAGS": [
         {"name": "exports", "description": "Jobs, their chunks, their receipts, and links that work once."},
+        {"name": "documents", "description": "Documents on their way into Markdown and JSON."},
+        {"name": "rules", "description": "How documents become JSON: a schema, a prompt and a strategy, in versions."},
         {"name": "operations", "description": "For load balancers and Prometheus."},
     ],
     "PATH_CONVERTER_OVERRIDES": {"day": {"type": "string", "format": "date"}},
@@ -240,6 +249,9 @@ SPECTACULAR_SETTINGS = {
         "ExportErrorCode": "exports.errors.EXPLANATIONS",
         "WebhookEvent": "exports.models.webhook.Hook",
         "DeliveryStatus": "exports.models.webhook.Delivery.Status",
+        "TaskStatus": "etl.states.Status",
+        "Stage": "etl.states.Phase",
+        "TaskErrorCode": "etl.schemas.ERROR_CODES",
     },
     "WEBHOOKS": ["exports.schemas.ENDED"],
     "POSTPROCESSING_HOOKS": [
@@ -265,8 +277,11 @@ DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task,
 CELERY_BROKER_URL = env.broker_url
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# Above the hard time limit of every task: a message that is worked on must not be taken for lost.
+ETL_SOFT_TIME_LIMIT = env.etl_task_timeout + 10  # a stage ends by itself before; this is for code that does not look
+ETL_TIME_LIMIT = env.etl_task_timeout + 30
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    "visibility_timeout": 1800,
+    "visibility_timeout": max(1800, 2 * ETL_TIME_LIMIT),
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
     "socket_timeout": 5,
@@ -293,14 +308,22 @@ CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_ENABLE_UTC = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 # A worker that is not told its queues by -Q takes them all.
+ETL_QUEUES = {stage: f"{env.etl_arq_queue_name}-{stage}" for stage in ("ocr", "postprocess")}
 CELERY_TASK_QUEUES = [
-    Queue(name, Exchange(name), routing_key=name) for name in ("exports", "bundles", "webhooks", "maintenance")
+    Queue(name, Exchange(name), routing_key=name)
+    for name in ("exports", "bundles", "webhooks", "maintenance", *ETL_QUEUES.values())
 ]
 CELERY_TASK_ROUTES = {
     "exports.run_chunks": {"queue": "exports"},
     "exports.reuse_files": {"queue": "exports"},
     "exports.complete_job": {"queue": "bundles"},
     "exports.deliver": {"queue": "webhooks"},
+    "etl.ocr": {"queue": ETL_QUEUES["ocr"]},
+    "etl.postprocess": {"queue": ETL_QUEUES["postprocess"]},
+}
+CELERY_TASK_ANNOTATIONS = {
+    name: {"soft_time_limit": ETL_SOFT_TIME_LIMIT, "time_limit": ETL_TIME_LIMIT}
+    for name in ("etl.ocr", "etl.postprocess")
 }
 # A tick that waited longer than its interval is of no use: the next one does the same work.
 CELERY_BEAT_SCHEDULE = {
@@ -310,7 +333,14 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": env.export_reaper_seconds},
     },
     "exports.sweep": {"task": "exports.sweep", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
+    "rules.load": {"task": "rules.load", "schedule": 60, "options": {"expires": 60}},
     "exports.purge": {"task": "exports.purge", "schedule": timedelta(days=1), "options": {"expires": 86400}},
+    "etl.recover": {
+        "task": "etl.recover",
+        "schedule": env.etl_recovery_seconds,
+        "options": {"expires": env.etl_recovery_seconds},
+    },
+    "etl.sweep": {"task": "etl.sweep", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
 }
 
 # ---- Document ETL -----------------------------------------------------------------------------------------------

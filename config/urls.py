@@ -26,4 +26,6 @@ urlpatterns = [
     path("api/docs", SpectacularSwaggerView.as_view(url_name="schema", throttle_classes=()), name="docs"),
     path("admin/", admin.site.urls),
     path("", include("exports.urls")),
+    path("", include("etl.urls")),
+    path("", include("rules.urls")),
 ]

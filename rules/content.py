@@ -6,12 +6,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContent:
-    """One version of a rule. `json_schema` is None only where the mode is `skip`; `strategy` is "" for: by size."""
+    """One version of a rule. `json_schema` may be None, but not with `llm`; `strategy` is "" for: by size."""
 
     rule_id: int
     version: int
     name: str
-    mode: str  # llm | skip
+    mode: str  # one of ETL_POSTPROCESSORS
     strategy: str = ""
     json_schema: dict[str, Any] | None = None
     system_prompt: str = ""

@@ -21,6 +21,7 @@ COLOURS = {
     "retrying": "warning",
     "success": "success",
     "done": "success",
+    "completed": "success",
     "redeemed": "success",
     "open": "success",
     "enabled": "success",
@@ -30,6 +31,8 @@ COLOURS = {
     "failed": "danger",
     "cancelled": "warning",
     "expired": "warning",
+    "deleted": "warning",
+    "system": "info",
 }
 
 

@@ -4,14 +4,21 @@ Django's ASGI handler spools a whole body to disk before any view or middleware 
 And a body of unknown length (`Transfer-Encoding: chunked`) reads as empty to DRF, which looks at Content-Length only.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
 from django.conf import settings
 
-from config.api.problems import CONTENT_TYPE, BodyTooLarge
+from config.api.problems import CONTENT_TYPE, BodyTooLarge, NoRoom, Problem, is_full
 from config.api.requests import sane_id
+
+# For a client that sends on after it was refused: in all, and without a byte.
+LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]
@@ -20,41 +27,70 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What a path takes that files are sent to, as multipart/form-data: bytes of the whole body, and the refusal."""
+
+    most: int
+    problem: type[Problem]
+
+
 class BoundedBody:
     """An ASGI application around another: answers 413 when a body declares, or turns out, to be too large.
 
-    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE: nothing here takes files yet. Where the client declared no length the
-    inner application finds the one that was counted.
+    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, but for the paths that take `files`. Where the client declared no length
+    the inner application finds the one that was counted.
     """
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
         self.application = application
+        self.files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # no web sockets here, and no lifespan: Django would raise
-        body = Body({**scope, "headers": [*scope["headers"]]}, receive)
-        if not body.too_large:
-            await self.application(body.scope, body.receive, send)
+        bound = self.bound_of(scope)
+        body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=bound.most)
+        refusal = None if body.too_large else await self.pass_on(body, send)
         if body.too_large:
-            await refuse(scope, send)
+            refusal = bound.problem
+        if refusal:
+            await refuse(scope, send, refusal(), rest=body)
+
+    async def pass_on(self, body: "Body", send: Send) -> type[Problem] | None:
+        """Have the request answered, unless there is no room for its body: Django writes it down before all else."""
+        try:
+            await self.application(body.scope, body.receive, send)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return NoRoom
+        return None
+
+    def bound_of(self, scope: Scope) -> Files:
+        content_type = dict(scope["headers"]).get(b"content-type", b"")
+        if content_type.lower().startswith(b"multipart/form-data") and scope["path"] in self.files:
+            return self.files[scope["path"]]
+        return Files(most=settings.DATA_UPLOAD_MAX_MEMORY_SIZE, problem=BodyTooLarge)
 
 
 class Body:
     """The body of one request, counted while it comes in."""
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, most: int) -> None:
         self.scope = scope
         self.inner = receive
         self.size = 0
+        self.is_over = False
         headers = dict(scope["headers"])
-        self.most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        self.most = most
         declared = headers.get(b"content-length")
         self.is_declared = declared is not None
         self.too_large = declared is not None and declared.isdigit() and int(declared) > self.most
 
     async def receive(self) -> Message:
         message = await self.inner()
+        self.is_over = not message.get("more_body")
         if message["type"] != "http.request":
             return message
         self.size += len(message.get("body", b""))
@@ -66,17 +102,33 @@ class Body:
             self.scope["headers"].append((b"content-length", str(self.size).encode()))
         return message
 
+    async def drain(self) -> None:
+        """Throw away what still comes, as long as it comes, within bounds.
 
-async def refuse(scope: Scope, send: Send) -> None:
+        Most clients read the answer only when they have sent everything. The connection of one that is still sending
+        would be reset, and the answer lost.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not self.is_over:
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        self.is_over = not (await self.inner()).get("more_body")
+
+
+async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> None:
+    """Answer at once, and close the connection a little later."""
     given = dict(scope["headers"]).get(b"x-request-id", b"")
     request_id = sane_id(given.decode("latin-1"))
-    problem = BodyTooLarge()
     headers = {
         **problem.all_headers(),
         "Content-Type": CONTENT_TYPE,
         "X-Request-ID": request_id,
-        "Connection": "close",  # the rest of the body is not going to be read
+        "Connection": "close",
     }
+    content = orjson.dumps(problem.body() | {"requestId": request_id})
+    headers["Content-Length"] = str(len(content))  # so that it is whole before the connection is closed
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
-    await send({"type": "http.response.body", "body": orjson.dumps(problem.body() | {"requestId": request_id})})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    await rest.drain()
+    await send({"type": "http.response.body"})

@@ -7,6 +7,7 @@ last word. What is here is what all such rows share.
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -45,8 +46,11 @@ class Idempotency:
     fingerprint: str
 
     @classmethod
-    def of(cls, request: Request) -> Self | None:
-        """Return what the request says, or None without the header. Raises BadInput for a key that is none."""
+    def of(cls, request: Request, *, body: Callable[[], Any] | None = None) -> Self | None:
+        """Return what the request says, or None without the header. Raises BadInput for a key that is none.
+
+        `body` makes the JSON that stands for a body that is none: one with a file in it.
+        """
         key = request.headers.get(HEADER)
         if key is None:
             return None
@@ -58,7 +62,7 @@ class Idempotency:
                     detail=f"{HEADER} takes 1 to 255 visible ASCII characters.",
                 )
             )
-        return cls(key=key, fingerprint=fingerprint(request.data))
+        return cls(key=key, fingerprint=fingerprint(body() if body else request.data))
 
     def claim(self, *, scope: str) -> None:
         """Hold the key to the end of the transaction, or raise InFlight. A lock in the database: no row has to be

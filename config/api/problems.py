@@ -8,6 +8,7 @@ Two doors lead here: DRF's exception handler, and a middleware for everything th
 only words of our own: no message of Django's, of the database's or of a stranger's exception gets through.
 """
 
+import errno
 import inspect
 import math
 import sys
@@ -149,6 +150,14 @@ class BodyTooLarge(Problem):
     code = "body_too_large"
 
 
+class NoRoom(Problem):
+    """There is no room here for what was sent at the moment. Try again later."""
+
+    status = 503
+    code = "storage_unavailable"
+    retry_after = 60
+
+
 class DatabaseUnavailable(Problem):
     """The database does not answer at the moment. Try again in a few seconds."""
 
@@ -196,6 +205,17 @@ def of_status(status: int) -> Problem:
     problem.status = status
     problem.code = STATUS_CODES.get(status) or phrase(status).lower().replace(" ", "_")
     return problem
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk had no room, or a user no more of it; the log is told."""
+    if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+        return False
+    log.error("no_room", setting="TMPDIR", error=logs.describe(error))
+    return True
 
 
 # ---- From exceptions --------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class RequestMiddleware(middlewares.RequestMiddleware):
     ) -> None:
         if "job_id" in kwargs:
             structlog.contextvars.bind_contextvars(job_id=str(kwargs["job_id"]))
+        if "task_id" in kwargs:  # `task_id` itself is Celery's in log lines
+            structlog.contextvars.bind_contextvars(etl_task_id=kwargs["task_id"])
 
     def handle_response(self, request: HttpRequest, response: HttpResponse) -> None:
         response["X-Request-ID"] = request_id(request)

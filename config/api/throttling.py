@@ -8,14 +8,12 @@ Times are those of the web hosts' clocks. Apps say by subclasses what is counted
 
 import math
 import os
-import threading
 import time
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import limits
 import redis
-import structlog
 from django.conf import settings
 from limits.storage import RedisStorage
 from limits.strategies import MovingWindowRateLimiter
@@ -25,15 +23,13 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from config.api.addresses import client_address, network_around
+from config.api.breaker import Breaker
 from config.api.problems import Problem
 
 if TYPE_CHECKING:  # DRF imports this module while it is making its views
     from rest_framework.views import APIView
 
-log = structlog.get_logger(__name__)
-
 ANSWER_SECONDS = 0.25  # for a connection, and for each answer: a silent server costs one of them
-PAUSE_SECONDS = 5.0
 PREFIX = "sluice:rate"
 # One for each thread that asks at the same time. redis-py's 100 could be used up by a flood, and a pool without a free
 # connection looks like a server that is away: the flood would switch the rates off.
@@ -114,10 +110,13 @@ def rate(name: str) -> limits.RateLimitItem:
 # ---- The windows ----------------------------------------------------------------------------------------------------
 
 
-class Limiter:
+class Limiter(Breaker):
     """The windows of all rates, and a breaker before them: a server that did not answer is left alone for a while."""
 
+    away, back = "rates_not_counted", "rates_counted_again"
+
     def __init__(self, url: str) -> None:
+        super().__init__()
         pool: redis.ConnectionPool = redis.ConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
@@ -127,9 +126,6 @@ class Limiter:
             retry=Retry(NoBackoff(), 0),
         )
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
-        self.lock = threading.Lock()
-        self.is_away = False
-        self.ask_again_at = 0.0  # on time.monotonic's clock
 
     def wait(self, rate: limits.RateLimitItem, who: str) -> int:
         """Count a request, and return 0; or, when it is one too many, return the seconds until there is room."""
@@ -138,7 +134,7 @@ class Limiter:
         try:
             seconds = self.ask(rate, who)
         except redis.RedisError as error:
-            self.note_silence(error)
+            self.note_silence(type(error).__name__)
             return 0
         self.note_answer()
         return seconds
@@ -149,28 +145,6 @@ class Limiter:
         room_at, remaining = self.windows.get_window_stats(rate, who)
         # There may be room since. With an empty window `room_at` would be a whole window away.
         return 1 if remaining > 0 else max(1, math.ceil(room_at - time.time()))
-
-    def may_ask(self) -> bool:
-        with self.lock:
-            if not self.is_away:
-                return True
-            if time.monotonic() < self.ask_again_at:
-                return False
-            self.ask_again_at = time.monotonic() + PAUSE_SECONDS  # this one finds out; nobody waits beside it
-            return True
-
-    def note_silence(self, error: redis.RedisError) -> None:
-        with self.lock:
-            is_news, self.is_away = not self.is_away, True
-            self.ask_again_at = time.monotonic() + PAUSE_SECONDS
-        if is_news:
-            log.warning("rates_not_counted", reason=type(error).__name__)
-
-    def note_answer(self) -> None:
-        with self.lock:
-            is_news, self.is_away = self.is_away, False
-        if is_news:
-            log.warning("rates_counted_again")
 
 
 def limiter() -> Limiter:

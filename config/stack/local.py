@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from config.env import Environment
 from config.stack import environment, processes, servers
 from config.stack.identity import write_private
 from config.stack.keeper import Keeper
@@ -125,16 +126,26 @@ def prepare(up: Servers, variables: Mapping[str, str]) -> str:
 
 def describe(up: Servers, variables: Mapping[str, str], workers: int) -> Stack:
     """Return the stack with Sluice's processes as they will be started."""
-    concurrency = {"exports": workers}
+    concurrency = {"exports": workers, "etl-ocr": ocr_workers(variables)}
     celery = {
         name: processes.worker(
-            name, queues=queues, concurrency=concurrency.get(name, 2), root=up.root, environment=variables
+            name,
+            queues=processes.queues_of(name, variables),
+            concurrency=concurrency.get(name, 2),
+            root=up.root,
+            environment=variables,
         )
-        for name, queues in processes.WORKERS.items()
+        for name in processes.WORKERS
     }
     beat = processes.beat(root=up.root, environment=variables)
     web = processes.Web(up.root, up.identity, variables, beside=[*celery.values(), beat])
     return Stack(variables=variables, servers=up, web=web, workers=celery, beat=beat)
+
+
+def ocr_workers(variables: Mapping[str, str]) -> int:
+    """Return how many documents are read at once. What is no number is complained of by every process."""
+    given = variables.get("ETL_WORKER_COUNT", "")
+    return int(given) if given.isdecimal() and int(given) else int(Environment.model_fields["etl_worker_count"].default)
 
 
 def start(stack: Stack) -> None:

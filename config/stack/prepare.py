@@ -14,11 +14,13 @@ import django
 from django.contrib.auth import get_user_model
 from django.core.management import call_command, get_commands
 
+from config import start
 from config.stack import flights
 
 
 def main(username: str, password: Path, token: Path) -> None:
     django.setup()
+    start.insist_on_settings()  # call_command("migrate") asks no checks
     with ThreadPoolExecutor(1) as threads:
         loading = threads.submit(flights.load, os.environ["SOURCE_DATABASE_URL"])
         call_command("migrate", interactive=False, verbosity=0)

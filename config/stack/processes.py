@@ -4,6 +4,7 @@
 """
 
 import http.client
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,24 @@ from config.stack.process import Process
 from config.stack.server import Server
 
 # Queues by worker. Each has one of its own: a big bundle must not hold up chunks, and neither may hold up the reaper,
-# whose promise counts in seconds. Receivers of webhooks may take theirs.
-WORKERS = {"exports": "exports", "bundles": "bundles", "webhooks": "webhooks", "maintenance": "maintenance"}
+# whose promise counts in seconds. Receivers of webhooks may take theirs. So may OCR, and language models.
+WORKERS = {
+    "exports": "exports",
+    "bundles": "bundles",
+    "webhooks": "webhooks",
+    "maintenance": "maintenance",
+    "etl-ocr": "etl-ocr",
+    "etl-postprocess": "etl-postprocess",
+}
 
 # Celery's --quiet: without its banner, which is not JSON as all other lines are.
 QUIET = {"CELERY_QUIET": "true"}
+
+
+def queues_of(worker: str, environment: Mapping[str, str]) -> str:
+    """Return the queues of a worker by its name. The first word of those of document ETL is a setting."""
+    name = environment.get("ETL_ARQ_QUEUE_NAME") or environment.get("ETL_QUEUE_NAME") or "etl"
+    return re.sub(r"^etl-", f"{name}-", WORKERS[worker])
 
 
 def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:

@@ -5,7 +5,7 @@ the HTTP header. Every request is made at most twice, the second time at once; w
 business. No message and no log line holds a key: keys tell what was exported. `path_hash` stands for one.
 """
 
-from config.storage.clients import client, content_disposition, ping, presign_download
+from config.storage.clients import Ticket, client, content_disposition, ping, presign_download, presign_upload
 from config.storage.copies import copy
 from config.storage.errors import Changed, Conflict, Missing, RequestFailed, StorageError, UploadFailed
 from config.storage.objects import (
@@ -22,6 +22,7 @@ from config.storage.objects import (
     now,
     path_hash,
     read,
+    read_head,
 )
 from config.storage.uploads import Upload, put
 
@@ -35,6 +36,7 @@ __all__ = [
     "RequestFailed",
     "StorageError",
     "StoredObject",
+    "Ticket",
     "Upload",
     "UploadFailed",
     "abort_upload",
@@ -50,6 +52,8 @@ __all__ = [
     "path_hash",
     "ping",
     "presign_download",
+    "presign_upload",
     "put",
     "read",
+    "read_head",
 ]

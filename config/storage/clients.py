@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -104,6 +105,40 @@ def presign_download(key: str, *, seconds: int, content_type: str, file_name: st
         },
         ExpiresIn=seconds,
     )
+
+
+def upload_door() -> Door:
+    """The public address, with the service's own keys: those for downloads may not write."""
+    env = settings.SLUICE
+    return main_door()._replace(endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url)
+
+
+class Ticket(NamedTuple):
+    """Lets whoever holds it PUT one object: the URL, and the headers that have to be sent with it."""
+
+    url: str
+    headers: dict[str, str]
+
+
+def presign_upload(key: str, *, seconds: int, content_type: str, size: int, metadata: Mapping[str, str]) -> Ticket:
+    """Return what lets a client write the object for `seconds`, with these bytes in number and this type and no others.
+
+    It may do so more than once. `metadata` has to be ASCII: its values are headers.
+    """
+    url = connect(upload_door()).generate_presigned_url(
+        "put_object",
+        Params={
+            "Bucket": bucket(),
+            "Key": key,
+            "ContentType": content_type,
+            "ContentLength": size,
+            "Metadata": metadata,
+            "ServerSideEncryption": "AES256",
+        },
+        ExpiresIn=seconds,
+    )
+    named = {f"x-amz-meta-{name}": value for name, value in metadata.items()}
+    return Ticket(url, {"Content-Type": content_type, "x-amz-server-side-encryption": "AES256", **named})
 
 
 def content_disposition(file_name: str) -> str:

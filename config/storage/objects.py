@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
@@ -108,6 +108,19 @@ def read(key: str, *, if_match: str | None = None, start: int = 0) -> Iterator[b
         if RANGE_IS_EMPTY in str(error):
             return iter(())
         raise
+
+
+def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
+    """Return the first `size` bytes, or as many as there are. Raises Missing, Changed and RequestFailed as `read`."""
+    wanted = {} if if_match is None else {"IfMatch": quoted(if_match)}
+    try:
+        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=f"bytes=0-{size - 1}", **wanted))  # type: ignore[arg-type]
+    except RequestFailed as error:
+        if RANGE_IS_EMPTY in str(error):
+            return b""
+        raise
+    with closing(reply["Body"]) as body:
+        return attempt(lambda: bytes(body.read(size)))
 
 
 def get(key: str, if_match: str | None, start: int) -> GetObjectOutputTypeDef:

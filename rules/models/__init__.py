@@ -1,3 +1,3 @@
-from rules.models.rule import Mode, Rule, RuleVersion
+from rules.models.rule import LLM, Rule, RuleVersion
 
-__all__ = ["Mode", "Rule", "RuleVersion"]
+__all__ = ["LLM", "Rule", "RuleVersion"]

@@ -1,28 +1,36 @@
-from typing import Any, Self
+from typing import Self
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from rules.content import RuleContent
+from rules.models.ordered import OrderedJSON
+
+# The mode of rules that name none, and the only one that a schema is required for. Which others there are is up to
+# ETL_POSTPROCESSORS, and no business of the database.
+LLM = "llm"
 
 
-class Mode(models.TextChoices):
-    LLM = "llm"
-    SKIP = "skip"
+class Wording(models.Model):
+    """What a rule says, now or in a version."""
+
+    name = models.CharField(max_length=200)
+    description = models.TextField(default="", blank=True)
+    json_schema = OrderedJSON(null=True, blank=True)
+    system_prompt = models.TextField(default="", blank=True)
+    postprocess_mode = models.CharField(max_length=32, default=LLM)
+    postprocess_strategy = models.CharField(max_length=32, default="", blank=True, help_text="Empty: by size")
+
+    class Meta:
+        abstract = True
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
     def listed(self) -> Self:
         return self.filter(deleted_at=None)
 
-    def visible_to(self, user: Any) -> Self:
-        """The user's own rules, and the system's; staff see all. Deleted ones are gone."""
-        rules = self.listed()
-        return rules if user.is_staff else rules.filter(Q(owner=user) | Q(owner=None))
 
-
-class Rule(models.Model):
+class Rule(Wording):
     """How Markdown becomes JSON. What it says now; `RuleVersion` keeps what it said in every version."""
 
     rule_id = models.BigAutoField(primary_key=True)
@@ -32,12 +40,6 @@ class Rule(models.Model):
     slug = models.CharField(
         max_length=64, null=True, blank=True, unique=True, help_text="Of a system rule: the name of its file"
     )
-    name = models.CharField(max_length=200)
-    description = models.TextField(default="", blank=True)
-    json_schema = models.JSONField(null=True, blank=True)
-    system_prompt = models.TextField(default="", blank=True)
-    postprocess_mode = models.CharField(max_length=8, choices=Mode, default=Mode.LLM)
-    postprocess_strategy = models.CharField(max_length=32, default="", blank=True, help_text="Empty: by size")
     version = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
@@ -58,7 +60,7 @@ class Rule(models.Model):
             ),
             models.CheckConstraint(
                 name="etl_rule_llm_has_schema",
-                condition=Q(postprocess_mode=Mode.SKIP) | Q(json_schema__isnull=False),
+                condition=~Q(postprocess_mode=LLM) | Q(json_schema__isnull=False),
             ),
         ]
 
@@ -70,17 +72,11 @@ class Rule(models.Model):
         return self.owner_id is None
 
 
-class RuleVersion(models.Model):
+class RuleVersion(Wording):
     """What a rule said in one version. Never changed: tasks are pinned to it."""
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="versions", db_index=False)
     version = models.PositiveIntegerField()
-    name = models.CharField(max_length=200)
-    description = models.TextField(default="", blank=True)
-    json_schema = models.JSONField(null=True, blank=True)
-    system_prompt = models.TextField(default="", blank=True)
-    postprocess_mode = models.CharField(max_length=8, choices=Mode)
-    postprocess_strategy = models.CharField(max_length=32, default="", blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -89,14 +85,3 @@ class RuleVersion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
-
-    def content(self) -> RuleContent:
-        return RuleContent(
-            rule_id=self.rule_id,
-            version=self.version,
-            name=self.name,
-            mode=self.postprocess_mode,
-            strategy=self.postprocess_strategy,
-            json_schema=self.json_schema,
-            system_prompt=self.system_prompt,
-        )

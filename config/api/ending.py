@@ -1,0 +1,36 @@
+"""The end of a web process: what waits for long hears of it, and stops.
+
+uvicorn tells nobody that it is to stop. It waits for open answers until its timeout, and then cancels them, each with a
+traceback in the log.
+"""
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+has_begun = threading.Event()
+called: list[Callable[[], None]] = []
+handlers: list[Any] = []
+
+
+def call(end: Callable[[], None]) -> None:
+    """Have this called once the process is told to stop, amid whatever the main thread is doing."""
+    if end not in called:
+        called.append(end)
+
+
+def watch() -> None:
+    """Listen for SIGTERM, before whoever listens now. Does nothing when it does so already, or in another thread."""
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before) or before in handlers:
+        return
+
+    def handle(number: int, where: Any) -> None:
+        has_begun.set()
+        for end in called:
+            end()
+        before(number, where)
+
+    handlers.append(handle)
+    signal.signal(signal.SIGTERM, handle)

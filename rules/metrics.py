@@ -1,0 +1,9 @@
+"""What is counted of requests about rules and documents, which have one rate. `docs/metrics.md` says what it is for."""
+
+from prometheus_client import Counter
+
+RATE_LIMITED = Counter("etl_rate_limited_total", "Requests refused because they came too fast.")
+
+
+def rate_limited() -> None:
+    RATE_LIMITED.inc()

@@ -1,0 +1,208 @@
+"""POST /rules/{id}/test: a rule is tried on Markdown, without a task. B27, B15."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from rest_framework.test import APIClient
+
+from etl import trial
+from etl.models import Task
+from rules.models import Rule
+from tests.conftest import client_of
+from tests.integration import openai_server
+from tests.integration.openai_server import MODEL, ModelServer, Request, gives, problem, says
+
+URL = "/api/v1/etl/rules"
+SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
+MARKDOWN = "<!-- page: 1 -->\nHello\n\n<!-- page: 2 -->\nTotal: 12.50 EUR\n"
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        settings.SLUICE = settings.SLUICE.model_copy(
+            update={"etl_llm_base_url": server.url, "etl_llm_model": MODEL, "etl_llm_timeout_seconds": 5.0}
+        )
+        yield server
+
+
+@pytest.fixture
+def rule(api: APIClient) -> str:
+    """The path of a rule of alice's."""
+    return str(api.post(URL, {"name": "Totals", "json_schema": SCHEMA, "system_prompt": "Find the total."})["Location"])
+
+
+def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
+    return api.post(f"{rule}/test", {"markdown": markdown})
+
+
+def test_skip_wraps_the_markdown_and_asks_nobody(api: APIClient, models: ModelServer) -> None:
+    """B27: the default rule, which is everybody's."""
+    default = Rule.objects.get(slug="default")
+    response = try_out(api, f"{URL}/{default.pk}")
+
+    assert response.status_code == 200
+    answer = response.json()
+    assert answer | {"result": None} == {
+        "ok": True,
+        "result": None,
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
+        "warnings": [],
+    }
+    result = answer["result"]
+    assert (result["markdown_s3_key"], result["provider_task_id"]) == (None, None)
+    assert result["metadata"]["pages"] == 2
+    assert result["metadata"]["provenance"]["rule_id"] == default.pk
+    assert models.requests == []
+
+
+def test_llm_gives_data_that_fits_and_where_it_stands(api: APIClient, models: ModelServer, rule: str) -> None:
+    """B27: what a task's result would hold."""
+    models.always(gives({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
+    answer = try_out(api, rule).json()
+
+    assert answer["ok"] is True
+    result = answer["result"]
+    assert result["data"] == {"total": 12.5}
+    assert result["output_s3_key"] is None
+    assert [(each["pointer"], each["page"]) for each in result["citations"]] == [("/total", 2)]
+    assert answer["usage"] == {"prompt_tokens": 11, "completion_tokens": 7, "calls": 1}
+    assert result["metadata"]["provenance"]["model"] == MODEL
+    assert "Find the total." in models.requests[0].message("system")
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "retryable"),
+    [
+        (says("not JSON"), "schema_validation", False),
+        (gives({"total": "much"}), "schema_validation", False),
+        (says('{"total": 1', finish="length"), "llm_truncated", False),
+        (problem(401), "llm_unavailable", True),
+        (problem(503), "llm_unavailable", True),
+    ],
+)
+def test_what_goes_wrong_is_told_and_is_no_error_of_ours(
+    api: APIClient, models: ModelServer, rule: str, reply: Any, code: str, *, retryable: bool
+) -> None:
+    """B27: with what it cost."""
+    models.always(reply)
+    response = try_out(api, rule)
+
+    assert response.status_code == 200
+    answer = response.json()
+    assert answer["ok"] is False
+    assert (answer["error"]["code"], answer["error"]["stage"]) == (code, "postprocess")
+    assert answer["error"]["retryable"] is retryable
+    assert answer["error"]["detail"]
+    assert answer["usage"]["calls"] == (len(models.requests) if code in ("schema_validation", "llm_truncated") else 0)
+    assert answer.keys() == {"ok", "error", "usage", "warnings"}
+
+
+def test_it_takes_as_long_as_it_may(
+    api: APIClient, models: ModelServer, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B27."""
+    monkeypatch.setattr(trial, "MAX_SECONDS", 1)
+
+    def never(_request: Request) -> openai_server.Reply:
+        models.stopped.wait(10)
+        return gives({"total": 1})
+
+    models.always(never)
+    answer = try_out(api, rule).json()
+    assert answer["ok"] is False
+    assert answer["error"]["code"] in ("timeout", "llm_unavailable")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, ("/markdown", "required")),
+        ({"markdown": ""}, ("/markdown", "blank")),
+        ({"markdown": " \n"}, ("/markdown", "blank")),
+        ({"markdown": 5}, ("/markdown", "invalid")),
+        ({"markdown": None}, ("/markdown", "null")),
+        ({"markdown": "x" * 1_000_001}, ("/markdown", "max_length")),
+        ({"markdown": "x", "rule_id": 3}, ("/rule_id", "unknown_field")),
+    ],
+)
+def test_bad_input_is_told_where(api: APIClient, rule: str, body: dict[str, Any], expected: tuple[str, str]) -> None:
+    """B27."""
+    response = api.post(f"{rule}/test", body)
+    assert response.status_code == 400
+    assert [(error["pointer"], error["code"]) for error in response.json()["errors"]] == [expected]
+
+
+def test_a_body_beyond_bounds_is_413(api: APIClient, rule: str) -> None:
+    assert try_out(api, rule, "x" * (5 * 1024**2)).status_code == 413
+
+
+def test_strangers_rules_and_deleted_ones_are_404(api: APIClient, bob: User, rule: str) -> None:
+    """B27."""
+    assert try_out(client_of(bob), rule).status_code == 404
+    api.delete(rule)
+    assert try_out(api, rule).status_code == 404
+    assert try_out(APIClient(), rule).status_code == 401
+
+
+def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelServer, rule: str, settings: Any) -> None:
+    """B27: else as many trials as the pool has connections would stop the service."""
+    thinking, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(_request: Request) -> openai_server.Reply:
+        thinking.release()
+        go_on.wait(20)
+        return gives({"total": 1})
+
+    models.always(slowly)
+    size = connections["default"].settings_dict["OPTIONS"]["pool"]["max_size"]
+    trials = min(trial.MAX_AT_ONCE, size)
+    clients = [client_of(alice) for _ in range(trials + 1)]
+
+    def one(client: APIClient) -> Any:
+        try:
+            return try_out(client, rule)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(trials) as threads:
+        waiting = [threads.submit(one, client) for client in clients[:trials]]
+        try:
+            assert all(thinking.acquire(timeout=20) for _ in range(trials))
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+                )
+                assert cursor.fetchone() == (0,)
+            stats = connections["default"].pool.get_stats()  # type: ignore[attr-defined]
+            assert stats["pool_size"] - stats["pool_available"] <= 1  # ours
+            busy = try_out(clients[-1], rule)
+        finally:
+            go_on.set()
+        assert [each.result().json()["ok"] for each in waiting] == [True] * trials
+    assert (busy.status_code, busy.json()["code"]) == (503, "too_many_trials")
+    assert int(busy["Retry-After"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        ("text", [(1, "text")]),
+        ("<!-- page: 1 -->\none\n<!-- page: 2 -->\ntwo", [(1, "one\n"), (2, "two")]),
+        ("\n<!-- page: 3 -->\nthree\n<!-- page: 7 -->\n", [(3, "three\n"), (7, "")]),
+        ("before\n<!-- page: 1 -->\none", [(1, "before\n<!-- page: 1 -->\none")]),
+        ("<!-- page: 2 -->\na\n<!-- page: 1 -->\nb", [(1, "<!-- page: 2 -->\na\n<!-- page: 1 -->\nb")]),
+        ("<!-- page: 0 -->\na", [(1, "<!-- page: 0 -->\na")]),
+    ],
+)
+def test_pages_are_where_the_markers_are_and_no_text_is_lost(markdown: str, expected: list[tuple[int, str]]) -> None:
+    """B27."""
+    ocr = trial.ocr_of(markdown)
+    assert [(page.number, markdown[page.start : page.end]) for page in ocr.pages] == expected
+    assert ocr.metadata["pages"] == len(expected)

@@ -1,0 +1,507 @@
+"""Rules: the API, versions, the default rule, and rules as files. B23, B24, B25, B26."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import connection
+from rest_framework.test import APIClient
+
+from config.api.problems import BadInput
+from config.celery import app
+from rules import catalog, checks, loading
+from rules.models import Rule, RuleVersion
+from tests.conftest import client_of
+
+URL = "/api/v1/etl/rules"
+SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
+OURS = {"default", "invoice", "receipt", "contract-summary"}
+
+
+def post(api: APIClient, **body: Any) -> Any:
+    return api.post(URL, {"name": "Tickets", "json_schema": SCHEMA, **body})
+
+
+def errors(response: Any) -> set[tuple[str, str]]:
+    assert response.status_code == 400, response.content
+    return {(error["pointer"], error["code"]) for error in response.json()["errors"]}
+
+
+@pytest.fixture
+def rule(api: APIClient) -> str:
+    """The path of a rule of alice's."""
+    return str(post(api)["Location"])
+
+
+def configure(settings: Any, **values: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+
+# ---- Making and looking ---------------------------------------------------------------------------------------------
+
+
+def test_it_makes_a_rule_and_shows_it(api: APIClient) -> None:
+    """B23: llm is the default, and what is left out is empty."""
+    response = post(api)
+
+    assert response.status_code == 201
+    made = response.json()
+    rule = Rule.objects.get(pk=made["rule_id"])
+    assert made == {
+        "rule_id": rule.pk,
+        "name": "Tickets",
+        "description": "",
+        "json_schema": SCHEMA,
+        "system_prompt": "",
+        "postprocess_mode": "llm",
+        "postprocess_strategy": None,
+        "version": 1,
+        "is_system": False,
+        "created_at": made["created_at"],
+        "updated_at": made["updated_at"],
+    }
+    assert made["created_at"].endswith("Z")
+    assert response["Location"] == f"{URL}/{rule.pk}"
+    assert api.get(response["Location"]).json() == made
+
+
+def test_skip_needs_no_schema_and_may_have_one(api: APIClient) -> None:
+    """B23."""
+    bare = api.post(URL, {"name": "As it is", "postprocess_mode": "skip"})
+    assert (bare.status_code, bare.json()["json_schema"]) == (201, None)
+    assert post(api, postprocess_mode="skip").json()["json_schema"] == SCHEMA
+
+
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-summarize", "chunked-extract", None, ""])
+def test_it_takes_every_strategy(api: APIClient, strategy: str | None) -> None:
+    response = post(api, postprocess_strategy=strategy)
+    assert (response.status_code, response.json()["postprocess_strategy"]) == (201, strategy or None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": ""}, ("/name", "blank")),
+        ({"name": "  "}, ("/name", "blank")),
+        ({"name": "x" * 201}, ("/name", "max_length")),
+        ({"name": 5}, ("/name", "invalid")),
+        ({"name": None}, ("/name", "null")),
+        ({"description": 5}, ("/description", "invalid")),
+        ({"description": "x" * 32_769}, ("/description", "max_length")),
+        ({"system_prompt": True}, ("/system_prompt", "invalid")),
+        ({"system_prompt": "x" * 32_769}, ("/system_prompt", "max_length")),
+        ({"postprocess_mode": "magic"}, ("/postprocess_mode", "invalid_choice")),
+        ({"postprocess_mode": ["llm"]}, ("/postprocess_mode", "invalid_choice")),
+        ({"postprocess_mode": None}, ("/postprocess_mode", "null")),
+        ({"postprocess_strategy": "guess"}, ("/postprocess_strategy", "invalid_choice")),
+        ({"json_schema": None}, ("/json_schema", "required")),
+        ({"json_schema": "{}"}, ("/json_schema", "invalid")),
+        (
+            {"json_schema": {"properties": {"total": {"type": "money"}}}},
+            ("/json_schema/properties/total/type", "invalid_schema"),
+        ),
+        (
+            {"json_schema": {"properties": {"a": {"$ref": "http://127.0.0.1/x"}}}},
+            ("/json_schema/properties/a/$ref", "remote_reference"),
+        ),
+        ({"version": 7}, ("/version", "read_only")),
+        ({"rule_id": 7}, ("/rule_id", "read_only")),
+        ({"is_system": True}, ("/is_system", "read_only")),
+        ({"surprise": 1}, ("/surprise", "unknown_field")),
+    ],
+)
+def test_it_says_what_is_wrong_and_where(api: APIClient, changes: dict[str, Any], expected: tuple[str, str]) -> None:
+    """B23, B24."""
+    assert errors(post(api, **changes)) == {expected}
+    assert not Rule.objects.exclude(owner=None).exists()
+
+
+def test_it_tells_everything_that_is_wrong_at_once(api: APIClient) -> None:
+    """B24."""
+    body = {"json_schema": {"type": "x", "minLength": -1}, "system_prompt": 5, "odd": 1}
+    assert {pointer for pointer, _ in errors(api.post(URL, body))} == {
+        "/name",
+        "/json_schema/type",
+        "/json_schema/minLength",
+        "/system_prompt",
+        "/odd",
+    }
+
+
+@pytest.mark.parametrize("levels", [100, 900, 10_000])
+def test_bodies_nested_thousands_deep_are_refused(api: APIClient, levels: int) -> None:
+    """B24."""
+    body = '{"name": "x", "json_schema": %s}' % ('{"not":' * levels + "{}" + "}" * levels)
+    response = api.generic("POST", URL, body, content_type="application/json")
+    assert errors(response) <= {("/json_schema", "too_deep"), ("", "malformed")}
+
+
+def test_lists_hold_mine_and_the_systems_newest_first(api: APIClient, bob: User) -> None:
+    """B23, B26."""
+    mine = [post(api, name=str(number)).json()["rule_id"] for number in range(3)]
+    post(client_of(bob))
+
+    listed = api.get(URL).json()
+    assert [rule["rule_id"] for rule in listed["results"][:3]] == mine[::-1]
+    assert {rule["name"] for rule in listed["results"][3:] if rule["is_system"]} == {
+        "Default (Markdown only)",
+        "Invoice",
+        "Receipt",
+        "Contract summary",
+    }
+    assert len(listed["results"]) == 7
+    first = api.get(f"{URL}?limit=2").json()
+    assert api.get(first["next"]).json()["results"][0]["rule_id"] == mine[0]
+    assert errors(api.get(f"{URL}?limit=201")) == {("/limit", "invalid")}
+
+
+def test_strangers_see_nothing(rule: str, bob: User) -> None:
+    """B23: another user's rule is 404, whatever is asked."""
+    stranger = client_of(bob)
+    assert [stranger.get(rule).status_code, stranger.delete(rule).status_code] == [404, 404]
+    assert [stranger.put(rule, {}).status_code, stranger.patch(rule, {}).status_code] == [404, 404]
+    assert APIClient().get(rule).status_code == 401
+
+
+def test_staff_see_all_and_change_only_their_own(rule: str) -> None:
+    staff = client_of(User.objects.create_user("staff", is_staff=True))
+    assert staff.get(rule).status_code == 200
+    response = staff.patch(rule, {"name": "Theirs"})
+    assert (response.status_code, response.json()["code"]) == (403, "not_your_rule")
+
+
+@pytest.mark.parametrize("number", ["0", "999999999", "9" * 30])
+def test_numbers_that_are_no_rule_are_404(api: APIClient, number: str) -> None:
+    assert api.get(f"{URL}/{number}").status_code == 404
+
+
+# ---- Versions -------------------------------------------------------------------------------------------------------
+
+
+def test_each_change_makes_one_version(api: APIClient, rule: str) -> None:
+    """B25."""
+    assert api.patch(rule, {"name": "Fines"}).json()["version"] == 2
+    assert api.patch(rule, {"name": "Fines", "system_prompt": "Read."}).json()["version"] == 3
+    assert api.put(rule, {"name": "Fines", "postprocess_mode": "skip"}).json()["version"] == 4
+
+    kept = RuleVersion.objects.filter(rule_id=int(rule.rpartition("/")[2])).order_by("version")
+    assert [(each.version, each.name, each.system_prompt, each.postprocess_mode) for each in kept] == [
+        (1, "Tickets", "", "llm"),
+        (2, "Fines", "", "llm"),
+        (3, "Fines", "Read.", "llm"),
+        (4, "Fines", "", "skip"),
+    ]
+    said = catalog.content(rule_id=kept[0].rule_id, version=1)
+    assert (said.name, said.mode, said.json_schema, said.strategy) == ("Tickets", "llm", SCHEMA, "")
+
+
+def test_a_change_that_alters_nothing_makes_none(api: APIClient, rule: str) -> None:
+    """B25: nor does another order of members, or 1.0 for 1."""
+    assert api.patch(rule, {}).json()["version"] == 1
+    assert api.patch(rule, {"name": "Tickets", "json_schema": dict(reversed(SCHEMA.items()))}).json()["version"] == 1
+    assert api.put(rule, {"name": "Tickets", "json_schema": SCHEMA, "postprocess_strategy": ""}).json()["version"] == 1
+    assert api.patch(rule, {"json_schema": {"minItems": 1, "const": 1}}).json()["version"] == 2
+    assert api.patch(rule, {"json_schema": {"minItems": 1.0, "const": 1}}).json()["version"] == 2
+    assert api.patch(rule, {"json_schema": {"minItems": 1, "const": True}}).json()["version"] == 3
+    assert api.patch(rule, {"json_schema": {"maximum": 1e300}}).json()["version"] == 4
+    assert api.patch(rule, {"json_schema": {"maximum": 1e300}}).json()["version"] == 4
+
+
+def test_put_replaces_the_whole_and_patch_a_part(api: APIClient, rule: str) -> None:
+    """B23."""
+    api.patch(rule, {"description": "Of cars.", "postprocess_strategy": "direct-json"})
+    patched = api.patch(rule, {"system_prompt": "Read."}).json()
+    assert (patched["description"], patched["postprocess_strategy"]) == ("Of cars.", "direct-json")
+    replaced = api.put(rule, {"name": "Tickets", "json_schema": SCHEMA}).json()
+    assert (replaced["description"], replaced["postprocess_strategy"], replaced["system_prompt"]) == ("", None, "")
+    assert errors(api.put(rule, {"json_schema": SCHEMA})) == {("/name", "required")}
+
+
+def test_a_rule_cannot_lose_the_schema_that_it_needs(api: APIClient, rule: str) -> None:
+    """B23."""
+    assert errors(api.patch(rule, {"json_schema": None})) == {("/json_schema", "required")}
+    assert api.patch(rule, {"json_schema": None, "postprocess_mode": "skip"}).status_code == 200
+    assert errors(api.patch(rule, {"postprocess_mode": "llm"})) == {("/json_schema", "required")}
+    assert api.get(rule).json()["version"] == 2
+
+
+def test_changes_at_the_same_time_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
+    """B25: one version each, none lost."""
+    clients = [client_of(alice) for _ in range(4)]
+    start = threading.Barrier(4)
+
+    def change(number: int) -> list[int]:
+        start.wait(5)
+        try:
+            return [
+                clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)
+            ]
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        versions = [version for found in pool.map(change, range(4)) for version in found]
+
+    assert sorted(versions) == list(range(2, 22))
+    assert api.get(rule).json()["version"] == 21
+    assert RuleVersion.objects.filter(rule_id=int(rule.rpartition("/")[2])).count() == 21
+
+
+def test_a_deleted_rule_is_gone_but_for_its_tasks(api: APIClient, alice: User, rule: str) -> None:
+    """B25."""
+    number = int(rule.rpartition("/")[2])
+    assert api.delete(rule).status_code == 204
+    assert [api.get(rule).status_code, api.delete(rule).status_code, api.patch(rule, {}).status_code] == [404] * 3
+    assert number not in [each["rule_id"] for each in api.get(URL).json()["results"]]
+    with pytest.raises(catalog.UnknownRule):
+        catalog.resolve(user=alice, rule_id=number)
+    assert catalog.content(rule_id=number, version=1).json_schema == SCHEMA
+
+
+# ---- The default rule -----------------------------------------------------------------------------------------------
+
+
+def test_the_default_rule_is_there_in_every_database(api: APIClient, alice: User) -> None:
+    """B26."""
+    said = catalog.resolve(user=alice, rule_id=None)
+    assert (said.mode, said.version) == ("skip", 1)
+    shown = api.get(f"{URL}/{said.rule_id}").json()
+    assert (shown["is_system"], shown["postprocess_mode"], shown["json_schema"]) == (True, "skip", None)
+
+
+def test_system_rules_are_read_only(api: APIClient) -> None:
+    """B26: to staff, too: their source is a file."""
+    path = f"{URL}/{Rule.objects.get(slug='invoice').pk}"
+    staff = client_of(User.objects.create_user("staff", is_staff=True))
+    for client in (api, staff):
+        for response in (client.put(path, {}), client.patch(path, {"name": "Mine"}), client.delete(path)):
+            assert (response.status_code, response.json()["code"]) == (403, "system_rule")
+
+
+def test_the_default_rule_can_be_switched_off(api: APIClient, alice: User, settings: Any) -> None:
+    """B26."""
+    configure(settings, etl_global_rule_enabled=False)
+    with pytest.raises(BadInput) as refused:
+        catalog.resolve(user=alice, rule_id=None)
+    assert [(error.pointer, error.code) for error in refused.value.errors] == [("/rule_id", "required")]
+    default = Rule.objects.get(slug="default").pk
+    assert default not in [rule["rule_id"] for rule in api.get(URL).json()["results"]]
+    assert api.get(f"{URL}/{default}").status_code == 404
+
+
+def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User, settings: Any, rule: str) -> None:
+    """B26: then it is everybody's to use, and nobody's to change, its maker's neither."""
+    number = int(rule.rpartition("/")[2])
+    configure(settings, etl_global_rule_id=number)
+
+    assert catalog.resolve(user=bob, rule_id=None).rule_id == number
+    assert client_of(bob).get(rule).json()["is_system"] is True
+    assert api.patch(rule, {"name": "x"}).json()["code"] == "system_rule"
+    assert api.delete(rule).status_code == 403
+
+
+def test_a_default_rule_that_is_not_there_is_the_operators_matter(alice: User, settings: Any) -> None:
+    """B26."""
+    assert checks.default_rule(databases=["default"]) == []
+    configure(settings, etl_global_rule_id=999_999_999)
+    with pytest.raises(catalog.NoDefaultRule) as missing:
+        catalog.resolve(user=alice, rule_id=None)
+    assert missing.value.status == 503
+    assert [concern.id for concern in checks.default_rule(databases=["default"])] == ["rules.W001"]
+
+
+# ---- Files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Path]:
+    configure(settings, etl_rules_dir=tmp_path)
+    yield tmp_path
+    loading.told.clear()
+    for file in tmp_path.iterdir():
+        file.unlink()  # the database is emptied next, and takes up what is there
+
+
+def write(folder: Path, file: str, **changes: Any) -> None:
+    (folder / file).write_text(json.dumps({"name": "Tickets", "json_schema": SCHEMA, **changes}))
+
+
+def names(outcome: loading.Outcome) -> dict[str, list[str]]:
+    kinds = ("made", "changed", "restored", "hidden")
+    return {kind: getattr(outcome, kind) for kind in kinds if getattr(outcome, kind)}
+
+
+def test_a_file_is_a_rule_and_follows_the_file(folder: Path, api: APIClient) -> None:
+    """B26: new, the same, changed, gone, and back."""
+    write(folder, "tickets.json")
+    assert names(loading.load_all()) == {"made": ["tickets"]}
+    assert names(loading.load_all()) == {}
+    made = Rule.objects.get(slug="tickets")
+    assert api.get(f"{URL}/{made.pk}").json()["is_system"] is True
+
+    write(folder, "tickets.json", system_prompt="Read.")
+    assert names(loading.load_all()) == {"changed": ["tickets"]}
+    (folder / "tickets.json").unlink()
+    assert names(loading.load_all()) == {"hidden": ["tickets"]}
+    assert api.get(f"{URL}/{made.pk}").status_code == 404
+    write(folder, "tickets.json", system_prompt="Read.")
+    assert names(loading.load_all()) == {"restored": ["tickets"]}
+    assert api.get(f"{URL}/{made.pk}").json()["version"] == 2
+    assert list(made.versions.order_by("version").values_list("version", flat=True)) == [1, 2]
+
+
+def test_yaml_is_taken_too(folder: Path) -> None:
+    """B26."""
+    (folder / "slips.yaml").write_text("name: Slips\npostprocess_mode: skip\ndescription: |\n  Two\n  lines\n")
+    (folder / "notes.yml").write_text("name: Notes\njson_schema: {type: object}\n")
+    assert loading.load_all().made == ["notes", "slips"]
+    assert Rule.objects.get(slug="slips").description == "Two\nlines\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("bad.json", "{", "bad.json: (whole file)"),
+        ("bad.json", "[]", "bad.json: (whole file)"),
+        ("bad.json", '{"name": "x", "json_schema": {"type": "y"}}', "bad.json: /json_schema/type"),
+        ("bad.json", '{"name": "x", "postprocess_mode": "skip", "colour": 1}', "bad.json: /colour"),
+        ("Bad Name.json", "{}", "Bad Name.json: (whole file)"),
+        ("bad.yaml", "name: [", "bad.yaml: (whole file)"),
+        ("bad.yaml", "name: 2024-02-29", "bad.yaml: (whole file)"),
+        ("bad.yaml", "a: &a [x]\nname: *a", "bad.yaml: (whole file)"),
+        ("bad.yaml", "name: .nan", "bad.yaml: (whole file)"),
+        ("bad.yaml", "[" * 5000, "bad.yaml: (whole file)"),
+        ("bad.yaml", "!!python/object/apply:os.system [ls]", "bad.yaml: (whole file)"),
+        ("tickets.yaml", "name: Twice", "tickets.yaml: (whole file)"),
+    ],
+)
+def test_a_bad_file_is_told_and_hinders_no_other(folder: Path, name: str, text: str, told: str) -> None:
+    """B26."""
+    write(folder, "tickets.json")
+    (folder / name).write_text(text)
+    with pytest.raises(CommandError, match=f"^{re.escape(told)}"):
+        call_command("load_rules", stdout=StringIO())
+    assert Rule.objects.get(slug="tickets").name == "Tickets"
+    assert not Rule.objects.filter(slug="bad").exists()
+
+
+def test_a_file_that_became_bad_leaves_its_rule(folder: Path) -> None:
+    """B26."""
+    write(folder, "tickets.json")
+    loading.load_all()
+    (folder / "tickets.json").write_text("{")
+    assert names(loading.load_all()) == {}
+    rule = Rule.objects.get(slug="tickets")
+    assert (rule.version, rule.deleted_at) == (1, None)
+
+
+def test_a_file_of_our_name_stands_in_for_ours(folder: Path) -> None:
+    """B26: the default rule among them, and ours comes back."""
+    write(folder, "default.json", name="Ticket or nothing")
+    assert names(loading.load_all()) == {"changed": ["default"]}
+    assert Rule.objects.get(slug="default").postprocess_mode == "llm"
+    (folder / "default.json").unlink()
+    assert names(loading.load_all()) == {"changed": ["default"]}
+    assert Rule.objects.get(slug="default").postprocess_mode == "skip"
+
+
+def test_a_folder_that_is_not_there_hides_nothing(folder: Path, settings: Any) -> None:
+    """B26: a host that was not given it must not take the rules from the others."""
+    write(folder, "tickets.json")
+    loading.load_all()
+    configure(settings, etl_rules_dir=folder / "absent")
+    assert names(loading.load_all()) == {}
+    assert Rule.objects.get(slug="tickets").deleted_at is None
+
+
+def test_the_tick_takes_up_news_and_hides_nothing(folder: Path) -> None:
+    """B26."""
+    write(folder, "tickets.json")
+    assert names(loading.load_changes()) == {"made": ["tickets"]}
+    (folder / "tickets.json").unlink()
+    write(folder, "fines.json")
+    assert names(loading.load_changes()) == {"made": ["fines"]}
+    assert Rule.objects.get(slug="tickets").deleted_at is None
+
+
+def test_beat_and_workers_know_the_tick(folder: Path) -> None:
+    """B26."""
+    app.loader.import_default_modules()
+    write(folder, "tickets.json")
+    app.tasks[app.conf.beat_schedule["rules.load"]["task"]]()
+    assert Rule.objects.filter(slug="tickets").exists()
+
+
+def test_several_processes_may_load_at_once(folder: Path) -> None:
+    """B26: each rule is made once, each change is one version."""
+    for number in range(5):
+        write(folder, f"rule-{number}.json")
+    start = threading.Barrier(4)
+
+    def load(_number: int) -> list[str]:
+        start.wait(5)
+        try:
+            return loading.load_all().made
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [slug for found in pool.map(load, range(4)) for slug in found]
+    assert sorted(made) == [f"rule-{number}" for number in range(5)]
+    assert set(Rule.objects.filter(slug__startswith="rule-").values_list("version", flat=True)) == {1}
+
+
+def test_a_relative_folder_begins_at_the_project(settings: Any) -> None:
+    configure(settings, etl_rules_dir=Path("some/where"))
+    assert loading.folder() == Path(django_settings.BASE_DIR) / "some" / "where"
+
+
+def test_the_shipped_rules_are_good(alice: User) -> None:
+    """B26: they fit their own checks, close their objects, and say of every field whether it may be absent."""
+    rules = {str(rule.slug): rule for rule in Rule.objects.filter(owner=None, deleted_at=None)}
+    assert rules.keys() == OURS
+    for rule in rules.values():
+        assert rule.description
+        for part in objects_in(rule.json_schema):
+            assert part["additionalProperties"] is False
+            assert sorted(part["required"]) == sorted(part["properties"])
+
+
+def objects_in(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            yield schema
+        for inside in schema.values():
+            yield from objects_in(inside)
+
+
+def test_staff_can_look_at_rules(client: Any, rule: str) -> None:
+    client.force_login(User.objects.create_superuser("root"))
+    number = rule.rpartition("/")[2]
+    assert b"Tickets" in client.get("/admin/rules/rule/").content
+    page = client.get(f"/admin/rules/rule/{number}/change/")
+    assert page.status_code == 200
+    assert client.post(f"/admin/rules/rule/{number}/change/", {"name": "x"}).status_code == 403
+
+
+def test_members_keep_the_order_that_they_were_written_in(api: APIClient) -> None:
+    """B23: models fill fields in the order in which a schema names them, and people find theirs again."""
+    names = ["total", "a", "currency", "supplier", "b"]
+    schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+
+    rule_id = api.post("/api/v1/etl/rules", {"name": "Ordered", "json_schema": schema}).json()["rule_id"]
+
+    shown = api.get(f"/api/v1/etl/rules/{rule_id}").json()["json_schema"]
+    assert list(shown["properties"]) == names
+    content = catalog.content(rule_id=rule_id, version=1)
+    assert content.json_schema
+    assert list(content.json_schema["properties"]) == names

@@ -1,0 +1,339 @@
+"""JSON Schemas of users: what is refused, and where; and that nothing of it is fetched, or takes long. B17, B24."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from rules import json_schema
+from rules.json_schema import SchemaRefused, check, errors
+
+INVOICE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "number": {"type": ["string", "null"]},
+        "date": {"type": "string", "format": "date"},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+        "seller": {"anyOf": [{"type": "object", "required": ["name"]}, {"type": "null"}]},
+    },
+    "required": ["number"],
+    "additionalProperties": False,
+    "$defs": {"line": {"type": "object", "properties": {"amount": {"type": "number"}}}},
+}
+
+
+def found(schema: Any) -> list[tuple[str, str]]:
+    return [(error.pointer, error.code) for error in check(schema)]
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+@pytest.fixture
+def knocked() -> Iterator[tuple[str, list[str]]]:
+    """A server, and the paths that it was asked for."""
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", paths
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+# ---- Checking -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        INVOICE,
+        {"type": "array", "items": {"type": "string"}},
+        {"$id": "https://example.org/invoice", "$ref": "#/$defs/a", "$defs": {"a": {"$anchor": "a"}}},
+        {"properties": {"a": {"$ref": "#node"}}, "$defs": {"node": {"$anchor": "node"}}},
+        {"properties": {"a": {"$ref": "#/$defs/x~1y%20z"}}, "$defs": {"x/y z": True}},
+        {"properties": {"$ref": {"type": "string"}, "default": {}, "$id": {"type": "string"}}},
+        {"const": {"$ref": "https://example.org/data-not-schema"}, "default": {"$ref": "x"}},
+        {"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}, "additionalProperties": {"$ref": "#"}},
+        {"anyOf": [{"type": "array", "items": {"$ref": "#"}}, {"properties": {"of": {"items": {"$ref": "#"}}}}]},
+        {"oneOf": [{"const": number, "title": str(number)} for number in range(250)]},
+        {"anyOf": [{"properties": {"kind": {"const": n}, f"of{n}": {}}} for n in range(30)]},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"a": {"$id": "#a"}}, "$ref": "#a"},
+        {"$schema": "http://json-schema.org/draft-04/schema", "exclusiveMinimum": True, "minimum": 0},
+        {"$schema": "https://json-schema.org/draft/2019-09/schema", "properties": {"a": {"$recursiveRef": "#"}}},
+        {"$dynamicAnchor": "node", "properties": {"child": {"$dynamicRef": "#node"}}},
+    ],
+)
+def test_schemas_that_people_write_are_good(schema: dict[str, Any]) -> None:
+    """B24."""
+    assert check(schema) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("{}", [("", "invalid")]),
+        (True, [("", "invalid")]),
+        ({"type": "money"}, [("/type", "invalid_schema")]),
+        ({"properties": {"total": {"type": "money"}}}, [("/properties/total/type", "invalid_schema")]),
+        ({"properties": {"a/b": {"type": ["string", 5]}}}, [("/properties/a~1b/type", "invalid_schema")]),
+        ({"minLength": -1, "required": "a"}, [("/minLength", "invalid_schema"), ("/required", "invalid_schema")]),
+        ({"properties": {"a": 5}}, [("/properties/a", "invalid_schema")]),
+        ({"$schema": "https://example.org/mine"}, [("/$schema", "unknown_draft")]),
+        ({"$schema": 7}, [("/$schema", "unknown_draft")]),
+        ({"pattern": "("}, [("/pattern", "invalid_pattern")]),
+        ({"pattern": "(?=a)b"}, [("/pattern", "invalid_pattern")]),
+        ({"pattern": r"(a)\1"}, [("/pattern", "invalid_pattern")]),
+        ({"pattern": "((a{999}){999}){999}"}, [("/pattern", "invalid_pattern")]),
+        ({"patternProperties": {"[": {}}}, [("/patternProperties/[", "invalid_pattern")]),
+        ({"properties": {f"p{n}": {"pattern": "a"} for n in range(51)}}, [("", "too_many_patterns")]),
+        ({"$ref": "#/$defs/none"}, [("/$ref", "unresolved")]),
+        ({"items": {"$ref": "#none"}}, [("/items/$ref", "unresolved")]),
+        ({"$ref": "#/title", "title": "x"}, [("/$ref", "unresolved")]),
+        ({"$ref": "#"}, [("", "endless")]),
+        ({"properties": {"a": {"not": {"$ref": "#/properties/a"}}}}, [("/properties/a", "endless")]),
+        ({"properties": {"a": {"$id": "https://x/"}}}, [("/properties/a/$id", "misplaced")]),
+        ({"$defs": {"x": {"type": 5}}}, [("/$defs/x/type", "invalid_schema")]),
+        ({"x-note": {"type": "money"}, "$ref": "#/x-note"}, [("/x-note/type", "invalid_schema")]),
+    ],
+)
+def test_it_says_what_is_wrong_and_where(schema: Any, expected: list[tuple[str, str]]) -> None:
+    """B24."""
+    assert found(schema) == [(f"/json_schema{pointer}", code) for pointer, code in expected]
+
+
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
+@pytest.mark.parametrize("target", ["/a", "a.json", "file:///etc/hostname", "HTTP", "urn:x:y", ""])
+def test_references_that_lead_out_are_refused(keyword: str, target: str, knocked: tuple[str, list[str]]) -> None:
+    """B24: wherever they are, and nothing is asked for."""
+    url, paths = knocked
+    reference = {keyword: url if target == "HTTP" else target}
+    schema = {"$id": f"{url}/base", "properties": {"default": reference}, "x-more": [reference], "items": [reference]}
+    assert {pointer for pointer, code in found(schema) if code == "remote_reference"} == {
+        f"/json_schema/properties/default/{keyword}",
+        f"/json_schema/x-more/0/{keyword}",
+        f"/json_schema/items/0/{keyword}",
+    }
+    assert paths == []
+
+
+def test_nothing_is_ever_fetched(knocked: tuple[str, list[str]], tmp_path: Path) -> None:
+    """B24: neither by a schema that was checked, nor by one that was not."""
+    url, paths = knocked
+    (tmp_path / "any.json").write_text("{}")
+    for schema in (
+        {"$ref": f"{url}/a"},
+        {"$ref": f"file://{tmp_path}/any.json"},
+        {"$id": f"{url}/base/", "properties": {"a": {"$id": "b/", "$ref": "c"}}},
+        {"$schema": f"{url}/draft"},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$vocabulary": {f"{url}/v": True},
+            "$ref": f"{url}/",
+        },
+    ):
+        assert check(schema)
+        with pytest.raises(SchemaRefused):
+            errors(schema, {"a": 1})
+    assert check({"$id": f"{url}/base", "properties": {"a": {"$ref": "#/$defs/b"}}, "$defs": {"b": {}}}) == []
+    assert paths == []
+
+
+def test_the_bounds_are_64_kilobytes_and_32_levels() -> None:
+    """B24."""
+
+    def nested(levels: int) -> Any:
+        schema: dict[str, Any] = {}
+        for _ in range(levels - 1):
+            schema = {"not": schema}
+        return schema
+
+    assert found(nested(32)) == []
+    assert found(nested(33)) == [("/json_schema", "too_deep")]
+    assert found({"title": "x" * (65_536 - len('{"title":""}'))}) == []
+    assert found({"title": "x" * (65_537 - len('{"title":""}'))}) == [("/json_schema", "too_large")]
+    assert found({"title": "é" * 32_763}) == [("/json_schema", "too_large")]
+
+
+def test_at_most_a_hundred_errors_are_told() -> None:
+    assert len(check({"properties": {f"p{number}": 5 for number in range(500)}})) == 100
+
+
+# ---- Hostile ones ---------------------------------------------------------------------------------------------------
+
+
+def doubling(times: int, *, where: str) -> dict[str, Any]:
+    """Each definition leads to the next one twice: 2**times ways from the first to the last."""
+    parts: dict[str, Any] = {f"d{times}": {"type": "string"}}
+    for number in range(times):
+        onward = {"$ref": f"#/$defs/d{number + 1}"}
+        parts[f"d{number}"] = (
+            {"allOf": [{where: {"a": onward}}, {where: {"a": onward}}]} if where else {"allOf": [onward] * 2}
+        )
+    return {"$ref": "#/$defs/d0", "$defs": parts}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        doubling(13, where=""),
+        doubling(400, where=""),
+        doubling(20, where="properties"),
+        doubling(20, where="patternProperties"),
+        {**doubling(30, where=""), "unevaluatedProperties": False},
+        {"allOf": [{"properties": {"a": {"$ref": "#"}}}, {"additionalProperties": {"$ref": "#"}}]},
+        {"allOf": [{"items": {"$ref": "#"}}, {"contains": {"$ref": "#"}}]},
+        {"allOf": [{"items": {"$ref": "#"}}, {"prefixItems": [{"$ref": "#"}]}]},
+        {"$ref": "#/$defs/d0", "$defs": {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(2000)} | {"d2000": {}}},
+        {"anyOf": [{"properties": {f"p{n}": {}, f"q{n}": {}}, "additionalProperties": {}} for n in range(800)]},
+    ],
+)
+def test_schemas_that_multiply_are_refused_at_once(schema: dict[str, Any]) -> None:
+    """B24: some of these would keep a processor busy for years, or fill the memory, for an instance of a few bytes."""
+    with within(2):
+        assert found(schema) == [("/json_schema", "too_complex")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance"),
+    [
+        ({"pattern": "^(a+)+$"}, "a" * 200_000 + "b"),
+        ({"pattern": "(x+x+)+y"}, "x" * 200_000),
+        ({"pattern": r"^(\w+\s?)*$"}, "word " * 40_000 + "!"),
+        ({"enum": list(range(11_000))}, -1),
+        ({"enum": [{"a": [number]} for number in range(4_000)]}, {"a": [-1]}),
+        (
+            {"properties": {str(number): {} for number in range(6_000)}, "required": ["x"]},
+            {str(n): n for n in range(9_000)},
+        ),
+        ({"items": {"type": "string"}}, list(range(300_000))),
+        ({"uniqueItems": True}, [{"a": [number // 2]} for number in range(20_000)]),
+        ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, json.loads('{"a":' * 63 + "5" + "}" * 63)),
+        (doubling(9, where=""), 5),
+        ({**doubling(9, where=""), "unevaluatedItems": False}, []),
+        ({"maxLength": 1e300, "multipleOf": 1e-300, "maximum": 10**400}, 1e300),
+    ],
+)
+def test_schemas_that_cost_are_done_in_bounded_time(schema: dict[str, Any], instance: Any) -> None:
+    """B24."""
+    with within(5):
+        assert check(schema) == []
+        assert len(errors(schema, instance)) <= 20
+
+
+def test_an_instance_nested_too_deeply_does_not_fit() -> None:
+    deep = json.loads("[" * 900 + "]" * 900)
+    assert errors({"items": {"$ref": "#"}}, deep) == [("", "Must not be nested deeper than 64 levels.")]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "properties", "items", "$ref", "allOf", "not", "enum", "$defs", "a", "pattern", "$id"]
+            )
+            | st.text(max_size=5),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@hypothesis_settings(deadline=None, max_examples=150)
+@given(schema=JSON, instance=JSON)
+def test_whatever_is_sent_is_checked_and_what_is_good_can_be_applied(schema: Any, instance: Any) -> None:
+    """B24."""
+    wrong = check(schema)
+    assert all(error.pointer.startswith("/json_schema") and error.code and error.detail for error in wrong)
+    if not wrong:
+        assert all(pointer == "" or pointer[0] == "/" for pointer, _ in errors(schema, instance))
+
+
+# ---- Applying -------------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_that_fits_has_no_errors() -> None:
+    """B17."""
+    good = {"number": None, "date": "2024-02-29", "lines": [{"amount": 1.5}], "seller": {"name": "x"}}
+    assert errors(INVOICE, good) == []
+
+
+def test_errors_say_where_and_what_would_be_right() -> None:
+    """B17: and do not quote what is in the document."""
+    wrong = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
+    assert sorted(errors(INVOICE, wrong)) == [
+        ("", "The member 'number' is missing."),
+        ("", "There may be no 'extra' here."),
+        ("/date", "Must be in the format date."),
+        ("/lines/1/amount", "Must be of type number."),
+        ("/seller", "The member 'name' is missing."),
+    ]
+    assert "secret" not in str(errors(INVOICE, wrong))
+    assert len(errors({"items": {"type": "string"}}, [1] * 100)) == 20
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance", "told"),
+    [
+        ({"const": True}, 1, "Must be true."),
+        ({"enum": ["a", None]}, "b", 'Must be one of: "a", null'),
+        ({"minimum": 3}, 1, "Must be at least 3."),
+        ({"maxLength": 3}, "abcd", "Must have at most 3 characters."),
+        ({"minItems": 1}, [], "Must have at least 1 items."),
+        ({"pattern": "^[A-Z]{3}$"}, "eur", "Must match the pattern ^[A-Z]{3}$"),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 5, "Fits none of the alternatives in `oneOf`."),
+        ({"oneOf": [{}, {"type": "integer"}]}, 5, "Fits more than one of the alternatives in `oneOf`."),
+        ({"uniqueItems": True}, [1, 1], "Must not have an item twice."),
+        (False, 5, None),
+        ({"not": {}}, 5, "Must not fit the schema in `not`."),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "The member 'b' is missing."),
+    ],
+)
+def test_each_kind_of_error_has_words(schema: Any, instance: Any, told: str | None) -> None:
+    if told is None:
+        assert errors({"properties": {"a": schema}}, {"a": instance}) == [("/a", "Must not be there.")]
+    else:
+        assert errors(schema, instance) == [("", told)]
+
+
+def test_a_schema_that_was_never_checked_is_not_applied() -> None:
+    with pytest.raises(SchemaRefused):
+        errors({"type": "money"}, 5)
+
+
+def test_a_schema_is_compiled_once() -> None:
+    before = json_schema.compiled_from.cache_info().misses
+    for _ in range(3):
+        errors({"type": "string", "title": "compiled once"}, "x")
+        errors({"title": "compiled once", "type": "string"}, "y")
+    assert json_schema.compiled_from.cache_info().misses == before + 1
