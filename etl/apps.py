@@ -5,3 +5,9 @@ class EtlConfig(AppConfig):
     """Document ETL: documents into Markdown, and Markdown into JSON by rules."""
 
     name = "etl"
+
+    def ready(self) -> None:
+        from config.gauges import Part, contribute
+        from etl import checks, gauges, metrics  # noqa: F401 - registers checks, and has every series from the start
+
+        contribute(Part(gauges.GAUGES, dict, gauges.tell))

@@ -1,6 +1,19 @@
-"""What kinds of document there are, and how to tell one by its first bytes."""
+"""What kinds of document there are, and how to tell one by its first bytes.
 
+The first bytes alone decide: a file is handed to the one parser of the kind found here, whatever its name or its
+sender say, and whatever else it might also be. Names are asked only where bytes cannot tell: Markdown from other
+text, and among the old Office formats when what tells them apart lies deep in the file.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import PurePath
+
+HEAD_BYTES = 65_536
+# Of a zip: how many entries are looked at, and how much of a name. What tells it stands at its beginning.
+ENTRIES, NAME_BYTES = 200, 100
 
 
 class Kind(StrEnum):
@@ -25,3 +38,165 @@ class Kind(StrEnum):
     ODS = "ods"
     EPUB = "epub"
     HTML = "html"
+
+    @property
+    def media_type(self) -> str:
+        return MEDIA_TYPES[self]
+
+
+OOXML = "application/vnd.openxmlformats-officedocument"
+ODF = "application/vnd.oasis.opendocument"
+MEDIA_TYPES = {
+    Kind.PDF: "application/pdf",
+    Kind.PNG: "image/png",
+    Kind.JPEG: "image/jpeg",
+    Kind.TIFF: "image/tiff",
+    Kind.WEBP: "image/webp",
+    Kind.TEXT: "text/plain",
+    Kind.MARKDOWN: "text/markdown",
+    Kind.DOCX: f"{OOXML}.wordprocessingml.document",
+    Kind.PPTX: f"{OOXML}.presentationml.presentation",
+    Kind.XLSX: f"{OOXML}.spreadsheetml.sheet",
+    Kind.DOC: "application/msword",
+    Kind.PPT: "application/vnd.ms-powerpoint",
+    Kind.XLS: "application/vnd.ms-excel",
+    Kind.RTF: "application/rtf",
+    Kind.ODT: f"{ODF}.text",
+    Kind.ODP: f"{ODF}.presentation",
+    Kind.ODS: f"{ODF}.spreadsheet",
+    Kind.EPUB: "application/epub+zip",
+    Kind.HTML: "text/html",
+}
+
+# ---- What files begin with ------------------------------------------------------------------------------------------
+ZIP = b"PK\x03\x04"
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+BEGINNINGS = (
+    (re.compile(rb"(?:\xef\xbb\xbf)?\s{0,64}%PDF-\d"), Kind.PDF),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), Kind.PNG),
+    (re.compile(rb"\xff\xd8\xff"), Kind.JPEG),
+    (re.compile(rb"II[*+]\x00|MM\x00[*+]"), Kind.TIFF),  # + is BigTIFF
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), Kind.WEBP),
+    (re.compile(rb"\{\\rtf"), Kind.RTF),
+)
+# Readers of PDF take up to 1,024 bytes of anything before this.
+LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
+HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
+# What text does not have: control characters other than tabs, ends of lines and of pages, and ESC.
+# https://mimesniff.spec.whatwg.org/#binary-data-byte
+BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+
+PARTS = {"word/": Kind.DOCX, "ppt/": Kind.PPTX, "xl/": Kind.XLSX}
+PACKAGES = {MEDIA_TYPES[kind].encode(): kind for kind in (Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB)}
+STREAMS = (
+    ("WordDocument", Kind.DOC),
+    ("PowerPoint Document", Kind.PPT),
+    ("Workbook", Kind.XLS),
+    ("Book", Kind.XLS),
+)
+# How the first stream, after the header of 512 bytes, mostly begins.
+FIRST_SECTORS = (
+    (b"\xec\xa5", Kind.DOC),
+    (b"\x09\x08\x10\x00", Kind.XLS),
+    (b"\x00\x6e\x1e\xf0", Kind.PPT),
+    (b"\x0f\x00\xe8\x03", Kind.PPT),
+)
+
+
+def sniff(head: bytes, name: str = "") -> Kind | None:
+    """Return the kind of a document by its first bytes, up to HEAD_BYTES of them; None when it is none that we know.
+
+    No bytes at all are None too: the caller has a better word for that.
+    """
+    for beginning, kind in BEGINNINGS:
+        if beginning.match(head):
+            return kind
+    if head.startswith(ZIP):
+        return package(head)
+    if head.startswith(OLE):
+        return compound(head, name)
+    text = text_of(head)
+    if text:
+        return kind_of_text(text, name)
+    return Kind.PDF if LATE_PDF.match(head) else None
+
+
+def kind_of_text(text: str, name: str) -> Kind:
+    if is_html(text):
+        return Kind.HTML
+    return Kind.MARKDOWN if extension(name) in {"md", "markdown"} else Kind.TEXT
+
+
+def is_html(text: str) -> bool:
+    at = 0
+    # One step after the other: as one expression this would try every way to divide a hostile text.
+    while skipped := BEFORE_HTML.match(text, at):
+        at = skipped.end()
+    return HTML.match(text, at) is not None
+
+
+def extension(name: str) -> str:
+    return PurePath(name).suffix.removeprefix(".").lower()
+
+
+def text_of(head: bytes) -> str | None:
+    """Return the text: UTF-8, or UTF-16 that says so at its beginning; None when it is not text.
+
+    The last character may be cut in two, as it is in the head of a longer file.
+    """
+    try:
+        text = codecs.getincrementaldecoder(encoding(head))().decode(head, final=False)
+    except UnicodeDecodeError:
+        return None
+    return None if BINARY.search(text) else text
+
+
+def encoding(head: bytes) -> str:
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+# ---- Containers -----------------------------------------------------------------------------------------------------
+def package(head: bytes) -> Kind | None:
+    """Tell a zip by its entries: ODF and EPUB begin with their type; Office has a folder for each program."""
+    for name, content in entries(head):
+        if name == "mimetype":
+            return next((kind for said, kind in PACKAGES.items() if content.strip() == said), None)
+        for folder, kind in PARTS.items():
+            if name.startswith(folder):
+                return kind
+    return None
+
+
+def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the names of a zip's entries that begin in the head, and the bytes that they are stored as.
+
+    Searched for, not walked: an entry's header need not say how long the entry is. But no entry begins within another's
+    header or name, and both how many and how long they are is bounded: whoever made the file chose the lengths.
+    """
+    at = head.find(ZIP)
+    for _ in range(ENTRIES):
+        if at < 0:
+            return
+        size = int.from_bytes(head[at + 18 : at + 22], "little")
+        name_end = at + 30 + int.from_bytes(head[at + 26 : at + 28], "little")
+        start = name_end + int.from_bytes(head[at + 28 : at + 30], "little")
+        name = head[at + 30 : min(name_end, at + 30 + NAME_BYTES)]
+        yield name.decode("utf-8", "replace"), head[start : start + min(size, 100)]
+        at = head.find(ZIP, name_end)
+
+
+def compound(head: bytes, name: str) -> Kind | None:
+    """Tell an OLE file by the names of its streams, else by how it goes on, else by its own name."""
+    streams = [(stream.encode("utf-16-le"), kind) for stream, kind in STREAMS]
+    if "EncryptedPackage".encode("utf-16-le") in head:  # a newer format, with a password
+        return named(name, Kind.DOCX, Kind.PPTX, Kind.XLSX) or Kind.DOCX
+    return (
+        next((kind for stream, kind in streams if stream in head), None)
+        or next((kind for start, kind in FIRST_SECTORS if head.startswith(start, 512)), None)
+        or named(name, Kind.DOC, Kind.PPT, Kind.XLS)
+    )
+
+
+def named(name: str, *kinds: Kind) -> Kind | None:
+    return next((kind for kind in kinds if extension(name) == kind), None)

@@ -6,6 +6,9 @@ document. The codes are the public contract's.
 
 from typing import Any
 
+# Seconds until another attempt where a person has to do something first; ETL_RETRY_BACKOFF_MAX_SECONDS bounds them.
+MENDING = 3600.0
+
 
 class EtlError(Exception):
     """The task failed."""
@@ -64,6 +67,12 @@ class TooManyPixels(BadDocument):
     """A page or image has more pixels than allowed."""
 
     code = "too_many_pixels"
+
+
+class DocumentMissing(BadDocument):
+    """The stored document is gone. Submit it again."""
+
+    code = "artifact_missing"
 
 
 class EmptyDocument(BadDocument):
@@ -183,6 +192,33 @@ class StageLost(EtlError):
         self.code = code
 
 
+class StorageUnavailable(StageLost):
+    """The object storage could not be reached, or refused us."""
+
+
+class DatabaseUnavailable(StageLost):
+    """The database could not be reached."""
+
+
+class StageBroken(StageLost):
+    """Something went wrong that nobody thought of. The staff find it in the log."""
+
+
+class WorkerUnfit(StageLost):
+    """Something on the worker's machine is not as it has to be. It says nothing about the document."""
+
+    def __init__(self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = MENDING) -> None:
+        super().__init__(detail, code=code, retry_after=retry_after)
+
+
+class NoRoom(WorkerUnfit):
+    """The worker has no folder for the document, or no room in it."""
+
+
+class EngineMissing(WorkerUnfit):
+    """The local OCR engine could not be started."""
+
+
 # ---- Not outcomes ---------------------------------------------------------------------------------------------------
 class Fenced(Exception):
     """The stage is no longer ours: another worker has it, or the task has ended. Nothing may be written."""
@@ -190,6 +226,11 @@ class Fenced(Exception):
 
 class OutOfTime(Exception):
     """The stage ran for as long as it may. The stage translates it into its own timeout."""
+
+
+def codes(root: type[EtlError] = EtlError) -> set[str]:
+    """Return every code that a task may fail with."""
+    return {root.code}.union(*map(codes, root.__subclasses__()))
 
 
 def explain(error: EtlError, *, stage: str) -> dict[str, Any]:

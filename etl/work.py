@@ -91,6 +91,10 @@ class Work:
     lost: threading.Event = field(default_factory=threading.Event)
     warnings: list[Warning] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    paid: Usage = field(default_factory=Usage)  # what of it this run paid, and no earlier one
+    # What a model is asked by, and which: said as soon as it is known, so that a failure tells it too.
+    strategy: str | None = None
+    model: str | None = None
     began: float = field(default_factory=time.monotonic)
 
     def remaining(self) -> float:
@@ -123,6 +127,7 @@ class Work:
         """Count what a call of a model cost; `recalled` when its answer came from the journal and was paid before."""
         self.usage.add(usage)
         if not recalled:
+            self.paid.add(usage)
             self.on_spend(usage)
 
     def warn(self, code: str, detail: str, *, page: int | None = None) -> None:

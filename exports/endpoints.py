@@ -25,9 +25,10 @@ from requests.adapters import HTTPAdapter
 from requests_hardened import Config, HTTPSession
 from requests_hardened.ip_filter import EXTRA_BLOCKED_NET_RANGES, InvalidIPAddress
 from requests_hardened.ip_filter_adapter import IPFilterAdapter
-from urllib3.exceptions import HTTPError, InvalidHeader, LocationParseError
-from urllib3.util import Retry, Url, parse_url
+from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.util import Url, parse_url
 
+from config.api import waits
 from config.api.addresses import Address, parse, within
 
 log = structlog.get_logger(__name__)
@@ -247,10 +248,7 @@ def read_out(answer: requests.Response) -> None:
 def wish(answer: requests.Response) -> float:
     if answer.status_code not in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         return 0
-    try:
-        return Retry(retry_after_max=MAX_RETRY_AFTER).parse_retry_after(answer.headers.get("Retry-After", "0"))
-    except (InvalidHeader, ValueError, OverflowError):
-        return 0
+    return waits.seconds(answer.headers.get("Retry-After"), most=MAX_RETRY_AFTER) or 0
 
 
 UNFORESEEN = "the exchange failed"

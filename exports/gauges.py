@@ -1,29 +1,12 @@
-"""What waits, and for how long: read from the rows when Prometheus asks, by one statement.
+"""What waits, and for how long, of all exports: one statement over indexes that hold live work only."""
 
-The web process that answers asks over a connection of its own, with short limits: when the database is away, or busy,
-`/metrics` still tells what was counted, and `sluice_database_up 0`.
-"""
+from collections.abc import Iterator
 
-from collections.abc import Iterable, Iterator, Mapping
-
-import psycopg
-import structlog
-from django.conf import settings
-from django.db import connection
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-from psycopg.conninfo import make_conninfo
-from psycopg.rows import dict_row
 
-from config import logs
+from config.gauges import labelled, plain
 from exports.sql import Row
 from exports.states import JOB_ACTIVE
-
-log = structlog.get_logger(__name__)
-
-CONNECT_SECONDS = 2  # the shortest that libpq knows
-STATEMENT_SECONDS = 1
 
 # Chunks that wait are counted by their jobs' counters, and running ones by their index, which holds as many as workers
 # can work on. Chunks that have ended, nearly all, are not looked at. The oldest is as old as its job.
@@ -56,35 +39,6 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
 """
 
 
-class Gauges(Collector):
-    """The state of all exports, as seen by the database."""
-
-    def collect(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("sluice_database_up", "Whether the database told what the other gauges say.")
-        try:
-            told = list(tell(ask()))
-        except psycopg.Error as error:
-            log.warning("gauges_unavailable", error=logs.describe(error))
-            up.add_metric([], 0)
-            return [up]
-        up.add_metric([], 1)
-        return [up, *told]
-
-
-def ask() -> Row:
-    """Return the one row. Raises psycopg.Error when there is no answer within three seconds."""
-    url = make_conninfo(settings.SLUICE.database_url.get_secret_value(), dbname=connection.settings_dict["NAME"])
-    with psycopg.connect(
-        url,
-        connect_timeout=CONNECT_SECONDS,
-        tcp_user_timeout=CONNECT_SECONDS * 1000,
-        row_factory=dict_row,
-    ) as own:
-        own.execute(f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'")
-        (row,) = own.execute(GAUGES, {"slots": settings.SLUICE.export_db_slots})
-    return row
-
-
 def tell(row: Row) -> Iterator[Metric]:
     waiting = {state: row[state] for state in ("pending", "retrying", "running")}
     yield labelled(
@@ -115,14 +69,3 @@ def tell(row: Row) -> Iterator[Metric]:
     yield plain("export_deliveries_pending", "Deliveries to webhooks that wait for an attempt.", row["deliveries"])
     yield plain("export_untold_events", "Ends of jobs for which no deliveries were made yet.", row["untold"])
     yield labelled("export_tick_age_seconds", "Since periodic work last ran.", "tick", row["ticks"] or {})
-
-
-def plain(name: str, documentation: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, documentation, value=float(value))
-
-
-def labelled(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, documentation, labels=[label])
-    for value, number in values.items():
-        family.add_metric([value], float(number))
-    return family

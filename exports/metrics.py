@@ -4,14 +4,12 @@ Each function is called right after the commit of what it counts. A process that
 these numbers are for watching, the rows are the truth. What can be read from rows, how much waits and for how long, is
 not counted here: see `exports.gauges`.
 
-Every label value that can come is named beforehand, so that each series exists from the start, with 0. Without that,
-the first failure of all would be no rise for Prometheus' `increase()`.
+Every label value that can come is named beforehand.
 """
-
-from collections.abc import Iterable
 
 from prometheus_client import Counter, Histogram
 
+from config.counters import counter
 from exports.errors import EXPLANATIONS
 from exports.models import Download
 from exports.states import JobStatus, Source
@@ -25,14 +23,6 @@ JOB_BUCKETS = (
 CHUNK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-def counter(name: str, documentation: str, label: str, values: Iterable[str]) -> Counter:
-    """Return a counter with one label whose values are known."""
-    made = Counter(name, documentation, [label])
-    for value in values:
-        made.labels(value)
-    return made
-
-
 # ---- Of the contract ------------------------------------------------------------------------------------------------
 
 JOB_LATENCY = Histogram(
@@ -41,7 +31,7 @@ JOB_LATENCY = Histogram(
 TTL_VIOLATIONS = Counter(
     "export_receipt_ttl_violation_total", "Delivered objects that outlived their receipt until the hourly sweep."
 )
-JOB_STATUS = counter("export_job_status_total", "Moves of jobs into a status.", "status", JobStatus.values)
+JOB_STATUS = counter("export_job_status_total", "Moves of jobs into a status.", status=JobStatus.values)
 DOWNLOADS_403 = Counter("export_signed_download_403_total", "Requests with a link that were refused.")
 
 # ---- Of our own -----------------------------------------------------------------------------------------------------
@@ -49,21 +39,20 @@ DOWNLOADS_403 = Counter("export_signed_download_403_total", "Requests with a lin
 CHUNKS = counter(
     "export_chunks_total",
     "Outcomes of work on chunks: done by source, failed for good, or to be tried again.",
-    "outcome",
-    [*Source.values, "failed", "retried"],
+    outcome=[*Source.values, "failed", "retried"],
 )
-CHUNK_FAILURES = counter("export_chunk_failures_total", "Chunks that failed for good.", "code", EXPLANATIONS)
-CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are made again.", "code", EXPLANATIONS)
+CHUNK_FAILURES = counter("export_chunk_failures_total", "Chunks that failed for good.", code=EXPLANATIONS)
+CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are made again.", code=EXPLANATIONS)
 CHUNK_DURATION = Histogram(
     "export_chunk_duration_seconds", "From the claim of a chunk to the end of its live export.", buckets=CHUNK_BUCKETS
 )
-ROWS = counter("export_rows_total", "Rows in the files of chunks that are done.", "source", Source.values)
-BYTES = counter("export_bytes_total", "Bytes of the files of chunks that are done.", "source", Source.values)
+ROWS = counter("export_rows_total", "Rows in the files of chunks that are done.", source=Source.values)
+BYTES = counter("export_bytes_total", "Bytes of the files of chunks that are done.", source=Source.values)
 LEASES_LOST = Counter("export_leases_lost_total", "Workers that found their lease gone, and wrote nothing.")
 LEASES_EXPIRED = Counter("export_leases_expired_total", "Chunks taken back from workers that were not heard of.")
-DOWNLOADS = counter("export_downloads_total", "Requests with a link.", "outcome", Download.Outcome.values)
+DOWNLOADS = counter("export_downloads_total", "Requests with a link.", outcome=Download.Outcome.values)
 WEBHOOKS = counter(
-    "export_webhooks_total", "Attempts to deliver to webhooks.", "result", ["delivered", "retrying", "failed"]
+    "export_webhooks_total", "Attempts to deliver to webhooks.", result=["delivered", "retrying", "failed"]
 )
 QUOTA_REFUSED = Counter("export_quota_refused_total", "Submissions refused because a day's quota is used up.")
 RATE_LIMITED = Counter("export_rate_limited_total", "Requests refused because they came too fast.")
@@ -71,8 +60,7 @@ STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that bega
 STREAMS_CLOSED = counter(
     "export_streams_closed_total",
     "Event streams that listen no more: the job ended, the client left, or it was time to come again.",
-    "reason",
-    ["ended", "left", "renewed"],
+    reason=["ended", "left", "renewed"],
 )
 
 

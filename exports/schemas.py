@@ -286,13 +286,6 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 IDEMPOTENCY_REPLAYED = OpenApiParameter(
     "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
 )
-LAST_EVENT_ID = OpenApiParameter(
-    "Last-Event-ID",
-    str,
-    "header",
-    description="Of the last event that the client saw: only what came later is sent. Without it, or when the service "
-    "cannot go on from there, the stream begins with `snapshot`.",
-)
 EVENTS = """Each event has an `id` that grows, and one line of JSON as `data`:
 
 * `snapshot`: the job as `GET /exports/{jobId}` shows it

@@ -16,16 +16,15 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from config.api import sse
+from config.api.auth import user_of
 from config.api.negotiation import IgnoreAccept
 from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
 from exports import representation, schemas, streams
 from exports.models import Event, Job
-from exports.views import owned, user_id_of
+from exports.views import owned
 
-MEDIA_TYPE = "text/event-stream"
-HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-RETRY = b"retry: 3000\n\n"  # milliseconds, for clients that lost the connection
 FIRST = 2  # the highest number that the first event of a job may have
 
 
@@ -38,13 +37,13 @@ class Events(APIView):
     @extend_schema(
         operation_id="watchExport",
         summary="Watch an export",
-        parameters=[schemas.LAST_EVENT_ID],
+        parameters=[sse.LAST_EVENT_ID],
         responses={
-            (200, MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, schemas.EVENTS),
+            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, schemas.EVENTS),
             204: OpenApiResponse(
                 description="The client has heard all, the end included. `EventSource` stops at this."
             ),
-            **problems(NothingHere, streams.TooManyStreamsOfUser, streams.TooManyStreams),
+            **problems(NothingHere, sse.TooManyStreamsOfUser, sse.TooManyStreams),
         },
         examples=[schemas.STREAM],
     )
@@ -58,13 +57,13 @@ class Events(APIView):
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
-        opening = RETRY + start.opening
+        opening = sse.RETRY + start.opening
         if start.after is None:
-            return HttpResponse(opening, content_type=MEDIA_TYPE, headers=HEADERS)
-        user_id = user_id_of(request)
-        streams.check_room(user_id)
-        stream = streams.Stream(job_id, user_id=user_id, opening=opening, after=start.after)
-        return StreamingHttpResponse(stream, content_type=MEDIA_TYPE, headers=HEADERS)
+            return HttpResponse(opening, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
+        user_id = user_of(request).pk
+        sse.check_room(user_id)
+        stream = streams.stream(job_id, user_id=user_id, opening=opening, after=start.after)
+        return StreamingHttpResponse(stream, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
 
 
 class Start(NamedTuple):
@@ -79,12 +78,11 @@ def begin(job: Job, request: Request) -> Start | None:
         return None if job.has_ended and heard == job.event_seq else Start(b"", after=heard)
     snapshot = representation.job(job, request)
     if not job.has_ended:
-        return Start(streams.frame("snapshot", snapshot, number=job.event_seq), after=job.event_seq)
+        return Start(sse.frame("snapshot", snapshot, number=job.event_seq), after=job.event_seq)
     # The end comes from the job's own row: its events may be forgotten already.
     end = streams.status(job, job.status, job.finished_at)
     return Start(
-        streams.frame("snapshot", snapshot, number=job.event_seq - 1)
-        + streams.frame("status", end, number=job.event_seq),
+        sse.frame("snapshot", snapshot, number=job.event_seq - 1) + sse.frame("status", end, number=job.event_seq),
         after=None,
     )
 
@@ -94,9 +92,9 @@ def heard_by(job: Job, last_event_id: str) -> int | None:
 
     It cannot when the number is none of this job's, or when an event that came after it was forgotten.
     """
-    if not (last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < len(str(2**63))):
+    heard = sse.number_in(last_event_id)
+    if heard is None:
         return None
-    heard = int(last_event_id)
     if heard >= job.event_seq:
         return heard if heard == job.event_seq else None
     oldest = Event.objects.filter(job=job).aggregate(seq=Min("seq"))["seq"]

@@ -1,7 +1,7 @@
 """The HTTP interface of exports: translate, one call, translate back."""
 
 from datetime import date
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from config import storage
 from config.api import throttling
 from config.api.addresses import client_address
+from config.api.auth import user_of
 from config.api.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.api.paging import chosen
 from config.api.problems import CONTENT_TYPE, BadInput, Problem
@@ -30,11 +31,6 @@ from exports.serializers import ExportRequestSerializer
 from exports.states import ChunkStatus, JobStatus
 
 POLL_SECONDS = 2
-
-
-def user_id_of(request: Request) -> int:
-    """The permission classes let nobody in who has no row."""
-    return cast("int", request.user.pk)
 
 
 @extend_schema_view(
@@ -52,7 +48,7 @@ class Exports(generics.ListAPIView[Job]):
     ordering = ("-created_at", "-job_id")
 
     def get_queryset(self) -> QuerySet[Job]:
-        jobs = representation.with_all(Job.objects.filter(user_id=user_id_of(self.request)))
+        jobs = representation.with_all(Job.objects.filter(user_id=user_of(self.request).pk))
         if status := chosen(self.request, "status", among=JobStatus.values):
             jobs = jobs.filter(status=status)
         if dataset := self.request.query_params.get("dataset"):
@@ -82,7 +78,7 @@ class Exports(generics.ListAPIView[Job]):
     def post(self, request: Request) -> Response:
         """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
         idempotency = Idempotency.of(request)
-        made = submission.find(user_id_of(request), idempotency) if idempotency else None
+        made = submission.find(user_of(request).pk, idempotency) if idempotency else None
         if made:
             return accepted(made, replayed=True)
         wanted = ExportRequestSerializer.read(request.data)
@@ -96,7 +92,7 @@ class Exports(generics.ListAPIView[Job]):
 def requester(request: Request) -> dict[str, Any]:
     """Who asks, as `submit` wants to know it."""
     return {
-        "user_id": user_id_of(request),
+        "user_id": user_of(request).pk,
         "request_id": request_id(request._request),
         "client": client_of(request),
     }
@@ -129,7 +125,7 @@ class Limits(APIView):
 
     @extend_schema(operation_id="getLimits", summary="Look at my limits", responses=schemas.Limits)
     def get(self, request: Request) -> Response:
-        return Response(representation.limits(quotas.state(user_id_of(request))))
+        return Response(representation.limits(quotas.state(user_of(request).pk)))
 
 
 class Datasets(APIView):
@@ -160,7 +156,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
 
     Staff see every job, but what leads to its data, links and files, is the owner's alone.
     """
-    jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_id_of(request))
+    jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_of(request).pk)
     job = representation.with_all(jobs).filter(pk=job_id).first()
     if job is None:
         raise NotFound("There is no such export.")

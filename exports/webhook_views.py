@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from config.api.auth import user_of
 from config.api.problems import BadInput
 from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
@@ -18,7 +19,6 @@ from exports import endpoints, representation, schemas, webhooks
 from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.serializers import StrictBoolean
-from exports.views import user_id_of
 
 
 @schemas.HOOKS
@@ -81,7 +81,7 @@ class WebhookChangeSerializer(StrictSerializer):
 
 
 def mine(request: Request, webhook_id: UUID) -> Webhook:
-    webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_id_of(request)).first()
+    webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_of(request).pk).first()
     if webhook is None:
         raise webhooks.NoSuchWebhook
     return webhook
@@ -99,7 +99,7 @@ class Webhooks(generics.ListAPIView[Webhook]):
     """`GET /exports/webhooks`: mine. `POST /exports/webhooks`: a new one."""
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        page = self.paginate_queryset(Webhook.objects.filter(user_id=user_id_of(request))) or []
+        page = self.paginate_queryset(Webhook.objects.filter(user_id=user_of(request).pk)) or []
         return self.get_paginated_response([representation.webhook(webhook) for webhook in page])
 
     @extend_schema(
@@ -114,7 +114,7 @@ class Webhooks(generics.ListAPIView[Webhook]):
         The `secret` to check signatures with is in this answer alone. A user may have 100 webhooks."""
         serializer = NewWebhookSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        made = webhooks.create(user_id=user_id_of(request), **serializer.validated_data)
+        made = webhooks.create(user_id=user_of(request).pk, **serializer.validated_data)
         answer = {**representation.webhook(made), "secret": made.secret}
         headers = {"Location": f"/exports/webhooks/{made.pk}", "Cache-Control": "no-store"}
         return Response(answer, status=201, headers=headers)

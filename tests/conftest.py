@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import date
 
+import hypothesis
 import psycopg
 import pytest
 from django.conf import settings
@@ -11,6 +12,10 @@ from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from exports.models import Dataset, Slot
+
+# A busy machine takes longer over an example than hypothesis allows, which says nothing about our code.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 DAY = date(2024, 2, 29)
 

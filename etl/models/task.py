@@ -21,7 +21,7 @@ class TaskQuerySet(models.QuerySet["Task"]):
 
 class Task(models.Model):
     """A document and what became of it. Written when it is made, when it ends, and when it is taken up again, and never
-    in between: what passes meanwhile is in Redis (`etl/runstate.py`).
+    in between: what passes meanwhile is in Redis (`etl/runstate/`).
 
     A row is `pending` from its making to its end.
     """

@@ -12,7 +12,7 @@ from rules.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What post-processing made. `data` fits the rule's schema; None where the rule wants none (`skip`).
+    """What post-processing made. `data` fits the rule's schema; None where the processor gives none.
 
     A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
     that page. Warnings and usage are in the Work.
@@ -27,7 +27,11 @@ class Processed:
 class PostProcessor(ABC):
     """Made once in each worker process."""
 
-    mode: ClassVar[str]  # the rule's postprocess_mode that it serves
+    mode: ClassVar[str]  # the rule's postprocess_mode that it serves: its name in ETL_POSTPROCESSORS
+    # Whether results have `data` and `citations`, also when they are null and empty.
+    gives_data: ClassVar[bool] = True
+    # Whether it asks a language model: then it is held to what is promised of those, see test_processors.py.
+    asks_model: ClassVar[bool] = False
 
     @abstractmethod
     def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:

@@ -1,6 +1,7 @@
 """OCRProvider: a document in, Markdown with pages out. A new one is a class, and its dotted path in
 ETL_OCR_PROVIDER."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -70,9 +71,23 @@ class OCRResult:
         )
 
 
+# The line that begins a page in Markdown; and what a reader may take for one, in a document.
+PAGE_MARKER = r"<!-- page: (?P<number>[1-9][0-9]{0,5}) -->"
+LOOKALIKE = re.compile(r"<!--\s+(?=page:\s*\d+\s*-->)", re.IGNORECASE)
+
+
 def page_marker(number: int) -> str:
     """Return the line that begins a page in Markdown."""
     return f"<!-- page: {number} -->"
+
+
+def without_markers(markdown: str) -> str:
+    return re.sub(PAGE_MARKER, "", markdown)
+
+
+def unmarked(text: str) -> str:
+    """Return a document's text with nothing in it that would pass for one of our markers, and move pages about."""
+    return LOOKALIKE.sub("<!--", text)
 
 
 class OCRProvider(ABC):
@@ -85,3 +100,6 @@ class OCRProvider(ABC):
     @abstractmethod
     def convert(self, document: Document, *, work: Work) -> OCRResult:
         """Return the document's text. Raises an EtlError, and what `work.check()` raises."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """End what was started for documents to come, such as a process. It may be used again after that."""

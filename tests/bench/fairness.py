@@ -28,6 +28,7 @@ from config import storage  # noqa: E402
 from config.stack import processes  # noqa: E402
 from exports import control, planning, submission  # noqa: E402
 from exports.models import Chunk, Dataset, File, Job, Slot  # noqa: E402
+from tests.waiting import wait_until  # noqa: E402
 
 SMALL, LARGE = 5, 10_000
 BAR = 4.0
@@ -124,7 +125,7 @@ def timed(*, reuse: str) -> float:
     """Return the seconds from the submission of a small job to its receipt."""
     started = time.perf_counter()
     job = submit("OLD" if reuse == "if-present" else f"NEW{next(serial)}", SMALL, reuse=reuse)
-    wait_until(lambda: Job.objects.filter(pk=job.pk, status="success").exists())
+    wait_until(lambda: Job.objects.filter(pk=job.pk, status="success").exists(), limit=LIMIT_SECONDS, every=0.005)
     return time.perf_counter() - started
 
 
@@ -137,15 +138,15 @@ def nothing_ahead() -> Iterator[None]:
 def ahead(key: str, reuse: str) -> Iterator[None]:
     """Have a large job run, so far that every worker is at it; cancel what is left of it at the end."""
     job = submit(f"{key}{next(serial) if reuse == 'never' else ''}", LARGE, reuse=reuse)
-    wait_until(lambda: Chunk.objects.filter(job=job, status="done").count() >= 50)
+    wait_until(lambda: Chunk.objects.filter(job=job, status="done").count() >= 50, limit=LIMIT_SECONDS, every=0.005)
     try:
         yield
     finally:
         job.refresh_from_db()
         if job.status not in ("success", "failed"):
             control.cancel(job)
-        wait_until(lambda: not Job.objects.active().exists())
-        wait_until(lambda: not Slot.objects.held().exists())
+        wait_until(lambda: not Job.objects.active().exists(), limit=LIMIT_SECONDS, every=0.005)
+        wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS, every=0.005)
 
 
 AHEAD: dict[str, Callable[[], AbstractContextManager[None]]] = {
@@ -153,14 +154,6 @@ AHEAD: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "behind 10,000 calls": lambda: ahead("LARGE", "never"),
     "behind 10,000 reused": lambda: ahead("OLD", "if-present"),
 }
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("waited in vain")
-        time.sleep(0.005)
 
 
 def report(seconds: dict[str, tuple[float, float]], rounds: int) -> None:

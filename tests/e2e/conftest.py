@@ -1,8 +1,7 @@
 """Sluice's own processes beside the test, on the test's database: real prefork workers and a real beat."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +43,8 @@ class Workers:
             "TMPDIR": str(self.root),  # killed workers leave what billiard put there
             "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
             "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
+            "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
+            "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
         }
 
     def _run(self, process: Process) -> Process:
@@ -62,11 +63,3 @@ def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
     yield running
     for process in running.started:
         process.kill()  # asked to stop, Celery would sleep for 20 s when a task is just ending
-
-
-def wait_until(condition: Callable[[], object], *, limit: float = 30) -> None:
-    """Wait for a condition; fail the test when it does not come true in time."""
-    deadline = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

@@ -6,10 +6,11 @@ from rest_framework.test import APIClient
 
 from config import storage
 from exports.models import Chunk, Dataset, Job, Slot, Usage
-from tests.e2e.conftest import LEASE_SECONDS, Workers, wait_until
+from tests.e2e.conftest import LEASE_SECONDS, Workers
 from tests.e2e.test_workers import SLOW, live_calls
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 
 def test_running_calls_end_within_a_third_of_the_lease_and_the_workers_go_on(

@@ -16,9 +16,10 @@ from exports.errors import SourceUnavailable
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job
 from exports.states import Source
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 LARGE, SMALL = 10_000, 5
 

@@ -26,9 +26,10 @@ from config.stack.process import Process
 from config.stack.processes import Web
 from exports.models import Chunk, Dataset, Delivery, File, Job, Receipt, Tick
 from exports.states import JOB_ACTIVE
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 # Rows, and errors that quote rows: by the function itself, by a cast, by a lack of rights.
 FUNCTION = """

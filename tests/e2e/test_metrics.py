@@ -20,8 +20,9 @@ from config.stack.ports import LOOPBACK
 from config.stack.processes import Web
 from exports.models import Chunk, Dataset, Job
 from exports.states import JOB_ACTIVE
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 

@@ -19,9 +19,10 @@ from config.stack.postgres import SUPERUSER, Postgres, as_postgres, give_away
 from config.stack.process import StackError
 from exports import execution, source
 from exports.models import Chunk, Dataset, Job, Slot
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job
 from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 TABLES = """

@@ -18,14 +18,15 @@ from django.contrib.auth.models import User
 from django.db import connection
 from knox.models import AuthToken
 
+from config.api.sse import MOST_OF_A_USER
 from config.stack.identity import Identity
 from config.stack.ports import LOOPBACK
 from config.stack.processes import Web
 from exports import control
 from exports.models import Dataset, Event, Job
-from exports.streams import MOST_OF_A_USER
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.waiting import wait_until
 
 NOBODYS = "00000000-0000-0000-0000-000000000000"
 

@@ -16,9 +16,10 @@ from config import storage
 from config.stack import family
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from tests.broker import lose_messages
-from tests.e2e.conftest import Workers, wait_until
+from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job
 from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 

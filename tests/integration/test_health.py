@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
@@ -67,6 +68,31 @@ def test_it_is_ready_when_all_answer(client: Client) -> None:
     checks = {"database": "ok", "source": "ok", "broker": "ok", "storage": "ok"}
 
     assert ready(client) == (200, {"status": "ok", "checks": checks})
+
+
+def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Have the run-state live somewhere, as a process would that starts so."""
+    change(settings, etl_redis_url=url)
+    monkeypatch.setattr(health, "readiness", health.Readiness(health.checks()))
+
+
+def test_it_asks_for_the_run_state_where_it_lives_apart(
+    client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    """B10: another database of the same server may be full, or refuse us, by itself."""
+    own = urlsplit(settings.SLUICE.broker_url)
+    elsewhere(settings, monkeypatch, urlunsplit(own._replace(path="/7")))
+    status, body = ready(client)
+    assert (status, body["checks"]["run_state"], len(body["checks"])) == (200, "ok", 5)
+
+    elsewhere(settings, monkeypatch, f"redis://user:hunter2@127.0.0.1:{closed_port}/0")
+    assert wrong(client) == {"run_state": "does not answer"}
+
+
+def test_it_asks_one_server_once(client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = urlsplit(settings.SLUICE.broker_url)
+    elsewhere(settings, monkeypatch, urlunsplit(own._replace(path=own.path.rstrip("0").rstrip("/"))))
+    assert "run_state" not in ready(client)[1]["checks"]
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from config.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
 from config.storage import copies
 from exports import completion, execution, links, sweeper
 from exports.models import Chunk, Dataset, Job, Receipt
-from tests.e2e.conftest import wait_until
 from tests.integration.factories import make_job
+from tests.waiting import wait_until
 
 OTHER_BUCKET = "somebody-elses"
 MIB = 1024 * 1024
@@ -147,7 +147,7 @@ def test_the_policies_name_the_actions_of_every_call_and_no_other() -> None:
     presigned = called["connect"] - {"head_bucket"}  # the health check
 
     assert {action for name in called["client"] | {"head_bucket"} for action in ACTIONS[name]} == actions("service")
-    assert presigned == {"get_object"}
+    assert presigned == {"get_object", "put_object"}
     assert actions("download") == {"s3:GetObject"}
 
 
@@ -179,6 +179,10 @@ def use_everything() -> None:
     for stored in (small, large):
         storage.copy(stored.key, f"{stored.key}-copy", if_match_source=stored.etag, sha256=stored.sha256, **text)
     assert b"".join(storage.read("all/small-copy")) == b"small"
+    assert storage.read_head("all/small-copy", size=2) == b"sm"
+    ticket = storage.presign_upload("all/put", seconds=60, size=3, metadata={"filename": "x"}, **text)
+    if fetch(ticket.url, method="PUT", data=b"put", headers=ticket.headers)[0] != 200:
+        raise storage.RequestFailed("the presigned PUT was refused")
     storage.put("all/small", b"changed", if_match=small.etag, **text)
     storage.client().create_multipart_upload(Bucket=storage.clients.bucket(), Key="all/forgotten")
     for forgotten in list(storage.list_uploads("all/")):
@@ -283,16 +287,17 @@ def refused_to_downloads(bucket: str) -> list[Callable[[Any], object]]:
         lambda s3: s3.delete_object(**of_ours),
         lambda s3: s3.get_object_tagging(**of_ours),
         lambda s3: s3.get_object(Bucket=bucket, Key="elsewhere/a"),
+        lambda s3: s3.get_object(Bucket=bucket, Key="etl/tasks/a"),
         lambda s3: s3.get_object(Bucket=OTHER_BUCKET, Key="_receipts/secret"),
     ]
 
 
 def test_the_download_key_gets_deliveries_and_files_and_nothing_else(store: Administered, download: Keys) -> None:
     """A22."""
-    for key in ("_receipts/a", "things/a", "elsewhere/a"):
+    for key in ("_receipts/a", "things/a", "etl/documents/a", "etl/tasks/a", "elsewhere/a"):
         store.client.put_object(Bucket=store.bucket, Key=key, Body=b"x")
     s3 = store.client_of(download)
-    for key in ("_receipts/a", "things/a"):
+    for key in ("_receipts/a", "things/a", "etl/documents/a"):
         url = s3.generate_presigned_url("get_object", Params={"Bucket": store.bucket, "Key": key}, ExpiresIn=60)
         assert fetch(url)[0] == 200
     url = s3.generate_presigned_url("put_object", Params={"Bucket": store.bucket, "Key": "_receipts/a"}, ExpiresIn=60)
@@ -302,10 +307,10 @@ def test_the_download_key_gets_deliveries_and_files_and_nothing_else(store: Admi
     assert s3.list_buckets()["Buckets"] == []
 
 
-def fetch(url: str, *, method: str = "GET") -> tuple[int, Any]:
+def fetch(url: str, *, method: str = "GET", **sent: Any) -> tuple[int, Any]:
     """Return the HTTP status and the headers."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as reply:  # noqa: S310
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, **sent)) as reply:  # noqa: S310
             return int(reply.status), reply.headers
     except urllib.error.HTTPError as error:
         with error:

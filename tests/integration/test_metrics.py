@@ -22,8 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from config import metrics
+from etl import metrics as etl_metrics
+from etl import recovery as etl_recovery
+from etl import sweeper as etl_sweeper
+from etl.models import Task
 from exports import completion, gauges, leases, sweeper
 from exports.models import Chunk, Dataset, Job, Receipt
+from tests.broker import valkey
+from tests.integration.etl_factories import make_row
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_leases import nodes
 
@@ -99,7 +105,7 @@ def ours() -> dict[str, tuple[str, set[str]]]:
             {label for sample in family.samples for label in sample.labels} - {"le"},
         )
         for family in text_string_to_metric_families(metrics.exposition().decode())
-        if family.name.startswith(("export_", "sluice_"))
+        if family.name.startswith(("export_", "etl_", "sluice_"))
     }
 
 
@@ -149,6 +155,32 @@ def test_it_tells_how_much_waits_and_how_long(dataset: Dataset, alice: User, slo
     assert (gauge("export_slots", state="held"), gauge("export_slots", state="free")) == (1, slots - 1)
     assert gauge("export_jobs_active", status="pending") == gauge("export_jobs_active", status="running") == 1
     assert gauge("export_leases_overdue") == 0
+
+
+def test_it_tells_how_many_documents_wait_and_how_long(alice: User, settings: LazySettings) -> None:
+    """C6, B11."""
+    for seconds in (100, 50):
+        Task.objects.filter(pk=make_row(alice).pk).update(updated_at=Now() - timedelta(seconds=seconds))
+    Task.objects.filter(pk=make_row(alice).pk).update(status="cancelled", updated_at=Now() - timedelta(days=1))
+
+    assert gauge("etl_tasks_open") == 2
+    assert gauge("etl_queue_size") == settings.SLUICE.etl_queue_size
+    assert gauge("etl_oldest_open_age_seconds") == pytest.approx(100, abs=20)
+
+
+def test_runs_of_recovery_and_of_the_sweep_are_counted(db: None) -> None:
+    """C6: that of any number of beats one gets to run it counts once."""
+
+    def ticks(tick: str) -> float:
+        value: float = etl_metrics.TICKS.labels(tick)._value.get()
+        return value
+
+    before = ticks("recover"), ticks("sweep")
+    valkey().delete(f"etl:{etl_recovery.NAME}")
+    etl_recovery.recover()
+    etl_recovery.recover()
+    etl_sweeper.sweep()
+    assert (ticks("recover"), ticks("sweep")) == (before[0] + 1, before[1] + 1)
 
 
 def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:

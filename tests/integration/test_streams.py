@@ -14,6 +14,7 @@ from django.db import connection
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
+from config.api import sse
 from exports import control, streams, sweeper
 from exports.models import Dataset, Event, Job
 from exports.streams import Hub, Listener, News
@@ -52,7 +53,7 @@ def pages(job: Job, *, page: int, after: int = 0) -> Iterator[News]:
 
 def test_a_frame_is_one_event_with_its_data_on_one_line() -> None:
     at = datetime(2024, 2, 29, 12, 0, 0, 5000, tzinfo=UTC)
-    assert streams.frame("status", {"at": at, "text": "a\nb\r\x85\u2028"}, number=7) == (
+    assert sse.frame("status", {"at": at, "text": "a\nb\r\x85\u2028"}, number=7) == (
         'id: 7\nevent: status\ndata: {"at":"2024-02-29T12:00:00.005000Z","text":"a\\nb\\r\x85\u2028"}\n\n'.encode()
     )
 
@@ -269,12 +270,12 @@ async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds
     """A25: it goes on from the rows once it has read what waits."""
     hub = Hub()
     slow = listening(hub)
-    quick = Listener(slow.job_id, 1, 0)
+    quick = Listener(slow.subject, 1, 0)
     hub.add(quick)
 
     def read(asked: dict[Any, int]) -> Any:
-        after = asked[slow.job_id]
-        return {slow.job_id: news_of(*range(after + 1, after + 4))}, False
+        after = asked[slow.subject]
+        return {slow.subject: news_of(*range(after + 1, after + 4))}, False
 
     monkeypatch.setattr(streams, "read_and_disconnect", read)
     for _ in range(3):
@@ -295,11 +296,11 @@ async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
     """A25: it was not asked for, so what it needs is not in the answer."""
     hub = Hub()
     early = listening(hub, after=50)
-    late = Listener(early.job_id, 1, 10)
+    late = Listener(early.subject, 1, 10)
 
     def read(asked: dict[Any, int]) -> Any:
         hub.add(late)
-        return {early.job_id: news_of(51)}, False
+        return {early.subject: news_of(51)}, False
 
     monkeypatch.setattr(streams, "read_and_disconnect", read)
     await hub.tell()
@@ -309,7 +310,7 @@ async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
 def test_more_streams_than_a_process_may_have_are_refused(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MOST", 0)
+    monkeypatch.setattr(sse, "MOST", 0)
     response: Any = api.get(f"/exports/{make_job(dataset, alice, 1).pk}/events")
 
     assert (response.status_code, response.json()["code"]) == (503, "too_many_streams")
@@ -320,7 +321,7 @@ def test_more_streams_than_a_user_may_have_are_refused(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25: one token cannot hold all streams of a process."""
-    monkeypatch.setattr(streams, "MOST_OF_A_USER", 0)
+    monkeypatch.setattr(sse, "MOST_OF_A_USER", 0)
     response: Any = api.get(f"/exports/{make_job(dataset, alice, 1).pk}/events")
 
     assert (response.status_code, response.json()["code"]) == (429, "too_many_streams")
@@ -329,16 +330,16 @@ def test_more_streams_than_a_user_may_have_are_refused(
 
 @in_a_loop
 async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_OF_A_USER", 2)
-    hub = streams.hub()
+    monkeypatch.setattr(sse, "MOST_OF_A_USER", 2)
+    hub = sse.hub(Hub)
     mine = [listening(hub) for _ in range(2)]
-    with pytest.raises(streams.TooManyStreamsOfUser):
-        streams.check_room(1)
-    streams.check_room(2)
+    with pytest.raises(sse.TooManyStreamsOfUser):
+        sse.check_room(1)
+    sse.check_room(2)
 
     hub.remove(mine[0])
     hub.remove(mine[0])
-    streams.check_room(1)
+    sse.check_room(1)
     hub.end(mine[1], "ended")
     assert (hub.count, dict(hub.of_user)) == (0, {})
 
@@ -348,10 +349,10 @@ async def test_streams_that_begin_at_the_same_moment_are_no_more_than_a_user_may
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All were let in before one was counted: it ends after its opening, and is refused when it comes again."""
-    monkeypatch.setattr(streams, "MOST_OF_A_USER", 1)
-    hub = streams.hub()
+    monkeypatch.setattr(sse, "MOST_OF_A_USER", 1)
+    hub = sse.hub(Hub)
     early = listening(hub)
-    late = streams.Stream(uuid4(), user_id=1, opening=b"opening", after=0)
+    late = streams.stream(uuid4(), user_id=1, opening=b"opening", after=0)
 
     assert [part async for part in late] == [b"opening"]
     assert hub.count == 1

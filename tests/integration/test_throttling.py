@@ -12,12 +12,13 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern
+from prometheus_client import REGISTRY
 from pydantic import SecretStr
 from redis import Redis
 from rest_framework.test import APIClient
 
 from config import env
-from config.api import throttling
+from config.api import breaker, throttling
 from exports import urls
 from exports.models import Dataset, Job
 from tests.broker import valkey
@@ -104,6 +105,21 @@ def test_refusals_are_counted(api: APIClient, settings: LazySettings) -> None:
     assert [api.post("/exports", {}).status_code for _ in range(3)] == [400, 429, 429]
     assert [APIClient().get(BAD_LINK).status_code for _ in range(2)] == [403, 429]
     assert refusals() == before + 3
+
+
+def test_refusals_of_document_etl_are_counted_also_those_on_rules(api: APIClient, settings: LazySettings) -> None:
+    """A27, B23: the two have one rate."""
+
+    def refusals() -> float:
+        return REGISTRY.get_sample_value("etl_rate_limited_total") or 0
+
+    change(settings, etl_rate="1/min", etl_poll_rate="1/min")
+    before = refusals()
+    assert [api.post("/api/v1/etl/rules", {}).status_code for _ in range(2)] == [400, 429]
+    assert api.post("/api/v1/etl/submit", {}).status_code == 429
+    assert [api.get("/api/v1/etl/rules").status_code for _ in range(2)] == [200, 429]
+    assert api.get("/api/v1/etl/tasks").status_code == 429
+    assert refusals() == before + 4
 
 
 def test_processes_share_it(settings: LazySettings) -> None:
@@ -209,7 +225,7 @@ def test_the_schema_tells_of_it_wherever_it_can_come(client: Client) -> None:
     told = {
         path for path, operations in paths.items() if all("429" in each["responses"] for each in operations.values())
     }
-    assert told == {path for path in paths if path.startswith("/exports")}
+    assert told == {path for path in paths if path.startswith(("/exports", "/api/v1/etl"))}
     both = paths["/exports"]["post"]["responses"]["429"]["content"]["application/problem+json"]["schema"]
     assert both["properties"]["code"]["enum"] == ["quota_exceeded", "rate_limited"]
 
@@ -280,10 +296,10 @@ def test_one_request_finds_out_whether_it_answers_again(
 ) -> None:
     valkey_at(settings, silent.getsockname()[1])
     limiter = throttling.limiter()
-    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 0.0)
     limiter.wait(throttling.rate("export_rate"), "x")
     assert connections_to(silent) == 1
-    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 60.0)  # of the one that finds out
+    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 60.0)  # of the one that finds out
     in_threads(10, lambda _: limiter.wait(throttling.rate("export_rate"), "x"))
     assert connections_to(silent) == 1
     assert len(warnings(caplog)) == 1
@@ -292,7 +308,7 @@ def test_one_request_finds_out_whether_it_answers_again(
 def test_it_counts_again_when_valkey_is_back(
     windows: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(throttling, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 0.05)
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     windows.client_pause(600, all=True)
     assert throttling.limiter().wait(rate, "x") == 0

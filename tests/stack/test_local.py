@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from config.stack import family, processes
 from config.stack.lifeline import PROJECT
 from tests.stack.conftest import is_served, listening, temporary_sockets
+from tests.waiting import wait_until
 
 UP = [sys.executable, "-m", "config.stack", "up", "--workers", "1", "--root"]
 EXPORTS, WEB = " worker -Q exports ", " uvicorn "
@@ -51,23 +52,23 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
         port, pids = web_port(root), family.members(stack.pid)
 
         worker = find(stack, EXPORTS)
-        wait_until(lambda: len(family.members(worker)) > 1)
+        wait_until(lambda: len(family.members(worker)) > 1, limit=40)
         family_of_it = family.members(worker)
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port))
+        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port), limit=40)
         assert family.wait_gone(family_of_it, limit=5), "its children did not outlive it"
 
         web = find(stack, WEB)
         os.kill(web, signal.SIGKILL)
         assert family.wait_gone([web], limit=5)
-        wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port))
+        wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port), limit=40)
 
         servers = {words: find(stack, words) for words in SERVERS}
         for pid in servers.values():
             os.kill(pid, signal.SIGKILL)
         assert family.wait_gone([*servers.values()], limit=5)
-        wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
-        wait_until(lambda: processes.answers(port, "/readyz"))
+        wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()), limit=40)
+        wait_until(lambda: processes.answers(port, "/readyz"), limit=40)
 
         pids.extend(family.members(stack.pid))
         stack.send_signal(signal.SIGINT)
@@ -135,14 +136,6 @@ def find(stack: subprocess.Popen[str], words: str) -> int:
 
 def is_another(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
     return find(stack, words) not in {0, than}
-
-
-def wait_until(condition: Callable[[], bool], *, always: Callable[[], bool] = lambda: True) -> None:
-    deadline = time.monotonic() + 40
-    while not condition():
-        assert always()
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def wait_for(file: Path, stack: subprocess.Popen[str]) -> None:

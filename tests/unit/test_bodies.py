@@ -1,6 +1,8 @@
 """Bodies at the door, through the real ASGI handler."""
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +54,15 @@ def test_it_refuses_bodies_that_are_too_large(headers: dict[str, str]) -> None:
 
 def test_it_grants_multipart_no_more() -> None:
     assert post(b"x" * 120, content_type="multipart/form-data; boundary=x")[0] == 413
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves closing it to Python
+def test_a_disk_without_room_is_told_in_our_words(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12: Django writes larger bodies to TMPDIR before anything else sees the request."""
+    settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
+    with Path("/dev/full").open("r+b", buffering=0) as full:
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_options: full)
+
+        status, body = post(ORDER, x_request_id="trace-1")
+
+    assert (status, body["code"], body["requestId"]) == (503, "storage_unavailable", "trace-1")

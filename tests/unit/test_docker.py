@@ -48,15 +48,21 @@ COUNTING = ["web", *WORKERS]
 VOLUMES = {
     "beat": ["beat"],
     **{name: ["metrics"] for name in COUNTING},
+    "web": ["metrics", "uploads"],
     "worker-exports": ["metrics", "uploads"],
     "worker-bundles": ["metrics", "uploads"],
+    "worker-etl-ocr": ["metrics", "uploads"],
 }
 
 
 def words(name: str) -> list[str]:
     """Return the command of a service as it is executed."""
     command = SERVICES[name]["command"]
-    return shlex.split(command) if isinstance(command, str) else command
+    if not isinstance(command, str):
+        return command  # type: ignore[no-any-return]
+    while command != (resolved := re.sub(r"\$\{\w+:-([^${}]*)\}", r"\1", command)):  # a default may have one inside
+        command = resolved
+    return shlex.split(command)
 
 
 def option(command: list[str], name: str) -> str:
@@ -72,7 +78,11 @@ def local(name: str, root: Path) -> Process:
     """Return the process of the local stack that this worker service is in a container."""
     short = name.removeprefix("worker-")
     return processes.worker(
-        short, queues=processes.WORKERS[short], concurrency=int(option(words(name), "-c")), root=root, environment={}
+        short,
+        queues=processes.queues_of(short, {}),
+        concurrency=int(option(words(name), "-c")),
+        root=root,
+        environment={},
     )
 
 
@@ -103,7 +113,7 @@ def test_whoever_copies_the_example_is_asked_for_every_variable_that_is_required
     required = set(re.findall(r"\$\{([A-Z0-9_]+):\?", COMPOSE_TEXT))
     uncommented = set(re.findall(r"^([A-Z0-9_]+)=", EXAMPLE, re.MULTILINE))
 
-    assert used <= NAMES | PASSWORDS
+    assert used <= NAMES | PASSWORDS | {"ETL_QUEUE_NAME"}
     assert required <= uncommented
 
 
@@ -162,6 +172,14 @@ def test_it_starts_something_that_is_there(name: str) -> None:
     else:
         module, _, attribute = rest[2].partition(":")
         assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_a_message_that_is_worked_on_is_not_taken_for_lost() -> None:
+    """B9: a stage ends by itself, else by Celery's soft limit, else by the hard one; the broker waits longer."""
+    for name in ("etl.ocr", "etl.postprocess"):
+        limits = settings.CELERY_TASK_ANNOTATIONS[name]
+        assert settings.SLUICE.etl_task_timeout < limits["soft_time_limit"] < limits["time_limit"]
+        assert limits["time_limit"] < settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
 
 
 def test_workers_get_time_to_end_what_they_do() -> None:
@@ -275,7 +293,25 @@ def test_own_containers_can_change_nothing_but_what_they_must(name: str) -> None
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)[-1] == "10001:10001"
 
 
-@pytest.mark.parametrize("name", ["worker-exports", "worker-bundles"])
+def test_documents_lie_on_disk_while_they_are_read() -> None:
+    service = SERVICES["worker-etl-ocr"]
+
+    assert service["environment"]["ETL_CACHE_DIR"].startswith(service["environment"]["TMPDIR"])
+    assert f"uploads:{service['environment']['TMPDIR']}" in service["volumes"]
+
+
+def test_settings_of_etl_reach_the_commands_of_its_workers() -> None:
+    """B11: ETL_WORKER_COUNT documents are read at once; ETL_ARQ_QUEUE_NAME begins the names of the queues."""
+    assert "-c ${ETL_WORKER_COUNT:-3} " in SERVICES["worker-etl-ocr"]["command"]
+    name = "${ETL_ARQ_QUEUE_NAME:-${ETL_QUEUE_NAME:-etl}}"
+    assert SERVICES["web"]["environment"]["ETL_ARQ_QUEUE_NAME"] == name
+    for stage in ("ocr", "postprocess"):
+        assert f"-Q {name}-{stage} " in SERVICES[f"worker-etl-{stage}"]["command"]
+        assert processes.queues_of(f"etl-{stage}", {"ETL_QUEUE_NAME": "mine"}) == f"mine-{stage}"
+    assert processes.queues_of("exports", {"ETL_QUEUE_NAME": "mine"}) == "exports"
+
+
+@pytest.mark.parametrize("name", ["web", "worker-exports", "worker-bundles"])
 def test_large_parts_of_uploads_lie_on_disk(name: str) -> None:
     service = SERVICES[name]
 

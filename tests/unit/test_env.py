@@ -120,6 +120,7 @@ def problems(read: Read, **variables: str | None) -> list[str]:
 
 
 def test_it_has_the_defaults_of_the_contract(read: Read) -> None:
+    """B11."""
     settings = read()
 
     assert {name: getattr(settings, name.lower()) for name in DEFAULTS} == DEFAULTS
@@ -199,6 +200,13 @@ def test_it_wants_an_address_for_mineru(read: Read) -> None:
 def test_it_takes_the_queue_by_both_of_its_names(read: Read, name: str) -> None:
     """B11."""
     assert read(**{name: "papers"}).etl_arq_queue_name == "papers"
+
+
+def test_an_empty_folder_is_not_the_working_directory(read: Read) -> None:
+    """B11: old documents are deleted from ETL_CACHE_DIR."""
+    assert read(ETL_CACHE_DIR="").etl_cache_dir == read().etl_cache_dir == Path(".mineru_cache")
+    assert read(ETL_RULES_DIR="").etl_rules_dir == read().etl_rules_dir == Path(".etl_rules")
+    assert read(ETL_CACHE_DIR="/var/cache/sluice").etl_cache_dir == Path("/var/cache/sluice")
 
 
 def test_run_state_lives_where_redis_is_unless_told_otherwise(read: Read) -> None:

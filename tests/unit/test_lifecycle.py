@@ -11,7 +11,11 @@ from typing import NamedTuple
 import pytest
 from django.db.models import TextChoices
 
+import etl
 import exports
+from etl.models import Task
+from etl.runstate import moves as run_state_moves
+from etl.states import ENDED, Status
 from exports.models import Chunk, Delivery, Job
 from exports.states import JOB_ENDED, ChunkStatus, JobStatus
 
@@ -116,3 +120,67 @@ def test_no_python_sets_a_status() -> None:
     trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
     assert [str(path) for path, tree in trees.items() if any(moves(node) for node in ast.walk(tree))] == []
+
+
+# ---- Tasks ----------------------------------------------------------------------------------------------------------
+TEXT = PAGE.partition("\n## Task\n")[2].partition("\n## ")[0]
+TASK_DRAWN = set(re.findall(r"^ +(\S+) --> (\w+)", TEXT, re.MULTILINE))
+TASK_CELLS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
+TASK_ROWS = [
+    Row(frozenset(before.split(", ")), frozenset(after.split(", ")), who, move.strip("`"))
+    for before, after, who, move in TASK_CELLS[2:]
+]
+ARROWS = {
+    f"moves.{name}": value for name, value in vars(run_state_moves).items() if isinstance(value, run_state_moves.Arrow)
+}
+
+
+def test_every_state_of_a_task_is_drawn() -> None:
+    assert {state for arrow in TASK_DRAWN for state in arrow} - {"[*]"} == set(Status.values)
+
+
+def test_the_table_of_tasks_has_the_arrows_of_the_drawing() -> None:
+    told = {arrow for row in TASK_ROWS for arrow in product(row.before, row.after)}
+
+    assert told == {arrow for arrow in TASK_DRAWN if arrow[0] != "[*]"}
+    assert [after for before, after in TASK_DRAWN if before == "[*]"] == [Task().status]
+
+
+def test_the_moves_of_run_states_are_those_of_the_table() -> None:
+    """B3, B4. What a move may also leave as it was is no arrow."""
+    told = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
+
+    assert told == {
+        name: (frozenset(map(str, arrow.before)) - {arrow.after}, frozenset({str(arrow.after)}))
+        for name, arrow in ARROWS.items()
+    }
+
+
+def test_no_move_leads_out_of_an_end_or_back() -> None:
+    """B3: only a person's retry does, in the row and with a greater fence."""
+    rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
+    assert rank
+    order = {name: int(number) for name, number in re.findall(r"(\w+) = (\d)", rank[1])}
+
+    assert order.keys() == set(Status.values)
+    assert all(order[before] <= order[arrow.after] for arrow in ARROWS.values() for before in arrow.before)
+    assert not any(ENDED & set(arrow.before) for arrow in ARROWS.values())
+    assert [row.statement for row in TASK_ROWS if row.before & ENDED] == ["control.retry"]
+
+
+def moves_task(node: ast.AST) -> bool:
+    """Whether it sets `task.status`, alone or with others, or updates rows."""
+    targets = [part for target in node.targets for part in ast.walk(target)] if isinstance(node, ast.Assign) else []
+    named = [part.value for part in targets if isinstance(part, ast.Attribute) and part.attr == "status"]
+    return any(isinstance(value, ast.Name) and value.id == "task" for value in named) or (
+        isinstance(node, ast.Call) and moves(node)
+    )
+
+
+def test_no_other_python_sets_the_status_of_a_task() -> None:
+    trees = {path.stem: ast.parse(path.read_text()) for path in Path(etl.__file__).parent.glob("*.py")}
+
+    assert {name for name, tree in trees.items() if any(moves_task(node) for node in ast.walk(tree))} == {
+        "control",  # begin_anew, of retry
+        "outcome",  # write
+    }

@@ -1,0 +1,90 @@
+"""`GET /tasks/{id}/markdown`: what OCR found, streamed from object storage. As text: nobody renders it here."""
+
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import cast
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+
+from config import storage
+from config.api.negotiation import IgnoreAccept
+from config.api.problems import NotFound as NothingHere
+from config.api.problems import Problem
+from config.api.schema import problems
+from etl import control, refusals, schemas
+from etl.artifacts import MARKDOWN
+from etl.views import View, seen
+
+
+class NotReady(Problem):
+    """There is no Markdown yet: OCR has not ended, or it failed."""
+
+    status = 409
+    code = "not_ready"
+
+
+class Markdown(View):
+    """`GET /tasks/{id}/markdown`: what OCR found."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @extend_schema(
+        operation_id="getMarkdown",
+        tags=schemas.TAGS,
+        summary="Fetch a task's Markdown",
+        parameters=[schemas.ETAG],
+        responses={
+            (200, "text/markdown"): OpenApiResponse(
+                OpenApiTypes.STR, "A line `<!-- page: 3 -->` stands before each page. It is untrusted text."
+            ),
+            304: OpenApiResponse(description="To `If-None-Match`."),
+            **problems(NothingHere, NotReady, control.ArtefactMissing, refusals.StorageUnavailable),
+        },
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
+        key = seen(request, task_id).markdown_key
+        if not key:
+            raise NotReady
+        etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # its name there is the hash of its content
+        unchanged = get_conditional_response(request._request, etag=etag)
+        response = unchanged or markdown(key, request)
+        response["ETag"] = etag
+        return response
+
+
+def markdown(key: str, request: Request) -> HttpResponseBase:
+    with refusals.storing():
+        found = storage.head(key)
+        if found is None:
+            raise control.ArtefactMissing
+        headers = {"Content-Length": str(found.size)}
+        if request.method == "HEAD":
+            return HttpResponse(content_type=MARKDOWN, headers=headers)
+        # A generator: it has `close`, and Django calls it.
+        blocks = cast("Generator[bytes]", storage.read(key, if_match=found.etag))
+    parts = InThreads(blocks) if isinstance(request._request, ASGIRequest) else blocks
+    return StreamingHttpResponse(parts, content_type=MARKDOWN, headers=headers)
+
+
+class InThreads:
+    """The blocks of an answer for the event loop, which must not wait for the object storage itself."""
+
+    def __init__(self, blocks: Generator[bytes]) -> None:
+        self.blocks = blocks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while block := await sync_to_async(next_of)(self.blocks):
+            yield block
+
+    def close(self) -> None:
+        self.blocks.close()
+
+
+def next_of(blocks: Iterator[bytes]) -> bytes:
+    return next(blocks, b"")

@@ -1,0 +1,91 @@
+"""Markdown into JSON by a language model."""
+
+from typing import Any, ClassVar
+
+import structlog
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from etl.errors import DocumentTooLong, EmptyDocument, LlmForbidden, SchemaInvalid
+from etl.postprocessors import citations, texts
+from etl.postprocessors.answers import scalars
+from etl.postprocessors.base import PostProcessor, Processed
+from etl.postprocessors.model import Model, Unfit, invalid
+from etl.postprocessors.strategies.base import Found, Strategy
+from etl.postprocessors.texts import Text
+from etl.providers.base import OCRResult
+from etl.work import Work
+from rules import json_schema
+from rules.content import RuleContent
+from rules.json_schema import SchemaRefused
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = "direct-json"
+
+
+class Llm(PostProcessor):
+    """Asks the configured model, by the strategy that the rule names or the document's size calls for.
+
+    The result fits the rule's schema, whatever the strategy did. It holds nothing that one document leaves to the next,
+    so that several may be processed at once.
+    """
+
+    mode: ClassVar[str] = "llm"
+    asks_model: ClassVar[bool] = True
+
+    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        try:
+            return self.processed(ocr, rule, work=work)
+        except SchemaRefused:
+            raise SchemaInvalid("The rule's schema cannot be applied. Save the rule again.") from None
+
+    def processed(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        text = texts.clean(ocr)
+        if not text.pages:
+            raise EmptyDocument
+        texts.look_for_pleas(ocr, work=work)
+        model = Model(rule, work=work)
+        name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, work=work)
+        check(found.answer.data, rule, work=work)
+        cited = citations.cite(found, schema=rule.json_schema or {}, text=text, work=work)
+        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.place.model)
+
+
+def chosen(rule: RuleContent, *, size: int) -> str:
+    """Return the strategy that the rule names, or that its size calls for."""
+    env = settings.SLUICE
+    by_size = env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
+    return rule.strategy or by_size
+
+
+def run(name: str, text: Text, rule: RuleContent, *, model: Model, work: Work) -> tuple[str, Found]:
+    """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
+    longer than the model can take although its size did not say so, and the rule does not insist."""
+    work.strategy, work.model = name, model.place.model
+    try:
+        return name, strategy(name).run(text, rule, model=model, work=work)
+    except DocumentTooLong:
+        other = settings.SLUICE.etl_postprocess_long_strategy
+        if rule.strategy or name == other:
+            raise
+    log.info("strategy_changed", strategy=other)
+    work.strategy = other
+    return other, strategy(other).run(text, rule, model=model, work=work)
+
+
+def strategy(name: str) -> Strategy:
+    try:
+        made: Strategy = import_string(settings.ETL_STRATEGIES[name])()
+    except KeyError:
+        raise LlmForbidden(f"There is no strategy {name[:40]} here: see ETL_STRATEGIES.") from None
+    return made
+
+
+def check(data: Any, rule: RuleContent, *, work: Work) -> None:
+    """Raise SchemaInvalid unless the data fits the rule's schema; warn when there is nothing in it."""
+    errors = json_schema.errors(rule.json_schema or {}, data)
+    if errors:
+        raise invalid(Unfit([], errors))
+    if all(value is None or value == "" for _, value in scalars(data)):
+        work.warn("no_values", "No value was found in the document.")

@@ -1,0 +1,18 @@
+from typing import ClassVar
+
+from etl.postprocessors.base import PostProcessor, Processed
+from etl.providers.base import OCRResult
+from etl.work import Work
+from rules.content import RuleContent
+
+
+class Skip(PostProcessor):
+    """The Markdown is the result. No model is asked."""
+
+    mode: ClassVar[str] = "skip"
+    gives_data: ClassVar[bool] = False
+
+    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        work.check()
+        work.progress(1, 1)
+        return Processed()

@@ -1,0 +1,37 @@
+"""Strategy: how a document is put to a model. A new one is a class, and an entry in ETL_STRATEGIES."""
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from etl.postprocessors.answers import Answer
+from etl.postprocessors.model import Model
+from etl.postprocessors.texts import Text
+from etl.work import Work
+from rules.content import RuleContent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a strategy made of a document. `places`: the first and last page that a value came from, by JSON Pointer,
+    where the strategy knows."""
+
+    answer: Answer
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+class Strategy(ABC):
+    """Has no state: one object may serve several documents at once."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+        """Return data that fits the rule's schema. Raises an EtlError, and what `work.check()` raises; a piece that
+        fails fails it all."""
+
+
+def as_json(data: Any) -> str:
+    """Return data as a model is shown it."""
+    return json.dumps(data, ensure_ascii=False, indent=1)

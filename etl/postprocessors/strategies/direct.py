@@ -1,0 +1,33 @@
+from typing import ClassVar
+
+from etl.postprocessors.model import Model, Question
+from etl.postprocessors.pieces import pages_named
+from etl.postprocessors.strategies.base import Found, Strategy
+from etl.postprocessors.texts import Text
+from etl.work import Work
+from rules.content import RuleContent
+
+TASK = "Find the values that the JSON Schema below asks for in a document."
+
+
+class DirectJson(Strategy):
+    """The whole document in one call."""
+
+    name: ClassVar[str] = "direct-json"
+
+    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+        schema = rule.json_schema or {}
+        work.progress(0, 1)
+        answer = model.ask(
+            Question(
+                label="direct",
+                task=TASK,
+                about=f"the text of a document, {pages_named(text.pages[0].number, text.pages[-1].number)}",
+                data=text.content,
+                schema=schema,
+                checked=schema,
+                wants_evidence=True,
+            )
+        )
+        work.progress(1, 1)
+        return Found(answer=answer)

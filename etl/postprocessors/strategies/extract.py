@@ -1,0 +1,119 @@
+from typing import Any, ClassVar
+
+from django.conf import settings
+
+from etl.postprocessors import pieces
+from etl.postprocessors.answers import Answer, scalars
+from etl.postprocessors.merge import Merged, merge
+from etl.postprocessors.model import Model, Question, named
+from etl.postprocessors.pieces import Piece
+from etl.postprocessors.schemas import Schema, relaxed, terse
+from etl.postprocessors.strategies.base import Found, Strategy, as_json
+from etl.postprocessors.texts import Text
+from etl.work import Work
+from rules import json_schema
+from rules.content import RuleContent
+
+EXTRACTING = """\
+Find the values that the JSON Schema below asks for in one piece of a long document. Most of them will be in other \
+pieces: what is not in this one is null, or left out, and lists are empty. An answer without any value is a good one."""
+MENDING = """\
+These values were taken from the pieces of a document and put together, and do not fit the JSON Schema below. Bring \
+them into its form. Every value that you give must be one of these, in the form that the schema wants. If what the \
+schema requires is not among them, leave it out."""
+MAX_CONFLICTS = 20
+MAX_COMPLAINTS = 20
+
+
+class ChunkedExtract(Strategy):
+    """The data of each piece, merged by the schema. A model is asked again only when the whole does not fit."""
+
+    name: ClassVar[str] = "chunked-extract"
+
+    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+        env = settings.SLUICE
+        schema = rule.json_schema or {}
+        cut = pieces.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        loose, checked = relaxed(schema), loosely(schema)
+        total = len(cut) + 1
+        answers = []
+        for done, piece in enumerate(cut):
+            work.progress(done, total)
+            answers.append(extracted(piece, len(cut), loose, checked, model=model))
+        work.progress(len(cut), total)
+        merged = merge(schema, answers)
+        report(merged, cut, work=work)
+        data = fitting(merged, schema, model=model)
+        work.progress(total, total)
+        return found(data, merged, cut)
+
+
+def extracted(piece: Piece, total: int, schema: Schema, checked: Schema, *, model: Model) -> Answer:
+    return model.ask(
+        Question(
+            label=f"piece-{piece.number}",
+            task=EXTRACTING,
+            about=piece.about(total),
+            data=piece.shown,
+            schema=schema,
+            checked=checked,
+            wants_evidence=True,
+            is_lasting=True,
+        )
+    )
+
+
+def loosely(schema: Schema) -> Schema:
+    """Return what a piece's data is checked by. A schema at the very limit of its size may be over it once null is
+    allowed everywhere; then only the whole is checked."""
+    made = terse(relaxed(schema))
+    return {} if json_schema.check(made) else made
+
+
+def report(merged: Merged, cut: list[Piece], *, work: Work) -> None:
+    """Warn of what the merge decided. Which values they were is not told: warnings are shown where results are not."""
+    for pointer, origins in merged.conflicts[:MAX_CONFLICTS]:
+        places = ", ".join(cut[origin].pages for origin in origins if origin >= 0)
+        detail = f"The pieces of the document disagree about {named([pointer])}: {places}. The first of them was taken."
+        work.warn("merge_conflict", detail, page=cut[origins[0]].first_page)
+    if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
+        work.warn("merge_conflict", f"The pieces of the document disagree about {more} more values.")
+    if merged.repeats:
+        detail = (
+            f"{merged.repeats.total()} items that several pieces gave alike are kept once: {named([*merged.repeats])}."
+        )
+        work.warn("merge_repeats", detail)
+
+
+def fitting(merged: Merged, schema: Schema, *, model: Model) -> Any:
+    """Return the merged data; what a model makes of it, where it does not fit the schema. Raises SchemaInvalid."""
+    errors = json_schema.errors(schema, merged.data, MAX_COMPLAINTS)
+    if not errors:
+        return merged.data
+    told = "\n".join(f"- {pointer or 'the whole'}: {words}" for pointer, words in errors)
+    question = Question(
+        label="mend",
+        task=MENDING,
+        about="values that were taken from a document, and what is wrong with them",
+        data=f"The values:\n{as_json(merged.data)}\n\nWhat is wrong:\n{told}",
+        schema=schema,
+        checked=schema,
+        reasks=1,  # two calls in all
+    )
+    return model.ask(question).data
+
+
+def found(data: Any, merged: Merged, cut: list[Piece]) -> Found:
+    """Return the data with the evidence, and the pages, of those values that are still where the merge put them."""
+    kept = {
+        pointer: merged.leaves[pointer]
+        for pointer, value in scalars(data)
+        if pointer in merged.leaves and merged.leaves[pointer].value == value
+    }
+    places = {
+        pointer: (cut[leaf.origin].first_page, cut[leaf.origin].last_page)
+        for pointer, leaf in kept.items()
+        if leaf.origin >= 0
+    }
+    evidence = {pointer: leaf.evidence for pointer, leaf in kept.items() if leaf.evidence}
+    return Found(answer=Answer(data=data, evidence=evidence), places=places)

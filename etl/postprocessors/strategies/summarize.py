@@ -1,0 +1,92 @@
+from typing import ClassVar
+
+from django.conf import settings
+
+from etl.postprocessors import pieces
+from etl.postprocessors.model import Model, Question
+from etl.postprocessors.pieces import Piece
+from etl.postprocessors.schemas import relaxed, terse
+from etl.postprocessors.strategies.base import Found, Strategy, as_json
+from etl.postprocessors.texts import Text
+from etl.work import Work
+from rules.content import RuleContent
+
+NOTING = "Take notes of one piece of a long document. Somebody else will put the notes of all pieces into a form."
+COMBINING = (
+    "Find the values that the JSON Schema below asks for in notes that were taken of a document, piece by piece."
+)
+HALFWAY = f"{COMBINING} These are the notes of the first pieces; more will follow."
+GOING_ON = f"{COMBINING} What the first pieces gave is there in JSON already: keep it, and add what the notes add."
+
+
+class ChunkedSummarize(Strategy):
+    """Notes of each piece, guided by the schema; then one call puts them into the form, or two where they are long."""
+
+    name: ClassVar[str] = "chunked-summarize"
+
+    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+        env = settings.SLUICE
+        cut = pieces.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        total = len(cut) + 1
+        notes = []
+        for done, piece in enumerate(cut):
+            work.progress(done, total)
+            notes.append(noted(piece, len(cut), rule, model=model))
+        work.progress(len(cut), total)
+        found = combined(notes, rule, model=model)
+        work.progress(total, total)
+        return found
+
+
+def noted(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> str:
+    schema = rule.json_schema or {}
+    question = Question(
+        label=f"notes-{piece.number}",
+        task=NOTING,
+        about=piece.about(total),
+        data=piece.shown,
+        schema=schema,
+        checked=schema,
+        is_notes=True,
+        is_lasting=True,
+    )
+    return f"Notes of {piece.pages}:\n{model.ask(question).data}"
+
+
+def combined(notes: list[str], rule: RuleContent, *, model: Model) -> Found:
+    """Ask for the data in one call; in two when the notes are longer than what one call may hold."""
+    schema = rule.json_schema or {}
+    most = settings.SLUICE.etl_postprocess_chunk_threshold_chars
+    if sum(map(len, notes)) <= most or len(notes) == 1:
+        data, task = "\n\n".join(notes), COMBINING
+    else:
+        first, rest = halves(notes)
+        loose = relaxed(schema)
+        begun = Question(
+            label="combine-1",
+            task=HALFWAY,
+            about="notes of the first pieces of a document",
+            data="\n\n".join(first),
+            schema=loose,
+            checked=terse(loose),
+            wants_evidence=False,
+        )
+        data, task = "\n\n".join([f"So far:\n{as_json(model.ask(begun).data)}", *rest]), GOING_ON
+    question = Question(
+        label="combine",
+        task=task,
+        about="notes that were taken of a document",
+        data=data,
+        schema=schema,
+        checked=schema,
+        wants_evidence=True,
+    )
+    return Found(answer=model.ask(question))
+
+
+def halves(notes: list[str]) -> tuple[list[str], list[str]]:
+    """Return the notes in two parts of about the same length; neither is empty where there are two notes."""
+    middle, first = sum(map(len, notes)) / 2, 1
+    while first < len(notes) - 1 and sum(map(len, notes[: first + 1])) <= middle:
+        first += 1
+    return notes[:first], notes[first:]

@@ -1,0 +1,202 @@
+"""LocalProvider: documents read on the machine of the worker, without any server. ADR 13 says why in a process of
+their own."""
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from django.conf import settings
+
+from etl import errors
+from etl.characters import without_useless
+from etl.documents import Kind
+from etl.errors import EmptyDocument, OcrFailed, UnsupportedFormat
+from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker, unmarked
+from etl.providers.local import plain
+from etl.providers.local.process import Died, Message, Process
+from etl.work import Work
+
+PLAIN = frozenset({Kind.TEXT, Kind.MARKDOWN})
+# Raised when the version of what comes out changes while the libraries' do not.
+VERSION = "1"
+LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
+# Of text that was recognised with less confidence than this, words are wrong; nonsense still comes with 0.6.
+UNSURE = 0.85
+
+
+class LocalProvider(OCRProvider):
+    """PDF by its text layer, scans and images by OCR, text as it is."""
+
+    name = "local"
+    kinds = frozenset({Kind.PDF, Kind.PNG, Kind.JPEG, Kind.TIFF, Kind.WEBP, *PLAIN})
+
+    def __init__(self) -> None:
+        self.alone = threading.Lock()
+        self.process: Process | None = None
+
+    def convert(self, document: Document, *, work: Work) -> OCRResult:
+        if document.kind not in self.kinds:
+            raise UnsupportedFormat
+        started = time.monotonic()
+        texts = Texts(work)
+        # Closed here: an error on its way keeps the generator, and with it the process, from the next document.
+        with closing(plainly(document) if document.kind in PLAIN else self.read(document, work)) as messages:
+            for message in messages:
+                texts.take(message)
+        return OCRResult(
+            markdown=texts.markdown(),
+            pages=tuple(texts.pages),
+            provider=self.name,
+            provider_task_id=f"local-{document.sha256[:12]}",
+            metadata={
+                "pages": len(texts.pages),
+                "duration_ms": milliseconds(time.monotonic() - started),
+                "version": VERSION,
+                "engine": engine(),
+                "ocr_pages": sum(page.method == "ocr" for page in texts.pages),
+                "ocr_ms": milliseconds(texts.seconds),
+            },
+        )
+
+    def look(self, document: Document, *, work: Work) -> int:
+        """Return how many pages a PDF or image has, without reading them. Raises what `convert` does."""
+        texts = Texts(work)
+        with closing(self.read(document, work, look=True)) as messages:
+            for message in messages:
+                texts.take(message)
+        return texts.total
+
+    # ---- The process ------------------------------------------------------------------------------------------------
+    def read(self, document: Document, work: Work, *, look: bool = False) -> Generator[Message]:
+        while not self.alone.acquire(timeout=0.2):
+            work.check()
+        try:
+            yield from self.started().ask({**request(document, work), "look": look}, work)
+        finally:
+            self.tidy()
+            self.alone.release()
+
+    def started(self) -> Process:
+        """Return the process, a new one if the last one is gone or belongs to the process that we were forked from."""
+        if self.process is None or not self.process.usable():
+            self.close()
+            try:
+                self.process = Process()
+            except OSError:  # no memory, or no more processes
+                raise OcrFailed from None
+        return self.process
+
+    def tidy(self) -> None:
+        """Let go of a process that has ended, or has done enough."""
+        if self.process is not None and (self.process.is_worn() or not self.process.usable()):
+            self.close()
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+
+def request(document: Document, work: Work) -> dict[str, Any]:
+    sluice = settings.SLUICE
+    return {
+        "path": str(document.path.resolve()),
+        "kind": document.kind.value,
+        "seconds": work.remaining(),
+        "limits": {
+            "pages": sluice.etl_max_pages,
+            "pixels": sluice.etl_max_pixels,
+            "text": max(sluice.etl_max_file_bytes, 1024**2),
+        },
+    }
+
+
+def plainly(document: Document) -> Generator[Message]:
+    texts = plain.pages(document.path, most=settings.SLUICE.etl_max_pages)
+    yield {"pages": len(texts)}
+    for number, text in enumerate(texts, start=1):
+        yield {"page": number, "text": text, "method": "text" if text.strip() else "none"}
+    yield {"done": True}
+
+
+# ---- The result -----------------------------------------------------------------------------------------------------
+class Texts:
+    """The Markdown while it grows, with what there is to say of its pages."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.parts: list[str] = []
+        self.pages: list[Page] = []
+        self.length = 0
+        self.found = False
+        self.total = 0
+        self.seconds = 0.0
+
+    def take(self, message: Message) -> None:
+        """Take what was said of a document. It comes from a process that may have gone wrong: nothing is assumed."""
+        if "error" in message:
+            raise KNOWN.get(str(message["error"]), OcrFailed)
+        try:
+            if "pages" in message:
+                self.total = int(message["pages"])
+            elif "failed" in message:
+                self.fail(int(message["failed"]))
+            elif "page" in message:
+                self.add(message)
+            elif message.get("truncated"):
+                self.work.warn("truncated", "The end of the file is missing; every page could be read.")
+        except (KeyError, TypeError, ValueError):
+            raise Died from None
+
+    def add(self, message: Message) -> None:
+        number = int(message["page"])
+        confidence = message.get("confidence")
+        self.write(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
+        self.seconds += float(message.get("ocr_seconds", 0))
+        if message.get("hidden"):
+            self.work.warn("hidden_text", "The page has text that people do not see.", page=number)
+        if confidence is not None and confidence < UNSURE:
+            self.work.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
+
+    def fail(self, number: int) -> None:
+        self.work.warn("page_failed", "The page could not be read.", page=number)
+        self.write(number, "", "none", None)
+
+    def write(self, number: int, text: str, method: str, confidence: float | None) -> None:
+        text = unmarked(without_useless(text)).strip("\n")
+        head = f"{page_marker(number)}\n\n"
+        start = self.length + len(head)
+        self.pages.append(Page(number=number, start=start, end=start + len(text), method=method, confidence=confidence))
+        self.parts += [head, text, "\n\n"]
+        self.found = self.found or bool(text.strip())
+        self.length = start + len(text) + 2
+        self.work.progress(number, self.total)
+
+    def markdown(self) -> str:
+        if not self.pages or len(self.pages) != self.total:
+            raise Died
+        if not self.found:
+            raise EmptyDocument
+        return "".join(self.parts)
+
+
+KNOWN = {
+    error.__name__: error
+    for error in (
+        errors.FileCorrupt, errors.FileEncrypted, errors.FileTooLarge, errors.TooManyPages, errors.TooManyPixels,
+        errors.OcrFailed,
+    )
+}  # fmt: skip
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+@cache
+def engine() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in LIBRARIES)

@@ -1,0 +1,155 @@
+"""Reading zip files that nobody vouches for: results of servers, and the Office files that are sent to them.
+
+Nothing is extracted: wanted members are read into memory by the ends of their names, counted while they are unpacked,
+because the sizes that an archive declares are only claims. A result with a single member that extracting would put
+elsewhere is not read at all.
+"""
+
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Self
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+from etl.work import Work
+
+MAX_MEMBERS = 2_000
+MAX_MEMBER_BYTES = 32 * 1024**2  # of what is read; JSON takes many times that when it is parsed
+MAX_TOTAL_BYTES = 1024**3  # of all members, by their own claims
+MAX_RATIO = 200
+RATIO_MATTERS = 4 * 1024**2  # small files of blanks pack very well
+BLOCK = 1024**2
+ENCRYPTED = 0x1
+
+# The record that ends an archive, and what zip64 puts right before it (APPNOTE 4.3.14 to 4.3.16).
+END = struct.Struct("<4s4H2LH")
+END_64 = struct.Struct("<4sQ2H2L4Q")
+LOCATOR_64 = struct.Struct("<4sLQL")
+END_SIGNATURE, END_64_SIGNATURE = b"PK\x05\x06", b"PK\x06\x06"
+MAX_COMMENT_BYTES = 2**16
+# Python makes an object of each entry of the directory: 46 bytes and a name become half a kilobyte.
+MAX_DIRECTORY_BYTES = 4 * 1024**2
+
+
+class Unreadable(Exception):
+    """It is damaged, or no archive."""
+
+
+class Refused(Exception):
+    """It is an archive made to do harm, or as good as one."""
+
+
+class Archive:
+    """An open archive, checked as far as it can be without unpacking."""
+
+    def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
+        """Raises Unreadable and Refused. `members`: how many entries it may have."""
+        check_directory(file)
+        with readable():
+            self._zip = ZipFile(file)
+        self._members = self._zip.infolist()
+        if len(self._members) > members:
+            raise Refused
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._zip.close()
+
+    def distrust(self) -> None:
+        """Raise Refused for what no server makes in good faith."""
+        if not all(is_safe(member) for member in self._members):
+            raise Refused
+        if sum(member.file_size for member in self._members) > MAX_TOTAL_BYTES:
+            raise Refused
+
+    @property
+    def is_encrypted(self) -> bool:
+        return any(member.flag_bits & ENCRYPTED for member in self._members)
+
+    def find(self, *endings: str) -> ZipInfo | None:
+        """Return the member whose name has the first of these ends; the least deep where there are several."""
+        for ending in endings:
+            found = [member for member in self._members if member.filename.endswith(ending)]
+            if found:
+                return min(found, key=lambda member: (member.filename.count("/"), member.filename))
+        return None
+
+    def read(self, member: ZipInfo) -> bytes:
+        """Return a member's bytes. Raises Refused when they are more than we read."""
+        if member.file_size > MAX_MEMBER_BYTES or unpacks_too_well(member):
+            raise Refused
+        blocks: list[bytes] = []
+        left = MAX_MEMBER_BYTES
+        for block in self._blocks(member):
+            left -= len(block)
+            if left < 0:
+                raise Refused
+            blocks.append(block)
+        return b"".join(blocks)
+
+    def measure(self, *, most: int, work: Work) -> int:
+        """Return how many bytes all members are, by unpacking them. Stops and raises Refused above `most`."""
+        total = 0
+        for member in self._members:
+            for block in self._blocks(member):
+                work.check()
+                total += len(block)
+                if total > most:
+                    raise Refused
+        return total
+
+    def _blocks(self, member: ZipInfo) -> Iterator[bytes]:
+        if member.compress_type not in {ZIP_STORED, ZIP_DEFLATED}:
+            raise Unreadable  # the others may ask for any amount of memory
+        with readable(), self._zip.open(member) as file:
+            while block := file.read(BLOCK):
+                yield block
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """What zipfile and zlib raise over damaged, encrypted and strange archives."""
+    try:
+        yield
+    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
+        raise Unreadable from error
+
+
+def check_directory(file: BinaryIO) -> None:
+    """Refuse archives whose list of members alone would fill memory, before zipfile reads it."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - MAX_COMMENT_BYTES - END.size - LOCATOR_64.size - END_64.size))
+    tail = file.read()
+    at = end_of(tail)
+    if at < 0 or len(tail) < at + END.size:
+        raise Unreadable
+    directory_bytes = END.unpack_from(tail, at)[5]
+    at_64 = at - LOCATOR_64.size - END_64.size
+    if at_64 >= 0 and tail.startswith(END_64_SIGNATURE, at_64):
+        directory_bytes = max(directory_bytes, END_64.unpack_from(tail, at_64)[8])
+    if directory_bytes > MAX_DIRECTORY_BYTES:
+        raise Refused
+
+
+def end_of(tail: bytes) -> int:
+    """Return where the end record is; where zipfile finds it, so that both speak of the same one."""
+    last = len(tail) - END.size
+    if last >= 0 and tail.startswith(END_SIGNATURE, last) and tail.endswith(b"\0\0"):
+        return last
+    return tail.rfind(END_SIGNATURE, max(0, last - MAX_COMMENT_BYTES))
+
+
+def is_safe(member: ZipInfo) -> bool:
+    # zipfile has made / of the system's own separator, and cuts names at a zero byte: the name as it was is asked.
+    name = member.orig_filename
+    parts = name.split("/")
+    is_inside = not name.startswith("/") and ".." not in parts and ":" not in parts[0] and not {"\\", "\0"} & set(name)
+    return is_inside and stat.S_IFMT(member.external_attr >> 16) in {0, stat.S_IFREG, stat.S_IFDIR}
+
+
+def unpacks_too_well(member: ZipInfo) -> bool:
+    return member.file_size > max(RATIO_MATTERS, MAX_RATIO * member.compress_size)

@@ -1,0 +1,45 @@
+"""What is looked at before a document leaves for a server: whether it is within the bounds that hold for all documents.
+
+PDF and images are looked at by the local provider, in its own process, because looking at them means to parse them.
+Office files, ODF and EPUB are archives, and what they unpack to is measured by unpacking them: their own figures are
+claims. Nothing of it is kept.
+"""
+
+from django.conf import settings
+
+from etl.documents import Kind
+from etl.errors import FileCorrupt, FileEncrypted, FileTooLarge
+from etl.providers.base import Document
+from etl.providers.local import LocalProvider
+from etl.providers.mineru.archive import Archive, Refused, Unreadable
+from etl.providers.mineru.kinds import IMAGES
+from etl.work import Work
+
+LOOKED_AT = IMAGES | {Kind.PDF}
+ARCHIVES = frozenset({Kind.DOCX, Kind.PPTX, Kind.XLSX, Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB})
+MAX_PARTS = 10_000
+# How much larger than ETL_MAX_FILE_BYTES a document may be when it is unpacked.
+UNPACKED = 10
+
+
+def check(document: Document, *, reader: LocalProvider, work: Work) -> int | None:
+    """Return how many pages a document has, None where only its reader can tell. Raises BadDocument, and OcrFailed
+    when the process that looks dies of it.
+    """
+    if document.kind in LOOKED_AT:
+        return reader.look(document, work=work)
+    if document.kind in ARCHIVES:
+        measure(document, work=work)
+    return None
+
+
+def measure(document: Document, *, work: Work) -> None:
+    try:
+        with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
+            if archive.is_encrypted:
+                raise FileEncrypted
+            archive.measure(most=UNPACKED * settings.SLUICE.etl_max_file_bytes, work=work)
+    except Unreadable:
+        raise FileCorrupt from None
+    except Refused:
+        raise FileTooLarge from None

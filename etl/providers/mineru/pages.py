@@ -1,0 +1,137 @@
+"""Markdown with pages, out of what a server found.
+
+A server's own Markdown does not say where pages begin, so it is put together again from the pieces of the pages. What
+MinerU leaves out of its Markdown but has found is kept: headers and footers, in which letters have their sender and
+invoices their number. When the pieces do not hold all the text of the server's Markdown, that one is taken instead, as
+one page: a page number is worth less than a sentence.
+
+Images are not kept, so links to them lead nowhere and are left out; their captions, and what a model saw in them, stay.
+HTML tables stay as they are: Markdown has none that span cells.
+"""
+
+import re
+from collections import Counter
+from typing import Any
+
+from etl.characters import without_useless
+from etl.documents import Kind
+from etl.errors import EmptyDocument, TooManyPages
+from etl.providers.base import Page, page_marker, unmarked
+from etl.providers.mineru.kinds import IMAGES
+from etl.providers.mineru.results import Block, Found
+from etl.work import Work
+
+NOT_TEXT = frozenset({"page_number"})
+TITLES = {"doc_title": 1, "paragraph_title": 2}
+DEEPEST = 6
+
+# Each part is bounded, or ends where another link may begin: a server's text must not cost the square of its length.
+IMAGE = re.compile(
+    r"!\[((?:\\.|[^\[\]\\\n]){0,1000})\]"
+    r"\((?:data:[\w/+=;,.:-]*|(?!https?://)[^)(!\[\s]{0,500})(?:\s{1,4}\"[^\"\n]{0,200}\")?\)",
+    re.ASCII,
+)
+TAG = re.compile(r"<[^<>]*>")
+BLANK_LINES = re.compile(r"\n{3,}")
+# What may be missing before pieces are taken for incomplete: words of image links and the like.
+SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
+
+
+def assemble(found: Found, *, kind: Kind, pages: int | None, most: int, work: Work) -> tuple[str, tuple[Page, ...]]:
+    """Return the Markdown and its pages. `pages`: how many the document has, where we know.
+
+    Warns of pages that the server left out. Raises EmptyDocument when there is no text, and TooManyPages above `most`.
+    """
+    texts = texts_of(found, work)
+    count = max(pages or found.pages, max(texts) + 1)
+    if count > most:
+        raise TooManyPages
+    if not any(texts.values()):
+        raise EmptyDocument
+    missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]
+    for place in missing:
+        work.warn("page_failed", "The OCR provider returned nothing for this page.", page=place + 1)
+    whole = texts if found.blocks is None else {place: texts.get(place, "") for place in range(count)}
+    return lay_out(whole, method=method(found, kind))
+
+
+def texts_of(found: Found, work: Work) -> dict[int, str]:
+    """Return the text of each page, by its number from 0."""
+    if found.blocks is not None:
+        texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
+        if holds("\n\n".join(texts.values()), clean(found.markdown)):
+            return texts
+    found.blocks = None
+    work.warn("no_page_data", "The OCR provider did not say what is on which page.")
+    return {0: clean(found.markdown)}
+
+
+def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...]]:
+    parts: list[str] = []
+    pages: list[Page] = []
+    at = 0
+    for place, text in sorted(texts.items()):
+        head = f"{page_marker(place + 1)}\n\n"
+        start = at + len(head)
+        how = method if text else "none"
+        pages.append(Page(number=place + 1, start=start, end=start + len(text), method=how))
+        parts.append(f"{head}{text}\n\n")
+        at += len(parts[-1])
+    return "".join(parts), tuple(pages)
+
+
+def method(found: Found, kind: Kind) -> str:
+    return "ocr" if kind in IMAGES or found.recognised else "text"
+
+
+# ---- Pieces ---------------------------------------------------------------------------------------------------------
+def render(block: Block) -> str:
+    """Return a piece as Markdown: its captions, its body, its footnotes; each protocol has its own names for them."""
+    kind = str(block.get("type"))
+    if kind in NOT_TEXT:
+        return ""
+    parts = [*strings(block, "captions", f"{kind}_caption"), body(block, kind)]
+    return "\n\n".join(filter(None, [*parts, *strings(block, "footnotes", f"{kind}_footnote")]))
+
+
+def body(block: Block, kind: str) -> str:
+    text = "\n".join(strings(block, "list_items"))
+    for key in ("content", "text", f"{kind}_body"):
+        value = block.get(key)
+        if isinstance(value, str) and value.strip():
+            text = value.strip()
+            break
+    if text and kind == "equation" and not text.startswith(("$$", r"\[")):
+        return f"$$\n{text}\n$$"
+    return f"{'#' * level(block, kind)} {text}".strip() if text else ""
+
+
+def level(block: Block, kind: str) -> int:
+    value = block.get("text_level", block.get("level", 0) if kind in TITLES else 0)
+    known = value if isinstance(value, int) and value > 0 else TITLES.get(kind, 0)
+    return min(known, DEEPEST)
+
+
+def strings(block: Block, *keys: str) -> list[str]:
+    """Return the strings of lists such as `["…"]` and `[{"content": "…"}]`."""
+    items: list[Any] = [item for key in keys if isinstance(block.get(key), list) for item in block[key]]
+    texts = [item.get("content") if isinstance(item, dict) else item for item in items]
+    return [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+
+
+# ---- Text -----------------------------------------------------------------------------------------------------------
+def clean(text: str) -> str:
+    """Return text without links to images that are not kept, and without what would pass for our own marks."""
+    text = without_useless(text.replace("\r\n", "\n"))
+    return BLANK_LINES.sub("\n\n", unmarked(IMAGE.sub(r"\1", text))).strip()
+
+
+def holds(pieces: str, markdown: str) -> bool:
+    """Whether the pieces have all letters and digits of the Markdown, whatever their order and what is around them."""
+    wanted = letters(markdown)
+    missing = wanted - letters(pieces)
+    return missing.total() <= max(SPARE_CHARACTERS, SPARE_SHARE * wanted.total())
+
+
+def letters(text: str) -> "Counter[str]":
+    return Counter(character for character in TAG.sub("", text) if character.isalnum())

@@ -1,0 +1,122 @@
+"""The OCR provider MinerU, whichever of its three protocols the configured server speaks."""
+
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import structlog
+from django.conf import settings
+
+from etl.documents import Kind
+from etl.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
+from etl.providers.base import Document, OCRProvider, OCRResult
+from etl.providers.local import LocalProvider
+from etl.providers.mineru import bounds, jobs, kinds, pages
+from etl.providers.mineru.cloud import CloudV4
+from etl.providers.mineru.door import Answer, Door, refuse
+from etl.providers.mineru.protocol import Protocol, WrongProtocol
+from etl.providers.mineru.v3 import V3
+from etl.providers.mineru.v4 import V4, best
+from etl.work import Work
+
+log = structlog.get_logger(__name__)
+
+PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (V3, V4, CloudV4)}
+HOSTED_PATH = "/api/v4"
+TOO_NEW = (4, 1)  # takes other requests under the same paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What was found out about the configured server."""
+
+    protocol: type[Protocol]
+    tier: str
+
+
+class MinerUProvider(OCRProvider):
+    name: ClassVar[str] = "mineru"
+
+    def __init__(self) -> None:
+        self._server: Server | None = None
+        self._reader = LocalProvider()
+
+    @property
+    def kinds(self) -> frozenset[Kind]:  # type: ignore[override]
+        """Submissions are checked against this without asking the server, so it is what any of them takes."""
+        return kinds.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else kinds.ALL
+
+    def convert(self, document: Document, *, work: Work) -> OCRResult:
+        began = time.monotonic()
+        counted = bounds.check(document, reader=self._reader, work=work)
+        try:
+            with Door(work) as door:
+                done = jobs.run(self._speak(door), document, work=work)
+        except EtlError as error:
+            if not isinstance(error, BadDocument):
+                self._server = None  # it may be another one by now
+            raise
+        most: int = settings.SLUICE.etl_max_pages
+        markdown, found = pages.assemble(done.found, kind=document.kind, pages=counted, most=most, work=work)
+        own = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
+        return OCRResult(
+            markdown=markdown,
+            pages=found,
+            provider=self.name,
+            provider_task_id=done.job,
+            metadata=own | self._facts(done),
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _speak(self, door: Door) -> Protocol:
+        self._server = self._server or find(door)
+        return self._server.protocol(door, tier=self._server.tier)
+
+    def _facts(self, done: jobs.Done) -> dict[str, Any]:
+        protocol = {"protocol": self._server.protocol.name} if self._server else {}
+        read = {"version": done.found.version, "backend": done.found.backend}
+        return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.standing.facts
+
+
+# ---- Which server it is ---------------------------------------------------------------------------------------------
+def find(door: Door) -> Server:
+    """Find out what the server speaks, and the best that it offers. Raises ProviderUnavailable."""
+    wanted, tier = settings.SLUICE.etl_mineru_protocol, settings.SLUICE.etl_mineru_tier
+    protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(door)
+    if protocol is V4 and not tier:
+        tier = best(door.get("v1", "tiers"))
+    log.info("mineru_found", protocol=protocol.name, tier=tier)
+    return Server(protocol=protocol, tier=tier)
+
+
+def probe(door: Door) -> type[Protocol]:
+    if urlsplit(str(settings.SLUICE.etl_mineru_url)).path.rstrip("/").endswith(HOSTED_PATH):
+        return CloudV4
+    newer = door.get("v1", "health")
+    if newer.text("version"):
+        refuse_too_new(newer.text("version"))
+        return V4
+    older = door.get("health")
+    if older.text("status") and older.status == HTTPStatus.OK:
+        return V3
+    raise unrecognised(newer, older)
+
+
+def unrecognised(*answers: Answer) -> EtlError:
+    """Return why no server was recognised: that it is out of order for now, or that it is none of ours."""
+    try:
+        for answer in answers:
+            refuse(answer)
+    except ProviderUnavailable as error:
+        return error
+    return WrongProtocol("No MinerU server of a known kind is at ETL_MINERU_URL.")
+
+
+def refuse_too_new(version: str) -> None:
+    numbers = [int(part) for part in version.split(".")[:2] if part.isascii() and part.isdigit()]
+    if tuple(numbers) >= TOO_NEW:
+        raise ProviderForbidden("The MinerU server speaks a newer protocol than those that are known here.")

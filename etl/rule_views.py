@@ -1,0 +1,127 @@
+"""Trying a rule out. The rest of what there is about rules is in `rules`, which does not know of post-processing."""
+
+from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer, extend_schema, extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.api.problems import BadInput, BodyTooLarge
+from config.api.schema import problems
+from config.api.serializers import StrictSerializer
+from etl import schemas, trial
+from rules import catalog, rates
+from rules.schemas import TAGS
+from rules.serializers import FilledText
+from rules.views import NoSuchRule, visible
+
+MAX_MARKDOWN = 1_000_000  # characters
+
+
+class TrialSerializer(StrictSerializer):
+    """A document's text, as OCR would give it."""
+
+    markdown = FilledText(
+        max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` begin pages; without any it is one page."
+    )
+
+
+@extend_schema_field(
+    {
+        **schemas.OBJECT,
+        "required": ["markdown_s3_key", "provider_task_id", "metadata"],
+        "properties": {
+            "markdown_s3_key": {"type": "null"},
+            "provider_task_id": {"type": "null"},
+            "metadata": schemas.OBJECT,
+            "data": {"description": "What was found; fits the rule's schema. Not with `skip`."},
+            "output_s3_key": {"type": "null"},
+            "citations": {"description": "Where in the document each part of `data` stands."},
+        },
+    }
+)
+class TrialResultField(serializers.JSONField):
+    """What a task's `result` would hold; null where that is about files."""
+
+
+class TrialUsage(serializers.Serializer):
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    calls = serializers.IntegerField()
+
+
+class TrialPassed(serializers.Serializer):
+    ok = serializers.BooleanField(help_text="true")
+    result = TrialResultField()
+    usage = TrialUsage()
+    warnings = schemas.Warning(many=True)
+
+
+class TrialFailed(serializers.Serializer):
+    ok = serializers.BooleanField(help_text="false")
+    error = schemas.TaskFailure(help_text="What a task would end with.")
+    usage = TrialUsage()
+    warnings = schemas.Warning(many=True)
+
+
+OUTCOME = PolymorphicProxySerializer(
+    component_name="RuleTrial", serializers=[TrialPassed, TrialFailed], resource_type_field_name=None
+)
+NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
+EXAMPLES = [
+    OpenApiExample("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}, request_only=True),
+    OpenApiExample(
+        "It works",
+        {
+            "ok": True,
+            "result": {
+                "markdown_s3_key": None,
+                "provider_task_id": None,
+                "metadata": {"pages": 1, "duration_ms": 0, "version": ""},
+                "data": {"plate": "B-XY 123", "amount": 4.5},
+                "output_s3_key": None,
+                "citations": [{"pointer": "/amount", "page": 1, "quote": "Paid: 4.50 EUR", "match": "exact"}],
+            },
+            "usage": {"prompt_tokens": 412, "completion_tokens": 64, "calls": 1},
+            "warnings": [],
+        },
+        response_only=True,
+    ),
+    OpenApiExample(
+        "It does not",
+        {
+            "ok": False,
+            "error": {
+                "code": "llm_unavailable",
+                "stage": "postprocess",
+                "detail": "The language model could not be reached, is too busy, or did not answer in time.",
+                "retryable": True,
+            },
+            "usage": NO_USAGE,
+            "warnings": [],
+        },
+        response_only=True,
+    ),
+]
+
+
+class Trial(APIView):
+    """`POST /api/v1/etl/rules/{rule_id}/test`."""
+
+    throttle_classes = (rates.PerUser,)
+
+    @extend_schema(
+        operation_id="testRule",
+        summary="Try a rule on Markdown",
+        description="Post-processing of the given text, here and now: no task, nothing stored, one attempt, two "
+        "minutes at most. Whatever post-processing ends with is 200.",
+        tags=TAGS,
+        request=TrialSerializer,
+        responses={200: OUTCOME, **problems(BadInput, NoSuchRule, BodyTooLarge, trial.TooManyTrials)},
+        examples=EXAMPLES,
+    )
+    def post(self, request: Request, rule_id: int) -> Response:
+        rule = catalog.as_content(visible(request, rule_id))
+        serializer = TrialSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        return Response(trial.run(rule, markdown=serializer.validated_data["markdown"]))

@@ -1,0 +1,82 @@
+"""A task's run-state: one Redis hash a task, changed by one script. What passes between a row's making and its end.
+
+`script.lua` compares and advances in one step, by the server's clock; `moves` has what it can be asked for. Every move
+names what must hold (the fence, the holder's token, the status before), and the verdict says whether it did. A state
+never goes back: whoever comes late or twice is told so, and nothing changes.
+
+The hash may be gone at any time: recovery makes it anew, under a greater fence (`etl/recovery.py`).
+"""
+
+from etl.runstate.moves import (
+    RESULT_BYTES,
+    advance,
+    cancel,
+    complete,
+    create,
+    enqueued,
+    fail,
+    forget,
+    look,
+    most_attempts,
+    note_progress,
+    note_provider_task,
+    note_usage,
+    release,
+    renew,
+    start,
+    unsent,
+    wait,
+)
+from etl.runstate.script import (
+    Answer,
+    Unavailable,
+    Verdict,
+    key_of,
+    new_id,
+    note,
+    noted,
+    once,
+    read,
+    read_many,
+    read_whole,
+    scan,
+)
+from etl.runstate.state import HALF, REVISIONS, RunState, attempts_of, whole_metadata
+
+__all__ = [
+    "HALF",
+    "RESULT_BYTES",
+    "REVISIONS",
+    "Answer",
+    "RunState",
+    "Unavailable",
+    "Verdict",
+    "advance",
+    "attempts_of",
+    "cancel",
+    "complete",
+    "create",
+    "enqueued",
+    "fail",
+    "forget",
+    "key_of",
+    "look",
+    "most_attempts",
+    "new_id",
+    "note",
+    "note_progress",
+    "note_provider_task",
+    "note_usage",
+    "noted",
+    "once",
+    "read",
+    "read_many",
+    "read_whole",
+    "release",
+    "renew",
+    "scan",
+    "start",
+    "unsent",
+    "wait",
+    "whole_metadata",
+]

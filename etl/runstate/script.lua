@@ -1,0 +1,183 @@
+-- The one way in which a task's run-state changes: compare, then advance, in one step that nobody can get between.
+--
+-- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/moves.py describes the moves. Leases and times are by
+-- this server's clock. Returns {verdict, seconds, field, value, field, value, ...}, the fields only if the move asks.
+local key = KEYS[1]
+local move = cjson.decode(ARGV[1])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+
+local ENDED = {completed = true, failed = true, cancelled = true}
+local RANK = {pending = 0, mineru_parsing = 1, llm_processing = 2, completed = 3, failed = 3, cancelled = 3}
+local STAGES = {ocr = 1, postprocess = 2}
+
+local function instant(seconds)
+    return string.format('%.6f', seconds)
+end
+
+local function answer(verdict, seconds)
+    local reply = {verdict, instant(seconds or 0)}
+    local is_news = verdict == 'moved' or verdict == 'over'
+    if (move.tell == true and verdict ~= 'gone') or (move.tell == 'news' and is_news) then
+        for _, part in ipairs(redis.call('HGETALL', key)) do
+            reply[#reply + 1] = part
+        end
+    end
+    return reply
+end
+
+-- What cannot be read, as of another type or without a field, is as good as nothing: it must not trouble the others.
+local function is_whole()
+    if redis.call('TYPE', key).ok ~= 'hash' then
+        return false
+    end
+    local needed = redis.call('HMGET', key, 'fence', 'user_id', 'run', 'ocr_run', 'journal_run', 'revision', 'progress',
+                              'rule_id', 'rule_version', 'size', 'created_at', 'updated_at')
+    for _, value in ipairs(needed) do
+        if not tonumber(value or '') then
+            return false
+        end
+    end
+    local counted = redis.call('HMGET', key, 'attempts_ocr', 'attempts_postprocess', 'prompt_tokens',
+                               'completion_tokens', 'calls', 'revision', 'progress')
+    for _, value in ipairs(counted) do
+        if value and not string.match(value, '^%-?%d+$') then
+            return false
+        end
+    end
+    local words = redis.call('HMGET', key, 'status', 'phase')
+    return RANK[words[1]] ~= nil and STAGES[words[2]] ~= nil
+end
+
+local had = {}
+if is_whole() then
+    had = redis.call('HMGET', key, 'fence', 'status', 'phase', 'token', 'lease_until', 'available_at', 'started',
+                     'hinted_at', 'hints', 'last_moves')
+end
+local fence, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[4] or ''
+local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0
+local hinted_at, hints = tonumber(had[8] or '') or 0, tonumber(had[9] or '') or 0
+
+-- Where a reply was lost, the client sends the same move again, perhaps after moves of others, and is told the same.
+local known = had[10] or ''
+local function remember(verdict)
+    if move.id then
+        redis.call('HSET', key, 'last_moves', string.sub(move.id .. '=' .. verdict .. ' ' .. known, 1, 256))
+    end
+    return answer(verdict)
+end
+local told = move.id and string.match(' ' .. known, ' ' .. move.id .. '=(%a+) ')
+if told then
+    return answer(told)
+end
+
+-- ---- Making one -------------------------------------------------------------------------------------------------
+if move.create then
+    if fence and (fence > move.fence or (fence == move.fence and not move.again)) then
+        return answer(fence == move.fence and 'same' or 'newer')
+    end
+    redis.call('DEL', key)
+    redis.call('HSET', key, 'updated_at', instant(now), 'hinted_at', instant(now))
+    for name, value in pairs(move.set) do
+        redis.call('HSET', key, name, value)
+    end
+    redis.call('EXPIRE', key, move.ttl)
+    known = ''
+    return remember('moved')
+end
+
+-- ---- Taking one away --------------------------------------------------------------------------------------------
+if move.forget then
+    if fence and fence > move.fence then
+        return answer('newer')
+    end
+    redis.call('DEL', key)
+    return answer('gone')
+end
+
+-- ---- Comparing --------------------------------------------------------------------------------------------------
+if not fence then
+    return answer('gone')
+end
+if move.fence and fence ~= move.fence then
+    return answer(fence < move.fence and 'stale' or 'newer')
+end
+if ENDED[status] then
+    return answer('over')
+end
+if move.hint then
+    redis.call('EXPIRE', key, move.ttl)  -- an open task's state must not expire, however long it waits
+end
+if move.phase and phase ~= move.phase then
+    return answer(STAGES[phase] > STAGES[move.phase] and 'passed' or 'behind')
+end
+if move.unstarted and had[7] == '1' then
+    return answer('started')
+end
+if move.before then
+    local fits = false
+    for _, one in ipairs(move.before) do
+        fits = fits or one == status
+    end
+    if not fits or (move.after and RANK[move.after] < RANK[status]) then
+        return answer('elsewhere')
+    end
+end
+if move.token and token ~= move.token then
+    return answer('lost')
+end
+if move.free then
+    if token ~= '' and lease_until > now then
+        return answer('held', lease_until - now)
+    end
+    if available_at > now then
+        return answer('early', available_at - now)
+    end
+end
+if move.hint and now - hinted_at < move.hint * math.min(2 ^ hints, move.longest) then
+    return answer('waiting')
+end
+
+-- ---- Advancing --------------------------------------------------------------------------------------------------
+if move.take then
+    redis.call('HSET', key, 'token', move.take, 'lease_until', instant(now + move.lease), 'hints', 0)
+    if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.most then
+        return remember('spent')
+    end
+    redis.call('HINCRBY', key, move.attempts, 1)
+    redis.call('HSET', key, 'started', 1, 'available_at', 0)
+elseif move.lease then
+    redis.call('HSET', key, 'lease_until', instant(now + move.lease))
+end
+if move.drop then
+    redis.call('HSET', key, 'token', '', 'lease_until', 0)
+end
+if move.delay then
+    redis.call('HSET', key, 'available_at', instant(now + move.delay), 'hints', 0)
+end
+if move.hinted then
+    redis.call('HSET', key, 'hinted_at', instant(now + move.hinted))
+end
+if move.hint then
+    redis.call('HSET', key, 'hints', hints + 1)
+end
+if move.after then
+    redis.call('HSET', key, 'status', move.after)
+end
+for name, value in pairs(move.set or {}) do
+    redis.call('HSET', key, name, value)
+end
+for name, value in pairs(move.increase or {}) do
+    redis.call('HINCRBY', key, name, value)
+end
+for name, value in pairs(move.lift or {}) do
+    if value > (tonumber(redis.call('HGET', key, name) or '') or 0) then
+        redis.call('HSET', key, name, value)
+    end
+end
+if move.visible then
+    redis.call('HINCRBY', key, 'revision', 1)
+    redis.call('HSET', key, 'updated_at', instant(now))
+end
+redis.call('EXPIRE', key, move.ttl)
+return remember('moved')

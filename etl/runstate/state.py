@@ -1,0 +1,173 @@
+"""What a run-state holds: everything that a task's page shows, and what workers need."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from etl.models import Task
+from etl.states import ENDED, Phase, Status
+
+# Revisions grow with every change, also when a state is made anew: each fence begins a range of its own.
+REVISIONS = 1_000_000
+HALF, WHOLE = 50, 100
+USAGE = ("prompt_tokens", "completion_tokens", "calls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Everything that `GET /tasks/{id}` shows, and what workers need. Times are aware; `lease_until` and `available_at`
+    are seconds of the epoch, by Redis' clock, 0 for none."""
+
+    task_id: int
+    user_id: int
+    fence: int
+    run: int
+    ocr_run: int
+    journal_run: int
+    revision: int
+    status: Status
+    phase: Phase
+    progress: int
+    attempts: dict[str, int]
+    job_id: str = ""
+    rule_id: int
+    rule_version: int
+    filename: str
+    kind: str
+    size: int
+    document_key: str
+    request_id: str = ""
+    markdown_key: str = ""
+    provider: str = ""
+    provider_task_id: str = ""
+    error: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    metadata: dict[str, Any]
+    usage: dict[str, int] = field(default_factory=dict)
+    started: bool = False
+    token: str = ""
+    lease_until: float = 0
+    available_at: float = 0
+    # The result is too large to be here: the row has it, once it is written.
+    result_is_elsewhere: bool = False
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
+
+    @classmethod
+    def of_row(cls, task: Task) -> "RunState":
+        """Return what the row says, in the same shape: for a task without a run-state."""
+        return cls(
+            task_id=task.pk,
+            user_id=task.user_id,
+            fence=task.fence,
+            run=task.run,
+            ocr_run=task.ocr_run,
+            journal_run=task.journal_run,
+            revision=task.fence * REVISIONS + (REVISIONS - 1 if task.has_ended else 0),
+            status=Status(task.status),
+            phase=Phase(task.phase),
+            progress=task.progress,
+            attempts=attempts_of(task.metadata),
+            rule_id=task.rule_id,
+            rule_version=task.rule_version,
+            filename=task.filename,
+            kind=task.kind,
+            size=task.size,
+            document_key=task.document_key,
+            request_id=task.request_id,
+            markdown_key=task.metadata.get("artifact_mineru_markdown_key") or "",
+            provider=task.metadata.get("provider") or "",
+            provider_task_id=task.metadata.get("provider_task_id") or "",
+            error=task.error,
+            result=task.result,
+            metadata=whole_metadata(task.metadata),
+            created_at=task.created_at,
+            updated_at=task.updated_at,
+        )
+
+
+def attempts_of(metadata: Mapping[str, Any]) -> dict[str, int]:
+    known = metadata.get("attempts") or {}
+    return {stage: int(known.get(stage, 0)) for stage in Phase.values}
+
+
+def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's metadata with every name of the contract in it."""
+    return {
+        "attempts": attempts_of(metadata),
+        "artifact_mineru_markdown_key": metadata.get("artifact_mineru_markdown_key"),
+        "provider": metadata.get("provider"),
+        "provider_task_id": metadata.get("provider_task_id"),
+        "ocr": metadata.get("ocr") or {},
+        "postprocess": {"strategy": None, "model": None, "usage": dict.fromkeys(USAGE, 0)}
+        | (metadata.get("postprocess") or {}),
+        "warnings": metadata.get("warnings") or [],
+    }
+
+
+class Unreadable(Exception):
+    """What is in a hash is no run-state."""
+
+
+def parsed(task_id: int, had: Mapping[str, str]) -> RunState:
+    """Return the run-state that a hash holds. Raises Unreadable."""
+    try:
+        return read_fields(task_id, had)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise Unreadable(type(error).__name__) from None
+
+
+def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
+    attempts = {stage: int(had.get(f"attempts_{stage}", 0)) for stage in Phase.values}
+    usage = {name: int(had.get(name, 0)) for name in USAGE}
+    post = json.loads(had.get("postprocess") or "{}")
+    plain: dict[str, Any] = {
+        **{name: int(had[name]) for name in WHOLE_NUMBERS},
+        **{name: had.get(name, "") for name in TEXTS},
+        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at")},
+    }
+    return RunState(
+        task_id=task_id,
+        **plain,
+        status=Status(had["status"]),
+        phase=Phase(had["phase"]),
+        attempts=attempts,
+        usage=usage,
+        error=json.loads(had.get("error") or "null"),
+        result=json.loads(had.get("result") or "null"),
+        result_is_elsewhere=had.get("result_is_elsewhere") == "1",
+        started=had.get("started") == "1",
+        metadata=whole_metadata(
+            {
+                "attempts": attempts,
+                "artifact_mineru_markdown_key": had.get("markdown_key") or None,
+                "provider": had.get("provider") or None,
+                "provider_task_id": had.get("provider_task_id") or None,
+                "ocr": json.loads(had.get("ocr") or "{}"),
+                "postprocess": post | {"usage": usage},
+                "warnings": json.loads(had.get("warnings") or "[]"),
+            }
+        ),
+        created_at=moment(had["created_at"]),
+        updated_at=moment(had["updated_at"]),
+    )
+
+
+WHOLE_NUMBERS = (
+    *("user_id", "fence", "run", "ocr_run", "journal_run", "revision"),
+    *("progress", "rule_id", "rule_version", "size"),
+)
+TEXTS = (
+    *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
+    "token",
+)
+
+
+def moment(seconds: str) -> datetime:
+    return datetime.fromtimestamp(float(seconds), UTC)

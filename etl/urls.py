@@ -1,0 +1,15 @@
+from django.urls import path
+
+from etl import markdown, rule_views, sse, views
+
+urlpatterns = [
+    path("api/v1/etl/submit", views.Submit.as_view()),
+    path("api/v1/etl/uploads", views.Uploads.as_view()),
+    path("api/v1/etl/tasks", views.Tasks.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>", views.OneTask.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/markdown", markdown.Markdown.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/events", sse.Events.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/cancel", views.Cancel.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/retry", views.Retry.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/test", rule_views.Trial.as_view()),
+]

@@ -1,0 +1,310 @@
+"""Real workers and a real beat: killed, stopped, flushed; messages doubled and lost. B2, B3, B6, B9, B10, B12.
+
+The provider and the processor are rehearsed: they do what the document says (`tests/rehearsal.py`).
+"""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings, settings
+from django.contrib.auth.models import User
+
+from config import storage
+from config.stack import family
+from config.stack.identity import Identity
+from config.stack.process import Process
+from config.stack.valkey import Valkey
+from etl import artifacts, control, dispatch, recovery, runstate
+from etl.models import Task
+from etl.states import Phase
+from rules.models import Rule
+from tests import rehearsal
+from tests.broker import broker_at, valkey
+from tests.e2e.conftest import Workers
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.waiting import wait_until
+
+BOTH = "etl-ocr,etl-postprocess"
+ALL = f"{BOTH},maintenance"
+
+
+@pytest.fixture(autouse=True)
+def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
+    """Have the workers rehearse, and this process know the same intervals."""
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
+    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
+    monkeypatch.setenv("ETL_RETRY_BACKOFF_BASE_SECONDS", "0.5")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_lease_seconds": 3, "etl_recovery_seconds": 1})
+
+
+@pytest.fixture
+def rule(alice: User) -> Rule:
+    """The rehearsed processor writes its calls down under the rule's name."""
+    return make_rule(alice, mode="llm", name=f"rule-{os.urandom(4).hex()}")
+
+
+def status(task: Task) -> str:
+    return Task.objects.values_list("status", flat=True).get(pk=task.pk)
+
+
+def completed(*tasks: Task) -> bool:
+    return all(status(task) == "completed" for task in tasks)
+
+
+def ocr_calls(task: Task) -> int:
+    return len(rehearsal.calls(f"ocr-{task.pk}"))
+
+
+def post_calls(rule: Rule) -> int:
+    return len(rehearsal.calls(f"post-{rule.name}"))
+
+
+def attempts(task: Task) -> tuple[int, int]:
+    metadata = Task.objects.values_list("metadata", flat=True).get(pk=task.pk)
+    return metadata["attempts"]["ocr"], metadata["attempts"]["postprocess"]
+
+
+def documents() -> list[Path]:
+    """Return what of documents lies on the disk."""
+    cache: Path = settings.SLUICE.etl_cache_dir
+    return list(cache.glob("document-*"))
+
+
+def lines(workers: Workers) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in workers.logs().splitlines() if line.startswith("{")]
+
+
+def is_whole(task: Task) -> bool:
+    """Whether what was delivered is what the document gives, in the row and in object storage."""
+    row = Task.objects.get(pk=task.pk)
+    assert row.result is not None
+    markdown = b"".join(storage.read(row.result["markdown_s3_key"])).decode()
+    output = artifacts.find(row.result["output_s3_key"])
+    return bool(row.result["data"] == {"characters": len(markdown)} and output and output["data"] == row.result["data"])
+
+
+# ---- The chain ------------------------------------------------------------------------------------------------------
+def test_the_chain_leads_from_one_stage_to_the_next(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2: a real chain, each stage on its own queue; no recovery runs here. A failed attempt takes the chain along."""
+    workers.start("etl-ocr", concurrency=2)
+    workers.start("etl-postprocess", concurrency=1)
+    text = "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse"
+    first = make_task(alice, text, rule=rule)
+    wait_until(lambda: completed(first))
+    assert attempts(first) == (2, 2)
+    others = [make_task(alice, f"Hello {number}.", rule=rule) for number in range(10)]
+    wait_until(lambda: completed(*others))
+    assert all(attempts(task) == (1, 1) and is_whole(task) for task in others)
+
+
+def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2: nothing is done or paid twice."""
+    tasks = [make_row(alice, "wait 0.05\npost:spend 1", rule=rule) for _ in range(15)]
+    for task in tasks:
+        runstate.create(task, phase=Phase.OCR)
+    for _ in range(3):
+        for task in tasks:
+            dispatch.start(task_id=task.pk, phase=Phase.OCR)
+    workers.start(BOTH, concurrency=4)
+    wait_until(lambda: completed(*tasks))
+    wait_until(lambda: not valkey().llen("etl-ocr") and not valkey().llen("etl-postprocess"))
+
+    assert [ocr_calls(task) for task in tasks] == [1] * 15
+    assert post_calls(rule) == 15
+    assert all(attempts(task) == (1, 1) for task in tasks)
+
+
+# ---- Workers that die -----------------------------------------------------------------------------------------------
+def test_the_stage_of_a_killed_worker_is_done_by_another(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2, B10: kill -9 in OCR, and again in post-processing; each is done again, and nothing else is."""
+    workers.start("maintenance", concurrency=1)
+    workers.start_beat()
+    task = make_task(alice, "once:until never\npost:once:until never", rule=rule)
+    for calls in (lambda: ocr_calls(task), lambda: post_calls(rule)):
+        victim = workers.start(BOTH, concurrency=1)
+        wait_until(calls)
+        victim.kill()
+    workers.start(BOTH, concurrency=1)
+    wait_until(lambda: completed(task))
+
+    assert (ocr_calls(task), post_calls(rule), attempts(task)) == (2, 2, (2, 2))
+    assert is_whole(task)
+    assert documents() == []
+
+
+def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule: Rule, workers: Workers) -> None:
+    """B9, B12: the child is killed each time; its worker does other tasks meanwhile."""
+    workers.start(ALL, concurrency=2)
+    workers.start_beat()
+    poison = make_task(alice, "die", rule=rule)
+    good = make_task(alice, "once:die", rule=rule)
+    wait_until(lambda: completed(good) and status(poison) == "failed", limit=60)
+
+    error = Task.objects.get(pk=poison.pk).error
+    assert error
+    assert (error["code"], error["stage"], attempts(poison)) == ("ocr_failed", "ocr", (3, 0))
+    assert ocr_calls(poison) == 3
+    lost = [line["etl_task_id"] for line in lines(workers) if line["action"] == "worker_lost"]
+    assert sorted(lost) == sorted([poison.pk] * 3 + [good.pk])
+
+
+def test_a_worker_that_stood_still_changes_nothing_any_more(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2, B3: SIGSTOP past the lease, then SIGCONT, in the middle of post-processing."""
+    workers.start("etl-ocr,maintenance", concurrency=2)
+    workers.start_beat()
+    sleeper = workers.start("etl-postprocess", concurrency=1)
+    task = make_task(alice, "post:once:until go\npost:spend 5", rule=rule)
+    wait_until(lambda: post_calls(rule))
+    with stopped(sleeper):
+        workers.start("etl-postprocess", concurrency=1)
+        wait_until(lambda: completed(task))
+        before = Task.objects.values().get(pk=task.pk), runstate.read(task.pk)
+        output = storage.head(f"etl/tasks/{task.pk}/result-1/output.json")
+        rehearsal.allow("go")
+    wait_until(lambda: "lease_lost" in sleeper.log.read_text())
+
+    assert (Task.objects.values().get(pk=task.pk), runstate.read(task.pk)) == before
+    assert storage.head(f"etl/tasks/{task.pk}/result-1/output.json") == output
+    assert (ocr_calls(task), post_calls(rule)) == (1, 2)
+
+
+@contextmanager
+def stopped(process: Process) -> Iterator[None]:
+    pids = family.members(process.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2: SIGTERM in the middle of a long OCR; no attempt is burned, and the next worker begins at once."""
+    leaving = workers.start(BOTH, concurrency=1)
+    task = make_task(alice, "once:until never", rule=rule)
+    wait_until(lambda: ocr_calls(task))
+    leaving.ask_to_stop()
+    wait_until(lambda: not leaving.alive, limit=35)
+    state = runstate.read(task.pk)
+    assert state
+    assert (state.token, state.attempts["ocr"]) == ("", 0)
+    assert documents() == []
+    workers.start(BOTH, concurrency=1)
+    wait_until(lambda: completed(task))
+    assert attempts(task) == (1, 1)
+
+
+def test_code_that_does_not_look_at_the_clock_is_stopped(
+    alice: User, rule: Rule, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B9, B12: Celery's own limit is the backstop of ETL_TASK_TIMEOUT."""
+    monkeypatch.setenv("ETL_TASK_TIMEOUT", "1")
+    monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
+    workers.start(BOTH, concurrency=1)
+    task = make_task(alice, "stall 60", rule=rule)
+    wait_until(lambda: status(task) == "failed")
+    error = Task.objects.get(pk=task.pk).error
+    assert error
+    assert error["code"] == "ocr_timeout"
+
+
+# ---- Redis and the broker -------------------------------------------------------------------------------------------
+def test_losing_all_of_redis_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
+    """B10: FLUSHALL right after submission, in OCR, and in post-processing; OCR that is done is not done again."""
+    waiting = make_task(alice, "Hello.", rule=rule)
+    valkey().flushall()
+    in_ocr = make_task(alice, "once:until never", rule=rule)
+    in_post = make_task(alice, "post:once:until never", rule=rule)
+    workers.start(ALL, concurrency=3)
+    wait_until(lambda: ocr_calls(in_ocr) and post_calls(rule))
+    valkey().flushall()
+    workers.start_beat()
+    wait_until(lambda: completed(waiting, in_ocr, in_post), limit=60)
+
+    assert all(is_whole(task) for task in (waiting, in_ocr, in_post))
+    assert (ocr_calls(in_ocr), ocr_calls(in_post)) == (2, 1)
+    assert min(Task.objects.values_list("fence", flat=True)) > 1
+
+
+def test_losing_all_messages_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2, B10: before the first stage, and between the two."""
+    workers.start("etl-ocr", concurrency=1)
+    between = make_task(alice, "Hello.", rule=rule)
+    wait_until(lambda: valkey().llen("etl-postprocess"))
+    waiting = [make_row(alice, "Hello.", rule=rule) for _ in range(3)]
+    for task in waiting:
+        runstate.create(task, phase=Phase.OCR)
+    valkey().delete("etl-ocr", "etl-postprocess")
+    workers.start("etl-postprocess,maintenance", concurrency=1)
+    workers.start_beat()
+    wait_until(lambda: completed(between, *waiting))
+    assert ocr_calls(between) == 1
+
+
+def test_a_broker_that_is_gone_as_ocr_ends_does_not_lose_the_task(
+    alice: User,
+    rule: Rule,
+    workers: Workers,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """B2, B10: the next link cannot be sent; the broker comes back empty."""
+    (tmp_path / "broker").mkdir()
+    broker = Valkey(tmp_path / "broker", Identity(tmp_path / "broker"), durable=False)
+    broker.start()
+    try:
+        with broker_at(broker.url()):
+            monkeypatch.setenv("CELERY_BROKER_URL", broker.url())  # Celery itself reads it, too: not before broker_at
+            worker = workers.start(ALL, concurrency=1)
+            task = make_task(alice, "until broker-gone", rule=rule)
+            wait_until(lambda: ocr_calls(task))
+            broker.kill()
+            rehearsal.allow("broker-gone")
+            wait_until(lambda: "stage_done" in worker.log.read_text())
+            (broker.data / "appendonlydir").rename(tmp_path / "lost")
+            broker.start()
+            workers.start_beat()
+            wait_until(lambda: completed(task), limit=60)
+        assert ocr_calls(task) == 1
+    finally:
+        broker.kill()
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, workers: Workers) -> None:
+    """B6: 200 times, against real workers. What was cancelled, no provider has seen; all else has a result."""
+    workers.start(BOTH, concurrency=3)
+    make_task(alice, "Hello.", rule=rule)
+    wait_until(lambda: post_calls(rule))
+    cancelled, refused = [], []
+    for _ in range(200):
+        task = make_task(alice, "Hello.", rule=rule)
+        try:
+            control.cancel(task=task)
+        except control.NotCancellable:
+            refused.append(task)
+        else:
+            cancelled.append(task)
+    wait_until(lambda: not Task.objects.open().exists(), limit=60)
+
+    assert [status(task) for task in cancelled] == ["cancelled"] * len(cancelled)
+    assert [status(task) for task in refused] == ["completed"] * len(refused)
+    assert not any(ocr_calls(task) for task in cancelled)
+    assert all(ocr_calls(task) == 1 for task in refused)
+    assert cancelled
+    assert refused
+
+
+def test_recovery_is_what_beat_runs(workers: Workers) -> None:
+    """B10: `etl.recover`, on the queue of the maintenance worker."""
+    workers.start("maintenance", concurrency=1)
+    workers.start_beat()
+    wait_until(lambda: valkey().exists(f"etl:{recovery.NAME}"))

@@ -1,0 +1,229 @@
+"""Document ETL over real connections to a real web process: large bodies, long waits, streams. B1, B5, B12."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+
+from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
+from config.stack.processes import Web
+from etl import runstate
+from etl.models import Task
+from tests.e2e.conftest import Workers
+from tests.e2e.test_streams import Clients, errors, token_of
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_progress import MARKDOWN, begin, complete, read
+from tests.waiting import wait_until
+
+SUBMIT = "/api/v1/etl/submit"
+MOST = 100_000
+BOUNDARY = "bound"
+TYPE = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
+
+
+@pytest.fixture
+def web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
+    running = Web(tmp_path, Identity(tmp_path), {**workers.environment(), "ETL_MAX_FILE_BYTES": str(MOST)})
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def token(alice: User) -> str:
+    return token_of(alice)
+
+
+@pytest.fixture
+def clients(web: Web) -> Iterator[Clients]:
+    clients = Clients(web)
+    yield clients
+    for client in clients.made:
+        client.leave()
+
+
+class Peer:
+    """A client that says what it likes of its body."""
+
+    def __init__(self, web: Web, token: str) -> None:
+        self.connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+    def send(self, body: Any, **headers: str) -> tuple[int, Any]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            self.connection.request("POST", SUBMIT, body=body, headers=self.headers | TYPE | named)
+            return self.answer()
+        finally:
+            self.connection.close()
+
+    def announce(self, size: int) -> tuple[int, Any]:
+        """Send the headers alone, and read what comes back."""
+        self.connection.putrequest("POST", SUBMIT)
+        for name, value in (self.headers | TYPE | {"Content-Length": str(size)}).items():
+            self.connection.putheader(name, value)
+        try:
+            self.connection.endheaders()
+            return self.answer()
+        finally:
+            self.connection.close()
+
+    def answer(self) -> tuple[int, Any]:
+        response = self.connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+@pytest.fixture
+def peer(web: Web, token: str) -> Peer:
+    return Peer(web, token)
+
+
+def form(content: bytes) -> bytes:
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+    return head.encode() + content + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+def in_parts(body: bytes) -> Iterator[bytes]:
+    """Sent as it comes, without a length."""
+    for start in range(0, len(body), 10_000):
+        yield body[start : start + 10_000]
+
+
+# ---- Bodies ---------------------------------------------------------------------------------------------------------
+
+
+def test_files_are_taken_up_to_their_bound_with_or_without_a_length(peer: Peer) -> None:
+    """B12."""
+    assert peer.send(form(b"x" * MOST))[0] == 202
+    assert peer.send(in_parts(form(b"y" * MOST)))[0] == 202
+    assert sorted(Task.objects.values_list("size", flat=True)) == [MOST, MOST]
+
+
+def test_a_body_that_says_to_be_too_large_is_refused_before_it_comes(peer: Peer) -> None:
+    """B12."""
+    status, body = peer.announce(10**12)
+    assert (status, body["code"]) == (413, "file_too_large")
+    status, body = peer.send(form(b"x" * 50_000_000))  # a client that reads only when it has sent everything
+    assert (status, body["code"]) == (413, "file_too_large")
+
+
+@pytest.mark.parametrize("size", [MOST + 1, MOST + 20_000_000])
+def test_a_body_that_turns_out_to_be_too_large_is_refused(peer: Peer, size: int) -> None:
+    """B12: by the parser, or by the server before it."""
+    status, body = peer.send(in_parts(form(b"x" * size)))
+    assert (status, body["code"]) == (413, "file_too_large")
+    assert not Task.objects.exists()
+
+
+def test_only_files_may_be_large(peer: Peer) -> None:
+    status, body = peer.send(b" " * 6_000_000, Content_Type="application/json")
+    assert (status, body["code"]) == (413, "body_too_large")
+
+
+def test_a_body_that_breaks_off_makes_nothing(web: Web, peer: Peer) -> None:
+    peer.connection.putrequest("POST", SUBMIT)
+    for name, value in (peer.headers | TYPE | {"Content-Length": "5000"}).items():
+        peer.connection.putheader(name, value)
+    peer.connection.endheaders(form(b"x")[:50])
+    peer.connection.close()
+    assert peer.send(form(b"Hello."))[0] == 202
+    assert Task.objects.count() == 1
+    assert errors(web) == []
+
+
+# ---- Waiting and watching -------------------------------------------------------------------------------------------
+
+
+def test_a_stream_tells_of_a_task_to_its_end(alice: User, web: Web, clients: Clients, token: str) -> None:
+    """A25, B5."""
+    task = make_task(alice)
+    client = clients(token)
+    response = client.ask(f"/api/v1/etl/tasks/{task.pk}/events")
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
+    assert response.readline() + response.readline() == b"retry: 3000\n\n"
+    told = client.take(1)
+    assert (told[0].event, told[0].data["status"]) == ("snapshot", "pending")
+    complete(task)
+    told += list(client)
+
+    numbers = [each.id for each in told]
+    assert numbers == sorted(set(numbers))
+    assert (told[-1].event, told[-1].data["status"]) == ("status", "completed")
+    assert clients(token).ask(f"/api/v1/etl/tasks/{task.pk}/events", after=numbers[-1]).status == 204
+    assert clients(token).problem(f"/api/v1/etl/tasks/{task.pk}/events", method="HEAD") == (405, "")
+    assert clients().problem(f"/api/v1/etl/tasks/{task.pk}/events") == (401, "not_authenticated")
+    assert errors(web) == []
+
+
+def test_markdown_is_streamed(alice: User, web: Web, clients: Clients, token: str) -> None:
+    """B8."""
+    task = make_task(alice)
+    text = MARKDOWN + "§ line of text\n" * 100_000
+    read(task, text)
+    response = clients(token).ask(f"/api/v1/etl/tasks/{task.pk}/markdown")
+    assert response.read().decode() == text
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert errors(web) == []
+
+
+def test_more_can_wait_than_there_are_connections_to_the_database(
+    alice: User,
+    web: Web,
+    clients: Clients,
+    token: str,
+) -> None:
+    """B5: each is told of the first change; the others are answered meanwhile."""
+    users = [alice, *(User.objects.create_user(name, is_staff=True) for name in ("sam", "sue"))]
+    tokens = [token, *(token_of(user) for user in users[1:])]
+    task = make_task(alice)
+    url = f"/api/v1/etl/tasks/{task.pk}"
+
+    def wait(number: int) -> Any:
+        return json.loads(clients(tokens[number % 3]).ask(f"{url}?wait=20").read())
+
+    with ThreadPoolExecutor(36) as pool:
+        waiting = [pool.submit(wait, number) for number in range(36)]
+        wait_until(lambda: threads(web) >= 36)
+        began = time.monotonic()
+        assert clients(token).ask(url).status == 200
+        assert time.monotonic() - began < 3
+        begin(task)
+        assert {future.result(timeout=10)["status"] for future in waiting} == {"mineru_parsing"}
+    assert errors(web) == []
+
+
+def threads(web: Web) -> int:
+    """Each request that waits holds one."""
+    return len(list(Path(f"/proc/{web.pid}/task").iterdir()))
+
+
+def test_a_process_that_is_told_to_stop_answers_those_who_wait(
+    alice: User,
+    web: Web,
+    clients: Clients,
+    token: str,
+) -> None:
+    task = make_task(alice)
+    state = runstate.read(task.pk)
+    assert state
+    process = web.started()
+    answers: list[int] = []
+    waiter = threading.Thread(
+        target=lambda: answers.append(clients(token).ask(f"/api/v1/etl/tasks/{task.pk}?wait=60").status)
+    )
+    before = threads(web)
+    waiter.start()
+    wait_until(lambda: threads(web) > before)
+    process.ask_to_stop()
+    waiter.join(timeout=5)
+    wait_until(lambda: not process.alive, limit=4)
+    assert answers == [200]
+    assert errors(web) == []

@@ -1,0 +1,39 @@
+"""Tasks and rules for tests, made the way the application makes them."""
+
+from typing import Any
+from uuid import uuid4
+
+from django.contrib.auth.models import User
+
+from config import storage
+from etl import artifacts, dispatch, runstate
+from etl.models import Task
+from etl.states import Phase
+from rules import editing
+from rules.models import Rule
+
+
+def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "plain", **changes: Any) -> Rule:
+    fields = {"name": name, "postprocess_mode": mode, "json_schema": {"type": "object"} if mode == "llm" else None}
+    rule = Rule(owner=owner, **(fields | changes))
+    rule.save()
+    editing.keep(rule)
+    return rule
+
+
+def make_row(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
+    """A document in object storage, and its row."""
+    rule = rule or make_rule(user)
+    content = text.encode()
+    key = f"{artifacts.DOCUMENTS}{uuid4()}.txt"
+    storage.put(key, content, content_type="text/plain")
+    fields = {"rule_version": rule.version, "filename": "hello.txt", "kind": "txt", "size": len(content)}
+    return Task.objects.create(user=user, rule=rule, document_key=key, **(fields | changes))
+
+
+def make_task(user: User, text: str = "Hello.", *, rule: Rule | None = None, **changes: Any) -> Task:
+    """Submit a document: row, run-state, message."""
+    task = make_row(user, text, rule=rule, **changes)
+    runstate.create(task, phase=Phase.OCR)
+    dispatch.start(task_id=task.pk, phase=Phase.OCR)
+    return task

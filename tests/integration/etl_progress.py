@@ -1,0 +1,54 @@
+"""Takes tasks through their states as workers do, without the work: what tests of the API start from."""
+
+from typing import Any
+
+from etl import artifacts, outcome, runstate
+from etl.errors import EtlError, FileEncrypted, explain
+from etl.models import Task
+from etl.providers.base import OCRResult, Page
+from etl.runstate import RunState
+from etl.states import Phase
+from etl.work import Usage
+
+MARKDOWN = "<!-- page: 1 -->\n\n# Invoice <script>alert(1)</script>\n"
+RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "metadata": {}}
+
+
+def begin(task: Task, phase: Phase = Phase.OCR) -> RunState:
+    """A worker begins with a stage."""
+    answer = runstate.start(task.pk, phase=phase)
+    assert answer.moved, answer.verdict
+    assert answer.state
+    return answer.state
+
+
+def read(task: Task, markdown: str = MARKDOWN) -> RunState:
+    """OCR is done."""
+    state = begin(task)
+    result = OCRResult(
+        markdown=markdown,
+        pages=(Page(number=1, start=0, end=len(markdown), method="text"),),
+        provider="local",
+        provider_task_id="local-1",
+        metadata={"pages": 1, "duration_ms": 5, "version": "1"},
+    )
+    stored = artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
+    outcome.advance(state, stored)
+    return state
+
+
+def complete(task: Task, result: dict[str, Any] | None = None) -> None:
+    """The task ends well."""
+    read(task)
+    end_well(begin(task, Phase.POSTPROCESS), result)
+
+
+def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
+    outcome.settle(runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict()))
+
+
+def fail(task: Task, error: EtlError | None = None) -> None:
+    """The task fails in OCR."""
+    state = begin(task)
+    shown = explain(error or FileEncrypted(), stage=state.phase)
+    outcome.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))

@@ -1,0 +1,38 @@
+"""What tests of tasks share: stages run in this process, and looking at what became of them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.utils import timezone
+
+from etl import pipeline, runstate
+from etl.models import Task
+from etl.runstate import RunState
+from etl.states import Phase
+from tests.broker import valkey
+
+Change = Callable[..., None]  # what the fixture `rehearsed` gives
+
+
+def seen(task: Task) -> RunState:
+    state = runstate.read(task.pk)
+    assert state
+    return state
+
+
+def run(task: Task, *phases: Phase) -> list[bool]:
+    return [pipeline.run(phase, task_id=task.pk) for phase in phases or Phase]
+
+
+def run_when_due(task: Task, phase: Phase) -> bool:
+    valkey().hset(runstate.key_of(task.pk), mapping={"available_at": 0, "lease_until": 0})
+    return pipeline.run(phase, task_id=task.pk)
+
+
+def row_of(task: Task) -> Task:
+    return Task.objects.get(pk=task.pk)
+
+
+def age(task: Task, *, seconds: float = 3600) -> None:
+    """Have a row be as old as recovery wants it to be before it does anything."""
+    Task.objects.filter(pk=task.pk).update(updated_at=timezone.now() - timedelta(seconds=seconds))

@@ -1,0 +1,92 @@
+"""Documents, rules and journals for tests of post-processing."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings as configured
+from pydantic import AnyHttpUrl, SecretStr
+from redis import RedisError
+
+from etl.errors import EtlError
+from etl.postprocessors import dialects
+from etl.providers.base import OCRResult, Page, page_marker
+from etl.work import Work
+from rules.content import RuleContent
+from tests.broker import valkey
+from tests.integration.openai_server import MODEL, ModelServer
+
+KEY = "sk-test-key"
+INVOICE = {
+    "type": "object",
+    "properties": {"number": {"type": "string"}, "total": {"type": "number"}},
+    "required": ["number", "total"],
+    "additionalProperties": False,
+}
+PAPER = "# Invoice INV-2024-17\n\nTotal due: 1,234.50 EUR"
+
+
+def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
+    """Point the settings at a server, of which nothing is known yet."""
+    values = {
+        "etl_llm_base_url": AnyHttpUrl(models.url),
+        "etl_llm_model": MODEL,
+        "etl_llm_api_key": SecretStr(KEY),
+        "etl_llm_timeout_seconds": 10.0,
+    }
+    settings.SLUICE = settings.SLUICE.model_copy(update=values | changes)
+    forget(models)
+
+
+def forget(models: ModelServer) -> None:
+    dialects.known.clear()
+    with suppress(RedisError):
+        valkey().delete(note_of(models))
+
+
+def note_of(models: ModelServer) -> str:
+    """Return the key of what processes tell each other of a server."""
+    return f"{configured.SLUICE.etl_redis_prefix}{dialects.name_of(models.url, MODEL)}"
+
+
+def ocr_of(*texts: str) -> OCRResult:
+    """What a provider gives for a document of these pages."""
+    markdown, pages = "", []
+    for number, text in enumerate(texts, 1):
+        markdown += f"{page_marker(number)}\n\n"
+        pages.append(Page(number=number, start=len(markdown), end=len(markdown) + len(text), method="text"))
+        markdown += f"{text}\n\n"
+    return OCRResult(markdown=markdown, pages=tuple(pages), provider="local", provider_task_id="t", metadata={})
+
+
+def rule_of(schema: dict[str, Any] | None = None, **changes: Any) -> RuleContent:
+    fields: dict[str, Any] = {"rule_id": 7, "version": 2, "name": "invoices", "mode": "llm"}
+    return RuleContent(**({**fields, "json_schema": INVOICE if schema is None else schema} | changes))
+
+
+class Notebook:
+    """A journal in memory. As the stored one, it keeps the first entry under a name, and nothing but JSON."""
+
+    def __init__(self) -> None:
+        self.run: dict[str, str] = {}
+        self.task: dict[str, str] = {}
+
+    def recall(self, key: str) -> dict[str, Any] | None:
+        found = self.run.get(key) or self.task.get(key)
+        return json.loads(found) if found else None
+
+    def keep(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
+        (self.run if run else self.task).setdefault(key, json.dumps(entry))
+
+
+def work_of(**changes: Any) -> Work:
+    options: dict[str, Any] = {"seconds": 30, "secret": b"secret of the run"}
+    return Work(**(options | changes))
+
+
+def codes(work: Work) -> list[str]:
+    return [warning.code for warning in work.warnings]
+
+
+def says_nothing_private(error: EtlError, *secrets: str) -> bool:
+    return not any(secret in f"{error.detail} {error!r}" for secret in (*secrets, KEY))

@@ -1,0 +1,91 @@
+"""A processor that somebody adds: one class (`tests.integration.words`) and one entry in ETL_POSTPROCESSORS. B22."""
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+from rest_framework.test import APIClient
+
+from etl.models import Task
+from tests.integration import words
+from tests.integration.etl_rehearsal import row_of, run
+
+RULES = "/api/v1/etl/rules"
+NOTHING_ASKED = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+
+@pytest.fixture(autouse=True)
+def added(settings: Any, rehearsed: object) -> None:
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, words.MODE: words.PATH}
+
+
+def make_rule(api: APIClient, **says: Any) -> dict[str, Any]:
+    response = api.post(RULES, {"name": "Words", "postprocess_mode": words.MODE, **says})
+    assert response.status_code == 201, response.content
+    made: dict[str, Any] = response.json()
+    return made
+
+
+def submit(api: APIClient, text: str, *, rule: dict[str, Any]) -> Task:
+    document = BytesIO(text.encode())
+    document.name = "paper.txt"
+    response = api.post("/api/v1/etl/submit", {"file": document, "rule_id": rule["rule_id"]}, format="multipart")
+    assert response.status_code == 202, response.content
+    return Task.objects.get(pk=response.json()["task_id"])
+
+
+def test_a_rule_may_name_it_and_needs_no_schema(api: APIClient) -> None:
+    """B22, B23."""
+    rule = make_rule(api)
+    path = f"{RULES}/{rule['rule_id']}"
+
+    assert (rule["postprocess_mode"], rule["json_schema"]) == (words.MODE, None)
+    assert api.patch(path, {"postprocess_mode": "skip"}).json()["version"] == 2
+    assert api.patch(path, {"postprocess_mode": words.MODE}).json()["version"] == 3
+    refused = api.patch(path, {"postprocess_mode": "llm"}).json()
+    assert [(error["pointer"], error["code"]) for error in refused["errors"]] == [("/json_schema", "required")]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "data"), [("", {"words": [2, 3]}), ("three", {"words": [0, 1]}), ("seven", None)], ids=str
+)
+def test_a_rule_with_it_can_be_tried(api: APIClient, prompt: str, data: object) -> None:
+    """B22, B27: null is data as well."""
+    rule = make_rule(api, system_prompt=prompt)
+    markdown = "<!-- page: 1 -->\none two\n<!-- page: 2 -->\nthree four five"
+
+    answer = api.post(f"{RULES}/{rule['rule_id']}/test", {"markdown": markdown}).json()
+
+    assert (answer["ok"], answer["usage"], answer["warnings"]) == (True, NOTHING_ASKED, [])
+    result = answer["result"]
+    assert (result["data"], result["citations"], result["output_s3_key"]) == (data, [], None)
+    assert result["metadata"]["provenance"]["mode"] == words.MODE
+
+
+@pytest.mark.parametrize(("prompt", "data"), [("Hello.", {"words": [1]}), ("Goodbye.", None)])
+def test_a_task_with_it_ends_well(api: APIClient, prompt: str, data: object) -> None:
+    """B22, B15."""
+    task = submit(api, "Hello. World.", rule=make_rule(api, system_prompt=prompt))
+    assert run(task) == [True, True]
+
+    row = row_of(task)
+    assert row.status == "completed"
+    assert row.result
+    assert (row.result["data"], row.result["citations"]) == (data, [])
+    assert row.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-1/output.json"
+    assert api.get(f"/api/v1/etl/tasks/{task.pk}").json()["result"] == row.result
+
+
+def test_a_task_whose_processor_is_gone_fails_and_says_so(api: APIClient, settings: Any) -> None:
+    """B22: an entry may be taken away, or be missing in a worker."""
+    task = submit(api, "Hello.", rule=make_rule(api))
+    settings.ETL_POSTPROCESSORS = {"skip": settings.ETL_POSTPROCESSORS["skip"]}
+    run(task)
+
+    row = row_of(task)
+    assert row.status == "failed"
+    assert row.error
+    assert (row.error["code"], row.error["retryable"]) == ("llm_unavailable", True)
+    assert words.MODE in row.error["detail"]

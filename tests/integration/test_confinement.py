@@ -1,0 +1,131 @@
+"""What the process that reads documents can still do once somebody's file has taken it over (B12, B13)."""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from etl.providers.local import confinement
+from tests import samples
+
+PROJECT = Path(__file__).parents[2]
+FEWER_STEPS = [[], ["leave_files"], ["leave_user"], ["leave_network"]]
+
+needs_landlock = pytest.mark.skipif(
+    ctypes.CDLL(None).syscall(confinement.LANDLOCK_CREATE_RULESET, None, 0, confinement.LANDLOCK_VERSION) < 1,
+    reason="this kernel has no Landlock",
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave it")
+
+
+def confined(deed: str, *, without: list[str] | None = None, **variables: str) -> str:
+    """Do something as such a process; return what was printed. `without`: steps that this system may not have."""
+    omitted = "".join(f"confinement.{name} = lambda *_: None\n" for name in without or [])
+    code = f"""
+import ctypes, os, pathlib, socket, sys
+from etl.providers.local import confinement
+{omitted}confinement.forbid = lambda *_: None  # as native code, which it does not see
+confinement.confine()
+try:
+    print({deed})
+except OSError as error:
+    print(type(error).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=True,
+        env={"PATH": os.environ["PATH"], **variables},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@needs_root
+@pytest.mark.parametrize("without", FEWER_STEPS, ids=str)
+@pytest.mark.parametrize("name", ["environ", "mem"])
+def test_it_cannot_look_into_its_worker(name: str, without: list[str]) -> None:
+    """B12: the worker knows the keys to everything. Each step that a system may lack is made up for by another."""
+    assert confined(f"open(f'/proc/{{os.getppid()}}/{name}', 'rb').read(9)", without=without) == "PermissionError"
+
+
+@needs_landlock
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "open('/etc/passwd').read()",
+        f"open({str(PROJECT / 'pyproject.toml')!r}).read()",
+        "os.listdir('/proc/self')",
+        "os.listdir(os.environ['THERE'])",
+        "os.unlink(os.environ['THERE'] + '/document')",
+        "os.mkdir(os.environ['THERE'] + '/folder')",
+        "os.execv(sys.executable, ['python', '-c', 'print(1)'])",
+        "os.kill(os.getppid(), 0)",
+    ],
+)
+def test_it_reaches_nothing_that_it_is_not_made_of(deed: str, tmp_path: Path) -> None:
+    """B12."""
+    tmp_path.joinpath("document").write_bytes(b"another's")
+    assert confined(deed, THERE=str(tmp_path)) == "PermissionError"
+    assert tmp_path.joinpath("document").exists()
+
+
+@needs_root
+@pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
+def test_it_has_no_network(without: list[str]) -> None:
+    """B13: no network, ever."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert confined(f"socket.create_connection(('127.0.0.1', {port}), 5)", without=without) in {
+            "OSError",
+            "PermissionError",
+        }
+
+
+@needs_root
+def test_it_is_not_root_and_cannot_become_it() -> None:
+    assert confined("os.getresuid(), os.getgroups()") == f"{(confinement.STRANGER,) * 3} []"
+    facts = confined("open('/proc/self/status').read()", without=["leave_files"])
+    assert "NoNewPrivs:\t1" in facts
+    reading = 1 << confinement.CAP_DAC_READ_SEARCH | 1 << confinement.CAP_DAC_OVERRIDE
+    assert int(facts.partition("CapPrm:\t")[2].split()[0], 16) & ~reading == 0
+
+
+@pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
+def test_it_can_read_documents_with_what_is_left(without: list[str], tmp_path: Path) -> None:
+    """B13. With recognition, which loads most of its libraries late; and it leaves nothing in anybody's home."""
+    omitted = "".join(f"confinement.{name} = lambda *_: None\n" for name in without)
+    code = f"""
+import json, sys
+from etl.providers.local import confinement
+{omitted}document = open({str(samples.sample("notice-zh-scan.jpg"))!r}, "rb")
+confinement.confine()
+from etl.providers.local.reading import read
+from etl.providers.local.recognition import Engine
+limits = dict(pages=9, pixels=10**8, text=10**8)
+for message in read(Engine(), dict(kind="jpg", limits=limits), document):
+    print(json.dumps(message))
+"""
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ORT_DISABLE_TELEMETRY": "1"},
+    )  # fmt: skip
+    assert '"method": "ocr"' in done.stdout
+    assert done.stdout.endswith('{"done": true, "truncated": false}\n')
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("signal", ["celeryd_init", "worker_process_init", "beat_init"])
+def test_the_processes_of_celery_hide_their_secrets(signal: str) -> None:
+    """B12: from everybody of the same user, which the process that reads documents may be."""
+    code = f"""
+import ctypes, config
+from celery import signals
+import config.celery
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+signals.{signal}.send("anybody", instance=None, conf=None, options=None)
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "0"], done.stderr

@@ -1,0 +1,573 @@
+"""B5, B6, B7: looking at tasks, and changing them, over HTTP."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from pydantic import SecretStr
+from rest_framework.test import APIClient
+
+from config import storage
+from config.api import ending
+from etl import lookup, runstate
+from etl.models import Task
+from etl.states import Phase, Status
+from tests.broker import valkey
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.integration.etl_progress import MARKDOWN, RESULT, begin, complete, end_well, fail, read
+from tests.integration.test_etl_submission import change, silent  # noqa: F401
+from tests.waiting import wait_until
+
+TASKS = "/api/v1/etl/tasks"
+
+
+@pytest.fixture(autouse=True)
+def _empty(transactional_db: None) -> None:
+    valkey().flushdb()
+    lookup.breaker_of.cache_clear()
+
+
+def path(task: Task, *rest: str) -> str:
+    return "/".join((TASKS, str(task.pk), *rest))
+
+
+def get(api: APIClient, task: Task) -> Any:
+    response = api.get(path(task))
+    assert response.status_code == 200
+    return response.json()
+
+
+def ids(response: Any) -> list[int]:
+    assert response.status_code == 200, response.content
+    return [item["task_id"] for item in response.json()["results"]]
+
+
+def task_queries(captured: CaptureQueriesContext) -> list[str]:
+    return [query["sql"] for query in captured.captured_queries if "etl_task" in query["sql"]]
+
+
+def forget(*tasks: Task) -> None:
+    """Have Redis lose these."""
+    for task in tasks:
+        valkey().delete(runstate.key_of(task.pk))
+
+
+# ---- One task -------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_shown_from_its_beginning_to_its_end(api: APIClient, alice: User) -> None:
+    """B4, B5."""
+    task = make_task(alice, rule=make_rule(alice, version=1))
+    shown = get(api, task)
+    assert shown == {
+        "task_id": task.pk, "status": "pending", "phase": "ocr", "progress": 0, "filename": "hello.txt",
+        "rule_id": task.rule_id, "rule_version": 1, "result": None, "error": None,
+        "metadata": {
+            "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,
+            "provider_task_id": None, "ocr": {}, "postprocess": {}, "warnings": [],
+        },
+        "created_at": shown["created_at"], "updated_at": shown["updated_at"],
+    }  # fmt: skip
+    assert shown["created_at"].endswith("Z")
+    assert get(api, task)["created_at"] == shown["created_at"]
+    state = read(task)
+    shown = get(api, task)
+    assert (shown["status"], shown["phase"], shown["progress"]) == ("llm_processing", "postprocess", 50)
+    assert shown["metadata"]["attempts"] == {"ocr": 1, "postprocess": 0}
+    assert shown["metadata"]["artifact_mineru_markdown_key"].startswith(f"etl/tasks/{task.pk}/")
+    assert shown["metadata"]["ocr"]["pages"] == 1
+
+    end_well(begin(task, Phase.POSTPROCESS))
+    shown = get(api, task)
+    assert (shown["status"], shown["progress"], shown["result"]) == ("completed", 100, RESULT)
+    assert state.task_id == task.pk
+
+
+@pytest.mark.parametrize("end", [complete, fail])
+def test_it_looks_the_same_when_redis_has_forgotten_it(api: APIClient, alice: User, end: Any) -> None:
+    """B5: one shape, from the run-state or from the row."""
+    task = make_task(alice)
+    end(task)
+    before = api.get(path(task))
+    forget(task)
+    after = api.get(path(task))
+
+    assert before.json() == after.json()
+    assert before.json()["status"] in ("completed", "failed")
+    assert "Retry-After" not in before
+    assert "Retry-After" not in after
+
+
+def test_a_failure_says_what_and_where(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    fail(task)
+    error = get(api, task)["error"]
+    assert (error["code"], error["stage"], error["retryable"]) == ("file_encrypted", "ocr", False)
+    assert error["detail"]
+
+
+def test_a_task_with_a_run_state_costs_no_query_on_tasks(api: APIClient, alice: User) -> None:
+    """B5."""
+    task = make_task(alice)
+    with CaptureQueriesContext(connection) as captured:
+        assert get(api, task)["status"] == "pending"
+        begin(task)
+        assert api.get(path(task))["Retry-After"]
+    assert task_queries(captured) == []
+
+    forget(task)
+    with CaptureQueriesContext(connection) as captured:
+        assert get(api, task)["status"] == "pending"
+    assert len(task_queries(captured)) == 1
+
+
+def test_what_is_not_there_and_what_is_not_ours_look_the_same(api: APIClient, alice: User, bob: User) -> None:
+    """B5."""
+    theirs, forgotten = make_task(bob), make_row(bob)
+    told = set()
+    for task_id in (theirs.pk, forgotten.pk, 10**9, 0, 2**63, 10**30):
+        for method, rest in (("get", ""), ("get", "/markdown"), ("get", "/events"), ("post", "/cancel")):
+            response = getattr(api, method)(f"{TASKS}/{task_id}{rest}")
+            body = response.json()
+            assert response.status_code == 404, (task_id, rest)
+            told.add((body["detail"], body["code"]))
+        response = api.post(f"{TASKS}/{task_id}/retry", {"from_stage": "ocr"})
+        told.add((response.json()["detail"], response.json()["code"]))
+    assert told == {("Task not found", "not_found")}
+    for odd in ("x", "-1", "1.5", "%31%00", "9" * 5000):
+        assert api.get(f"{TASKS}/{odd}").status_code == 404, odd
+
+
+def test_staff_see_all_tasks(alice: User) -> None:
+    staff = client_of(User.objects.create_user("sam", is_staff=True))
+    task = make_task(alice)
+    assert get(staff, task)["task_id"] == task.pk
+    forget(task)
+    assert get(staff, task)["task_id"] == task.pk
+    assert ids(staff.get(TASKS)) == []  # the list is of one's own
+
+
+def test_a_result_that_is_too_large_for_redis_comes_from_the_row(api: APIClient, alice: User) -> None:
+    """B5: and until it is there, the task does not look like it had ended without one."""
+    task = make_task(alice)
+    read(task)
+    large = RESULT | {"data": "x" * runstate.RESULT_BYTES}
+    state = begin(task, Phase.POSTPROCESS)
+    answer = runstate.complete(state, result=large, usage={})
+    assert answer.moved
+    assert (get(api, task)["status"], get(api, task)["result"]) == ("llm_processing", None)
+    assert ids(api.get(f"{TASKS}?status=llm_processing")) == [task.pk]
+
+    Task.objects.filter(pk=task.pk).update(status="completed", result=large)
+    assert get(api, task)["result"] == large
+
+
+def test_methods_that_are_none_are_refused(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    for url, allowed in (
+        (TASKS, "get"),
+        (path(task), "get"),
+        (path(task, "markdown"), "get"),
+        (path(task, "cancel"), "post"),
+        (path(task, "retry"), "post"),
+        ("/api/v1/etl/submit", "post"),
+        ("/api/v1/etl/uploads", "post"),
+    ):
+        for method in {"get", "post", "put", "patch", "delete", "options"} - {allowed}:
+            response: Any = getattr(api, method)(url)
+            assert (response.status_code, response.json()["code"]) == (405, "method_not_allowed"), (url, method)
+        assert APIClient().generic(allowed.upper(), url).status_code == 401
+        assert api.get(url + "/").status_code == 404
+
+
+# ---- Waiting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, alice: User) -> None:
+    """B5."""
+    task = make_task(alice)
+    began = time.monotonic()
+    with ThreadPoolExecutor(1) as pool:
+
+        def waiting() -> Any:
+            try:
+                return api.get(f"{path(task)}?wait=20")
+            finally:
+                connections.close_all()
+
+        future = pool.submit(waiting)
+        wait_until(lambda: lookup.seats.taken)
+        begin(task)
+        response = future.result(timeout=10)
+
+    assert response.json()["status"] == "mineru_parsing"
+    assert response["Retry-After"]
+    assert time.monotonic() - began < 5
+    assert not lookup.seats.taken
+
+
+def test_without_a_change_it_is_answered_in_the_end(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    began = time.monotonic()
+    assert api.get(f"{path(task)}?wait=1").json()["status"] == "pending"
+    assert 1 <= time.monotonic() - began < 3
+
+
+def test_nobody_waits_for_a_task_that_has_ended(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    complete(task)
+    began = time.monotonic()
+    assert api.get(f"{path(task)}?wait=60").json()["status"] == "completed"
+    assert time.monotonic() - began < 3
+
+
+def test_too_many_do_not_wait_at_all(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would hold a thread."""
+    task = make_task(alice)
+    for bound in ("MOST_WAITING", "MOST_WAITING_OF_A_USER"):
+        with monkeypatch.context() as patch:
+            patch.setattr(lookup, bound, 0)
+            began = time.monotonic()
+            assert api.get(f"{path(task)}?wait=60").status_code == 200
+            assert time.monotonic() - began < 3
+
+
+def test_who_waits_holds_no_connection_to_the_database(api: APIClient, alice: User) -> None:
+    """More may wait than the pool has connections."""
+    task = make_task(alice)
+    held = []
+    looks = lookup.changed
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        held.append(connection.connection)
+        return looks(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup, "changed", look)
+        assert api.get(f"{path(task)}?wait=1").status_code == 200
+    assert held == [None]
+
+
+def test_a_process_that_is_to_end_keeps_nobody_waiting(
+    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(alice)
+    monkeypatch.setattr(ending, "has_begun", threading.Event())
+    ending.has_begun.set()
+    began = time.monotonic()
+    assert api.get(f"{path(task)}?wait=60").status_code == 200
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("seconds", ["-1", "61", "x", "1.5", "", "²", "9" * 400])
+def test_what_is_no_time_to_wait_is_bad_input(api: APIClient, alice: User, seconds: str) -> None:
+    response = api.get(f"{path(make_task(alice))}?wait={seconds}")
+    assert response.status_code == 400
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/wait"]
+
+
+# ---- Lists ----------------------------------------------------------------------------------------------------------
+
+
+def of_every_status(alice: User) -> dict[str, list[int]]:
+    """Two tasks of each, and what a look into Redis shows of them."""
+    made: dict[str, list[int]] = {}
+    for _ in range(2):
+        tasks = {status: make_task(alice) for status in Status.values}
+        begin(tasks["mineru_parsing"])
+        read(tasks["llm_processing"])
+        complete(tasks["completed"])
+        fail(tasks["failed"])
+        state = runstate.read(tasks["cancelled"].pk)
+        assert state
+        assert runstate.cancel(state.task_id, fence=state.fence).moved  # and the row does not know it yet
+        for status, task in tasks.items():
+            made.setdefault(status, []).insert(0, task.pk)
+    return made
+
+
+def test_the_list_shows_what_looking_at_each_shows_newest_first(api: APIClient, alice: User, bob: User) -> None:
+    """B5."""
+    made = of_every_status(alice)
+    make_task(bob)
+    listed = api.get(TASKS).json()["results"]
+
+    assert [item["task_id"] for item in listed] == sorted((pk for of in made.values() for pk in of), reverse=True)
+    for item in listed:
+        whole = api.get(f"{TASKS}/{item['task_id']}").json()
+        whole.pop("result")
+        assert item == whole
+
+
+@pytest.mark.parametrize("status", Status.values)
+def test_the_filter_agrees_with_what_is_shown(api: APIClient, alice: User, status: str) -> None:
+    """B5: also for what only Redis knows."""
+    made = of_every_status(alice)
+    response = api.get(f"{TASKS}?status={status}")
+
+    assert ids(response) == made[status]
+    assert {item["status"] for item in response.json()["results"]} == {status}
+    assert ids(api.get(f"{TASKS}?status={status}&limit=1")) == made[status][:1]
+
+
+def test_pages_hold_every_task_once(api: APIClient, alice: User) -> None:
+    """B5."""
+    rule = make_rule(alice)
+    tasks = [make_row(alice, rule=rule) for _ in range(7)]
+    moment = timezone.now()
+    Task.objects.update(created_at=moment)
+    Task.objects.filter(pk=tasks[0].pk).update(created_at=moment + timedelta(seconds=1))
+    for query in ("limit=2", "limit=2&status=pending", "limit=3"):
+        found, url = [], f"{TASKS}?{query}"
+        while url:
+            response = api.get(url)
+            found += ids(response)
+            url = response.json()["next"]
+        assert found == [tasks[0].pk, *(task.pk for task in reversed(tasks[1:]))], query
+
+
+def test_two_hundred_tasks_cost_as_much_as_two(api: APIClient, alice: User) -> None:
+    """B5: one round trip to Redis, and the same queries."""
+    rule = make_rule(alice)
+    make_task(alice, rule=rule)
+    costs = []
+    for limit in (1, 200):
+        before = int(valkey().info("commandstats").get("cmdstat_hgetall", {}).get("calls", 0))
+        with CaptureQueriesContext(connection) as captured:
+            assert len(ids(api.get(f"{TASKS}?limit={limit}"))) == limit
+        asked = int(valkey().info("commandstats")["cmdstat_hgetall"]["calls"]) - before
+        costs.append(len(captured))
+        assert asked == limit
+        Task.objects.bulk_create(
+            Task(user=alice, rule=rule, rule_version=1, kind="txt", size=1, document_key=str(n)) for n in range(199)
+        )
+    assert costs[0] == costs[1]
+    assert costs[0] <= 3
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [("status=odd", "/status"), ("status=", "/status"), ("limit=0", "/limit"), ("limit=201", "/limit"),
+     ("cursor=odd", "/cursor")],
+)  # fmt: skip
+def test_bad_queries_are_bad_input(api: APIClient, query: str, pointer: str) -> None:
+    response = api.get(f"{TASKS}?{query}")
+    assert response.status_code == 400
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
+
+
+def test_results_are_not_read_for_a_list(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    complete(task)
+    with CaptureQueriesContext(connection) as captured:
+        (item,) = api.get(TASKS).json()["results"]
+    assert "result" not in item
+    assert not any('"etl_task"."result"' in sql for sql in task_queries(captured))
+
+
+# ---- Without Redis --------------------------------------------------------------------------------------------------
+
+
+def test_without_redis_rows_are_shown_in_bounded_time(
+    api: APIClient,
+    alice: User,
+    settings: LazySettings,
+    silent: str,  # noqa: F811
+) -> None:
+    """B5, B10: one request waits to find out, and not the next ones."""
+    running, ended = make_task(alice), make_task(alice)
+    read(running)
+    complete(ended)
+    change(settings, etl_redis_url=SecretStr(silent))
+    began = time.monotonic()
+    assert get(api, running)["status"] == "pending"
+    assert get(api, ended)["result"] == RESULT
+    assert ids(api.get(TASKS)) == [ended.pk, running.pk]
+    assert ids(api.get(f"{TASKS}?status=pending")) == [running.pk]
+    assert api.get(f"{path(running)}?wait=20").json()["status"] == "pending"
+    assert time.monotonic() - began < 3
+
+
+def test_when_redis_is_back_it_is_asked_again(
+    api: APIClient, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("config.api.breaker.PAUSE_SECONDS", 0.0)
+    task = make_task(alice)
+    begin(task)
+    there = settings.SLUICE.etl_redis_url
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    change(settings, etl_redis_url=SecretStr(f"redis://127.0.0.1:{port}/0"))
+    assert get(api, task)["status"] == "pending"
+    change(settings, etl_redis_url=there)
+    assert get(api, task)["status"] == "mineru_parsing"
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_is_text_and_nothing_else(api: APIClient, alice: User) -> None:
+    """B8, B21: whatever the document says, no browser renders it."""
+    task = make_task(alice)
+    assert api.get(path(task, "markdown")).json()["code"] == "not_ready"
+    assert api.get(path(task, "markdown")).status_code == 409
+    read(task)
+    response: Any = api.get(path(task, "markdown"), headers={"Accept": "text/html"})
+
+    assert (response.status_code, response["Content-Type"]) == (200, "text/markdown; charset=utf-8")
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert b"".join(response.streaming_content).decode() == MARKDOWN
+    assert int(response["Content-Length"]) == len(MARKDOWN.encode())
+    forget(task)
+    assert api.get(path(task, "markdown")).status_code == 409  # nobody knows its key until recovery has looked
+
+
+def test_markdown_stays_after_a_failure_and_without_redis(api: APIClient, alice: User) -> None:
+    """B8."""
+    task = make_task(alice)
+    complete(task)
+    forget(task)
+    response: Any = api.get(path(task, "markdown"))
+    assert b"".join(response.streaming_content).decode() == MARKDOWN
+
+
+def test_markdown_that_has_not_changed_is_not_sent_again(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    read(task)
+    head: Any = api.head(path(task, "markdown"))
+    assert (head.status_code, head.content, head["Content-Length"]) == (200, b"", str(len(MARKDOWN.encode())))
+    again: Any = api.get(path(task, "markdown"), headers={"If-None-Match": head["ETag"]})
+    assert (again.status_code, again.content, again["ETag"]) == (304, b"", head["ETag"])
+
+
+def test_markdown_that_is_gone_is_missing(api: APIClient, alice: User) -> None:
+    task = make_task(alice)
+    read(task)
+    storage.delete(get(api, task)["metadata"]["artifact_mineru_markdown_key"])
+    response = api.get(path(task, "markdown"))
+    assert (response.status_code, response.json()["code"]) == (409, "artifact_missing")
+
+
+# ---- Cancel and retry -----------------------------------------------------------------------------------------------
+
+
+def test_a_task_that_waits_can_be_cancelled_and_only_that(api: APIClient, alice: User) -> None:
+    """B6."""
+    waiting, running = make_task(alice), make_task(alice)
+    begin(running)
+    response = api.post(path(waiting, "cancel"))
+    assert (response.status_code, response.json()) == (200, {"task_id": waiting.pk, "status": "cancelled"})
+    assert get(api, waiting)["status"] == "cancelled"
+    waiting.refresh_from_db()
+    assert waiting.status == "cancelled"
+
+    for task in (waiting, running):
+        assert api.post(path(task, "cancel")).status_code == 409
+    assert get(api, running)["status"] == "mineru_parsing"
+    assert api.post(path(running, "cancel"), {"why": "x"}).json()["errors"][0]["pointer"] == "/why"
+
+
+def test_strangers_can_neither_cancel_nor_retry(alice: User, bob: User) -> None:
+    stranger, task = client_of(bob), make_task(alice)
+    assert stranger.post(path(task, "cancel")).json()["detail"] == "Task not found"
+    assert stranger.post(path(task, "retry"), {"from_stage": "ocr"}).json()["detail"] == "Task not found"
+    assert Task.objects.get().status == "pending"
+
+
+def test_a_task_that_has_ended_can_be_run_again(api: APIClient, alice: User) -> None:
+    """B7."""
+    task = make_task(alice)
+    complete(task)
+    other = make_rule(alice, version=3)
+    response = api.post(path(task, "retry"), {"from_stage": "postprocess", "rule_id": other.pk})
+
+    assert response.status_code == 202
+    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path(task)}
+    assert (response["Location"], bool(response["Retry-After"])) == (path(task), True)
+    shown = get(api, task)
+    assert (shown["status"], shown["phase"], shown["result"], shown["error"]) == ("pending", "postprocess", None, None)
+    assert (shown["rule_id"], shown["rule_version"]) == (other.pk, 3)
+    assert shown["metadata"]["attempts"] == {"ocr": 1, "postprocess": 0}
+    assert shown["metadata"]["artifact_mineru_markdown_key"]
+
+
+def test_without_a_rule_it_is_the_same_version_also_of_a_rule_that_is_gone(api: APIClient, alice: User) -> None:
+    """B7, B25."""
+    rule = make_rule(alice)
+    task = make_task(alice, rule=rule)
+    fail(task)
+    rule.deleted_at = timezone.now()
+    rule.save()
+    assert api.post(path(task, "retry"), {"from_stage": "ocr", "rule_id": rule.pk}).status_code == 400
+    assert api.post(path(task, "retry"), {"from_stage": "ocr", "rule_id": None}).status_code == 202
+    assert (get(api, task)["rule_id"], get(api, task)["rule_version"]) == (rule.pk, 1)
+
+
+def test_retries_that_cannot_be_are_refused(api: APIClient, alice: User, settings: LazySettings) -> None:
+    """B7."""
+    task = make_task(alice)
+    response = api.post(path(task, "retry"), {"from_stage": "ocr"})
+    assert (response.status_code, response.json()["code"]) == (409, "not_ended")
+    fail(task)
+    response = api.post(path(task, "retry"), {"from_stage": "postprocess"})
+    assert (response.status_code, response.json()["code"]) == (409, "artifact_missing")
+    change(settings, etl_queue_size=1)
+    make_task(alice)
+    response = api.post(path(task, "retry"), {"from_stage": "ocr"})
+    assert (response.status_code, response.json()["code"]) == (503, "queue_full")
+    assert get(api, task)["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, "/from_stage"),
+        ({"from_stage": "llm"}, "/from_stage"),
+        ({"from_stage": None}, "/from_stage"),
+        ({"from_stage": "ocr", "rule_id": 10**9}, "/rule_id"),
+        ({"from_stage": "ocr", "rule_id": "1"}, "/rule_id"),
+        ({"from_stage": "ocr", "more": 1}, "/more"),
+    ],
+)
+def test_bad_retries_are_bad_input(api: APIClient, alice: User, body: dict[str, Any], pointer: str) -> None:
+    task = make_task(alice)
+    fail(task)
+    response = api.post(path(task, "retry"), body)
+    assert response.status_code == 400
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
+
+
+# ---- Who asks -------------------------------------------------------------------------------------------------------
+
+
+def test_the_browsers_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(alice)
+    task = make_task(alice)
+    assert browser.get(path(task)).json()["task_id"] == task.pk
+    assert browser.post(path(task, "cancel")).json()["code"] == "csrf_failed"
+    browser.cookies["csrftoken"] = token = "t" * 32
+    response = browser.post(path(task, "cancel"), content_type="application/json", headers={"X-CSRFToken": token})
+    assert response.status_code == 200
+
+
+def test_rates_are_those_of_document_etl(api: APIClient, alice: User, settings: LazySettings) -> None:
+    """B11."""
+    task = make_task(alice)
+    change(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")
+    valkey().delete(*valkey().keys("*rate*") or ["none"])
+    assert [api.get(path(task)).status_code for _ in range(3)] == [200, 200, 429]
+    limited = [api.post(path(task, "cancel")) for _ in range(2)]
+    assert [response.status_code for response in limited] == [200, 429]
+    assert limited[1]["Retry-After"]

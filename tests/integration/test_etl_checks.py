@@ -1,0 +1,66 @@
+"""`manage.py check` on settings that are well-formed and do not fit. B11, B22."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+
+def checked(**variables: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check"],
+        cwd=PROJECT, env={**os.environ, **variables}, check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ETL_POSTPROCESS_LONG_STRATEGY", "chunked", "ETL_POSTPROCESS_LONG_STRATEGY names no strategy: direct"),
+        ("ETL_OCR_PROVIDER", "nobody.Provider", "(etl.E002) ETL_OCR_PROVIDER: nobody.Provider cannot be imported."),
+        ("ETL_OCR_PROVIDER", "pathlib.Path", "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is no OCRProvider."),
+    ],
+)  # fmt: skip
+def test_it_refuses_a_name_that_leads_nowhere(name: str, value: str, said: str) -> None:
+    """B22."""
+    code, errors = checked(**{name: value})
+
+    assert code == 1
+    assert said in errors
+
+
+def test_it_warns_of_a_server_without_a_model() -> None:
+    code, errors = checked(ETL_LLM_BASE_URL="http://127.0.0.1:1/v1")
+
+    assert code == 0
+    assert "(etl.W001) ETL_LLM_BASE_URL is set, and ETL_LLM_MODEL is not." in errors
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "uvicorn", "config.asgi:application", "--port", "1"],
+        ["-m", "celery", "-A", "config", "worker", "-Q", "etl-ocr", "-c", "1"],
+        ["-m", "config.stack.prepare", "admin", "/nowhere/password", "/nowhere/token"],
+    ],
+    ids=["web", "worker", "make up"],
+)
+def test_nothing_starts_that_could_only_fail(command: list[str]) -> None:
+    """B22: every submission would be answered with 500, or every task fail; a line says which setting it is."""
+    wrong = {"ETL_OCR_PROVIDER": "nobody.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=PROJECT, env={**os.environ, **wrong}, check=False, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    first, strategy, provider = done.stderr.strip().splitlines()[-3:]
+    assert first == "These settings do not fit:"
+    assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY names no strategy: direct")
+    assert provider == "  ETL_OCR_PROVIDER: nobody.Provider cannot be imported."
+    assert "Traceback" not in done.stderr

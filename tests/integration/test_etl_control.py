@@ -1,0 +1,385 @@
+"""What people may do to a task: cancel it before it starts, take it up again after its end. B6, B7, B8, B25."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection
+from pydantic import AnyHttpUrl, SecretStr
+
+from config import storage
+from etl import admission, artifacts, control, lookup, pipeline, recovery, refusals, runstate
+from etl.journal import StoredJournal
+from etl.models import Task
+from etl.states import Phase
+from rules import catalog, editing
+from tests import rehearsal
+from tests.broker import queued, valkey
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.integration.etl_rehearsal import Change, age, row_of, run, run_when_due, seen
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+def test_a_task_that_has_not_started_is_cancelled(alice: User) -> None:
+    """B6: in Redis and in the database, and no worker runs it."""
+    task = make_task(alice)
+    control.cancel(task=row_of(task))
+
+    assert (row_of(task).status, seen(task).status) == ("cancelled", "cancelled")
+    assert run(task) == [False, False]
+    assert not rehearsal.calls(f"ocr-{task.pk}")
+    with pytest.raises(control.NotCancellable, match="ended: cancelled"):
+        control.cancel(task=row_of(task))
+
+
+@pytest.mark.parametrize("text", ["Hello.", "raise ProviderUnavailable", "leave"])
+def test_one_that_has_started_is_not(alice: User, text: str) -> None:
+    """B6: also while it waits for its next attempt, or was handed on; it goes on to its end."""
+    task = make_task(alice, text)
+    with suppress(SystemExit):
+        run(task, Phase.OCR)
+    with pytest.raises(control.NotCancellable, match="has started"):
+        control.cancel(task=row_of(task))
+    assert row_of(task).status == "pending"
+
+
+def test_one_that_has_ended_is_not(alice: User) -> None:
+    task = make_task(alice)
+    run(task)
+    with pytest.raises(control.NotCancellable, match="ended: completed"):
+        control.cancel(task=row_of(task))
+    assert row_of(task).status == "completed"
+
+
+def test_one_whose_state_was_lost_is_not(alice: User) -> None:
+    """B6: a worker may have the document already; nobody can promise any more that it was not read."""
+    task = make_task(alice)
+    valkey().flushall()
+    with pytest.raises(control.NotCancellable, match="taken up again"):
+        control.cancel(task=row_of(task))
+    recovery_makes_it_anew(task)
+    with pytest.raises(control.NotCancellable):
+        control.cancel(task=row_of(task))
+    assert run(task) == [True, True]
+
+
+def recovery_makes_it_anew(task: Task) -> None:
+    age(task)
+    recovery.look()
+
+
+def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, settings: LazySettings) -> None:
+    task = make_task(alice)
+    own = settings.SLUICE.etl_redis_url
+    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with pytest.raises(control.RunStateUnavailable):
+        control.cancel(task=row_of(task))
+    rehearsed(etl_redis_url=own)
+    assert run(task) == [True, True]
+
+
+def test_of_a_cancel_and_a_worker_exactly_one_wins(alice: User) -> None:
+    """B6: after a cancellation no provider sees the document; after a refusal the task goes on to its end."""
+    rule = make_rule(alice)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(40):
+            task = make_task(alice, rule=rule)
+            together = threading.Barrier(2)
+
+            def race(move: Callable[[], Any], together: threading.Barrier = together) -> Any:
+                together.wait()
+                try:
+                    return move()
+                except control.NotCancellable:
+                    return "refused"
+                finally:
+                    connection.close()
+
+            cancel = pool.submit(race, partial(control.cancel, task=task))
+            start = pool.submit(race, partial(pipeline.run, Phase.OCR, task_id=task.pk))
+            outcome = cancel.result(), start.result()
+            assert outcome in ((None, False), ("refused", True))
+            assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
+            assert row_of(task).status == ("cancelled" if outcome[0] is None else "pending")
+
+
+# ---- Retry from post-processing -------------------------------------------------------------------------------------
+def test_post_processing_alone_is_done_again(alice: User) -> None:
+    """B7, B8: the provider is not asked; what was there is cleared before the answer."""
+    task = make_task(alice, "post:once:raise LlmRefused", rule=make_rule(alice, mode="llm", name="again"))
+    run(task)
+    failed = row_of(task)
+    assert failed.status == "failed"
+    valkey().delete("etl-ocr", "etl-postprocess")
+    again = control.retry(task=failed, from_stage=Phase.POSTPROCESS)
+
+    row = row_of(task)
+    assert (row.status, row.phase, row.error, row.result) == ("pending", "postprocess", None, None)
+    state = seen(task)
+    assert (state.status, state.phase, state.error, state.result) == ("pending", "postprocess", None, None)
+    assert (state.fence, again.fence, state.run, state.ocr_run) == (2, 2, 2, 1)  # a run's number is its fence
+    assert state.metadata["attempts"] == {"ocr": 1, "postprocess": 0}
+    assert (queued("etl-ocr"), queued("etl-postprocess")) == (0, 1)
+    assert state.job_id
+    run(task, Phase.POSTPROCESS)
+    done = row_of(task)
+    assert (done.status, done.metadata["attempts"]) == ("completed", {"ocr": 1, "postprocess": 1})
+    assert done.result
+    assert done.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-2/output.json"
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+
+def test_it_works_long_after_the_run_state_has_expired(alice: User) -> None:
+    """B8: from the database and object storage alone; with another rule, in the version of now."""
+    task = make_task(alice, "Hello.")
+    run(task)
+    valkey().flushall()
+    rule = make_rule(alice, mode="llm", name="other", version=3)
+    content = catalog.content(rule_id=rule.pk, version=3)
+    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=content)
+
+    assert (seen(task).rule_id, seen(task).rule_version, seen(task).progress) == (rule.pk, 3, 50)
+    assert seen(task).metadata["artifact_mineru_markdown_key"]
+    run(task, Phase.POSTPROCESS)
+    row = row_of(task)
+    assert row.result
+    assert (row.status, row.result["data"], row.rule_version) == ("completed", {"characters": 23}, 3)
+
+
+def test_without_a_rule_it_keeps_the_version_that_it_had(alice: User) -> None:
+    """B25: also of a rule that is deleted meanwhile."""
+    rule = make_rule(alice, mode="llm", name="v1")
+    task = make_task(alice, rule=rule)
+    run(task)
+    editing.apply(rule, name="v2")
+    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    run(task, Phase.POSTPROCESS)
+    assert row_of(task).rule_version == 1
+    assert (len(rehearsal.calls("post-v1")), len(rehearsal.calls("post-v2"))) == (2, 0)
+
+
+def test_there_must_be_a_result_of_ocr(alice: User) -> None:
+    """B7: 409 artifact_missing, and nothing is changed."""
+    failed = make_task(alice, "raise FileCorrupt")
+    run(failed)
+    half = make_task(alice)
+    run(half)
+    storage.delete(row_of(half).metadata["artifact_mineru_markdown_key"])
+    for task in (failed, half):
+        before = Task.objects.values().get(pk=task.pk)
+        with pytest.raises(control.ArtefactMissing):
+            control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+        assert Task.objects.values().get(pk=task.pk) == before
+
+
+# ---- Retry from OCR -------------------------------------------------------------------------------------------------
+def test_everything_is_done_again(alice: User) -> None:
+    """B7: new artefacts, attempts from the start."""
+    task = make_task(alice, "once:raise ProviderUnavailable")
+    run(task, Phase.OCR)
+    run_when_due(task, Phase.OCR)
+    run(task, Phase.POSTPROCESS)
+    before = artifacts.find_ocr(task)
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+
+    state = seen(task)
+    assert (state.status, state.phase, state.progress, state.run, state.ocr_run) == ("pending", "ocr", 0, 2, 2)
+    assert state.metadata == runstate.whole_metadata({})
+    run(task)
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 3
+    assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
+    assert artifacts.find_ocr(task) == before
+
+
+def test_a_cancelled_task_can_be_taken_up(alice: User) -> None:
+    task = make_task(alice)
+    control.cancel(task=row_of(task))
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    assert run(task) == [True, True]
+    assert row_of(task).status == "completed"
+
+
+def test_one_that_waits_again_can_be_cancelled_again(alice: User) -> None:
+    task = make_task(alice)
+    run(task)
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    control.cancel(task=row_of(task))
+    assert row_of(task).status == "cancelled"
+
+
+# ---- Only what has ended --------------------------------------------------------------------------------------------
+def test_one_that_goes_on_is_not_retried(alice: User) -> None:
+    """B7: 409 while running."""
+    task = make_task(alice)
+    for phase in (None, Phase.OCR):
+        if phase:
+            run(task, phase)
+        for stage in Phase:
+            with pytest.raises(control.NotEnded):
+                control.retry(task=row_of(task), from_stage=stage)
+    assert (row_of(task).fence, row_of(task).run) == (1, 1)
+
+
+def test_of_two_retries_one_wins(alice: User) -> None:
+    task = make_task(alice)
+    run(task)
+    row = row_of(task)
+    together = threading.Barrier(4)
+
+    def retry(_: int) -> bool:
+        together.wait()
+        try:
+            control.retry(task=row_of(task), from_stage=Phase.OCR)
+        except control.NotEnded:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(retry, range(4))) == 1
+    assert row_of(task).fence == row.fence + 1
+
+
+def test_an_end_that_is_not_in_the_row_yet_counts(alice: User) -> None:
+    task = make_task(alice, "raise FileCorrupt")
+    run(task)
+    Task.objects.filter(pk=task.pk).update(status="pending", error=None)
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    assert row_of(task).fence == 2
+
+
+def test_it_needs_a_place_in_the_queue(alice: User, rehearsed: Change) -> None:
+    """B1: a retry counts like a submission; nothing is changed."""
+    task = make_task(alice)
+    run(task)
+    make_row(alice)
+    rehearsed(etl_queue_size=1)
+    with pytest.raises(admission.QueueFull):
+        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    assert row_of(task).status == "completed"
+
+
+# ---- A late worker --------------------------------------------------------------------------------------------------
+def test_a_worker_of_the_run_before_writes_nothing_into_the_new_one(alice: User) -> None:
+    """B2, B3: its fence is too small, in Redis and in the row."""
+    task = make_task(alice, "once:until go")
+    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
+    thread.start()
+    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    run_when_due(task, Phase.OCR)
+    run(task, Phase.POSTPROCESS)
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    before = seen(task)
+    rehearsal.allow("go")
+    thread.join()
+
+    assert seen(task) == before
+    assert row_of(task).status == "pending"
+
+
+# ---- Paid answers ---------------------------------------------------------------------------------------------------
+def test_a_failed_task_goes_on_with_the_answers_that_are_paid(alice: User) -> None:
+    """B2: with the same rule; a completed one, or one with another rule, asks anew."""
+    rule = make_rule(alice, mode="llm")
+    task = make_task(alice, "post:raise LlmRefused", rule=rule)
+    run(task)
+    StoredJournal(row_of(task)).keep("question", {"answer": 1}, run=False)
+    StoredJournal(row_of(task)).keep("question", {"answer": 2}, run=False)
+    StoredJournal(row_of(task)).keep("bad", {"answer": 3}, run=True)
+    again = control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    assert StoredJournal(again).recall("question") == {"answer": 1}
+    assert StoredJournal(again).recall("bad") is None
+    assert StoredJournal(again).recall("never asked") is None
+    run(task, Phase.POSTPROCESS)
+    other = catalog.content(rule_id=make_rule(alice, mode="llm").pk, version=1)
+    assert (
+        StoredJournal(control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).recall(
+            "question"
+        )
+        is None
+    )
+
+
+# ---- Servers that are away ------------------------------------------------------------------------------------------
+def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Change) -> None:
+    task = make_task(alice)
+    run(task)
+    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    with pytest.raises(refusals.StorageUnavailable):
+        control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with pytest.raises(control.RunStateUnavailable):
+        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    assert (row_of(task).status, row_of(task).fence) == ("completed", 1)
+
+
+def doing_before(word: str, act: Callable[[], None]) -> AbstractContextManager[None]:
+    """Do something right before this process executes the next statement that begins with this word."""
+
+    def execute_after(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith(word):
+            act()
+        return execute(sql, *args)
+
+    return connection.execute_wrapper(execute_after)
+
+
+def shown(task: Task) -> tuple[str, int, bool]:
+    state = lookup.known([task.pk])[task.pk]
+    return state.status, state.fence, state.result is not None
+
+
+def test_a_redis_that_goes_away_at_the_commit_shows_nothing_of_the_run_before(
+    alice: User, rehearsed: Change, settings: LazySettings
+) -> None:
+    """B3, B7: after the 202 the task is pending, whoever asks; recovery makes its run-state."""
+    task, own = make_task(alice), settings.SLUICE.etl_redis_url
+    run(task)
+    with doing_before("SELECT pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
+        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    rehearsed(etl_redis_url=own)
+
+    assert shown(task) == ("pending", 2, False)
+    assert run(task) == [False, False]
+    recovery_makes_it_anew(task)
+    assert run(task) == [True, True]
+    assert shown(task) == ("completed", 3, True)
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+
+
+def test_a_redis_that_goes_away_before_that_leaves_all_as_it_was(
+    alice: User, rehearsed: Change, settings: LazySettings
+) -> None:
+    """B7: 503 run_state_unavailable."""
+    task, own = make_task(alice), settings.SLUICE.etl_redis_url
+    run(task)
+    away = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with doing_before('SELECT "etl_task"', away), pytest.raises(control.RunStateUnavailable):
+        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    rehearsed(etl_redis_url=own)
+    assert shown(task) == ("completed", 1, True)
+    assert seen(task).status == "completed"
+
+
+def test_a_retry_that_dies_before_its_commit_leaves_all_as_it_was(alice: User) -> None:
+    """B7: the row is what is read, and it says the same."""
+    task = make_task(alice)
+    run(task)
+
+    def die() -> None:
+        raise SystemExit
+
+    with doing_before("SELECT pg_advisory", die), pytest.raises(SystemExit):
+        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    assert runstate.read(task.pk) is None
+    assert shown(task) == ("completed", 1, True)

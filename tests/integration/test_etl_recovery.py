@@ -1,0 +1,507 @@
+"""What goes on when something was lost: run-states, messages, workers, ends. B8, B9, B10."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import OperationalError, connection
+from pydantic import AnyHttpUrl, SecretStr
+
+from config import storage
+from etl import artifacts, control, lookup, metrics, outcome, recovery, runstate, sweeper
+from etl.models import Task
+from etl.runstate import moves
+from etl.states import Phase
+from tests import rehearsal
+from tests.broker import broker_at, queued, valkey
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.integration.etl_rehearsal import Change, age, row_of, run, run_when_due, seen
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+
+def flush() -> None:
+    valkey().flushall()
+
+
+def copy_of(task: Task) -> bytes:
+    copy = valkey().dump(runstate.key_of(task.pk))
+    assert copy
+    return copy
+
+
+def expect_in_queues(ocr: int, postprocess: int) -> None:
+    assert (queued("etl-ocr"), queued("etl-postprocess")) == (ocr, postprocess)
+
+
+def test_a_stage_of_a_worker_that_died_is_told_from_a_message_that_was_lost(alice: User) -> None:
+    """B10, C6: both are sent again; the log and the metrics say which it was."""
+
+    def counted() -> dict[str, float]:
+        return {what: metrics.RECOVERED.labels(what)._value.get() for what in ("hint", "lease")}
+
+    died, unsent = make_task(alice), make_task(alice)
+    runstate.start(died.pk, phase=Phase.OCR)
+    valkey().hset(runstate.key_of(died.pk), "lease_until", 1)
+    for task in (died, unsent):
+        valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
+    before = counted()
+    with structlog.testing.capture_logs() as lines:
+        recovery.look()
+    assert counted() == {what: count + 1 for what, count in before.items()}
+    told = {line["etl_task_id"]: line["lost"] for line in lines if line["event"] == "hint_sent_again"}
+    assert told == {died.pk: "lease", unsent.pk: "hint"}
+
+
+# ---- Lost run-states ------------------------------------------------------------------------------------------------
+def test_a_waiting_task_whose_state_was_lost_is_made_anew(alice: User) -> None:
+    """B10: under a greater fence, so that revisions grow; and sent on its way."""
+    task = make_task(alice)
+    before = seen(task)
+    flush()
+    age(task)
+    recovery.recover()
+
+    state = seen(task)
+    assert (state.status, state.phase, state.fence) == ("pending", "ocr", 2)
+    assert state.revision > before.revision
+    assert row_of(task).fence == 2
+    expect_in_queues(1, 0)
+    assert run(task) == [True, True]
+    assert row_of(task).status == "completed"
+
+
+def test_it_goes_on_from_the_furthest_artefact(alice: User) -> None:
+    """B8, B10: OCR is not done again."""
+    task = make_task(alice, "warn odd\nonce:raise ProviderUnavailable", rule=make_rule(alice, mode="llm"))
+    run(task, Phase.OCR)
+    run_when_due(task, Phase.OCR)
+    before = seen(task)
+    flush()
+    age(task)
+    recovery.recover()
+
+    state = seen(task)
+    assert (state.status, state.phase, state.progress) == ("llm_processing", "postprocess", 50)
+    assert state.metadata == before.metadata
+    expect_in_queues(0, 1)
+    assert run(task, Phase.OCR, Phase.POSTPROCESS) == [True, True]
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+
+
+def test_one_that_was_all_but_done_ends_at_once(alice: User) -> None:
+    """B10: the output is there; no model is asked again."""
+    task = make_task(alice, rule=make_rule(alice, mode="llm", name="almost"))
+    run(task)
+    result = row_of(task).result
+    Task.objects.filter(pk=task.pk).update(status="pending", result=None)
+    flush()
+    age(task)
+    recovery.recover()
+    run(task, Phase.POSTPROCESS)
+    assert row_of(task).result == result
+    assert len(rehearsal.calls("post-almost")) == 1
+
+
+def test_a_worker_that_was_at_it_is_fenced(alice: User) -> None:
+    """B10: what it held is gone, also after the state is there again."""
+    task = make_task(alice)
+    state = runstate.start(task.pk, phase=Phase.OCR).state
+    assert state
+    flush()
+    age(task)
+    recovery.recover()
+    assert runstate.advance(state, markdown_key="late").verdict == "newer"
+    assert run(task) == [True, True]
+
+
+def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> None:
+    """B7, B10: also where the result of OCR is gone meanwhile: that is told, not paid for again."""
+    task = make_task(alice)
+    run(task)
+    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    storage.delete(artifacts.ocr_key(task))
+    flush()
+    age(task)
+    recovery.recover()
+    expect_in_queues(0, 1)
+    run(task, Phase.OCR, Phase.POSTPROCESS)
+    error = row_of(task).error
+    assert error is not None
+    assert error["code"] == "artifact_missing"
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+
+def test_whoever_is_about_to_make_the_state_is_given_time(alice: User) -> None:
+    """B1, B10: between a row and its run-state there is a moment. It goes on within two intervals."""
+    task = make_row(alice)
+    recovery.look()
+    assert runstate.read(task.pk) is None
+    age(task, seconds=31)
+    recovery.look()
+    assert seen(task).fence == 2
+    assert runstate.create(task, phase=Phase.OCR).verdict == "newer"  # the late submitter
+
+
+def test_a_retry_whose_state_was_not_made_is_made(alice: User) -> None:
+    """B7, B10: the process died right after its commit; Redis still says how it ended before."""
+    task = make_task(alice)
+    run(task)
+    Task.objects.filter(pk=task.pk).update(
+        status="pending", phase="ocr", fence=2, run=2, ocr_run=2, result=None, metadata={}
+    )
+    recovery.look()
+    assert seen(task).status == "completed"
+    age(task)
+    recovery.look()
+    assert (seen(task).status, seen(task).fence, row_of(task).fence) == ("pending", 2, 2)
+    run(task)
+    assert row_of(task).status == "completed"
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+
+
+def test_a_state_of_another_time_is_put_right(alice: User) -> None:
+    """A Redis that came back from an old copy: its fence is older than the row's."""
+    task = make_task(alice)
+    old = copy_of(task)
+    flush()
+    age(task)
+    recovery.look()
+    valkey().restore(runstate.key_of(task.pk), 0, old, replace=True)
+    age(task)
+    recovery.look()
+    assert seen(task).fence == row_of(task).fence == 2
+
+
+def test_what_has_ended_is_left_alone(alice: User) -> None:
+    """B10: also when its state has expired, and when Redis says that it goes on: that is put right."""
+    ended = make_task(alice)
+    run(ended)
+    old = make_task(alice)
+    copy = copy_of(old)
+    run(old)
+    before = list(Task.objects.order_by("pk").values())
+    flush()
+    valkey().restore(runstate.key_of(old.pk), 0, copy)
+    for task in (ended, old):
+        Task.objects.filter(pk=task.pk).update(updated_at=row_of(task).created_at)
+    recovery.look()
+    assert runstate.read(ended.pk) is None
+    expect_in_queues(0, 0)
+    assert run(old) == [False, False]
+    assert seen(old).status == "completed"
+    assert len(rehearsal.calls(f"ocr-{old.pk}")) == 1
+    assert [row["result"] for row in Task.objects.order_by("pk").values()] == [row["result"] for row in before]
+
+
+def test_one_that_cannot_be_read_is_made_anew_and_the_others_go_on(alice: User) -> None:
+    """B10: by reads it is taken for lost until then."""
+    rule = make_rule(alice)
+    tasks = [make_task(alice, rule=rule) for _ in range(3)]
+    valkey().delete("etl-ocr")
+    for task in tasks:
+        due_for_a_hint(task)
+        age(task)
+    valkey().delete(runstate.key_of(tasks[1].pk))
+    valkey().set(runstate.key_of(tasks[1].pk), "odd")
+    valkey().hset(runstate.key_of(tasks[2].pk), "ocr", "{")
+    assert [lookup.known([task.pk])[task.pk].status for task in tasks] == ["pending"] * 3
+    recovery.look()
+    expect_in_queues(3, 0)
+    assert [seen(task).fence for task in tasks] == [row_of(task).fence for task in tasks] == [1, 2, 2]
+    assert all(run(task) == [True, True] for task in tasks)
+
+
+def test_hints_of_a_look_that_was_cut_short_do_not_count_as_sent(alice: User) -> None:
+    """B10: the database goes away at the first of them."""
+    rule = make_rule(alice)
+    lost, waiting = make_row(alice, rule=rule), make_task(alice, rule=rule)
+    valkey().delete("etl-ocr")
+    age(lost)
+    due_for_a_hint(waiting)
+
+    def away(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith("UPDATE"):
+            raise OperationalError
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(away):
+        recovery.recover()
+    expect_in_queues(0, 0)
+    recovery.look()
+    expect_in_queues(2, 0)
+
+
+# ---- Redis that came back from an older copy ------------------------------------------------------------------------
+def test_a_worker_begins_with_nothing_that_its_row_has_another_life_of(alice: User) -> None:
+    """B2, B10: the row's fence is greater; recovery makes the run-state that fits."""
+    task = make_task(alice)
+    Task.objects.filter(pk=task.pk).update(fence=2)
+    assert run(task) == [False, False]
+    assert seen(task).attempts["ocr"] == 0
+    age(task)
+    recovery.look()
+    assert run(task) == [True, True]
+
+
+def test_without_the_database_nothing_is_begun(alice: User) -> None:
+    """B9: no attempt is burned; recovery sends it again."""
+    task = make_task(alice)
+
+    def away(*_args: Any) -> Any:
+        raise OperationalError
+
+    with connection.execute_wrapper(away):
+        assert run(task) == [False, False]
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("pending", 0)
+    assert run(task) == [True, True]
+
+
+def test_what_goes_on_in_redis_alone_is_put_right(alice: User) -> None:
+    """B3, B10: nobody wakes a worker for it any more, and it would be shown for a day."""
+    rule = make_rule(alice)
+    ended, cancelled, going_on = (make_task(alice, rule=rule) for _ in range(3))
+    copies = {task.pk: copy_of(task) for task in (ended, cancelled)}
+    run(ended)
+    control.cancel(task=row_of(cancelled))
+    runstate.start(going_on.pk, phase=Phase.OCR)
+    before = seen(going_on)
+    for task_id, copy in copies.items():
+        valkey().restore(runstate.key_of(task_id), 0, copy, replace=True)
+    for _ in range(2):
+        recovery.recover()
+    assert [seen(task).status for task in (ended, cancelled)] == ["completed", "cancelled"]
+    assert seen(ended).result == row_of(ended).result
+    assert seen(going_on) == before
+    assert 200_000 < valkey().pttl("etl:review") <= 300_000, "not more often than that"
+
+
+# ---- Lost messages and workers --------------------------------------------------------------------------------------
+def due_for_a_hint(task: Task) -> None:
+    valkey().hset(runstate.key_of(task.pk), "hinted_at", 1)
+
+
+def test_a_lost_message_is_sent_again_but_not_each_time(alice: User) -> None:
+    """B2, B10."""
+    task = make_task(alice)
+    valkey().delete("etl-ocr")
+    recovery.look()
+    expect_in_queues(0, 0)
+    due_for_a_hint(task)
+    for _ in range(3):
+        recovery.look()
+    expect_in_queues(1, 0)
+    assert seen(task).job_id
+
+
+def test_the_next_link_that_was_not_sent_is_sent(alice: User) -> None:
+    """B2: the worker died, or the broker was away, between OCR and the message for what follows."""
+    task = make_task(alice)
+    run(task, Phase.OCR)
+    due_for_a_hint(task)
+    recovery.look()
+    expect_in_queues(1, 1)
+
+
+def test_a_lost_worker_s_stage_is_sent_again(alice: User) -> None:
+    """B2, B9: when its lease is over."""
+    task = make_task(alice)
+    runstate.start(task.pk, phase=Phase.OCR)
+    due_for_a_hint(task)
+    valkey().delete("etl-ocr")
+    recovery.look()
+    expect_in_queues(0, 0)
+    valkey().hset(runstate.key_of(task.pk), "lease_until", 1)
+    recovery.look()
+    expect_in_queues(1, 0)
+    assert run(task) == [True, True]
+    assert row_of(task).metadata["attempts"]["ocr"] == 2
+
+
+def test_one_that_waits_for_its_next_attempt_is_not_hurried(alice: User, rehearsed: Change) -> None:
+    rehearsed(etl_retry_backoff_base_seconds=300.0, etl_retry_backoff_max_seconds=300.0)
+    task = make_task(alice, "raise ProviderUnavailable")
+    run(task, Phase.OCR)
+    valkey().delete("etl-ocr")
+    recovery.look()
+    expect_in_queues(0, 0)
+    valkey().hset(runstate.key_of(task.pk), "available_at", 1)
+    recovery.look()
+    expect_in_queues(1, 0)  # no message was sent for such a long pause, so it is due at once
+
+
+def test_a_broker_that_is_away_is_asked_once(alice: User) -> None:
+    rule = make_rule(alice)
+    tasks = [make_task(alice, rule=rule) for _ in range(5)]
+    valkey().delete("etl-ocr")
+    for task in tasks:
+        due_for_a_hint(task)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with broker_at(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"):
+            recovery.look()
+        assert time.monotonic() - began < 5
+    recovery.look()
+    expect_in_queues(5, 0)
+
+
+# ---- Ends that are not in the row -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_an_end_is_written_down(alice: User, status: str) -> None:
+    """B4: the worker died, or the database was away, right after Redis had decided."""
+    task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
+    if status == "cancelled":
+        control.cancel(task=row_of(task))
+    else:
+        run(task)
+    before = Task.objects.values().get(pk=task.pk)
+    Task.objects.filter(pk=task.pk).update(
+        status="pending", phase="ocr", progress=0, result=None, error=None, metadata={}
+    )
+    recovery.look()
+    assert Task.objects.values().get(pk=task.pk) == before
+    assert before["status"] == status
+
+
+def test_a_large_end_is_written_down_from_what_is_stored(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "RESULT_BYTES", 10)
+    task = make_task(alice, rule=make_rule(alice, mode="llm"))
+    run(task)
+    before = row_of(task).result
+    assert before
+    assert runstate.read(task.pk) is None
+    Task.objects.filter(pk=task.pk).update(status="pending", result=None)
+    recovery.look()
+    assert row_of(task).result == before
+
+
+# ---- Several at once ------------------------------------------------------------------------------------------------
+def test_any_number_of_them_at_once_do_what_one_would(alice: User) -> None:
+    """B10: several beats, repeated messages."""
+    rule = make_rule(alice)
+    tasks = [make_task(alice, rule=rule) for _ in range(10)]
+    flush()
+    for task in tasks:
+        age(task)
+
+    def look(_: int) -> None:
+        try:
+            recovery.look()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(look, range(4)))
+    for task in tasks:
+        assert row_of(task).fence == seen(task).fence
+        assert run(task) == [True, True]
+
+
+def test_of_several_ticks_one_looks() -> None:
+    looked: list[int] = []
+    for _ in range(3):
+        runstate.once("recovery", every=30, run=lambda: looked.append(1))
+    assert looked == [1]
+    assert 0 < valkey().pttl("etl:recovery") <= 15_000
+
+
+def test_it_looks_at_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "BATCH", 3)
+    rule = make_rule(alice)
+    for _ in range(8):
+        age(make_row(alice, rule=rule))
+    recovery.look()
+    expect_in_queues(8, 0)
+
+
+# ---- Servers that are away ------------------------------------------------------------------------------------------
+def test_without_redis_or_storage_it_does_nothing_and_says_so(
+    alice: User,
+    rehearsed: Change,
+    settings: LazySettings,
+) -> None:
+    task = make_row(alice)
+    age(task)
+    endpoint = settings.SLUICE.s3_endpoint_url
+    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    recovery.look()
+    assert (row_of(task).fence, runstate.read(task.pk)) == (1, None)
+    rehearsed(s3_endpoint_url=endpoint, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    recovery.recover()
+    assert row_of(task).fence == 1
+
+
+# ---- The janitors ---------------------------------------------------------------------------------------------------
+def test_documents_that_no_task_names_are_deleted_in_time(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_row(alice)
+    orphan, upload = f"{artifacts.DOCUMENTS}orphan.txt", f"{artifacts.UPLOADS}1/abc"
+    for key in (orphan, upload):
+        storage.delete(key)
+        storage.put(key, b"x", content_type="text/plain")
+    sweeper.sweep()
+    assert storage.head(orphan)
+    monkeypatch.setattr(sweeper, "GRACE", -timedelta(hours=1))
+    monkeypatch.setattr(sweeper, "UPLOADS_KEPT", -timedelta(hours=1))
+    sweeper.sweep()
+    assert (storage.head(orphan), storage.head(upload)) == (None, None)
+    assert storage.head(task.document_key)
+
+
+def test_one_janitor_that_fails_does_not_keep_the_others(
+    alice: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    upload = f"{artifacts.UPLOADS}1/abd"
+    storage.put(upload, b"x", content_type="text/plain")
+    monkeypatch.setattr(sweeper, "GRACE", -timedelta(hours=1))
+    monkeypatch.setattr(sweeper, "UPLOADS_KEPT", -timedelta(hours=1))
+
+    def away(*_args: Any) -> Any:
+        raise OperationalError
+
+    storage.put(f"{artifacts.DOCUMENTS}orphan2.txt", b"x", content_type="text/plain")
+    with connection.execute_wrapper(away):
+        sweeper.sweep()
+    assert storage.head(upload) is None
+    assert storage.head(f"{artifacts.DOCUMENTS}orphan2.txt")
+
+
+def test_where_the_row_has_ended_otherwise_redis_is_put_right(alice: User) -> None:
+    """B6: a Redis that came back from an old copy has a task wait that was cancelled; it is not read all the same."""
+    task = make_task(alice)
+    copy = copy_of(task)
+    control.cancel(task=row_of(task))
+    valkey().restore(runstate.key_of(task.pk), 0, copy, replace=True)
+    assert run(task) == [False, False]
+    assert row_of(task).status == "cancelled"
+    assert (seen(task).status, seen(task).result) == ("cancelled", None)
+    assert not rehearsal.calls(f"ocr-{task.pk}")
+
+
+def test_an_end_of_a_life_before_is_not_written_down(alice: User) -> None:
+    """B2, B7: the row was taken up again; its fence is greater."""
+    task = make_task(alice)
+    run(task)
+    state = seen(task)
+    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    before, now = Task.objects.values().get(pk=task.pk), seen(task)
+    assert not outcome.record(state)
+    assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
+
+
+def test_a_retry_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
+    """B6, B10."""
+    task = make_task(alice)
+    run(task)
+    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    flush()
+    age(task)
+    recovery.look()
+    assert (seen(task).status, seen(task).phase) == ("pending", "postprocess")
+    with pytest.raises(control.NotCancellable):
+        control.cancel(task=row_of(task))

@@ -1,0 +1,683 @@
+"""Stages run in this process, on real servers: done once, retried, fenced, written down. B2, B4, B8, B9, B13, B15, B18,
+B19."""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection
+from pydantic import AnyHttpUrl, SecretStr
+
+from config import storage
+from etl import artifacts, control, metrics, pipeline, runstate
+from etl.errors import Fenced, StageBroken
+from etl.heartbeat import Lost
+from etl.models import Task
+from etl.runstate import RunState
+from etl.states import Phase, Status
+from etl.work import Work
+from tests import rehearsal
+from tests.broker import lose_messages, queued, valkey
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
+from tests.integration.troubled_redis import Relay, relaying
+from tests.integration.troubled_s3 import Proxy, answer_500, running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("rehearsed")
+
+
+def writes() -> int:
+    """How many rows of tasks were written so far, by whomever, as Postgres counts them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT n_tup_ins + n_tup_upd + n_tup_del FROM pg_stat_user_tables WHERE relname = 'etl_task'")
+        return int(cursor.fetchone()[0])
+
+
+# ---- The way through ------------------------------------------------------------------------------------------------
+def test_a_document_becomes_a_result(alice: User) -> None:
+    """B2, B19: both stages, both commits, the row."""
+    task = make_task(alice, "Hello, Grüße.\nwarn odd")
+    assert run(task) == [True, True]
+
+    row, state = row_of(task), seen(task)
+    key = f"etl/tasks/{task.pk}/ocr-1/"
+    assert (row.status, row.phase, row.progress, row.error) == ("completed", "postprocess", 100, None)
+    assert row.result is not None
+    assert row.result["markdown_s3_key"].startswith(key)
+    assert b"".join(storage.read(row.result["markdown_s3_key"])).decode() == (
+        "<!-- page: 1 -->\nHello, Grüße.\nwarn odd"
+    )
+    assert row.result["provider_task_id"] == "rehearsed-1"
+    assert row.result["metadata"] == {
+        "pages": 1,
+        "duration_ms": 1,
+        "version": "1",
+        "provenance": {
+            "rule_id": task.rule_id,
+            "rule_version": 1,
+            "mode": "skip",
+            "provider": "rehearsed",
+            "strategy": None,
+            "model": None,
+            "attempts": {"ocr": 1, "postprocess": 1},
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
+            "warnings": [{"code": "odd", "detail": "As rehearsed."}],
+        },
+    }
+    assert row.metadata["artifact_mineru_markdown_key"] == row.result["markdown_s3_key"]
+    assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 1}
+    assert row.metadata["ocr"] == {"pages": 1, "duration_ms": 1, "version": "1"}
+    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
+    assert set(row.result) == {"markdown_s3_key", "provider_task_id", "metadata"}
+    shown = ("status", "phase", "progress", "result", "error", "metadata", "attempts", "created_at", "updated_at")
+    of_row = RunState.of_row(row)
+    assert {name: getattr(state, name) for name in shown} == {name: getattr(of_row, name) for name in shown}
+
+
+def test_a_model_s_answer_is_stored_and_in_the_row(alice: User) -> None:
+    """B15, B19."""
+    task = make_task(alice, "Hello.\npost:spend 7", rule=make_rule(alice, mode="llm", name=str(alice.pk)))
+    run(task)
+
+    row = row_of(task)
+    assert row.result
+    assert row.result["data"] == {"characters": len("<!-- page: 1 -->\nHello.\npost:spend 7")}
+    assert row.result["citations"] == []
+    assert row.result["output_s3_key"] == f"etl/tasks/{task.pk}/result-1/output.json"
+    stored = json.loads(b"".join(storage.read(row.result["output_s3_key"])))
+    assert stored | {"output_s3_key": row.result["output_s3_key"]} == row.result
+    usage = {"prompt_tokens": 7, "completion_tokens": 1, "calls": 1}
+    assert stored["metadata"]["provenance"]["usage"] == usage
+    assert row.metadata["postprocess"] == {"strategy": "rehearsed", "model": "none", "usage": usage}
+
+
+def test_nothing_is_written_into_the_row_before_the_end(alice: User) -> None:
+    """B4: the row is inserted once and updated once, at the end."""
+    before = writes()
+    task = make_task(
+        alice, "page 1 2\nonce:raise ProviderUnavailable\npost:page 1 2", rule=make_rule(alice, mode="llm")
+    )
+    run(task, Phase.OCR)
+    run_when_due(task, Phase.OCR)
+    assert seen(task).status == "llm_processing"
+    assert writes() - before == 1
+    run(task, Phase.POSTPROCESS)
+    assert seen(task).status == "completed"
+    assert writes() - before == 2
+
+
+def test_ocr_writes_nothing_and_reads_one_row(alice: User) -> None:
+    """B4."""
+    task = make_task(alice)
+    statements: list[str] = []
+
+    def note(execute: Any, sql: str, *args: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(note):
+        assert run(task, Phase.OCR) == [True]
+    assert [sql.split()[0] for sql in statements] == ["SELECT"]
+
+
+def test_progress_is_shown_while_it_runs(alice: User) -> None:
+    """B3, B4."""
+    task = make_task(alice, "page 1 2\nuntil go")
+    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
+    thread.start()
+    wait_until(lambda: seen(task).progress == 25)
+    assert seen(task).status == "mineru_parsing"
+    rehearsal.allow("go")
+    thread.join()
+    assert (seen(task).status, seen(task).phase, seen(task).progress) == ("llm_processing", "postprocess", 50)
+
+
+def test_moves_are_counted_once(alice: User) -> None:
+    """C6: also where a stage takes several attempts."""
+
+    def counted() -> dict[str, float]:
+        return {status: metrics.TASKS.labels(status)._value.get() for status in Status.values}
+
+    before = counted()
+    task = make_task(alice, "once:raise ProviderUnavailable")
+    run(task, Phase.OCR)
+    run_when_due(task, Phase.OCR)
+    run(task, Phase.POSTPROCESS)
+    assert {status for status, count in counted().items() if count == before[status] + 1} == {
+        "mineru_parsing",
+        "llm_processing",
+        "completed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [("done", "Hello."), ("retried", "raise ProviderUnavailable"), ("failed", "raise FileCorrupt"),
+     ("lost", "raise Fenced"), ("released", "leave")],
+)  # fmt: skip
+def test_every_way_that_a_run_may_end_is_counted(alice: User, outcome: str, text: str) -> None:
+    """C6."""
+    before = {each: metrics.STAGES.labels("ocr", each)._value.get() for each in metrics.OUTCOMES}
+    with suppress(SystemExit):
+        run(make_task(alice, text), Phase.OCR)
+    after = {each: metrics.STAGES.labels("ocr", each)._value.get() for each in metrics.OUTCOMES}
+    assert {each: after[each] - before[each] for each in metrics.OUTCOMES} == dict.fromkeys(metrics.OUTCOMES, 0) | {
+        outcome: 1
+    }
+
+
+# ---- Twice ----------------------------------------------------------------------------------------------------------
+def test_messages_that_come_twice_do_nothing(alice: User) -> None:
+    """B2."""
+    task = make_task(alice)
+    assert run(task, Phase.POSTPROCESS, Phase.OCR, Phase.OCR, Phase.POSTPROCESS) == [False, True, True, True]
+    before = row_of(task).updated_at
+    assert run(task, Phase.OCR, Phase.POSTPROCESS, Phase.OCR) == [False, False, False]
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+    assert row_of(task).updated_at == before
+    assert seen(task).attempts == {"ocr": 1, "postprocess": 1}
+
+
+def test_a_second_worker_leaves_what_the_first_one_holds(alice: User) -> None:
+    task = make_task(alice, "until go")
+    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
+    thread.start()
+    wait_until(lambda: seen(task).token)
+    assert run(task, Phase.OCR, Phase.POSTPROCESS) == [False, False]
+    rehearsal.allow("go")
+    thread.join()
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+
+def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> None:
+    """B2: neither the provider nor the model is asked again."""
+    task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
+    state = runstate.start(task.pk, phase=Phase.OCR).state
+    assert state
+    pipeline.STAGES[Phase.OCR].run(state, pipeline.work_of(state, Lost(9, since=time.monotonic()), (0, 50)))
+    assert run_when_due(task, Phase.OCR)
+    state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
+    assert state
+    work = pipeline.work_of(state, Lost(9, since=time.monotonic()), (50, 100))
+    pipeline.STAGES[Phase.POSTPROCESS].run(state, work)
+    assert run_when_due(task, Phase.POSTPROCESS)
+
+    assert row_of(task).status == "completed"
+    assert seen(task).attempts == {"ocr": 2, "postprocess": 2}
+    assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-taken"))) == (1, 1)
+
+
+def test_of_two_that_finish_the_same_run_the_first_one_counts(alice: User) -> None:
+    """B2: the artefact is written once; the second worker takes it over."""
+    task = make_task(alice)
+    ours = {"markdown_key": "a", "facts": {"metadata": {}}, "warnings": [], "attempts": 1}
+    theirs = {**ours, "markdown_key": "b"}
+    key = artifacts.ocr_key(task)
+    assert artifacts.commit(key, theirs, check=lambda: None) == theirs
+    assert artifacts.commit(key, ours, check=lambda: None) == theirs
+    assert artifacts.find(key) == theirs
+
+
+def test_one_that_was_fenced_writes_nothing(alice: User) -> None:
+    """B2, B3: another worker took over while this one worked."""
+    task = make_task(alice, "once:until go")
+    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
+    thread.start()
+    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    assert run_when_due(task, Phase.OCR)
+    before = seen(task), artifacts.find(artifacts.ocr_key(task))
+    rehearsal.allow("go")
+    thread.join()
+
+    assert (seen(task), artifacts.find(artifacts.ocr_key(task))) == before
+    assert seen(task).attempts["ocr"] == 2
+
+
+# ---- Failures -------------------------------------------------------------------------------------------------------
+def test_a_passing_failure_is_tried_again(alice: User) -> None:
+    """B2, B9: counted, with a pause; the status stays; a message is sent for then."""
+    lose_messages()
+    task = make_task(alice, "once:raise ProviderUnavailable")
+    lose = valkey()
+    lose.delete("etl-ocr")
+    assert run(task, Phase.OCR) == [False]
+    state = seen(task)
+    assert (state.status, state.error, state.attempts["ocr"]) == ("mineru_parsing", None, 1)
+    assert state.available_at > state.created_at.timestamp()
+    assert queued("etl-ocr") == 1
+    assert run_when_due(task, Phase.OCR)
+    assert seen(task).attempts["ocr"] == 2
+
+
+def test_the_last_attempt_ends_the_task(alice: User) -> None:
+    """B9: failed, with the stage and the error kept."""
+    task = make_task(alice, "page 1 2\nraise ProviderUnavailable")
+    for _ in range(4):
+        run_when_due(task, Phase.OCR)
+
+    row = row_of(task)
+    assert (row.status, row.phase, row.progress, row.result) == ("failed", "ocr", 25, None)
+    assert row.error == {
+        "code": "provider_unavailable",
+        "stage": "ocr",
+        "detail": "The OCR provider could not be reached, or is too busy.",
+        "retryable": True,
+    }
+    assert row.metadata["attempts"] == {"ocr": 3, "postprocess": 0}
+    assert row.metadata["artifact_mineru_markdown_key"] is None
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 3
+
+
+def test_a_bad_document_fails_at_once(alice: User) -> None:
+    task = make_task(alice, "raise FileEncrypted")
+    run(task)
+    row = row_of(task)
+    assert row.error is not None
+    assert (row.status, row.error["code"], row.error["retryable"]) == ("failed", "file_encrypted", False)
+    assert row.metadata["attempts"]["ocr"] == 1
+
+
+def test_a_failed_post_processing_keeps_what_ocr_has_found(alice: User) -> None:
+    """B8: the key of the Markdown, the usage and the attempts are in the row."""
+    text = "post:spend 5\npost:warn odd\npost:raise LlmInvalidResponse"
+    task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
+    run(task, Phase.OCR)
+    for _ in range(3):
+        run_when_due(task, Phase.POSTPROCESS)
+
+    row = row_of(task)
+    assert row.error is not None
+    assert (row.status, row.error["code"], row.error["stage"]) == ("failed", "llm_invalid_response", "postprocess")
+    assert storage.head(row.metadata["artifact_mineru_markdown_key"])
+    assert row.metadata["attempts"] == {"ocr": 1, "postprocess": 3}
+    assert row.metadata["postprocess"]["usage"] == {"prompt_tokens": 15, "completion_tokens": 3, "calls": 3}
+    assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
+
+
+def test_empty_text_is_no_success(alice: User) -> None:
+    """B18."""
+    task = make_task(alice, "nothing")
+    run(task)
+    error = row_of(task).error
+    assert error is not None
+    assert error["code"] == "empty_document"
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "code"),
+    [("wait 9", Phase.OCR, "ocr_timeout"), ("post:wait 9", Phase.POSTPROCESS, "timeout")],
+)
+def test_a_stage_that_takes_too_long_is_stopped(
+    alice: User, rehearsed: Change, text: str, phase: Phase, code: str
+) -> None:
+    """B9: ETL_TASK_TIMEOUT; it counts as a transient failure."""
+    rehearsed(etl_ocr_max_attempts=2, etl_postprocess_max_attempts=2)
+    task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
+    if phase == Phase.POSTPROCESS:
+        run(task, Phase.OCR)
+    rehearsed(etl_task_timeout=0.3)
+    run_when_due(task, phase)
+    assert seen(task).status in {"mineru_parsing", "llm_processing"}
+    run_when_due(task, phase)
+    error = row_of(task).error
+    assert error is not None
+    assert (error["code"], error["stage"], error["retryable"]) == (code, phase, True)
+
+
+def test_what_nobody_thought_of_is_told_in_our_words(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
+    """B9, and nothing of a document gets out."""
+    task = make_task(alice, "raise Unexpected")
+    for _ in range(3):
+        run_when_due(task, Phase.OCR)
+    error = row_of(task).error
+    assert error is not None
+    assert error["code"] == "ocr_failed"
+    assert "secret" not in json.dumps(error)
+
+
+def test_workers_that_die_each_time_end_the_task(alice: User) -> None:
+    """B9, B12: no poison document."""
+    task = make_task(alice)
+    for _ in range(3):
+        runstate.start(task.pk, phase=Phase.OCR)
+        valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
+    assert run(task, Phase.OCR) == [False]
+    error = row_of(task).error
+    assert error is not None
+    assert (error["code"], error["detail"]) == (
+        "ocr_failed",
+        "Workers died or stalled each time they worked on this.",
+    )
+    assert not rehearsal.calls(f"ocr-{task.pk}")
+
+
+def die_after_storing(task: Task, phase: Phase) -> None:
+    """The last attempt that there is stores its result, and dies before it can say so."""
+    valkey().hset(runstate.key_of(task.pk), f"attempts_{phase}", 2)
+    state = runstate.start(task.pk, phase=phase).state
+    assert state
+    stage = pipeline.STAGES[phase]
+    stage.run(state, pipeline.work_of(state, Lost(9, since=time.monotonic()), stage.span))
+
+
+def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
+    """B2, B9: finished work is not thrown away, and nothing is asked again."""
+    task = make_task(alice, "warn odd\npost:spend 5", rule=make_rule(alice, mode="llm", name="last"))
+    for phase in Phase:
+        die_after_storing(task, phase)
+        assert run_when_due(task, phase)
+    row = row_of(task)
+    assert row.status == "completed"
+    assert row.result
+    assert row.result["metadata"]["provenance"]["usage"]["prompt_tokens"] == 5
+    assert row.metadata["attempts"] == {"ocr": 3, "postprocess": 3}
+    assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-last"))) == (1, 1)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_while_the_storage_is_away_the_last_attempt_s_result_is_waited_for(
+    alice: User, rehearsed: Change, settings: LazySettings, phase: Phase
+) -> None:
+    """B9, B10: not to know whether there is one is no reason to fail."""
+    endpoint = settings.SLUICE.s3_endpoint_url
+    task = make_task(alice, rule=make_rule(alice, mode="llm"))
+    if phase == Phase.POSTPROCESS:
+        run(task, Phase.OCR)
+    die_after_storing(task, phase)
+    rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    assert not run_when_due(task, phase)
+    state = seen(task)
+    assert (state.status in {"completed", "failed"}, state.token, state.available_at > 0) == (False, "", True)
+    rehearsed(s3_endpoint_url=endpoint)
+    assert run_when_due(task, phase)
+
+
+def test_a_task_whose_state_was_lost_says_that_its_counts_may_be_too_small(alice: User) -> None:
+    """B17: where a model is asked, at either end; a retry begins with a clean slate."""
+    good, bad, broken = (
+        make_task(alice, text, rule=make_rule(alice, mode="llm", name=name))
+        for name, text in (("good", "Hello."), ("bad", "post:once:raise LlmRefused"), ("broken", "Hello."))
+    )
+    plain = make_task(alice)
+    for task in (good, bad, broken, plain):
+        run(task, Phase.OCR)
+        Task.objects.filter(pk=task.pk).update(fence=2)
+        valkey().hset(runstate.key_of(task.pk), "fence", 2)
+    for task in (good, bad, plain):
+        run(task, Phase.POSTPROCESS)
+    valkey().hset(runstate.key_of(broken.pk), "attempts_postprocess", 3)
+    run(broken, Phase.POSTPROCESS)
+
+    def warned(task: Task) -> list[str]:
+        return [warning["code"] for warning in row_of(task).metadata["warnings"]]
+
+    assert [row_of(task).status for task in (good, bad, broken, plain)] == [
+        "completed",
+        "failed",
+        "failed",
+        "completed",
+    ]
+    assert [warned(task) for task in (good, bad, broken, plain)] == [["usage_incomplete"]] * 3 + [[]]
+    result = row_of(good).result
+    assert result
+    assert result["metadata"]["provenance"]["warnings"] == row_of(good).metadata["warnings"]
+    control.retry(task=row_of(bad), from_stage=Phase.POSTPROCESS)
+    run(bad, Phase.POSTPROCESS)
+    assert (row_of(bad).status, row_of(bad).run, warned(bad)) == ("completed", 3, [])
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User) -> None:
+    """B2: at once, and no attempt is burned."""
+    task = make_task(alice, "once:leave")
+    valkey().delete("etl-ocr")
+    before = metrics.STAGES.labels("ocr", "released")._value.get()
+    with pytest.raises(SystemExit):
+        run(task, Phase.OCR)
+    assert metrics.STAGES.labels("ocr", "released")._value.get() == before + 1
+    assert (seen(task).token, seen(task).attempts["ocr"]) == ("", 0)
+    assert queued("etl-ocr") == 1
+    assert run(task) == [True, True]
+    assert row_of(task).metadata["attempts"]["ocr"] == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "delays"),
+    [(None, [(0.1, 0.2), (0.1, 0.2)]), ("0.15", [(0.15, 0.15)] * 2), ("9999", [(0.2, 0.2)] * 2)],
+)
+def test_pauses_grow_and_heed_the_peer(alice: User, asked: str | None, delays: list[tuple[float, float]]) -> None:
+    """B2: jitter; Retry-After up to the longest pause."""
+    task = make_task(alice, f"raise ProviderUnavailable {asked or ''}")
+    for least, most in delays:
+        valkey().hset(runstate.key_of(task.pk), "available_at", 0)
+        run(task, Phase.OCR)
+        pause = seen(task).available_at - seen(task).updated_at.timestamp()
+        assert least - 0.01 <= pause <= most + 0.01
+
+
+def test_backoff_doubles_up_to_the_longest(rehearsed: Change) -> None:
+    rehearsed(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
+    error = StageBroken()
+    for attempt, longest in ((1, 2), (2, 4), (3, 8), (4, 10), (5000, 10)):
+        pauses = [pipeline.delay_after(attempt, error) for _ in range(50)]
+        assert longest / 2 <= min(pauses) < max(pauses) <= longest
+
+
+# ---- What a provider began ------------------------------------------------------------------------------------------
+def test_the_provider_s_job_is_taken_up_again(alice: User) -> None:
+    """B2, B14: not begun twice."""
+    task = make_task(alice, "once:remember job-7\nonce:raise ProviderUnavailable")
+    run(task, Phase.OCR)
+    assert seen(task).provider_task_id == "job-7"
+    run_when_due(task, Phase.OCR)
+    assert len(rehearsal.calls(f"resumed-{task.pk}-job-7")) == 1
+    assert seen(task).metadata["provider_task_id"] == "job-7"
+
+
+def test_no_copy_of_the_document_stays(alice: User, tmp_path: Path) -> None:
+    """B12: also what killed workers left is deleted, in time."""
+    lost, young = tmp_path / "sluice-document-lost", tmp_path / "sluice-document-young"
+    for folder in (lost, young):
+        folder.mkdir()
+        (folder / "1.txt").write_text("left")
+    os.utime(lost, (0, 0))
+    run(make_task(alice), Phase.OCR)
+    run(make_task(alice, "raise FileCorrupt"), Phase.OCR)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rehearsal", "sluice-document-young"]
+
+
+def test_a_document_that_is_gone_or_has_grown_fails(alice: User) -> None:
+    gone = make_task(alice)
+    storage.delete(gone.document_key)
+    run(gone, Phase.OCR)
+    grown = make_task(alice, "Hello.", size=3)
+    run(grown, Phase.OCR)
+    codes = [(row_of(task).error or {})["code"] for task in (gone, grown)]
+    assert codes == ["artifact_missing", "file_too_large"]
+
+
+def test_a_result_of_ocr_that_is_gone_is_told(alice: User) -> None:
+    for key_of in (artifacts.ocr_key, markdown_key):
+        task = make_task(alice)
+        run(task, Phase.OCR)
+        storage.delete(key_of(task))
+        run(task, Phase.POSTPROCESS)
+        error = row_of(task).error
+        assert error is not None
+        assert (error["code"], error["stage"]) == ("artifact_missing", "postprocess")
+
+
+def markdown_key(task: Task) -> str:
+    return seen(task).markdown_key
+
+
+# ---- Servers that are away ------------------------------------------------------------------------------------------
+@pytest.fixture
+def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
+    with running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        rehearsed(s3_endpoint_url=AnyHttpUrl(proxy.url))
+        yield proxy
+
+
+def test_a_storage_that_fails_is_a_passing_failure(alice: User, proxy: Proxy) -> None:
+    task = make_task(alice)
+    proxy.trouble("GET", "documents", answer_500, times=2)
+    assert run(task, Phase.OCR) == [False]
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 1)
+    assert run_when_due(task, Phase.OCR)
+
+
+def test_an_end_that_did_not_reach_its_row_is_decided_all_the_same(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B4: the database is away at that moment; recovery writes it down (see test_etl_recovery)."""
+    task = make_task(alice)
+    run(task, Phase.OCR)
+
+    def away(execute: Any, sql: str, *args: Any) -> Any:
+        if sql.startswith("UPDATE"):
+            from django.db import OperationalError
+
+            raise OperationalError
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(away):
+        run(task, Phase.POSTPROCESS)
+    assert seen(task).status == "completed"
+    assert row_of(task).status == "pending"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+def test_without_redis_nothing_is_begun(alice: User, rehearsed: Change, silent: str) -> None:
+    task = make_task(alice)
+    rehearsed(etl_redis_url=SecretStr(silent))
+    assert run(task, Phase.OCR) == [False]
+    assert not rehearsal.calls(f"ocr-{task.pk}")
+
+
+def test_without_redis_for_longer_than_the_lease_the_work_stops(
+    alice: User, rehearsed: Change, settings: LazySettings, silent: str
+) -> None:
+    """B2: self-fencing: from then on another worker may have it."""
+    own = settings.SLUICE.etl_redis_url
+    task = make_task(alice, "until never")
+    done: list[bool] = []
+    thread = threading.Thread(target=lambda: done.extend(run(task, Phase.OCR)), daemon=True)
+    thread.start()
+    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    rehearsed(etl_redis_url=SecretStr(silent))
+    thread.join(timeout=10)
+    rehearsed(etl_redis_url=own)
+
+    assert done == [False]
+    assert seen(task).token  # nothing was written: recovery finds the lease over
+
+
+def test_a_lease_that_is_over_is_lost_before_anybody_has_looked() -> None:
+    """B2: a process that was stopped for longer, in the moment when it goes on: no heartbeat has run yet."""
+    since = time.monotonic()
+    work = Work(seconds=60, lost=Lost(3, since=since))
+    work.check()
+    with pytest.raises(Fenced):
+        Work(seconds=60, lost=Lost(3, since=since - 3)).check()
+    work.lost.set()
+    with pytest.raises(Fenced):
+        work.check()
+
+
+def test_a_redis_that_comes_back_in_time_gets_the_outcome(
+    alice: User, rehearsed: Change, settings: LazySettings, silent: str
+) -> None:
+    own = settings.SLUICE.etl_redis_url
+    task = make_task(alice, "until go")
+    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
+    thread.start()
+    wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
+    rehearsed(etl_redis_url=SecretStr(silent))
+    rehearsal.allow("go")
+    wait_until(lambda: artifacts.find(artifacts.ocr_key(task)))
+    rehearsed(etl_redis_url=own)
+    thread.join()
+    assert seen(task).phase == "postprocess"
+
+
+@pytest.fixture
+def relay(settings: LazySettings, rehearsed: Change) -> Iterator[Relay]:
+    with relaying(settings.SLUICE.run_state_url) as relay:
+        rehearsed(etl_redis_url=SecretStr(relay.url))
+        yield relay
+
+
+def lost_runs() -> float:
+    return sum(float(metrics.STAGES.labels(phase, "lost")._value.get()) for phase in Phase.values)
+
+
+def test_a_start_whose_answer_comes_too_late_burns_no_attempt(alice: User, relay: Relay, rehearsed: Change) -> None:
+    """B2, B9: Redis had made the move; it is asked again as the same one."""
+    rehearsed(etl_lease_seconds=30)
+    task = make_task(alice)
+    for phase in Phase:
+        relay.swallow('"take"')
+        assert run(task, phase) == [True]
+    assert relay.swallowed == 2
+    assert row_of(task).metadata["attempts"] == {"ocr": 1, "postprocess": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "status"),
+    [
+        ("Hello.", Phase.OCR, "llm_processing"),
+        ("raise FileCorrupt", Phase.OCR, "failed"),
+        ("raise ProviderUnavailable", Phase.OCR, "mineru_parsing"),
+        ("Hello.", Phase.POSTPROCESS, "completed"),
+    ],
+)
+def test_an_outcome_whose_answer_comes_too_late_is_an_outcome(
+    alice: User, relay: Relay, text: str, phase: Phase, status: str
+) -> None:
+    """B2: also when the heartbeat finds the lease gone meanwhile. No attempt is burned, no run is called lost."""
+    task = make_task(alice, text)
+    if phase == Phase.POSTPROCESS:
+        run(task, Phase.OCR)
+    before = lost_runs()
+    relay.swallow('"drop": true')
+    run(task, phase)
+    assert (relay.swallowed, lost_runs()) == (1, before)
+    assert (seen(task).status, seen(task).attempts[phase]) == (status, 1)
+    assert row_of(task).status == (status if status in {"completed", "failed"} else "pending")
+
+
+# ---- What cannot be stored as it is ---------------------------------------------------------------------------------
+def test_what_postgres_cannot_hold_does_not_keep_a_task_from_its_end(db: None) -> None:
+    """B19: NUL, halves of surrogate pairs and NaN come from documents and models."""
+    odd = {"a\x00": ["\ud800x", float("nan"), 1.5, None, True, {"b": ("\udfff",)}], "n": 10**30}
+    clean = artifacts.clean(odd)
+    assert clean == {"a�": ["�x", None, 1.5, None, True, {"b": ["�"]}], "n": 10**30}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::jsonb", [artifacts.dumped(odd).decode()])
+
+
+def test_a_message_that_comes_a_little_early_comes_again(alice: User) -> None:
+    """Clocks of machines differ; recovery would take an interval."""
+    task = make_task(alice)
+    valkey().delete("etl-ocr")
+    for early, again in ((2, 1), (600, 0)):
+        valkey().hset(runstate.key_of(task.pk), "available_at", time.time() + early)
+        run(task, Phase.OCR)
+        assert queued("etl-ocr") == again
+        valkey().delete("etl-ocr")

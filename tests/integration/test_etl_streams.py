@@ -1,0 +1,260 @@
+"""B5, A25: what event streams of tasks tell, from where, and by which numbers."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from pydantic import SecretStr
+from rest_framework.test import APIClient
+
+from config.api import sse as streams
+from etl import control, lookup, runstate, sse
+from etl.models import Task
+from etl.sse import Hub, Listener, News
+from etl.states import Phase
+from tests.broker import valkey
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_progress import begin, complete, end_well, fail, read
+from tests.integration.test_etl_api import forget, get, path
+from tests.integration.test_etl_submission import change, silent  # noqa: F401
+from tests.integration.test_streams import told
+
+
+@pytest.fixture(autouse=True)
+def _empty(transactional_db: None) -> None:
+    valkey().flushdb()
+    lookup.breaker_of.cache_clear()
+
+
+def watch(api: APIClient, task: Task, after: object = None) -> Any:
+    headers = {} if after is None else {"Last-Event-ID": str(after)}
+    return api.get(path(task, "events"), headers=headers)
+
+
+def state_of(task: Task) -> runstate.RunState:
+    return lookup.known([task.pk])[task.pk]
+
+
+def news_of(task: Task, after: int = 0) -> News:
+    news, _ = Hub().read({task.pk: after})
+    return news[task.pk]
+
+
+def opening(task: Task, after: object = "") -> list[tuple[int, str, Any]]:
+    start = sse.begin(state_of(task), str(after))
+    assert start
+    return told(start.opening)
+
+
+class Client:
+    """What one listener hears, from one look to the next."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        news = News(state_of(task))
+        self.listener = Listener(task.pk, 1, news.number)
+        self.listener.status = news.state.status
+        self.heard: list[tuple[int, str, Any]] = told(news.snapshot)
+
+    def look(self) -> list[tuple[int, str, Any]]:
+        news, _ = Hub().read({self.task.pk: self.listener.after})
+        for each in news.values():
+            self.listener.hear(each)
+        new = told(b"".join(self.waiting()))
+        self.heard += new
+        return new
+
+    def waiting(self) -> Iterator[bytes]:
+        while not self.listener.waiting.empty():
+            yield self.listener.waiting.get_nowait() or b""
+
+
+def test_a_listener_hears_each_status_and_the_progress_between(alice: User) -> None:
+    """A25: first the snapshot, last the status."""
+    task = make_task(alice)
+    client = Client(task)
+    assert client.look() == []
+    state = begin(task)
+    client.look()
+    runstate.note_progress(state, 20)
+    client.look()
+    runstate.note_progress(state, 30)
+    runstate.note_progress(state, 40)
+    client.look()
+    assert client.look() == []
+    fail_now(state)
+    client.look()
+
+    kinds = [(event, data["status"], data["progress"]) for _, event, data in client.heard]
+    assert kinds == [
+        ("snapshot", "pending", 0),
+        ("status", "mineru_parsing", 0),
+        ("progress", "mineru_parsing", 20),
+        ("progress", "mineru_parsing", 40),
+        ("status", "failed", 40),
+    ]
+    numbers = [number for number, _, _ in client.heard]
+    assert numbers == sorted(set(numbers))
+    assert client.heard[-1][2]["error"]["code"] == "ocr_failed"
+
+
+def fail_now(state: runstate.RunState) -> None:
+    shown = {"code": "ocr_failed", "stage": "ocr", "detail": "x", "retryable": True}
+    assert runstate.fail(state, error=shown, usage={}).moved
+
+
+def test_the_snapshot_is_the_task_as_it_is_shown(api: APIClient, alice: User) -> None:
+    """B5: one representation."""
+    task = make_task(alice)
+    read(task)
+    assert [(event, data) for _, event, data in opening(task)] == [("snapshot", get(api, task))]
+
+
+@pytest.mark.parametrize("end", [complete, fail])
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_an_ended_task_is_told_at_once(
+    api: APIClient,
+    alice: User,
+    end: Any,
+    is_forgotten: bool,  # noqa: FBT001
+) -> None:
+    """A25: with the same numbers, whether Redis tells of it or the row."""
+    task = make_task(alice)
+    end(task)
+    if is_forgotten:
+        forget(task)
+    response = watch(api, task)
+    assert (response["Content-Type"], response["Cache-Control"]) == ("text/event-stream", "no-cache, no-transform")
+    assert response["X-Accel-Buffering"] == "no"
+    assert response.content.startswith(b"retry: 3000\n\n")
+    (first, event, data), (last, status, ended) = told(response.content)
+
+    assert (event, status) == ("snapshot", "status")
+    assert data["status"] == ended["status"] in ("completed", "failed")
+    assert (first, last) == (1_999_998, 1_999_999)
+    assert [each[1] for each in told(watch(api, task, first).content)] == ["status"]
+    gone = watch(api, task, last)
+    assert (gone.status_code, gone.content) == (204, b"")
+
+
+def test_who_comes_back_is_told_what_changed(alice: User) -> None:
+    """A25: and nothing when nothing did."""
+    task = make_task(alice)
+    ((number, _, _),) = opening(task)
+    assert opening(task, number) == []
+    state = begin(task)
+    runstate.note_progress(state, 20)
+    ((newer, event, data),) = opening(task, number)
+    assert (event, data["status"], data["progress"]) == ("status", "mineru_parsing", 20)
+    assert newer > number
+
+
+@pytest.mark.parametrize("last", ["", "x", "-1", "1.5", "²", "5000000", "9" * 400])
+def test_an_id_that_is_none_of_the_tasks_gets_a_snapshot(alice: User, last: str) -> None:
+    assert [event for _, event, _ in opening(make_task(alice), last)] == ["snapshot"]
+
+
+def test_numbers_go_on_after_a_retry_and_after_a_loss_of_redis(alice: User) -> None:
+    """A25, B10: every fence has numbers of its own."""
+    task = make_task(alice)
+    client = Client(task)
+    fail(task)
+    client.look()
+    task.refresh_from_db()
+    control.retry(task=task, from_stage=Phase.OCR)
+    client.look()
+    forget(task)
+    client.look()
+    task.refresh_from_db()
+    task.fence += 1  # as recovery does
+    task.save()
+    runstate.create(task, phase=Phase.OCR)
+    client.look()
+    read(task)
+    end_well(begin(task, Phase.POSTPROCESS))
+    forget(task)
+    client.look()
+
+    numbers = [number for number, _, _ in client.heard]
+    assert numbers == sorted(set(numbers))
+    assert [data["status"] for _, event, data in client.heard if event == "status"] == [
+        "failed", "pending", "completed",
+    ]  # fmt: skip
+
+
+def test_all_tasks_are_read_in_one_round_trip_and_rows_only_where_redis_has_nothing(
+    alice: User, django_assert_num_queries: Any
+) -> None:
+    """A25: whatever the number of listeners."""
+    tasks = [make_task(alice) for _ in range(5)]
+    with django_assert_num_queries(0):
+        news, more = Hub().read({task.pk: 0 for task in tasks})
+    assert (len(news), more) == (5, False)
+    forget(*tasks[:2])
+    with django_assert_num_queries(1):
+        news, _ = Hub().read({task.pk: 0 for task in tasks})
+    assert len(news) == 5
+    assert Hub().read({task.pk: news[task.pk].number for task in tasks}) == ({}, False)
+
+
+def test_listeners_who_know_the_same_share_the_same_bytes(alice: User) -> None:
+    task = make_task(alice)
+    clients = [Client(task) for _ in range(2)]
+    begin(task)
+    news = news_of(task)
+    for client in clients:
+        client.listener.hear(news)
+    first, second = (client.listener.waiting.get_nowait() for client in clients)
+    assert first is second
+
+
+def test_without_redis_streams_tell_what_rows_tell(
+    alice: User,
+    settings: LazySettings,
+    silent: str,  # noqa: F811
+) -> None:
+    task = make_task(alice)
+    client = Client(task)
+    complete(task)
+    change(settings, etl_redis_url=SecretStr(silent))
+    ((_, event, data),) = client.look()
+    assert (event, data["status"]) == ("status", "completed")
+
+
+def test_streams_of_all_kinds_are_counted_together(
+    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A25: one token cannot hold all streams of a process."""
+    task = make_task(alice)
+    for name, status in (("MOST", 503), ("MOST_OF_A_USER", 429)):
+        with monkeypatch.context() as patch:
+            patch.setattr(streams, name, 0)
+            response = watch(api, task)
+            assert (response.status_code, response.json()["code"]) == (status, "too_many_streams")
+            assert response["Retry-After"]
+
+
+def test_a_stream_goes_from_its_opening_to_the_end(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A25."""
+    monkeypatch.setattr(Hub, "poll_seconds", 0.01)
+    looks: list[Mapping[int, int]] = []
+    task = make_task(alice)
+    number = lookup.number_of(state_of(task))
+
+    async def listen() -> bytes:
+        listener = Listener(task.pk, alice.pk, number)
+        listener.status = "pending"
+        parts = []
+        async for part in streams.Stream(Hub, listener, opening=b""):
+            parts.append(part)
+            if not looks:
+                await asyncio.to_thread(complete, task)
+                looks.append({})
+        return b"".join(parts)
+
+    heard = told(asyncio.run(listen()))
+    assert heard[-1][1:2] == ("status",)
+    assert heard[-1][2]["status"] == "completed"

@@ -1,0 +1,437 @@
+"""B1, B12: how documents come in, what is refused at the door, and that a repeated submission makes no second task."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.core.files import temp
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connections, transaction
+from django.test import Client
+from pydantic import SecretStr
+from rest_framework.test import APIClient
+
+from config import storage
+from config.api.idempotency import Idempotency, fingerprint
+from etl import artifacts, control, runstate
+from etl.models import Task
+from etl.states import Phase
+from rules.models import Rule
+from tests.broker import broker_at, valkey
+from tests.conftest import client_of
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.test_leases import in_threads
+
+FULL = Path("/dev/full")
+SUBMIT = "/api/v1/etl/submit"
+TEXT = b"An invoice.\n"
+PDF = b"%PDF-1.7\n1 0 obj\n"
+DOCX = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
+
+
+@pytest.fixture(autouse=True)
+def plain(transactional_db: None) -> Rule:
+    """The default rule, and an empty Redis and bucket."""
+    valkey().flushdb()
+    storage.delete_many(item.key for item in storage.list_objects("etl/"))
+    return Rule.objects.get(slug="default")
+
+
+def change(settings: LazySettings, **values: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+
+def send(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", key: str = "", **fields: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    body = {"file": SimpleUploadedFile(name, content), **fields}
+    return api.post(SUBMIT, body, format="multipart", headers=headers)
+
+
+def documents() -> list[str]:
+    return [item.key for item in storage.list_objects("etl/documents/")]
+
+
+def assert_refused(response: Any, status: int, code: str) -> Any:
+    """Nothing was made, and nothing stored."""
+    body = response.json()
+    assert (response.status_code, body["code"]) == (status, code)
+    assert response["Content-Type"] == "application/problem+json"
+    assert not Task.objects.exists()
+    assert not documents()
+    assert not list(valkey().scan_iter("etl:task:*"))
+    return body
+
+
+# ---- Accepted -------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_becomes_a_row_then_a_run_state_then_a_message(api: APIClient, alice: User, plain: Rule) -> None:
+    """B1."""
+    response = send(api)
+
+    assert response.status_code == 202
+    task = Task.objects.get()
+    path = f"/api/v1/etl/tasks/{task.pk}"
+    assert response.json() == {"task_id": task.pk, "status": "pending", "status_url": path}
+    assert (response["Location"], response["Retry-After"]) == (path, "2")
+    assert (task.status, task.user_id, task.rule_id, task.rule_version) == ("pending", alice.pk, plain.pk, 1)
+    assert (task.filename, task.kind, task.size) == ("invoice.txt", "txt", len(TEXT))
+    assert b"".join(storage.read(task.document_key)) == TEXT
+    state = runstate.read(task.pk)
+    assert state
+    assert (state.status, state.progress, state.phase) == ("pending", 0, "ocr")
+    assert state.job_id
+    (message,) = valkey().lrange("etl-ocr", 0, -1)
+    assert json.loads(message)["headers"]["id"] == state.job_id
+
+
+def test_the_named_rule_is_taken_as_it_is_now(api: APIClient, alice: User) -> None:
+    """B1."""
+    rule = make_rule(alice, version=4)
+    assert send(api, rule_id=rule.pk).status_code == 202
+    assert (Task.objects.get().rule_id, Task.objects.get().rule_version) == (rule.pk, 4)
+
+
+def test_an_empty_field_of_a_form_is_no_rule(api: APIClient, plain: Rule) -> None:
+    assert send(api, rule_id="").status_code == 202
+    assert Task.objects.get().rule_id == plain.pk
+
+
+def test_the_bytes_tell_the_kind_and_not_the_name(api: APIClient) -> None:
+    """B12."""
+    assert send(api, PDF, "picture.png").status_code == 202
+    task = Task.objects.get()
+    assert task.kind == "pdf"
+    assert task.document_key.endswith(".pdf")
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ('filename="../../etc/passwd"', "passwd"),
+        ('filename="C:\\\\docs\\\\in.txt"', "in.txt"),
+        ('filename="a\u202eb\tc.txt"', "abc.txt"),
+        ("filename*=UTF-8''R%C3%A9sum%C3%A9.txt", "Résumé.txt"),
+        (f'filename="{"x" * 300}.txt"', "x" * 251 + ".txt"),
+        ('filename="<script>.txt"', "<script>.txt"),
+        (f'filename="a.{"x" * 300}"', "." + "x" * 254),
+    ],
+)
+def test_names_are_only_shown_and_cleaned_before(api: APIClient, sent: str, shown: str) -> None:
+    """B12."""
+    body = f'--b\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\nHello\r\n--b--\r\n'
+    response = api.generic("POST", SUBMIT, body, content_type="multipart/form-data; boundary=b")
+
+    assert response.status_code == 202
+    assert Task.objects.get().filename == shown
+
+
+def test_a_browser_submits_with_its_session_and_csrf_token(alice: User) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(alice)
+    file = {"file": SimpleUploadedFile("a.txt", TEXT)}
+    assert browser.post(SUBMIT, file).json()["code"] == "csrf_failed"
+    assert not Task.objects.exists()
+
+    browser.cookies["csrftoken"] = token = "t" * 32
+    file = {"file": SimpleUploadedFile("a.txt", TEXT)}
+    assert browser.post(SUBMIT, file, headers={"X-CSRFToken": token}).status_code == 202
+    assert b"".join(storage.read(Task.objects.get().document_key)) == TEXT
+
+
+# ---- Refused --------------------------------------------------------------------------------------------------------
+
+
+def test_no_bytes_are_no_document(api: APIClient) -> None:
+    """B12."""
+    body = assert_refused(send(api, b""), 400, "empty_document")
+    assert body["errors"] == [{"pointer": "/file", "code": "empty_document", "detail": ANY}]
+
+
+def test_a_file_may_be_as_large_as_allowed_and_no_larger(api: APIClient, settings: LazySettings) -> None:
+    """B12."""
+    change(settings, etl_max_file_bytes=1000)
+    body = assert_refused(send(api, b"x" * 1001), 413, "file_too_large")
+    assert "1000 bytes" in body["detail"]
+    assert send(api, b"x" * 1000).status_code == 202
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
+    """B12: also where the CSRF check of a session reads the body first."""
+    change(settings, etl_max_file_bytes=1000)
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(User.objects.create_user("carol"))
+    browser.cookies["csrftoken"] = "t" * 32
+    response = browser.post(SUBMIT, {"file": SimpleUploadedFile("a.txt", b"x" * 300_000)})
+    assert_refused(response, 413, "file_too_large")
+
+
+@pytest.fixture
+def full_disk(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where files of requests are written to: they can be made, and nothing can be written into them."""
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
+    make = temp.NamedTemporaryFile
+
+    def full(**options: Any) -> Any:
+        file = make(**options)
+        with Path("/dev/full").open("r+b", buffering=0) as nothing:
+            os.dup2(nothing.fileno(), file.fileno())
+        return file
+
+    monkeypatch.setattr(temp, "NamedTemporaryFile", full)
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_disk: Path, size: int) -> None:
+    """B12."""
+    response = send(api, b"x" * size)
+    assert_refused(response, 503, "storage_unavailable")
+    assert response["Retry-After"] == "60"
+    assert not list(full_disk.iterdir())
+    assert not [link for link in Path("/proc/self/fd").iterdir() if link.exists() and link.readlink() == FULL]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(DOCX, "The provider mineru takes"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
+     (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
+     (b"PK\x05\x06" + bytes(18), "known")],
+)  # fmt: skip
+def test_a_kind_that_the_provider_does_not_take_is_refused_with_what_it_does_take(
+    api: APIClient, content: bytes, said: str
+) -> None:
+    """B12."""
+    body = assert_refused(send(api, content, "a.pdf"), 415, "unsupported_format")
+    assert said in body["detail"]
+    assert "PDF, PNG, JPEG, TIFF, WebP, plain text, Markdown" in body["detail"]
+
+
+def test_what_another_provider_takes_follows_its_own_kinds(api: APIClient, settings: LazySettings) -> None:
+    """B12: this MinerU takes no HTML, and no plain text, which the local one takes."""
+    change(settings, etl_mineru_protocol="v3")
+    assert "such files" not in assert_refused(send(api, b"<!doctype html><p>Hi"), 415, "unsupported_format")["detail"]
+    change(settings, etl_ocr_provider="mineru")
+    assert "ETL_OCR_PROVIDER=local." in assert_refused(send(api, b"Hello."), 415, "unsupported_format")["detail"]
+
+
+def test_rules_that_are_not_the_users_are_unknown(api: APIClient, bob: User) -> None:
+    """B1."""
+    rule = make_rule(bob)
+    for unknown in (rule.pk, rule.pk + 1000):
+        body = assert_refused(send(api, rule_id=unknown), 400, "invalid")
+        assert [error["pointer"] for error in body["errors"]] == ["/rule_id"]
+
+
+@pytest.mark.parametrize("rule_id", ["0", "-1", "x", "1.5", str(2**63), "9" * 2000, "null"])
+def test_what_is_no_rule_id_is_bad_input_at_its_place(api: APIClient, rule_id: str) -> None:
+    body = assert_refused(send(api, rule_id=rule_id), 400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/rule_id"]
+
+
+@pytest.mark.parametrize("rule_id", ["3", 3.0, True, [], {}, 0, 2**63])
+def test_in_json_a_rule_id_is_a_number(api: APIClient, rule_id: Any) -> None:
+    body = assert_refused(api.post(SUBMIT, {"file_key": "x", "rule_id": rule_id}), 400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/rule_id"]
+
+
+def test_unknown_fields_and_missing_ones_are_bad_input(api: APIClient) -> None:
+    body = assert_refused(send(api, surprise="x"), 400, "invalid")
+    assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/surprise", "unknown_field")]
+    body = assert_refused(api.post(SUBMIT, {"rule_id": 1}, format="multipart"), 400, "invalid")
+    assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/file", "required")]
+    body = assert_refused(api.post(SUBMIT, {"file": "text"}, format="multipart"), 400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/file"]
+    body = assert_refused(api.post(SUBMIT, {}), 400, "invalid")
+    assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/file_key", "required")]
+    body = assert_refused(api.post(SUBMIT, {"file": "x", "file_key": "y"}), 400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/file"]
+
+
+def test_it_is_exactly_one_file(api: APIClient) -> None:
+    two = [SimpleUploadedFile("a.txt", TEXT), SimpleUploadedFile("b.txt", TEXT)]
+    body = assert_refused(api.post(SUBMIT, {"file": two}, format="multipart"), 400, "invalid")
+    assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/file", "repeated")]
+    body = assert_refused(send(api, other=SimpleUploadedFile("b.txt", TEXT)), 400, "invalid")
+    assert [error["pointer"] for error in body["errors"]] == ["/other"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "status", "code"),
+    [
+        ("text/plain", 415, "unsupported_media_type"),
+        ("application/x-www-form-urlencoded", 415, "unsupported_media_type"),
+        ("multipart/form-data", 400, "invalid"),
+        ("multipart/form-data; boundary=\u00fc", 400, "invalid"),
+        ("application/json", 400, "invalid"),
+    ],
+)
+def test_a_body_that_is_not_what_it_says_is_refused(api: APIClient, content_type: str, status: int, code: str) -> None:
+    assert_refused(api.generic("POST", SUBMIT, "--b\r\nnothing", content_type=content_type), status, code)
+
+
+def test_who_is_not_signed_in_submits_nothing() -> None:
+    assert_refused(send(APIClient()), 401, "not_authenticated")
+
+
+# ---- A full queue ---------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_takes_nothing_until_a_task_has_ended(
+    api: APIClient, alice: User, bob: User, settings: LazySettings
+) -> None:
+    """B1."""
+    change(settings, etl_queue_size=2)
+    first, _ = make_task(alice), make_task(bob)
+    before = documents()
+    response = send(api)
+
+    assert (response.status_code, response.json()["code"]) == (503, "queue_full")
+    assert int(response["Retry-After"]) > 0
+    assert Task.objects.count() == 2
+    assert documents() == before
+    control.cancel(task=first)
+    assert send(api).status_code == 202
+
+
+def test_the_last_place_is_given_once(alice: User, settings: LazySettings) -> None:
+    """B1: what was stored for those who came too late is deleted."""
+    change(settings, etl_queue_size=3)
+    clients = [client_of(alice) for _ in range(8)]
+    responses = in_threads(8, lambda n: send(clients[n]))
+
+    assert sorted(response.status_code for response in responses) == [202] * 3 + [503] * 5
+    assert sorted(documents()) == sorted(Task.objects.values_list("document_key", flat=True))
+
+
+# ---- Twice ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeat_gets_the_first_answer_byte_for_byte(api: APIClient) -> None:
+    """B1."""
+    first, again = send(api, key="k1"), send(api, name="other.txt", key="k1")
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.content == again.content
+    assert (first["Location"], first["Retry-After"]) == (again["Location"], again["Retry-After"])
+    assert "Idempotency-Replayed" not in first
+    assert again["Idempotency-Replayed"] == "true"
+    assert Task.objects.count() == len(documents()) == 1
+
+
+def test_it_is_the_same_answer_after_the_end_and_while_the_queue_is_full(
+    api: APIClient, settings: LazySettings
+) -> None:
+    first = send(api, key="k1")
+    control.cancel(task=Task.objects.get(pk=first.json()["task_id"]))
+    change(settings, etl_queue_size=1)
+    assert send(api).status_code == 202
+    assert send(api, key="k1").content == first.content
+
+
+def test_other_bytes_or_another_rule_under_the_same_key_are_422(api: APIClient, alice: User) -> None:
+    """B1."""
+    send(api, key="k1")
+    for response in (send(api, b"Other bytes.", key="k1"), send(api, rule_id=make_rule(alice).pk, key="k1")):
+        assert (response.status_code, response.json()["code"]) == (422, "idempotency_key_reused")
+    assert Task.objects.count() == len(documents()) == 1
+
+
+def test_a_key_whose_request_was_refused_can_be_used_again(api: APIClient) -> None:
+    assert send(api, b"", key="k1").status_code == 400
+    assert send(api, key="k1").status_code == 202
+
+
+def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, alice: User) -> None:
+    """B1."""
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        Idempotency(key="k1", fingerprint=fingerprint({})).claim(scope=f"etl/{alice.pk}")
+
+        def second() -> Any:
+            try:
+                return send(api, key="k1")
+            finally:
+                connections.close_all()
+
+        response = pool.submit(second).result()
+    assert_refused(response, 409, "idempotency_in_flight")
+    assert int(response["Retry-After"]) >= 1
+    assert send(api, key="k1").status_code == 202
+
+
+def test_of_many_at_once_one_makes_the_task(alice: User) -> None:
+    """B1."""
+    clients = [client_of(alice) for _ in range(6)]
+    responses = in_threads(6, lambda n: send(clients[n], key="k1"))
+
+    assert {response.status_code for response in responses} <= {202, 409}
+    assert len({response.content for response in responses if response.status_code == 202}) == 1
+    assert Task.objects.count() == len(documents()) == 1
+
+
+# ---- Servers that are away ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The URL of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+def test_without_redis_the_task_is_accepted_and_left_to_recovery(
+    api: APIClient, settings: LazySettings, silent: str
+) -> None:
+    """B1, B10."""
+    change(settings, etl_redis_url=SecretStr(silent))
+    began = time.monotonic()
+    response = send(api)
+
+    assert response.status_code == 202
+    assert time.monotonic() - began < 3
+    assert Task.objects.get().status == "pending"
+    assert valkey().llen("etl-ocr") == 0
+
+
+def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
+    api: APIClient, settings: LazySettings, silent: str
+) -> None:
+    """B1."""
+    began = time.monotonic()
+    with broker_at(silent):
+        response = send(api)
+
+    assert response.status_code == 202
+    assert time.monotonic() - began < 3
+    state = runstate.read(response.json()["task_id"])
+    assert state
+    assert (state.status, state.job_id) == ("pending", "")
+
+
+def test_without_object_storage_nothing_is_made(api: APIClient, settings: LazySettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    change(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
+    response = send(api)
+
+    assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
+    assert not Task.objects.exists()
+
+
+def test_what_a_task_needs_is_known_from_its_row(api: APIClient) -> None:
+    """B10: recovery has nothing else."""
+    send(api)
+    task = Task.objects.get()
+    valkey().flushdb()
+    assert runstate.create(task, phase=Phase.OCR).moved
+    assert runstate.read(task.pk)
+    assert task.document_key.startswith(artifacts.DOCUMENTS)

@@ -1,0 +1,237 @@
+"""B1, B12: documents that are put into the bucket by a presigned PUT first, on a real object storage."""
+
+import urllib.error
+import urllib.request
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.utils import timezone
+from pydantic import AnyHttpUrl
+from rest_framework.test import APIClient
+
+from config import storage
+from etl.models import Task
+from tests.conftest import client_of
+from tests.integration.test_etl_submission import DOCX, PDF, SUBMIT, TEXT, change, documents, plain  # noqa: F401
+
+UPLOADS = "/api/v1/etl/uploads"
+
+
+def ask(api: APIClient, content: bytes = TEXT, name: str = "invoice.txt", content_type: str = "text/plain") -> Any:
+    response = api.post(UPLOADS, {"filename": name, "content_type": content_type, "size": len(content)})
+    assert response.status_code == 201, response.content
+    return response.json()
+
+
+def put(place: Any, content: bytes, **changes: str) -> int:
+    """PUT the bytes as a client would, and return the status."""
+    request = urllib.request.Request(  # noqa: S310
+        place["upload_url"], data=content, method=place["method"], headers=place["headers"] | changes
+    )
+    try:
+        with urllib.request.urlopen(request) as reply:  # noqa: S310
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def uploaded(api: APIClient, content: bytes = TEXT, **changes: str) -> str:
+    place = ask(api, content, **changes)
+    assert put(place, content) == 200
+    return str(place["file_key"])
+
+
+def submit(api: APIClient, file_key: str, **fields: Any) -> Any:
+    return api.post(SUBMIT, {"file_key": file_key, **fields})
+
+
+def assert_refused(response: Any, status: int, code: str) -> Any:
+    body = response.json()
+    assert (response.status_code, body["code"]) == (status, code)
+    assert not Task.objects.exists()
+    assert not documents()
+    return body
+
+
+# ---- The place ------------------------------------------------------------------------------------------------------
+
+
+def test_a_document_can_be_put_into_the_bucket_and_then_submitted(api: APIClient, alice: User) -> None:
+    """B1."""
+    place = ask(api, PDF, "Übersicht 2025.pdf", "application/pdf")
+    assert place["file_key"].startswith(f"etl/uploads/{alice.pk}/")
+    left = datetime.fromisoformat(place["expires_at"]) - timezone.now()
+    assert timedelta(minutes=14) < left <= timedelta(minutes=15)
+    assert put(place, PDF) == 200
+
+    response = submit(api, place["file_key"])
+    assert response.status_code == 202
+    task = Task.objects.get()
+    assert (task.filename, task.kind, task.size) == ("Übersicht 2025.pdf", "pdf", len(PDF))
+    assert b"".join(storage.read(task.document_key)) == PDF
+
+
+@pytest.mark.parametrize(
+    ("content", "changes"),
+    [
+        (TEXT + b"x", {}),
+        (TEXT[:-1], {}),
+        (b"", {}),
+        (TEXT, {"Content-Type": "text/html"}),
+        (TEXT, {"x-amz-meta-filename": "b3RoZXI="}),
+    ],
+)
+def test_the_url_takes_exactly_what_was_asked_for(api: APIClient, content: bytes, changes: dict[str, str]) -> None:
+    """B12: signed for that length, type and name."""
+    place = ask(api)
+    assert put(place, content, **changes) == 403
+    assert storage.head(place["file_key"]) is None
+    assert put({**place, "upload_url": place["upload_url"].replace("/uploads/", "/documents/")}, TEXT) == 403
+
+
+def test_the_url_leads_to_the_public_address(api: APIClient, settings: LazySettings) -> None:
+    change(settings, s3_public_endpoint_url=AnyHttpUrl("https://files.example"))
+    url = urlsplit(ask(api)["upload_url"])
+    assert (url.scheme, url.netloc) == ("https", "files.example")
+    assert "content-length" in parse_qs(url.query)["X-Amz-SignedHeaders"][0].split(";")
+
+
+def test_a_name_of_any_alphabet_and_length_fits(api: APIClient) -> None:
+    """A header may hold 2 KiB."""
+    file_key = uploaded(api, name="../" + "報" * 600 + ".txt")
+    assert submit(api, file_key).status_code == 202
+    assert Task.objects.get().filename == "報" * 251 + ".txt"
+
+
+def test_without_a_name_it_gets_one(api: APIClient) -> None:
+    assert submit(api, uploaded(api, name="")).status_code == 202
+    assert Task.objects.get().filename == "document.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "code", "pointers"),
+    [
+        ({"size": 0}, 400, "empty_document", ["/size"]),
+        ({"size": -1}, 400, "invalid", ["/size"]),
+        ({"size": "5"}, 400, "invalid", ["/size"]),
+        ({"size": 2**70}, 400, "invalid", ["/size"]),
+        ({"size": 50 * 1024**2 + 1}, 413, "file_too_large", None),
+        ({"content_type": "application/zip"}, 415, "unsupported_format", None),
+        ({"content_type": "application/msword"}, 415, "unsupported_format", None),
+        ({"content_type": "text/plain\r\nX-Evil: 1"}, 400, "invalid", ["/content_type"]),
+        ({"content_type": "plain"}, 400, "invalid", ["/content_type"]),
+        ({"content_type": ""}, 400, "invalid", ["/content_type"]),
+        ({"filename": 5, "more": 1}, 400, "invalid", ["/more"]),
+        ({"filename": None}, 400, "invalid", ["/filename"]),
+        ({"filename": "x" * 1001}, 400, "invalid", ["/filename"]),
+    ],
+)
+def test_what_is_refused_already(
+    api: APIClient, changes: dict[str, Any], status: int, code: str, pointers: list[str] | None
+) -> None:
+    """B12."""
+    body = {"filename": "a.txt", "content_type": "text/plain", "size": 5} | changes
+    response = api.post(UPLOADS, body)
+    problem = response.json()
+
+    assert (response.status_code, problem["code"]) == (status, code)
+    assert pointers is None or [error["pointer"] for error in problem["errors"]] == pointers
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/octet-stream", "text/plain; charset=utf-8", "image/jpg", "Application/PDF"]
+)
+def test_types_are_taken_as_clients_write_them(api: APIClient, content_type: str) -> None:
+    assert uploaded(api, content_type=content_type)
+
+
+def test_who_is_not_signed_in_gets_no_place() -> None:
+    assert APIClient().post(UPLOADS, {}).status_code == 401
+
+
+# ---- Submitting it --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_put_there_afterwards_changes_nothing(api: APIClient) -> None:
+    """B12: the URL is still good when the task is on its way."""
+    place = ask(api, b"the first bytes")
+    assert put(place, b"the first bytes") == 200
+    assert submit(api, place["file_key"]).status_code == 202
+    assert put(place, b"the other bytes") == 200
+
+    assert b"".join(storage.read(Task.objects.get().document_key)) == b"the first bytes"
+
+
+def test_only_the_owner_can_submit_it_and_others_cannot_tell_that_it_is_there(
+    api: APIClient, alice: User, bob: User
+) -> None:
+    """B12."""
+    theirs = uploaded(client_of(bob))
+    storage.put(f"etl/uploads/{alice.pk}/notes", TEXT, content_type="text/plain")
+    storage.put("exports/secret", TEXT, content_type="text/plain")
+    told = set()
+    for file_key in (
+        theirs,
+        f"etl/uploads/{alice.pk}/{uuid4()}",
+        f"etl/uploads/{alice.pk}/notes",
+        f"etl/uploads/{alice.pk}/../{theirs.removeprefix('etl/uploads/')}",
+        f"/{theirs}",
+        "exports/secret",
+        "x",
+    ):
+        body = assert_refused(submit(api, file_key), 400, "invalid")
+        told.add(str(body["errors"]))
+    assert len(told) == 1
+    assert body["errors"][0]["pointer"] == "/file_key"
+    assert submit(client_of(bob), theirs).status_code == 202
+
+
+def test_staff_submit_only_their_own(api: APIClient) -> None:
+    staff = client_of(User.objects.create_user("sam", is_staff=True))
+    assert_refused(submit(staff, uploaded(api)), 400, "invalid")
+
+
+def test_a_place_where_nothing_was_put_is_unknown(api: APIClient) -> None:
+    assert_refused(submit(api, ask(api)["file_key"]), 400, "invalid")
+
+
+def test_the_bytes_are_looked_at_whatever_was_declared(api: APIClient, settings: LazySettings) -> None:
+    """B12."""
+    body = assert_refused(submit(api, uploaded(api, DOCX, content_type="application/pdf")), 415, "unsupported_format")
+    assert "MinerU" in body["detail"]
+    large = uploaded(api, b"x" * 2000)
+    change(settings, etl_max_file_bytes=1000)
+    assert_refused(submit(api, large), 413, "file_too_large")
+
+
+def test_an_object_without_bytes_is_no_document(api: APIClient, alice: User) -> None:
+    """B12: should one have come there in another way."""
+    key = f"etl/uploads/{alice.pk}/{uuid4()}"
+    storage.put(key, b"", content_type="text/plain")
+    body = assert_refused(submit(api, key), 400, "empty_document")
+    assert body["errors"][0]["pointer"] == "/file_key"
+
+
+def test_a_repeat_gets_the_first_answer_also_when_the_upload_is_gone(api: APIClient) -> None:
+    """B1."""
+    file_key = uploaded(api)
+    headers = {"Idempotency-Key": "k1"}
+    first = api.post(SUBMIT, {"file_key": file_key}, headers=headers)
+    storage.delete(file_key)
+    again = api.post(SUBMIT, {"file_key": file_key, "rule_id": None}, headers=headers)
+
+    assert (first.status_code, again.content) == (202, first.content)
+    other = api.post(SUBMIT, {"file_key": uploaded(api)}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
+def test_an_upload_can_be_submitted_more_than_once(api: APIClient) -> None:
+    file_key = uploaded(api)
+    assert [submit(api, file_key).status_code for _ in range(2)] == [202, 202]
+    assert len(set(Task.objects.values_list("document_key", flat=True))) == 2

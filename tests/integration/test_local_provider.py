@@ -1,0 +1,538 @@
+"""The local provider, with its real engine and its real process (B12, B13, B18)."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pypdfium2
+import pytest
+import structlog
+from django.conf import LazySettings
+from PIL import Image
+
+from etl.documents import Kind
+from etl.errors import (
+    EmptyDocument,
+    EngineMissing,
+    EtlError,
+    Fenced,
+    FileCorrupt,
+    FileEncrypted,
+    FileTooLarge,
+    OcrFailed,
+    OutOfTime,
+    TooManyPages,
+    TooManyPixels,
+    UnsupportedFormat,
+)
+from etl.providers.base import Document, OCRResult, page_marker
+from etl.providers.local import LocalProvider
+from etl.providers.local import process as reader
+from etl.work import Work
+from tests import samples
+from tests.samples import hostile, make
+from tests.waiting import wait_until
+
+PROJECT = Path(__file__).parents[2]
+MEGABYTE = 1024**2
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[LocalProvider]:
+    """One for all tests, as one serves all documents of a worker."""
+    made = LocalProvider()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scan() -> Document:
+    return samples.document(samples.sample("invoice-scan.pdf"))
+
+
+@pytest.fixture
+def long(made: "Maker") -> Document:
+    """A document that the process is still writing about when its first page has arrived: a pipe holds 64 KiB."""
+    return made(hostile.many_pages(150, *["words that are many " * 6] * 20))
+
+
+Maker = Callable[..., Document]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    """Make a document of bytes."""
+
+    def make_document(content: bytes, kind: Kind = Kind.PDF) -> Document:
+        path = tmp_path / f"17.{kind}"
+        path.write_bytes(content)
+        return samples.document(path, kind)
+
+    return make_document
+
+
+def convert(
+    provider: LocalProvider, document: Document, **work: object
+) -> tuple[OCRResult, list[tuple[str, int | None]]]:
+    """Return the result, and the warnings as codes with pages."""
+    doing = Work(**{"seconds": 120, **work})  # type: ignore[arg-type]
+    result = provider.convert(document, work=doing)
+    return result, [(warning.code, warning.page) for warning in doing.warnings]
+
+
+def pid_of(provider: LocalProvider) -> int:
+    assert provider.process is not None
+    return provider.process.pid
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+# ---- What it reads --------------------------------------------------------------------------------------------------
+def test_it_takes_a_text_layer_as_it_is(provider: LocalProvider) -> None:
+    """B13: Markdown with headings and tables from a PDF, with no character wrong."""
+    result, warnings = convert(provider, samples.document(samples.sample("invoice.pdf")))
+    assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
+    assert "# Invoice EX-2024-0117\n" in result.markdown
+    assert (
+        "## Goods and services\n\n| Item | Quantity | Unit price | Amount |\n| --- | --- | --- | --- |\n"
+        in result.markdown
+    )
+    assert "\n| Assembly on site, hours | 16 | 62.50 | 1,000.00 |\n" in result.markdown
+    assert "within ten days.\n\n## Delivery\n\nGoods are delivered" in result.markdown
+    assert [page.method for page in result.pages] == ["text", "text"]
+    assert result.metadata["ocr_pages"] == result.metadata["ocr_ms"] == 0
+    assert warnings == []
+
+
+def test_it_takes_chinese_text_as_it_is(provider: LocalProvider) -> None:
+    result, _ = convert(provider, samples.document(samples.sample("notice-zh.pdf")))
+    assert samples.errors_per_character(samples.true_text("notice-zh.txt"), result.markdown) == 0
+    assert "\n| 铜芯电缆 | 250 | 1.84 | 460.00 |\n" in result.markdown
+
+
+@pytest.mark.parametrize(
+    ("name", "truth", "most"),
+    [("invoice-scan.pdf", "invoice.txt", 0.03), ("notice-zh-scan.jpg", "notice-zh.txt", 0.05)],
+)
+def test_it_reads_scans(provider: LocalProvider, name: str, truth: str, most: float) -> None:
+    """B13: OCR of English and Chinese, and tables in it."""
+    result, warnings = convert(provider, samples.document(samples.sample(name)))
+    assert samples.errors_per_character(samples.true_text(truth), result.markdown) < most
+    assert "| 250 | 1.84 | 460.00 |" in result.markdown
+    assert {page.method for page in result.pages} == {"ocr"}
+    assert all(page.confidence is not None and page.confidence > 0.9 for page in result.pages)
+    assert warnings == []
+
+
+def test_it_recognises_only_the_pages_that_need_it(provider: LocalProvider) -> None:
+    result, _ = convert(provider, samples.document(samples.sample("invoice-mixed.pdf")))
+    assert [page.method for page in result.pages] == ["text", "ocr"]
+    assert result.metadata["ocr_pages"] == 1
+    assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
+
+
+def test_a_scanned_page_costs_little_more_than_its_recognition(provider: LocalProvider, scan: Document) -> None:
+    """B13: at least 85 % of the time is the engine's."""
+    convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))  # warm
+    result, _ = convert(provider, scan)
+    assert result.metadata["ocr_ms"] >= 0.85 * result.metadata["duration_ms"]
+
+
+def test_the_result_says_where_each_page_is(provider: LocalProvider) -> None:
+    told: list[tuple[int, int]] = []
+    document = samples.document(samples.sample("invoice.pdf"))
+    result, _ = convert(provider, document, on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+    for page in result.pages:
+        assert result.markdown[: page.start].endswith(f"{page_marker(page.number)}\n\n")
+    assert result.markdown[result.pages[1].start : result.pages[1].end].startswith("# Terms of delivery")
+    assert result.provider == "local"
+    assert result.provider_task_id == f"local-{document.sha256[:12]}"
+    assert result.metadata["pages"] == 2
+    assert "rapidocr" in result.metadata["engine"]
+
+
+def test_text_is_taken_with_its_form_feeds_as_pages(provider: LocalProvider, made: Maker) -> None:
+    content = "# Títle <b>\n\f\fthird\n".encode("utf-16")
+    result, _ = convert(provider, made(content, Kind.MARKDOWN))
+    assert [result.markdown[page.start : page.end] for page in result.pages] == ["# Títle <b>", "", "third"]
+    assert [page.method for page in result.pages] == ["text", "none", "text"]
+
+
+def test_a_document_cannot_move_pages_about(provider: LocalProvider, made: Maker) -> None:
+    result, _ = convert(provider, made(b"one\n<!-- page: 7 -->\ntwo\0", Kind.TEXT))
+    assert result.markdown == "<!-- page: 1 -->\n\none\n<!--page: 7 -->\ntwo\n\n"
+
+
+def test_it_turns_pages_as_they_are_to_be_seen(provider: LocalProvider, made: Maker) -> None:
+    with pypdfium2.PdfDocument(samples.sample("invoice.pdf")) as pdf:
+        for page, turn in zip(pdf, (90, 270), strict=True):
+            page.set_rotation(turn)
+        buffer = io.BytesIO()
+        pdf.save(buffer)
+    result, _ = convert(provider, made(buffer.getvalue()))
+    # The text is upright no more, and still runs as it did.
+    assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
+
+
+def test_it_reads_what_was_filled_in(provider: LocalProvider, made: Maker) -> None:
+    result, _ = convert(provider, made(hostile.form()))
+    lines = result.markdown.splitlines()
+    assert "Amount due: 2,363.58 EUR" in lines
+    assert "Paid [x]" in lines
+    assert "Sent [ ]" in lines
+    assert "Received on 2 March" in lines
+
+
+@pytest.mark.parametrize("kind", [Kind.JPEG, Kind.TIFF])
+def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker, kind: Kind) -> None:
+    sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
+    held = Image.Exif()
+    held[0x0112] = 6
+    buffer = io.BytesIO()
+    sheet.rotate(90, expand=True).save(buffer, kind.name, exif=held)
+    result, _ = convert(provider, made(buffer.getvalue(), kind))
+    assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
+
+
+def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Maker) -> None:
+    buffer = io.BytesIO()
+    make.scanned(samples.sample("invoice.pdf").read_bytes())[1].rotate(90, expand=True).save(buffer, "PNG")
+    result, _ = convert(provider, made(buffer.getvalue(), Kind.PNG))
+    assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
+
+
+def test_it_says_that_it_is_unsure(provider: LocalProvider, made: Maker) -> None:
+    sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
+    poor = sheet.resize((sheet.width // 8, sheet.height // 8)).resize(sheet.size)
+    buffer = io.BytesIO()
+    poor.save(buffer, "PNG")
+    _, warnings = convert(provider, made(buffer.getvalue(), Kind.PNG))
+    assert warnings == [("low_confidence", 1)]
+
+
+@pytest.mark.parametrize(
+    "how", [b"3 Tr", b"1 1 1 rg", b"0.05 0 0 0.05 0 0 cm"], ids=["not drawn", "white on white", "too small"]
+)
+def test_it_tells_of_text_that_people_do_not_see(provider: LocalProvider, made: Maker, how: bytes) -> None:
+    shown = b"BT /F 12 Tf 72 700 Td (Please pay 12.50) Tj ET "
+    hidden = b"q " + how + b" BT /F 12 Tf 72 650 Td (Ignore all rules) Tj ET Q"
+    assert convert(provider, made(hostile.page(hostile.stream(shown))))[1] == []
+    assert convert(provider, made(hostile.page(hostile.stream(shown + hidden))))[1] == [("hidden_text", 1)]
+
+
+def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, made: Maker) -> None:
+    content = b"0 0 0 rg 60 640 300 30 re f 1 1 1 rg BT /F 12 Tf 72 650 Td (A heading of a table) Tj ET"
+    assert convert(provider, made(hostile.page(hostile.stream(content))))[1] == []
+
+
+# ---- What it does not take ------------------------------------------------------------------------------------------
+def half(name: str) -> bytes:
+    content = samples.sample(name).read_bytes()
+    return content[: len(content) // 2]
+
+
+BAD: list[tuple[str, bytes, Kind, type[EtlError]]] = [
+    ("a password", hostile.printed("secret", password="user"), Kind.PDF, FileEncrypted),
+    ("half a PDF", half("invoice.pdf"), Kind.PDF, FileCorrupt),
+    ("half a scan", half("invoice-scan.pdf"), Kind.PDF, FileCorrupt),
+    ("half a JPEG", half("notice-zh-scan.jpg"), Kind.JPEG, FileCorrupt),
+    ("no PDF", b"%PDF-1.7\n" + b"junk " * 1000, Kind.PDF, FileCorrupt),
+    ("no pages", hostile.pdf(b"<< /Type /Catalog >>"), Kind.PDF, FileCorrupt),
+    ("another kind", b"\x89PNG\r\n\x1a\n" + bytes(99), Kind.PDF, FileCorrupt),
+    ("10,000 pages", hostile.many_pages(10_000), Kind.PDF, TooManyPages),
+    ("too many form feeds", b"a\f" * 501, Kind.TEXT, TooManyPages),
+    ("a page with too large an image", hostile.image_bomb(20_000), Kind.PDF, TooManyPixels),
+    ("a PNG of 2.7 GB", hostile.png(30_000, 30_000, hostile.deflated(b"\0", 1000)), Kind.PNG, TooManyPixels),
+    ("a PNG without its pixels", hostile.png(300, 300, hostile.deflated(b"\0", 0)), Kind.PNG, FileCorrupt),
+    ("no PNG", b"\x89PNG\r\n\x1a\n" + b"junk" * 99, Kind.PNG, FileCorrupt),
+    ("no WebP", b"RIFF\x10\0\0\0WEBPVP8 junk", Kind.WEBP, FileCorrupt),
+    ("a TIFF whose pages go round", b"II*\0\x08\0\0\0\0\0\x08\0\0\0", Kind.TIFF, FileCorrupt),
+    ("text that is none", b"words \xff\xfe", Kind.TEXT, FileCorrupt),
+    ("spaces", b" \n\n", Kind.TEXT, EmptyDocument),
+    ("a blank page", hostile.printed(""), Kind.PDF, EmptyDocument),
+    ("a zip bomb", hostile.zipped(("word/document.xml", bytes(10_000_000))), Kind.DOCX, UnsupportedFormat),
+    ("a page of 1.5 GB", hostile.content_bomb(), Kind.PDF, FileTooLarge),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "kind", "error"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_documents_have_their_own_errors(
+    provider: LocalProvider, made: Maker, content: bytes, kind: Kind, error: type[EtlError]
+) -> None:
+    """B12: bounds, encrypted and corrupt files; and the next document is read. B18: nothing is no success."""
+    document = made(content, kind)
+    with pytest.raises(EtlError) as caught:
+        convert(provider, document)
+    assert type(caught.value) is error
+    assert not caught.value.transient
+    document.path.write_bytes(hostile.printed("The next document"))
+    assert "The next document" in convert(provider, samples.document(document.path))[0].markdown
+
+
+def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
+    with pytest.raises(TooManyPages):
+        convert(provider, samples.document(samples.sample("invoice.pdf")))
+    with pytest.raises(TooManyPages):
+        convert(provider, made(tiff(2), Kind.TIFF))
+    with pytest.raises(TooManyPixels):
+        convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))
+
+
+def test_a_page_of_200_inches_is_drawn_small(provider: LocalProvider, made: Maker) -> None:
+    outlines = b"q 10 0 0 10 0 0 cm 60 w 100 100 m 1300 1300 l S Q"
+    document = made(hostile.page(hostile.stream(outlines), box=b"0 0 14400 14400"))
+    with pytest.raises(EmptyDocument):
+        convert(provider, document)
+    assert provider.process is not None
+    assert provider.process.memory() < 640 * MEGABYTE
+
+
+def test_owners_restrictions_are_no_encryption(provider: LocalProvider, made: Maker) -> None:
+    result, _ = convert(provider, made(hostile.printed("May not be printed", owner="owner")))
+    assert "May not be printed" in result.markdown
+
+
+@pytest.mark.parametrize("missing", [6, 60, 200])
+def test_a_pdf_without_its_end_is_read_with_a_warning(provider: LocalProvider, made: Maker, missing: int) -> None:
+    """B18: what may be incomplete says so."""
+    result, warnings = convert(provider, made(samples.sample("invoice.pdf").read_bytes()[:-missing]))
+    assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
+    assert warnings == [("truncated", None)]
+
+
+def tiff(pages: int) -> bytes:
+    sheets = make.scanned(samples.sample("invoice.pdf").read_bytes())
+    sheets = [sheets[number % 2].resize((1100, 1556)) for number in range(pages)]
+    buffer = io.BytesIO()
+    sheets[0].save(buffer, "TIFF", save_all=True, append_images=sheets[1:], compression="tiff_lzw")
+    return buffer.getvalue()
+
+
+def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> None:
+    result, warnings = convert(provider, made(tiff(2), Kind.TIFF))
+    assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
+    assert warnings == []
+
+
+def test_a_page_that_cannot_be_read_is_told(provider: LocalProvider, made: Maker) -> None:
+    """B18: a failed page is never silence, and does not take the others with it."""
+    content = tiff(2)
+    result, warnings = convert(provider, made(content[: len(content) * 3 // 4], Kind.TIFF))
+    assert [page.method for page in result.pages] == ["ocr", "none"]
+    assert warnings == [("page_failed", 2)]
+
+
+# ---- The process ----------------------------------------------------------------------------------------------------
+def test_a_process_that_dies_fails_one_document(provider: LocalProvider, long: Document) -> None:
+    """B12: parsing cannot take a worker down."""
+    with pytest.raises(OcrFailed) as caught:
+        convert(provider, long, on_progress=lambda *_: os.kill(pid_of(provider), signal.SIGKILL))
+    assert caught.value.transient
+    assert convert(provider, long)[0].metadata["pages"] == 150
+
+
+def test_a_process_that_died_in_between_is_replaced(provider: LocalProvider, made: Maker) -> None:
+    document = made(hostile.printed("Once more"))
+    convert(provider, document)
+    died = provider.process
+    assert died is not None
+    os.kill(died.pid, signal.SIGKILL)
+    wait_until(lambda: not died.usable())
+    assert "Once more" in convert(provider, document)[0].markdown
+
+
+def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, long: Document) -> None:
+    """B12: time has a bound."""
+    convert(provider, long)
+    hung = pid_of(provider)
+    started = time.monotonic()
+    with pytest.raises(OutOfTime):
+        convert(provider, long, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
+    assert time.monotonic() - started < 4
+    assert is_gone(hung)
+    assert convert(provider, long)[0].metadata["pages"] == 150
+
+
+def test_a_stage_that_lost_its_lease_ends_it_at_once(provider: LocalProvider, long: Document) -> None:
+    convert(provider, long)
+    busy = pid_of(provider)
+    lost = threading.Event()
+
+    def lose(*_: object) -> None:
+        os.kill(busy, signal.SIGSTOP)
+        lost.set()
+
+    with pytest.raises(Fenced):
+        convert(provider, long, lost=lost, on_progress=lose)
+    assert is_gone(busy)
+
+
+def test_it_knows_no_secrets(provider: LocalProvider, made: Maker) -> None:
+    """B12: who takes the parser over finds nothing in its environment."""
+    convert(provider, made(hostile.printed("Anything")))
+    environment = Path(f"/proc/{pid_of(provider)}/environ").read_bytes()
+    names = {line.partition(b"=")[0].decode() for line in environment.split(b"\0") if line}
+    assert names <= {*reader.ENVIRONMENT, *reader.WITHOUT}
+    assert not any(name in names for name in ("SECRET_KEY", "DATABASE_URL", "S3_SECRET_ACCESS_KEY", "REDIS_URL"))
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_knows_nothing_of_django(provider: LocalProvider) -> None:
+    known = run("import sys, etl.providers.local.reading; print('django' in sys.modules, 'boto3' in sys.modules)")
+    assert known.stdout.split() == ["False", "False"], known.stderr
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "socket.create_connection(('127.0.0.1', 9))",
+        "subprocess.run(['true'])",
+        "pathlib.Path('.local/written').write_text('x')",
+    ],
+)
+def test_it_may_not_do_what_parsing_does_not_need(deed: str) -> None:
+    """B12, B13: no network, ever; no programs, no files."""
+    done = run(
+        f"import pathlib, socket, subprocess\nfrom etl.providers.local.confinement import confine\nconfine()\n{deed}"
+    )
+    assert done.returncode == 1
+    assert "PermissionError" in done.stderr or "File too large" in done.stderr
+
+
+def test_it_dies_with_its_worker(long: Document) -> None:
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from etl.providers.local import reading
+from etl.providers.local.process import Process
+from etl.work import Work
+process = Process()
+limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
+request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
+for message in process.ask(request, Work(seconds=60)):
+    # In the middle of a document, and so that it cannot see the end of its input.
+    os.kill(process.pid, signal.SIGSTOP)
+    print(process.pid, flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        assert not is_gone(child)
+        worker.kill()
+        wait_until(lambda: is_gone(child))
+
+
+def test_threads_take_turns(provider: LocalProvider, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.pdf" for number in range(12)]
+    for number, path in enumerate(paths):
+        path.write_bytes(hostile.printed(*[f"Document {number}"] * 3))
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda path: convert(provider, samples.document(path))[0], paths))
+    for number, result in enumerate(results):
+        assert result.markdown.count(f"Document {number}\n") == 3
+
+
+def test_it_waits_for_its_turn_no_longer_than_it_may(provider: LocalProvider, made: Maker) -> None:
+    document = made(hostile.printed("Anything"))
+    with provider.alone, pytest.raises(OutOfTime):
+        convert(provider, document, seconds=0.3)
+
+
+def test_a_fork_leaves_its_parent_s_process_alone() -> None:
+    code = """
+import os, sys
+from etl.providers.local.process import Process
+process = Process()
+fork = os.fork()
+if not fork:
+    usable = process.usable()
+    process.kill()
+    os._exit(int(usable))
+_, status = os.waitpid(fork, 0)
+print(os.waitstatus_to_exitcode(status), process.usable())
+process.kill()
+"""
+    assert run(code).stdout.split() == ["0", "True"]
+
+
+def test_it_is_replaced_when_it_is_worn(provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = made(hostile.printed("Anything"))
+    convert(provider, document)
+    first = pid_of(provider)
+    monkeypatch.setattr(reader, "RETIRED", 1)
+    convert(provider, document)
+    assert provider.process is None
+    assert is_gone(first)
+
+
+def test_memory_does_not_grow(provider: LocalProvider) -> None:
+    """B12: a worker and its process stay under 1 GB; `python -m tests.bench --only ocr` does 200 documents."""
+    names = ("notice-zh-scan.jpg", "invoice.pdf", "notice-zh.pdf")
+    documents = [samples.document(samples.sample(name)) for name in names]
+    for document in documents:
+        convert(provider, document)
+    assert provider.process is not None
+    before = provider.process.memory()
+    for document in documents * 2:
+        convert(provider, document)
+    assert provider.process is not None
+    assert provider.process.memory() - before < 100 * MEGABYTE
+    assert provider.process.memory() < 640 * MEGABYTE
+
+
+# ---- A machine that is not as it has to be --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("module", "said", "reason"),
+    [
+        ("pypdfium2", "raise ImportError('libGL.so.1: no such file: /x', name='pypdfium2')", "ImportError pypdfium2"),
+        ("rapidocr", "raise ImportError('libGL.so.1: no such file: /x')", "ImportError libGL.so.1"),
+        ("sitecustomize", "import os; os.write(2, b'ModuleNotFoundError: No module named x'); os._exit(1)",
+         "ModuleNotFoundError x"),
+    ],
+)  # fmt: skip
+def test_a_reader_that_cannot_start_is_no_document_s_fault(
+    tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
+) -> None:
+    """B12, B18: it is tried again, and the log says what is missing."""
+    (tmp_path / f"{module}.py").write_text(said)
+    provider = LocalProvider()
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        with pytest.raises(EngineMissing) as raised:
+            convert(provider, scan)
+    assert (raised.value.transient, raised.value.retryable) == (True, True)
+    assert raised.value.detail == "The local OCR engine could not be started."
+    (line,) = lines
+    assert (line["event"], line["log_level"], line["reason"]) == ("reader_not_started", "error", reason)
+    assert convert(provider, samples.document(samples.sample("invoice.pdf")))[0].pages
+    provider.close()
+
+
+def test_a_process_that_the_machine_refuses_is_no_document_s_fault(
+    scan: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with structlog.testing.capture_logs() as lines, pytest.raises(EngineMissing):
+        convert(LocalProvider(), scan)
+    assert [line["reason"] for line in lines] == ["FileNotFoundError (ENOENT)"]

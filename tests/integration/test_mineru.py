@@ -1,0 +1,870 @@
+"""MinerU over HTTP (B14): three protocols, against scripted servers with the shapes of the real ones."""
+
+import resource
+import struct
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from fpdf import FPDF
+from PIL import Image
+from pydantic import SecretStr
+
+from etl import errors
+from etl.documents import Kind
+from etl.providers.base import Document, OCRResult
+from etl.providers.mineru import MinerUProvider, door, jobs
+from etl.work import Work
+from tests.integration.mineru_servers import (
+    CloudServer,
+    Job,
+    Scripted,
+    V3Server,
+    V4Server,
+    envelope,
+    error_4,
+    listed,
+    pack,
+    reply_json,
+    serving,
+    structured,
+)
+from tests.integration.receiver import Reply, answer, trickle
+from tests.waiting import wait_until
+
+SERVERS: dict[str, type[Scripted]] = {"v3": V3Server, "v4": V4Server, "cloud-v4": CloudServer}
+LOOK = {"v3": r"/tasks/[\w-]+$", "v4": r"/v1/tasks/\w+$", "cloud-v4": r"/extract/task/[\w-]+$"}
+SUBMIT = {"v3": "/tasks$", "v4": "/v1/tasks$", "cloud-v4": "/extract/task$"}
+RESULT = {"v3": "/result$", "v4": "/result$", "cloud-v4": "/results/"}
+PRESIGNED = "https://storage.example/document?signature=1"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(jobs, "LONGEST_PAUSE", 0.05)
+
+
+@pytest.fixture
+def configure(settings: Any) -> Any:
+    def set_to(server: Scripted, **more: Any) -> None:
+        values: dict[str, Any] = {
+            "etl_mineru_url": server.base,
+            "etl_mineru_protocol": "auto",
+            "etl_mineru_api_key": None,
+        }
+        if isinstance(server, CloudServer):
+            values["etl_mineru_api_key"] = SecretStr(server.key)
+        settings.SLUICE = settings.SLUICE.model_copy(update=values | more)
+
+    return set_to
+
+
+@pytest.fixture
+def start(configure: Any) -> Iterator[Any]:
+    """Start a server of a protocol, and point Sluice at it."""
+    with ExitStack() as stack:
+
+        def make(protocol: str, **more: Any) -> Scripted:
+            server = stack.enter_context(serving(SERVERS[protocol]()))
+            configure(server, **more)
+            return server
+
+        yield make
+
+
+@pytest.fixture(params=SERVERS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(protocol: str, start: Any) -> Scripted:
+    made: Scripted = start(protocol)
+    return made
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    return document_of(tmp_path)
+
+
+def document_of(folder: Path, kind: Kind = Kind.HTML, content: bytes = b"<html>Invoice</html>" * 9000) -> Document:
+    path = folder / "copy"
+    path.write_bytes(content)
+    return Document(path=path, kind=kind, size=len(content), sha256="0" * 64, name=f"17.{kind}", url=lambda: PRESIGNED)
+
+
+def convert(document: Document, work: Work | None = None) -> OCRResult:
+    with closing(MinerUProvider()) as provider:
+        return provider.convert(document, work=work or Work(seconds=20))
+
+
+def failure(document: Document, work: Work | None = None) -> errors.EtlError:
+    with pytest.raises(errors.EtlError) as caught:
+        convert(document, work)
+    return caught.value
+
+
+def text_of(result: OCRResult, number: int) -> str:
+    page = result.pages[number - 1]
+    return result.markdown[page.start : page.end]
+
+
+# ---- Converting -----------------------------------------------------------------------------------------------------
+def test_converts_a_document_into_markdown_with_pages(protocol: str, server: Scripted, document: Document) -> None:
+    """B13, B14: exact offsets, page markers, the metadata that every provider has."""
+    result = convert(document)
+    assert [text_of(result, number) for number in (1, 2)] == ["Invoice 17\n\nÜnïted Apples", "Total: 12.50"]
+    assert result.markdown.startswith("<!-- page: 1 -->\n\nInvoice 17")
+    assert "\n<!-- page: 2 -->\n\nTotal: 12.50" in result.markdown
+    assert [(page.number, page.method) for page in result.pages] == [(1, "text"), (2, "text")]
+    assert result.provider == "mineru"
+    assert result.provider_task_id in server.jobs
+    assert result.metadata["protocol"] == protocol
+    assert result.metadata["pages"] == 2
+    assert result.metadata["duration_ms"] >= 0
+    assert result.metadata["version"]
+
+
+@pytest.mark.parametrize("protocol", ["v3", "v4"])
+def test_sends_the_bytes_to_a_self_hosted_server_under_our_own_name(server: Scripted, document: Document) -> None:
+    """B14: never the client's file name."""
+    convert(document)
+    (job,) = server.jobs.values()
+    assert (job.name, job.document) == ("17.html", document.path.read_bytes())
+
+
+def test_sends_a_presigned_url_to_the_hosted_service(start: Any, document: Document) -> None:
+    server = start("cloud-v4")
+    convert(document)
+    (call,) = server.asked("POST", "/extract/task$")
+    assert call.json["url"] == PRESIGNED
+    assert call.json["model_version"] == "MinerU-HTML"
+
+
+def test_shows_the_progress_that_the_server_counts(start: Any, document: Document) -> None:
+    start("cloud-v4")
+    seen: list[tuple[int, int]] = []
+    convert(document, Work(seconds=20, on_progress=lambda done, total: seen.append((done, total))))
+    assert seen == [(1, 2)]
+
+
+@pytest.mark.parametrize(("offered", "sent"), [(("flash",), "flash"), (("advanced", "flash", "basic"), "advanced")])
+def test_always_asks_for_the_best_tier_that_is_offered(
+    start: Any, document: Document, offered: tuple[str, ...], sent: str
+) -> None:
+    server = start("v4")
+    server.tiers = offered
+    result = convert(document)
+    assert server.asked("POST", "/v1/tasks$")[0].query["tier"] == [sent]
+    assert result.metadata["version"] == "4.0.12"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tier", "where"),
+    [("v4", "basic", "basic"), ("v3", "basic", "pipeline"), ("v3", "vlm-engine", "vlm-engine"), ("v3", "", None)],
+)
+def test_asks_for_the_tier_that_is_set(
+    protocol: str, start: Any, document: Document, tier: str, where: str | None
+) -> None:
+    server = start(protocol, etl_mineru_tier=tier)
+    convert(document)
+    (call,) = server.asked("POST", SUBMIT[protocol])
+    sent = call.query["tier"][0] if protocol == "v4" else call.form.get("backend", (None, b""))[1].decode()
+    assert (sent or None) == where
+
+
+def test_asks_what_the_server_speaks_once(server: Scripted, document: Document) -> None:
+    """B13: detected, and remembered."""
+    provider = MinerUProvider()
+    for _ in range(2):
+        provider.convert(document, work=Work(seconds=20))
+    assert len(server.asked("GET", "/v1/health$")) == (0 if isinstance(server, CloudServer) else 1)
+    assert len(server.jobs) == 2
+
+
+def test_asks_again_what_the_server_speaks_after_a_failure(start: Any, configure: Any, document: Document) -> None:
+    """B13: an upgrade of the server needs no restart of ours."""
+    older, newer = start("v3"), start("v4")
+    provider = MinerUProvider()
+    configure(older)
+    provider.convert(document, work=Work(seconds=20))
+    configure(newer)
+    with pytest.raises(errors.ProviderUnavailable):
+        provider.convert(document, work=Work(seconds=20))
+    assert provider.convert(document, work=Work(seconds=20)).metadata["protocol"] == "v4"
+
+
+def test_speaks_the_protocol_that_is_set_without_asking(protocol: str, start: Any, document: Document) -> None:
+    server = start(protocol, etl_mineru_protocol=protocol)
+    convert(document)
+    assert not server.asked("GET", "health$")
+
+
+def test_refuses_a_server_whose_protocol_is_newer(start: Any, document: Document) -> None:
+    server = start("v4")
+    server.on("GET", "/v1/health$", reply_json(200, {"status": "ok", "version": "4.1.0"}))
+    error = failure(document)
+    assert (error.code, error.transient) == ("provider_unavailable", False)
+    assert "newer" in error.detail
+
+
+def test_says_when_no_mineru_is_there(start: Any, document: Document) -> None:
+    server = start("v4")
+    server.on("GET", "health$", reply_json(404, {"detail": "Not Found"}), once=False)
+    assert failure(document).code == "provider_unavailable"
+
+
+def test_takes_what_the_protocol_takes(settings: Any) -> None:
+    """B1, B22: asked at submissions, without a network."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
+    assert {Kind.PDF, Kind.DOC, Kind.HTML, Kind.EPUB} < MinerUProvider().kinds
+    assert Kind.TEXT not in MinerUProvider().kinds
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_protocol": "v3"})
+    assert Kind.DOCX in MinerUProvider().kinds
+    assert Kind.DOC not in MinerUProvider().kinds
+
+
+# ---- Taking up ------------------------------------------------------------------------------------------------------
+def test_takes_up_a_job_instead_of_paying_for_another(server: Scripted, protocol: str, document: Document) -> None:
+    """B2: not billed twice."""
+    remembered: list[str] = []
+    server.polls = 10**6
+    with pytest.raises(errors.Fenced):
+        convert(document, lost_soon(lambda: bool(remembered), on_remember=remembered.append))
+    server.jobs[remembered[0]].polls = 0
+    result = convert(document, Work(seconds=20, resumed=remembered[0]))
+    assert result.provider_task_id == remembered[0]
+    assert len(server.asked("POST", SUBMIT[protocol])) == 1
+
+
+def lost_soon(when: Any, **more: Any) -> Work:
+    """Work whose lease is lost when something has happened."""
+    work = Work(seconds=20, **more)
+
+    def wait() -> None:
+        try:
+            wait_until(when, limit=10)
+        finally:
+            work.lost.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return work
+
+
+def test_leaves_a_job_alone_that_another_worker_has_taken_up(start: Any, document: Document) -> None:
+    server = start("v4")
+    server.polls = 10**6
+    with pytest.raises(errors.Fenced):
+        convert(document, lost_soon(lambda: server.jobs))
+    assert not server.asked("DELETE", "/v1/tasks/")
+
+
+def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
+    """A server that was started anew knows no job; that is no failure of the document."""
+    remembered: list[str] = []
+    result = convert(document, Work(seconds=20, resumed="job_of_long_ago", on_remember=remembered.append))
+    assert remembered == [result.provider_task_id]
+    assert len(server.asked("POST", SUBMIT[protocol])) == 1
+
+
+def test_submits_again_when_the_server_loses_the_job_meanwhile(
+    server: Scripted, protocol: str, document: Document
+) -> None:
+    remembered: list[str] = []
+    server.polls = 10**6
+
+    def remember(job: str) -> None:
+        remembered.append(job)
+        if len(remembered) == 1:
+            server.forget()
+            server.polls = 1
+
+    assert convert(document, Work(seconds=20, on_remember=remember)).provider_task_id == remembered[1]
+
+
+def test_gives_up_on_a_server_that_loses_everything(server: Scripted, protocol: str, document: Document) -> None:
+    error = failure(document, Work(seconds=20, on_remember=lambda _job: server.forget()))
+    assert (error.code, error.transient) == ("ocr_failed", True)
+    assert len(server.asked("POST", SUBMIT[protocol])) == jobs.SUBMISSIONS
+
+
+def test_begins_a_job_anew_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
+    server.fails = {"type": "engine_error", "code": "parse_failed", "message": "out of memory", "param": None}
+    remembered: list[str] = []
+    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    assert (error.code, error.transient) == ("ocr_failed", True)
+    server.fails = {}
+    result = convert(document, Work(seconds=20, resumed=remembered[0]))
+    assert result.provider_task_id != remembered[0]
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_begins_a_job_anew_whose_result_is_gone(start: Any, document: Document, status: int) -> None:
+    """Links of the hosted service end; one more submission for each attempt, and no more."""
+    server = start("cloud-v4")
+    server.on("GET", "/results/", answer(status), once=False)
+    remembered: list[str] = []
+    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    assert (error.code, error.transient, len(server.jobs)) == ("ocr_failed", True, 1)
+    server.instead.clear()
+    server.on("GET", "/results/", answer(status))
+    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id != remembered[0]
+    assert len(server.jobs) == 2
+
+
+# ---- The end of time ------------------------------------------------------------------------------------------------
+def test_cancels_the_job_at_the_deadline(start: Any, document: Document) -> None:
+    """B9: the stage's time bounds the job, and others need the server."""
+    server = start("v4")
+    server.polls = 10**6
+    with pytest.raises(errors.OutOfTime):
+        convert(document, Work(seconds=0.3))
+    (job,) = server.jobs.values()
+    assert job.state == "canceled"
+
+
+@pytest.mark.parametrize("protocol", ["v3", "cloud-v4"])
+def test_ends_at_the_deadline_where_nothing_can_be_cancelled(server: Scripted, document: Document) -> None:
+    server.polls = 10**6
+    with pytest.raises(errors.OutOfTime):
+        convert(document, Work(seconds=0.3))
+
+
+@pytest.mark.parametrize("where", [SUBMIT, LOOK, RESULT], ids=["submit", "look", "result"])
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
+def test_waits_no_longer_than_its_time_for_a_server_that_trickles(
+    server: Scripted, protocol: str, document: Document, where: dict[str, str], head: bytes
+) -> None:
+    """B14: one byte every few milliseconds keeps the timeout of a single read from ever coming."""
+    over = threading.Event()
+    server.on("POST" if where is SUBMIT else "GET", where[protocol], trickle(over, head=head), once=False)
+    began = time.monotonic()
+    with pytest.raises(errors.OutOfTime):
+        convert(document, Work(seconds=0.3))
+    over.set()
+    assert time.monotonic() - began < 0.3 + jobs.FAREWELL_SECONDS + 1
+
+
+@pytest.mark.parametrize("where", [SUBMIT, LOOK], ids=["submit", "look"])
+def test_takes_a_server_that_never_answers_for_unreachable(
+    server: Scripted, protocol: str, document: Document, where: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B14: a call has its own time, less than the stage's; failed looks are borne for a while."""
+    monkeypatch.setattr(door, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.3)
+    over = threading.Event()
+    server.on("POST" if where is SUBMIT else "GET", where[protocol], silent(over), once=False)
+    error = failure(document)
+    over.set()
+    assert (error.code, error.transient) == ("provider_unavailable", True)
+
+
+def silent(over: threading.Event) -> Reply:
+    def reply(to: BaseHTTPRequestHandler) -> None:
+        over.wait(10)
+        to.close_connection = True
+
+    return reply
+
+
+def test_takes_a_server_that_is_not_there_for_unreachable(configure: Any, protocol: str, document: Document) -> None:
+    with serving(SERVERS[protocol]()) as server:
+        configure(server)
+    error = failure(document)
+    assert (error.code, error.transient) == ("provider_unavailable", True)
+
+
+# ---- Refusals -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("reply", "code", "transient"),
+    [
+        (reply_json(401, error_4("authentication_error", "invalid_api_key", "no")), "provider_unavailable", False),
+        (reply_json(403, error_4("permission_error", "quota_exceeded", "no")), "provider_unavailable", False),
+        (reply_json(500, {"detail": "oops"}), "provider_unavailable", True),
+        (reply_json(503, error_4("engine_error", "engine_dead", "no")), "provider_unavailable", True),
+        (answer(502, b"<html>Bad Gateway</html>"), "provider_unavailable", True),
+        (answer(302, Location="http://169.254.169.254/"), "provider_unavailable", True),
+        (answer(200, b"<html>Welcome</html>"), "ocr_failed", True),
+        (answer(200, b"[1]"), "ocr_failed", True),
+        (reply_json(200, {"unheard": "of"}), "ocr_failed", True),
+        (answer(200, b"{", Content_Encoding="gzip"), "ocr_failed", True),
+    ],
+)
+def test_tells_what_a_refusal_means(
+    server: Scripted, protocol: str, document: Document, *, reply: Reply, code: str, transient: bool
+) -> None:
+    """B14: retryable or not."""
+    server.on("POST", SUBMIT[protocol], reply)
+    error = failure(document)
+    assert (error.code, error.transient) == (code, transient)
+
+
+def test_carries_how_long_a_busy_server_wants_us_to_wait(server: Scripted, protocol: str, document: Document) -> None:
+    """B14: rate limits."""
+    server.on("POST", SUBMIT[protocol], answer(429, Retry_After="7"))
+    error = failure(document)
+    assert isinstance(error, errors.ProviderUnavailable)
+    assert (error.transient, error.retry_after) == (True, 7)
+
+
+def hang_up(to: BaseHTTPRequestHandler) -> None:
+    to.close_connection = True
+
+
+@pytest.mark.parametrize("reply", [answer(429, Retry_After="0"), answer(503), answer(500, b"x"), hang_up])
+def test_bears_failed_looks_at_a_job(server: Scripted, protocol: str, document: Document, reply: Reply) -> None:
+    """A poll that fails is no attempt."""
+    for _ in range(3):
+        server.on("GET", LOOK[protocol], reply)
+    assert len(convert(document).pages) == 2
+
+
+def test_gives_its_worker_back_when_it_is_told_to_wait_for_long(
+    server: Scripted, protocol: str, document: Document
+) -> None:
+    server.on("GET", LOOK[protocol], answer(429, Retry_After="120"))
+    remembered: list[str] = []
+    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    assert error.retry_after == 120
+    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id == remembered[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("Unsupported file type: unknown", errors.UnsupportedFormat),
+        ("Failed to load document (PDFium: Incorrect password error).", errors.FileEncrypted),
+        ("Failed to load document (PDFium: Data format error).", errors.FileCorrupt),
+        ("[E1020] Connection failed: … Failed to resolve 'modelscope.cn'", errors.OcrFailed),
+    ],
+)
+def test_tells_what_a_failed_job_means(
+    server: Scripted, document: Document, message: str, kind: type[errors.EtlError]
+) -> None:
+    """B14: 4.0 calls all of these `parse_failed`; the others send the sentence alone. All are of real servers."""
+    server.fails = {"type": "engine_error", "code": "parse_failed", "message": message, "param": None}
+    error = failure(document)
+    assert type(error) is kind
+    assert message not in error.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("file_encrypted", errors.FileEncrypted),
+        ("file_corrupted", errors.FileCorrupt),
+        ("file_type_unsupported", errors.UnsupportedFormat),
+        ("file_too_large", errors.FileTooLarge),
+        ("file_permission_denied", errors.OcrRefused),
+        ("page_range_invalid", errors.OcrRefused),
+        ("parse_timeout", errors.OcrFailed),
+    ],
+)
+def test_tells_what_a_code_of_4_0_means(start: Any, document: Document, code: str, kind: type[errors.EtlError]) -> None:
+    server = start("v4")
+    server.fails = {"type": "invalid_request_error", "code": code, "message": "?", "param": None}
+    assert type(failure(document)) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (400, error_4("invalid_request_error", "invalid_request", "Flash parsing is disabled"), errors.OcrRefused),
+        (400, error_4("invalid_request_error", "invalid_request", "Tier 'basic' not available in this server"),
+         errors.ProviderUnavailable),
+        (413, error_4("invalid_request_error", "file_too_large", "File exceeds 200 MiB"), errors.FileTooLarge),
+        (404, {"detail": "Not Found"}, errors.ProviderUnavailable),
+    ],
+)  # fmt: skip
+def test_tells_what_a_refused_submission_to_4_0_means(
+    start: Any, document: Document, status: int, error: Any, kind: type[errors.EtlError]
+) -> None:
+    start("v4").on("POST", "/v1/tasks$", reply_json(status, error))
+    assert isinstance(failure(document), kind)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-500, errors.OcrRefused), (-10001, errors.ProviderUnavailable), (-10002, errors.OcrRefused),
+        (-60002, errors.UnsupportedFormat), (-60003, errors.FileCorrupt), (-60004, errors.EmptyDocument),
+        (-60005, errors.FileTooLarge), (-60006, errors.TooManyPages), (-60007, errors.ProviderUnavailable),
+        (-60008, errors.OcrFailed), (-60009, errors.ProviderUnavailable), (-60010, errors.OcrFailed),
+        (-60013, errors.ProviderForbidden), (-60017, errors.OcrRefused), (-60018, errors.ProviderForbidden),
+        (-60022, errors.OcrFailed), (-99999, errors.OcrFailed),
+    ],
+)  # fmt: skip
+def test_tells_what_a_code_of_the_hosted_service_means(
+    start: Any, document: Document, code: int, kind: type[errors.EtlError]
+) -> None:
+    """B14: the same whether it comes at once or as the end of a job."""
+    server = start("cloud-v4")
+    server.on("POST", SUBMIT["cloud-v4"], reply_json(200, envelope(None, code=code, msg="?")))
+    assert type(failure(document)) is kind
+    server.fails = {"message": f"failed ({code})"}
+    assert type(failure(document)) is kind
+
+
+@pytest.mark.parametrize("status", [200, 401])
+def test_knows_the_other_shape_of_the_hosted_gateway(start: Any, document: Document, status: int) -> None:
+    server = start("cloud-v4")
+    body = {"success": False, "msgCode": "A0211", "msg": "token expired"}
+    server.on("POST", SUBMIT["cloud-v4"], reply_json(status, body))
+    error = failure(document)
+    assert (type(error), error.transient) == (errors.ProviderForbidden, False)
+
+
+@pytest.mark.parametrize("where", [LOOK, RESULT], ids=["look", "result"])
+@pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'{"status": "thinking"}', b"PK\x03\x04 and no more"])
+def test_takes_garbage_for_no_answer(
+    server: Scripted, protocol: str, document: Document, where: dict[str, str], body: bytes
+) -> None:
+    """B14, B18: tried again, with the same job."""
+    server.on("GET", where[protocol], answer(200, body))
+    remembered: list[str] = []
+    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    assert (error.code, error.transient) == ("ocr_failed", True)
+    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id == remembered[0]
+
+
+# ---- Credentials and redirects --------------------------------------------------------------------------------------
+def test_sends_its_key_to_the_configured_server_alone(start: Any, document: Document) -> None:
+    server = start("cloud-v4")
+    convert(document)
+    assert all("authorization" in call.headers for call in server.calls if call.path.startswith("/api/v4/"))
+    (result,) = server.asked("GET", "/results/")
+    assert "authorization" not in result.headers
+    assert "cookie" not in result.headers
+
+
+@pytest.mark.parametrize("protocol", ["v3", "v4"])
+def test_sends_a_key_that_is_set_to_self_hosted_servers(protocol: str, start: Any, document: Document) -> None:
+    server = start(protocol, etl_mineru_api_key=SecretStr("s3cret"))
+    convert(document)
+    assert {call.headers.get("authorization") for call in server.calls} == {"Bearer s3cret"}
+
+
+def test_follows_no_result_to_another_host(start: Any, document: Document) -> None:
+    """B14: neither by its URL nor by a redirect; https and the list of hosts decide."""
+    with serving(V3Server()) as stranger:
+        server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
+        server.zip_url = f"{stranger.base}/steal.zip"
+        error = failure(document)
+        assert (error.code, error.transient) == ("ocr_failed", False)
+        assert "ETL_MINERU_RESULT_HOSTS" in error.detail
+        server.zip_url = ""
+        server.on("GET", "/results/", answer(302, Location=f"{stranger.base}/steal.zip"))
+        assert "ETL_MINERU_RESULT_HOSTS" in failure(document).detail
+        assert stranger.calls == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "http://user@{host}/results/x", "//[", "http://{host}:x/", "ftp://{host}/", "gopher:", " "],
+)
+def test_follows_no_url_that_is_not_plainly_the_servers(start: Any, document: Document, url: str) -> None:
+    server = start("cloud-v4")
+    server.zip_url = url.replace("{host}", server.base.removeprefix("http://").removesuffix("/api/v4"))
+    assert (failure(document).code, failure(document).transient) == ("ocr_failed", False)
+
+
+def test_follows_redirects_on_the_same_host(start: Any, document: Document) -> None:
+    server = start("cloud-v4")
+    server.on("GET", "/results/", answer(302, Location="/results/elsewhere.zip"))
+    assert len(convert(document).pages) == 2
+
+
+def test_follows_redirects_only_so_often(start: Any, document: Document) -> None:
+    server = start("cloud-v4")
+    server.on("GET", "/results/", answer(302, Location="/results/again.zip"), once=False)
+    assert failure(document).transient is False
+    assert len(server.asked("GET", "/results/")) == door.REDIRECTS + 1
+
+
+# ---- Archives -------------------------------------------------------------------------------------------------------
+GOOD: dict[str, str | bytes] = {"full.md": "text", "a_content_list.json": b"[]"}
+
+
+@pytest.mark.parametrize("name", ["../evil.md", "/etc/evil", "a/../../evil", "..\\evil", "C:/evil", "a\\b", "x/.."])
+def test_reads_no_archive_with_a_member_that_leads_out(server: Scripted, document: Document, name: str) -> None:
+    """B14: permanent, and without a trace on the disk."""
+    server.result = pack({**GOOD, name: "x"})
+    error = failure(document)
+    assert (type(error), error.code, error.transient) == (door.Hostile, "ocr_failed", False)
+    assert [file.name for file in document.path.parent.iterdir()] == ["copy"]
+
+
+def test_reads_no_archive_with_a_link(server: Scripted, document: Document, tmp_path: Path) -> None:
+    path = tmp_path / "made.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("full.md", "x")
+        link = zipfile.ZipInfo("images/link")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    server.result = path.read_bytes()
+    assert type(failure(document)) is door.Hostile
+
+
+def test_reads_no_archive_with_too_many_members(server: Scripted, document: Document) -> None:
+    server.result = pack({"full.md": "x", **{f"images/{number}.jpg": "" for number in range(2_000)}})
+    assert type(failure(document)) is door.Hostile
+
+
+GIGABYTES = 10 * 1024**3
+
+
+def bomb(member: str, *, claimed: int) -> bytes:
+    """Return an archive of about 10 MB, with a member that unpacks to 10 GB and claims to be of some size."""
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    block = squeeze.compress(bytes(2**24)) + squeeze.flush(zlib.Z_FULL_FLUSH)
+    data = block * (GIGABYTES // 2**24) + squeeze.flush()
+    name = member.encode()
+    sizes = struct.pack("<3L", 0, len(data), 0xFFFFFFFF)
+    extra = struct.pack("<2HQ", 1, 8, claimed)
+    common = struct.pack("<5H", 45, 0, zipfile.ZIP_DEFLATED, 0, 0) + sizes + struct.pack("<2H", len(name), len(extra))
+    local = b"PK\x03\x04" + common + name + extra + data
+    entry = b"PK\x01\x02" + struct.pack("<H", 45) + common + struct.pack("<3H2L", 0, 0, 0, 0, 0) + name + extra
+    return local + entry + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entry), len(local), 0)
+
+
+@pytest.mark.parametrize("claimed", [GIGABYTES, 20_000_000, 1_000], ids=["true", "less", "small"])
+def test_is_not_filled_by_a_result_that_unpacks_to_ten_gigabytes(start: Any, document: Document, claimed: int) -> None:
+    """B14: memory stays as it is, whatever the archive says of itself."""
+    server = start("cloud-v4")
+    server.result = bomb("full.md", claimed=claimed)
+    before = peak()
+    error = failure(document)
+    assert peak() - before < 200 * 1024**2
+    assert (error.code, isinstance(error, door.Hostile | door.Garbage)) == ("ocr_failed", True)
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def test_reads_no_archive_whose_list_of_members_is_endless(start: Any, document: Document) -> None:
+    server = start("cloud-v4")
+    entries = b"PK\x01\x02" + bytes(42)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entries) * 200_000, 4, 0)
+    server.result = b"PK\x03\x04" + entries * 200_000 + end
+    assert type(failure(document)) is door.Hostile
+
+
+def test_counts_what_it_downloads(
+    server: Scripted, protocol: str, document: Document, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "MAX_RESULT_BYTES", 1_000_000)
+    server.on("GET", RESULT[protocol], endless, once=False)
+    assert type(failure(document)) is door.Hostile
+
+
+def endless(to: BaseHTTPRequestHandler) -> None:
+    to.send_response(200)
+    to.send_header("Connection", "close")
+    to.end_headers()
+    while True:
+        to.wfile.write(bytes(65536))
+
+
+@pytest.mark.parametrize("kind", [Kind.DOCX, Kind.EPUB, Kind.ODS])
+def test_sends_no_document_that_unpacks_to_more_than_allowed(start: Any, tmp_path: Path, kind: Kind) -> None:
+    """B12: whatever it claims."""
+    server = start("v4", etl_max_file_bytes=10**7)
+    document = document_of(tmp_path, kind, bomb("word/document.xml", claimed=GIGABYTES))
+    assert failure(document).code == "file_too_large"
+    assert server.calls == []
+
+
+def pdf(*, pages: int = 1, password: str = "") -> bytes:
+    made = FPDF()
+    if password:
+        made.set_encryption(owner_password="owner", user_password=password)
+    for _ in range(pages):
+        made.add_page()
+    return bytes(made.output())
+
+
+def png(side: int) -> bytes:
+    made = BytesIO()
+    Image.new("1", (side, side)).save(made, "PNG")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "code"),
+    [
+        (Kind.PDF, pdf(pages=6), "too_many_pages"),
+        (Kind.PDF, pdf(password="secret"), "file_encrypted"),
+        (Kind.PDF, b"%PDF-1.4\nand no more", "file_corrupt"),
+        (Kind.PNG, png(1001), "too_many_pixels"),
+        (Kind.PNG, b"\x89PNG\r\n\x1a\n and no more", "file_corrupt"),
+    ],
+    ids=["pages", "password", "pdf", "pixels", "png"],
+)
+def test_sends_no_document_that_is_out_of_bounds(
+    start: Any, tmp_path: Path, kind: Kind, content: bytes, code: str
+) -> None:
+    """B12: looked at in a process of its own, before anything is sent."""
+    server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
+    error = failure(document_of(tmp_path, kind, content))
+    assert (error.code, error.transient) == (code, False)
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(("kind", "content"), [(Kind.PDF, pdf(pages=5)), (Kind.PNG, png(1000))])
+def test_sends_documents_that_are_just_within_bounds(start: Any, tmp_path: Path, kind: Kind, content: bytes) -> None:
+    server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
+    convert(document_of(tmp_path, kind, content))
+    assert len(server.jobs) == 1
+
+
+def test_warns_of_the_pages_of_a_pdf_that_the_server_knows_nothing_of(start: Any, tmp_path: Path) -> None:
+    """B18: how many there are we know ourselves."""
+    start("v3")
+    work = Work(seconds=20)
+    result = convert(document_of(tmp_path, Kind.PDF, pdf(pages=4)), work)
+    assert len(result.pages) == 4
+    assert [(warning.code, warning.page) for warning in work.warnings] == [("page_failed", 3), ("page_failed", 4)]
+
+
+def test_sends_no_document_that_is_no_archive_though_it_should_be(start: Any, tmp_path: Path) -> None:
+    server = start("v4")
+    assert failure(document_of(tmp_path, Kind.DOCX, b"PK\x03\x04 and no more")).code == "file_corrupt"
+    assert server.calls == []
+
+
+def test_sends_whole_documents_that_unpack_well(start: Any, tmp_path: Path) -> None:
+    start("v4")
+    document = document_of(tmp_path, Kind.DOCX, pack({"word/document.xml": "<w:t>a</w:t>" * 10_000, "a\\b": "x"}))
+    assert len(convert(document).pages) == 2
+
+
+# ---- Pages ----------------------------------------------------------------------------------------------------------
+def test_warns_of_pages_that_the_server_left_out(start: Any, document: Document) -> None:
+    """B18: never silence; a blank page is no failure."""
+    server = start("v4")
+    whole = structured([["one"], [], ["three"], ["four"]])
+    del whole["pages"][2]
+    server.result = pack({"markdown.md": "one\n\nfour", "structured_content.json": orjson.dumps(whole)})
+    work = Work(seconds=20)
+    result = convert(document, work)
+    assert [page.number for page in result.pages] == [1, 2, 3, 4]
+    assert [page.method for page in result.pages] == ["text", "none", "none", "text"]
+    assert [(warning.code, warning.page) for warning in work.warnings] == [("page_failed", 3)]
+
+
+def test_warns_of_a_partial_result(start: Any, document: Document) -> None:
+    """B18."""
+    start("v4").on("GET", LOOK["v4"], partial)
+    work = Work(seconds=20)
+    convert(document, work)
+    assert [warning.code for warning in work.warnings] == ["page_failed"]
+
+
+def partial(to: BaseHTTPRequestHandler) -> None:
+    server = V4Server()
+    reply_json(200, server.status(Job(id=to.path.rpartition("/")[2]), "partial"))(to)
+
+
+@pytest.mark.parametrize("data", [{}, {"a_content_list.json": b"{"}, {"a_content_list.json": b'[{"text": "x"}]'},
+                                  {"a_content_list.json": b'[{"text": "x", "page_idx": 99999999999}]'}])  # fmt: skip
+def test_has_one_page_where_the_server_says_nothing_of_pages(
+    server: Scripted, document: Document, data: dict[str, bytes]
+) -> None:
+    server.result = pack({"full.md": "All of the text.", **data})
+    work = Work(seconds=20)
+    result = convert(document, work)
+    assert [text_of(result, page.number) for page in result.pages] == ["All of the text."]
+    assert [warning.code for warning in work.warnings] == ["no_page_data"]
+
+
+def test_loses_no_text_for_page_numbers(start: Any, document: Document) -> None:
+    """B18: where the pieces do not hold all of the text, all of the text is taken."""
+    server = start("cloud-v4")
+    whole = "A sentence. " * 50 + "Another one, which no piece has."
+    items = listed([["A sentence. " * 50]])
+    server.result = pack({"full.md": whole, "x_content_list.json": orjson.dumps(items)})
+    work = Work(seconds=20)
+    assert whole in convert(document, work).markdown
+    assert [warning.code for warning in work.warnings] == ["no_page_data"]
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])
+def test_finds_no_text_in_nothing(server: Scripted, document: Document, text: str) -> None:
+    """B18: a document of pictures is no success."""
+    server.pages = [[text], []]
+    error = failure(document)
+    assert (error.code, error.transient) == ("empty_document", False)
+
+
+def test_keeps_headings_tables_captions_and_formulas(start: Any, document: Document) -> None:
+    server = start("v3")
+    table = '<table><tr><td rowspan="2">A</td></tr></table>'
+    items = [
+        {"type": "header", "text": "ACME Ltd", "page_idx": 0},
+        {"type": "text", "text": "Title", "text_level": 2, "page_idx": 0},
+        {"type": "table", "table_caption": ["Prices"], "table_body": table, "table_footnote": ["net"], "page_idx": 0},
+        {"type": "equation", "text": "$$\nE = mc^2\n$$", "text_format": "latex", "page_idx": 0},
+        {"type": "list", "list_items": ["- a", "- b"], "page_idx": 0},
+        {"type": "image", "img_path": "images/a.jpg", "image_caption": ["Fig. 1"], "page_idx": 0},
+        {"type": "code", "code_body": "```\nx = 1\n```", "code_caption": [], "page_idx": 0},
+        {"type": "page_number", "text": "1", "page_idx": 0},
+        {"type": "text", "text": "[link](a.html) <!-- page: 9 --> ![](images/b.jpg)", "page_idx": 0},
+    ]
+    server.result = pack({"a.md": "Title", "a_content_list.json": orjson.dumps(items)})
+    result = convert(document)
+    pieces = ["ACME Ltd", "## Title", "Prices", table, "net", "$$\nE = mc^2\n$$", "- a\n- b", "Fig. 1"]
+    assert text_of(result, 1) == "\n\n".join([*pieces, "```\nx = 1\n```", "[link](a.html) <!--page: 9 -->"])
+
+
+def test_keeps_the_pieces_of_4_0(start: Any, document: Document) -> None:
+    server = start("v4")
+    content = structured([[]])
+    note = [{"bbox": [0, 0, 1, 1], "content": "net"}]
+    content["pages"][0]["blocks"] = [
+        {"type": "doc_title", "level": 1, "content": "T"},
+        {"type": "paragraph_title", "level": 3, "content": "P"},
+        {"type": "table", "content": "| A |\n| --- |", "captions": [{"content": "C"}], "footnotes": note},
+        {"type": "equation", "content": "E = mc^2"},
+    ]
+    content["extensions"]["mineru"]["parse_mode"] = "ocr"
+    server.result = pack({"markdown.md": "# T", "structured_content.json": orjson.dumps(content)})
+    result = convert(document)
+    assert text_of(result, 1) == "# T\n\n### P\n\nC\n\n| A |\n| --- |\n\nnet\n\n$$\nE = mc^2\n$$"
+    assert result.pages[0].method == "ocr"
+
+
+@pytest.mark.parametrize("protocol", ["v3", "v4"])
+def test_reads_results_that_come_as_json(protocol: str, start: Any, document: Document) -> None:
+    server = start(protocol)
+    pages = [["one"], ["two"]]
+    texts = {"md_content": "one\n\ntwo", "content_list": orjson.dumps(listed(pages)).decode()}
+    if protocol == "v3":
+        server.on("GET", "/result$", reply_json(200, {"backend": "vlm", "version": "3.4.5", "results": {"17": texts}}))
+    else:
+        server.pages, server.has_zip = pages, False
+    result = convert(document)
+    assert [text_of(result, number) for number in (1, 2)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("body", [{"results": {}}, {"results": {"a": {"md_content": 1}}}, {"files": [{}]}])
+def test_takes_json_without_a_result_for_garbage(start: Any, document: Document, body: Any) -> None:
+    start("v3").on("GET", "/result$", reply_json(200, body))
+    assert type(failure(document)) is door.Garbage
+
+
+def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:
+    """B12: only its reader can count the pages of an Office file."""
+    configure(server, etl_max_pages=1)
+    assert failure(document).code == "too_many_pages"

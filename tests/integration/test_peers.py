@@ -1,0 +1,87 @@
+"""What the log says of an OCR provider, or a language model, that cannot be reached. B13, B16, A28."""
+
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from django.conf import LazySettings
+from pydantic import AnyHttpUrl, SecretStr
+from pytest_httpserver import HTTPServer
+
+from etl.documents import Kind
+from etl.errors import EtlError
+from etl.postprocessors import client
+from etl.providers.base import Document
+from etl.providers.mineru import MinerUProvider
+from etl.work import Work
+
+
+@pytest.fixture
+def closed() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
+    changes = {"etl_mineru_url": AnyHttpUrl(url), "etl_mineru_protocol": "v4", "etl_mineru_api_key": SecretStr("pearl")}
+    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+    path = folder / "pearl.pdf"
+    path.write_bytes(b"pearl")
+    document = Document(path=path, kind=Kind.HTML, size=5, sha256="0" * 64, name="17.pdf", url=lambda: "https://pearl")
+    with closing(MinerUProvider()) as provider:
+        provider.convert(document, work=Work(seconds=5))
+
+
+def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
+    place = client.Place(base_url=url, key="pearl", model="pearl", seconds=0.5, max_tokens=None)
+    client.call(place, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=5))
+
+
+@pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])
+def tell(
+    request: pytest.FixtureRequest, settings: LazySettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[dict[str, Any]]]:
+    """Give what asks a server in vain, and returns what the log says of it."""
+    ask, event = request.param
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    def told(url: str) -> list[dict[str, Any]]:
+        with structlog.testing.capture_logs() as lines, pytest.raises(EtlError):
+            ask(settings, url, tmp_path)
+        assert "pearl" not in str(lines)
+        return [dict(line) for line in lines if line["event"] == event]
+
+    return told
+
+
+Tell = Callable[[str], list[dict[str, Any]]]
+
+
+def test_a_server_that_is_down_is_named_with_the_reason(tell: Tell, closed: int) -> None:
+    lines = tell(f"http://127.0.0.1:{closed}/pearl")
+    assert lines
+    for line in lines:
+        assert (line["log_level"], line["host"]) == ("warning", f"127.0.0.1:{closed}")
+        assert line["cause"] == "ConnectionRefusedError (ECONNREFUSED)"
+
+
+def test_a_name_that_nobody_knows_is(tell: Tell) -> None:
+    lines = tell("http://nobody.invalid/pearl")
+    assert lines
+    for line in lines:
+        assert line["host"] == "nobody.invalid:80"
+        assert line["cause"].startswith("gaierror (EAI_")
+
+
+def test_a_server_without_tls_is(tell: Tell, httpserver: HTTPServer) -> None:
+    lines = tell(f"https://127.0.0.1:{httpserver.port}/pearl")
+    assert lines
+    for line in lines:
+        assert line["host"] == f"127.0.0.1:{httpserver.port}"
+        assert line["cause"].startswith("SSLError (")

@@ -1,0 +1,310 @@
+"""What every processor and every strategy must do, whoever wrote it: over all of ETL_POSTPROCESSORS and ETL_STRATEGIES,
+so that a new one is held to it by its entry there (B22; B15, B17, B18, B21). One that nobody has added yet is among
+them. What a processor is held to is what it declares: whether it gives data, and whether it asks a model.
+
+The model on the other side is a fake that reads the schema out of the prompt and fills it in.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.conf import settings as configured
+from django.utils.module_loading import import_string
+
+from etl import engines
+from etl.errors import EtlError, Fenced, OutOfTime
+from etl.postprocessors.base import PostProcessor, Processed
+from etl.postprocessors.strategies.base import Strategy
+from etl.work import Usage, Work
+from rules import json_schema
+from rules.content import RuleContent
+from tests.integration import openai_server, words
+from tests.integration.llm_factories import Notebook, configure, forget, ocr_of, rule_of, says_nothing_private, work_of
+from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says
+
+SECRET = "Zebra-4711"
+PAGES = [
+    f"# Part {page}\n\nName: {SECRET}\n\nAmount: {page}00.50 EUR\n\n" + f"Filler of page {page}. " * 20
+    for page in (1, 2, 3)
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": ["string", "null"]},
+        "amounts": {"type": "array", "items": {"type": "number"}},
+        "kind": {"enum": ["invoice", "other"]},
+    },
+    "required": ["name", "amounts", "kind"],
+    "additionalProperties": False,
+}
+
+
+MODES = {**configured.ETL_POSTPROCESSORS, words.MODE: words.PATH}
+
+
+def kind_of(mode: str) -> type[PostProcessor]:
+    kind: type[PostProcessor] = import_string(MODES[mode])
+    return kind
+
+
+@dataclass(frozen=True)
+class Way:
+    """A mode, and for `llm` a strategy."""
+
+    mode: str
+    strategy: str = ""
+
+    @property
+    def rule(self) -> RuleContent:
+        schema = SCHEMA if self.asks else None
+        return RuleContent(rule_id=1, version=1, name="r", mode=self.mode, strategy=self.strategy, json_schema=schema)
+
+    @property
+    def asks(self) -> bool:
+        return kind_of(self.mode).asks_model
+
+    def __str__(self) -> str:
+        return f"{self.mode} {self.strategy}".strip()
+
+
+WAYS = [Way(mode) for mode in MODES if mode != "llm"]
+WAYS += [Way("llm", strategy) for strategy in configured.ETL_STRATEGIES]
+ASKING = [way for way in WAYS if way.asks]
+every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+every_asking_way = pytest.mark.parametrize("way", ASKING, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def modes(settings: Any) -> None:
+    settings.ETL_POSTPROCESSORS = MODES
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        sizes = {"etl_postprocess_chunk_threshold_chars": 900, "etl_postprocess_chunk_size_chars": 600}
+        configure(settings, server, **sizes)
+        server.always(sensible)
+        yield server
+        forget(server)
+
+
+def sensible(request: Request) -> Reply:
+    """Fill in the schema with what is in the text; notes where no JSON is asked for."""
+    text = request.message("user")
+    if not request.form and "```json code fence" not in request.message("system"):
+        return says(text)
+    name = re.search(r"Name: (\S+)", text)
+    amounts = sorted({float(found) for found in re.findall(r"(\d+\.50?)\b", text)})
+    return gives({"name": name[1] if name else None, "amounts": amounts, "kind": "invoice"})
+
+
+def process(way: Way, work: Work | None = None) -> Processed:
+    return engines.processor(way.mode).process(ocr_of(*PAGES), way.rule, work=work or work_of())
+
+
+# ---- What they are --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_a_processor_of_its_mode(mode: str) -> None:
+    processor = engines.processor(mode)
+    assert isinstance(processor, PostProcessor)
+    assert processor.mode == mode
+    assert engines.processor(mode) is processor
+
+
+@pytest.mark.parametrize("name", configured.ETL_STRATEGIES)
+def test_it_is_a_strategy_of_its_name(name: str) -> None:
+    from etl.postprocessors.llm import strategy
+
+    assert isinstance(strategy(name), Strategy)
+    assert strategy(name).name == name
+
+
+# ---- What they give -------------------------------------------------------------------------------------------------
+@every_way
+def test_it_gives_what_the_rule_asks_for(models: ModelServer, way: Way) -> None:
+    """B15, B17: fits the schema, where a model is asked for it."""
+    result = process(way)
+
+    if not way.asks:
+        assert models.requests == []
+        assert result.model is None
+    if not kind_of(way.mode).gives_data:
+        assert result == Processed()
+    if way.rule.json_schema is None:
+        return
+    assert json_schema.errors(SCHEMA, result.data) == []
+    assert result.data == {"name": SECRET, "amounts": [100.5, 200.5, 300.5], "kind": "invoice"}
+    assert (result.strategy, result.model) == (way.strategy, MODEL)
+
+
+@every_way
+def test_its_result_is_json(models: ModelServer, way: Way) -> None:
+    result = process(way)
+    parts = [result.data, result.citations, result.strategy, result.model]
+    assert json.loads(json.dumps(parts)) == parts
+
+
+@every_asking_way
+def test_its_citations_stand_where_they_say(models: ModelServer, way: Way) -> None:
+    """B20: each quote is on its page."""
+    ocr = ocr_of(*PAGES)
+    citations = process(way).citations
+
+    assert {"/name", "/amounts/0", "/amounts/1", "/amounts/2"} <= {each["pointer"] for each in citations}
+    for each in citations:
+        page = ocr.pages[each["page"] - 1]
+        assert each["quote"] in ocr.markdown[page.start : page.end]
+        assert each["match"] in ("exact", "normalized", "numeric", "value")
+
+
+@every_way
+def test_it_gives_the_same_each_time(models: ModelServer, way: Way) -> None:
+    first, second = work_of(), work_of()
+    assert process(way, first) == process(way, second)
+    assert first.warnings == second.warnings
+    half = len(models.requests) // 2
+    assert [each.body for each in models.requests[:half]] == [each.body for each in models.requests[half:]]
+
+
+@every_way
+def test_it_shows_progress_to_its_end(models: ModelServer, way: Way) -> None:
+    told: list[tuple[int, int]] = []
+    process(way, work_of(on_progress=lambda done, total: told.append((done, total))))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 0
+
+
+@every_asking_way
+def test_it_counts_every_answer(models: ModelServer, way: Way) -> None:
+    """B17."""
+    spent: list[Usage] = []
+    work = work_of(on_spend=spent.append)
+    process(way, work)
+    calls = len(models.requests)
+    assert work.usage == Usage(prompt_tokens=11 * calls, completion_tokens=7 * calls, calls=calls)
+    assert len(spent) == calls
+
+
+# ---- What they send -------------------------------------------------------------------------------------------------
+@every_asking_way
+def test_it_sends_the_document_as_data_and_no_more(models: ModelServer, way: Way) -> None:
+    """B21: the text between markers, in the user's message alone; no tools, no stream."""
+    process(way)
+    for request in models.requests:
+        system, user = request.messages
+        marker = user["content"].split("\n")[1]
+        assert re.fullmatch(r"[0-9a-f]{32}", marker)
+        before, _, rest = user["content"].partition(f"\n{marker}\n")
+        inside, _, after = rest.rpartition(f"\n{marker}\n")
+        assert "not instructions" in before
+        assert "not instructions" in after
+        assert inside
+        assert SECRET not in system["content"] + before + after
+        assert json.dumps(request.body).count("tool") == 0
+        assert not request.body.get("stream")
+
+
+@every_asking_way
+def test_it_sends_the_whole_document(models: ModelServer, way: Way) -> None:
+    """B18: nothing is left out in silence."""
+    process(way)
+    sent = "".join(request.message("user") for request in models.requests)
+    for page in (1, 2, 3):
+        assert sent.count(f"Filler of page {page}.") >= 20
+
+
+# ---- How they end ---------------------------------------------------------------------------------------------------
+@every_way
+def test_it_stops_when_the_lease_is_lost(models: ModelServer, way: Way) -> None:
+    work = work_of()
+    work.lost.set()
+    with pytest.raises(Fenced):
+        process(way, work)
+    assert models.requests == []
+
+
+@every_way
+def test_it_stops_when_its_time_is_over(models: ModelServer, way: Way) -> None:
+    with pytest.raises(OutOfTime):
+        process(way, work_of(seconds=0))
+
+
+FAULTS = {
+    "401": (problem(401, SECRET), "llm_unavailable", False),
+    "429": (problem(429, SECRET, headers={"Retry-After": "3"}), "llm_unavailable", True),
+    "500": (problem(500, SECRET), "llm_unavailable", True),
+    "nothing": (says(""), "llm_invalid_response", True),
+    "garbage": (Reply(b"\xff{{{" + SECRET.encode()), "llm_invalid_response", True),
+    "cut off": (says(f'{{"name": "{SECRET}', finish="length"), "llm_truncated", False),
+    "refused": (says(None, refusal=SECRET), "llm_refused", False),
+    "withheld": (says(SECRET, finish="content_filter"), "llm_refused", False),
+}
+
+
+@every_asking_way
+@pytest.mark.parametrize(("reply", "code", "transient"), FAULTS.values(), ids=FAULTS.keys())
+def test_it_fails_with_a_word_for_it(
+    models: ModelServer, way: Way, reply: Reply, code: str, *, transient: bool
+) -> None:
+    """B18: each fault is an error of its own, which says nothing of the document."""
+    models.always(reply)
+    with pytest.raises(EtlError) as caught:
+        process(way)
+    assert (caught.value.code, caught.value.transient) == (code, transient)
+    assert says_nothing_private(caught.value, SECRET)
+
+
+@every_asking_way
+def test_it_gives_nothing_that_does_not_fit(models: ModelServer, way: Way) -> None:
+    """B17: a model that never fits ends in schema_validation, after a bounded number of calls."""
+    models.always(lambda r: gives({"name": [SECRET], "more": SECRET}) if r.form else says("Notes."))
+    with pytest.raises(EtlError) as caught:
+        process(way)
+    assert caught.value.code == "schema_validation"
+    assert says_nothing_private(caught.value, SECRET)
+    assert len(models.requests) <= 3 + 3
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+@every_asking_way
+def test_it_pays_for_no_answer_twice(models: ModelServer, way: Way) -> None:
+    """B2: killed after each of its answers, it sends each request once, and ends as if nothing had been."""
+
+    def dies(_usage: Usage) -> None:
+        raise Killed
+
+    undisturbed = process(way)
+    calls = len(models.requests)
+    models.requests.clear()
+    notebook = Notebook()
+
+    for _ in range(calls):
+        with pytest.raises(Killed):
+            process(way, work_of(journal=notebook, on_spend=dies))
+    work = work_of(journal=notebook, on_spend=dies)
+
+    assert process(way, work) == undisturbed
+    assert len(models.requests) == calls == work.usage.calls
+
+
+@every_asking_way
+def test_its_warnings_are_bounded_and_say_nothing_private(models: ModelServer, way: Way) -> None:
+    many = [{"name": f"{SECRET}-{number}"} for number in range(500)]
+    rule = rule_of({"type": "object"}, strategy=way.strategy)
+    models.always(
+        lambda request: gives({"x" * 500: many, "y": len(models.requests)}) if request.form else says("Notes.")
+    )
+    work = work_of()
+
+    engines.processor("llm").process(ocr_of(*PAGES), rule, work=work)
+
+    assert len(work.warnings) < 50
+    assert all(len(warning.detail) < 4_000 and SECRET not in warning.detail for warning in work.warnings)

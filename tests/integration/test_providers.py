@@ -1,0 +1,189 @@
+"""The contract of OCR providers, over each of them (B13, B18, B22). A new provider is one more entry of PROVIDERS."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.utils.module_loading import import_string
+from fpdf import FPDF
+from pydantic import SecretStr
+
+from etl import engines
+from etl.documents import Kind
+from etl.errors import EmptyDocument, Fenced, OutOfTime
+from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
+from etl.work import Work
+from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
+
+# The pages of the document that all providers get; "" is a blank page.
+PAGES = ("Invoice number 17 of the year", "", "The total to be paid is 12.50")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A provider, and a way to have the things around it that it needs for a document with these pages."""
+
+    name: str
+    around: Callable[[LazySettings, tuple[str, ...]], AbstractContextManager[None]]
+
+
+def alone(_settings: LazySettings, _pages: tuple[str, ...]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def with_server(kind: type[Scripted]) -> Callable[..., AbstractContextManager[None]]:
+    @contextmanager
+    def around(settings: LazySettings, pages: tuple[str, ...]) -> Iterator[None]:
+        with serving(kind(pages=[[page] if page else [] for page in pages])) as server:
+            values = {"etl_mineru_url": server.base, "etl_mineru_api_key": SecretStr(CloudServer.key)}
+            settings.SLUICE = settings.SLUICE.model_copy(update=values)
+            yield
+
+    return around
+
+
+PROVIDERS = {
+    "local": Case("local", alone),
+    "mineru, 3.x": Case("mineru", with_server(V3Server)),
+    "mineru, 4.0": Case("mineru", with_server(V4Server)),
+    "mineru, hosted": Case("mineru", with_server(CloudServer)),
+}
+
+
+@pytest.fixture(params=PROVIDERS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return PROVIDERS[request.param]
+
+
+@pytest.fixture
+def provider(case: Case, settings: LazySettings) -> Iterator[OCRProvider]:
+    made: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
+    with case.around(settings, PAGES), closing(made):
+        yield made
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Document:
+    return pdf(tmp_path, PAGES)
+
+
+def pdf(folder: Path, pages: tuple[str, ...]) -> Document:
+    made = FPDF()
+    for text in pages:
+        made.add_page()
+        made.set_font("helvetica", size=14)
+        if text:
+            made.cell(text=text)
+    content = bytes(made.output())
+    path = folder / "document"
+    path.write_bytes(content)
+    return Document(
+        path=path,
+        kind=Kind.PDF,
+        size=len(content),
+        sha256=sha256(content).hexdigest(),
+        name="17.pdf",
+        url=lambda: "https://storage.example/17",
+    )
+
+
+@pytest.fixture
+def result(provider: OCRProvider, document: Document) -> OCRResult:
+    return provider.convert(document, work=Work(seconds=60))
+
+
+def test_it_has_every_page_in_order_with_exact_offsets(result: OCRResult) -> None:
+    """B13: also the pages without text."""
+    assert [page.number for page in result.pages] == [1, 2, 3]
+    texts = [result.markdown[page.start : page.end].strip() for page in result.pages]
+    assert [" ".join(text.split()) for text in texts] == list(PAGES)
+    assert [page.method for page in result.pages] == ["text", "none", "text"]
+
+
+def test_it_marks_where_pages_begin(result: OCRResult) -> None:
+    """B20: citations are checked by these."""
+    at = 0
+    for page in result.pages:
+        marker = result.markdown.index(f"{page_marker(page.number)}\n", at)
+        assert marker < page.start <= page.end
+        at = page.end
+    assert result.markdown.count("<!-- page:") == len(result.pages)
+
+
+def test_it_says_what_it_did(result: OCRResult, case: Case) -> None:
+    """B13, B19: provider, pages, duration and version."""
+    assert result.provider == case.name
+    assert result.metadata["pages"] == len(result.pages)
+    assert isinstance(result.metadata["duration_ms"], int)
+    assert result.metadata["version"]
+    assert isinstance(result.provider_task_id, str)
+
+
+def test_it_can_be_stored_and_read_again(result: OCRResult) -> None:
+    """B8."""
+    stored = json.loads(json.dumps(result.as_dict()))
+    assert OCRResult.from_dict(stored, markdown=result.markdown) == result
+
+
+def test_it_does_the_same_twice(provider: OCRProvider, document: Document) -> None:
+    """B2: and one instance serves many documents."""
+    first, second = (provider.convert(document, work=Work(seconds=60)) for _ in range(2))
+    assert (first.markdown, first.pages) == (second.markdown, second.pages)
+
+
+def test_it_leaves_the_document_and_nothing_else(provider: OCRProvider, document: Document) -> None:
+    provider.convert(document, work=Work(seconds=60))
+    assert [file.name for file in document.path.parent.iterdir()] == ["document"]
+    assert sha256(document.path.read_bytes()).hexdigest() == document.sha256
+
+
+def test_it_shows_progress_that_never_goes_back(provider: OCRProvider, document: Document) -> None:
+    """B3: where it can tell at all."""
+    seen: list[tuple[int, int]] = []
+    provider.convert(document, work=Work(seconds=60, on_progress=lambda done, total: seen.append((done, total))))
+    assert seen == sorted(seen)
+    assert all(0 <= done <= total for done, total in seen)
+
+
+def test_it_never_takes_nothing_for_a_success(case: Case, settings: LazySettings, tmp_path: Path) -> None:
+    """B18."""
+    blank = ("", "")
+    provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
+    with case.around(settings, blank), closing(provider), pytest.raises(EmptyDocument):
+        provider.convert(pdf(tmp_path, blank), work=Work(seconds=60))
+
+
+def test_it_stops_when_the_lease_is_lost(provider: OCRProvider, document: Document) -> None:
+    work = Work(seconds=60)
+    work.lost.set()
+    with pytest.raises(Fenced):
+        provider.convert(document, work=work)
+
+
+def test_it_stops_when_its_time_is_over(provider: OCRProvider, document: Document) -> None:
+    """B9."""
+    with pytest.raises(OutOfTime):
+        provider.convert(document, work=Work(seconds=0))
+
+
+def test_it_says_what_it_takes_without_any_server(case: Case, settings: LazySettings) -> None:
+    """B1: submissions are checked against this."""
+    provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
+    assert Kind.PDF in provider.kinds
+    assert all(isinstance(kind, Kind) for kind in provider.kinds)
+
+
+def test_it_is_found_by_its_name_and_by_its_path(case: Case, settings: LazySettings) -> None:
+    """B22: a class and one setting."""
+    path = settings.ETL_OCR_PROVIDERS[case.name]
+    for value in (case.name, path):
+        settings.SLUICE = settings.SLUICE.model_copy(update={"etl_ocr_provider": value})
+        found: Any = engines.provider()
+        assert found.name == case.name
+        assert isinstance(found, import_string(path))

@@ -1,0 +1,741 @@
+"""The run-state in Redis: every change compared and advanced in one step. B3, B4, B6, B10."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from etl import runstate
+from etl.models import Task
+from etl.runstate import RunState, Verdict, moves, script
+from etl.runstate.state import USAGE
+from etl.states import Phase
+from etl.work import Usage
+from tests.broker import valkey
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def nothing_there() -> None:
+    valkey().flushdb()
+
+
+def row(task_id: int = 17, **changes: Any) -> Task:
+    """A row that is in no database: a run-state needs none."""
+    fields: dict[str, Any] = {
+        "task_id": task_id,
+        "user_id": 3,
+        "rule_id": 5,
+        "rule_version": 2,
+        "filename": "Grüße.txt",
+        "kind": "txt",
+        "size": 12,
+        "document_key": "etl/documents/a.txt",
+        "created_at": WHEN,
+        "updated_at": WHEN,
+    }
+    return Task(**(fields | changes))
+
+
+def made(task_id: int = 17, **changes: Any) -> RunState:
+    runstate.create(row(task_id, **changes), phase=Phase.OCR)
+    return seen(task_id)
+
+
+def seen(task_id: int = 17) -> RunState:
+    state = runstate.read(task_id)
+    assert state
+    return state
+
+
+def started(phase: Phase = Phase.OCR) -> RunState:
+    state = runstate.start(17, phase=phase).state
+    assert state
+    return state
+
+
+def advanced() -> RunState:
+    made()
+    state = runstate.advance(started(), markdown_key="m.md", provider="local").state
+    assert state
+    return state
+
+
+def lose_lease(task_id: int = 17) -> None:
+    valkey().hset(runstate.key_of(task_id), "lease_until", 1)
+
+
+def test_a_new_one_says_what_its_row_says() -> None:
+    """B1, B3: pending, progress 0, phase ocr, under the prefix, with a time to live."""
+    state = made()
+
+    assert (state.status, state.phase, state.progress) == ("pending", "ocr", 0)
+    assert (state.task_id, state.user_id, state.rule_id, state.rule_version) == (17, 3, 5, 2)
+    assert (state.filename, state.created_at, state.fence, state.revision) == ("Grüße.txt", WHEN, 1, 1_000_000)
+    assert valkey().hget("etl:task:17", "status") == b"pending"
+    assert {b"status", b"phase", b"progress", b"job_id"} <= set(valkey().hkeys("etl:task:17"))
+    assert 86_000 < valkey().ttl("etl:task:17") <= 86_400
+
+
+def test_what_is_not_there_is_none() -> None:
+    made()
+    assert runstate.read(18) is None
+    assert runstate.read_many([16, 17, 18]).keys() == {17}
+    assert runstate.read_many([]) == {}
+
+
+def test_it_goes_from_pending_to_its_end() -> None:
+    """B3, B4."""
+    made()
+    ocr = started()
+    assert (ocr.status, ocr.attempts, ocr.started) == ("mineru_parsing", {"ocr": 1, "postprocess": 0}, True)
+    runstate.note_progress(ocr, 30)
+    post = runstate.advance(ocr, markdown_key="m.md", provider="local", ocr=json.dumps({"pages": 2})).state
+    assert post
+    assert (post.status, post.phase, post.progress, post.token) == ("llm_processing", "postprocess", 50, "")
+    holder = started(Phase.POSTPROCESS)
+    end = runstate.complete(holder, result={"a": 1}, usage={"calls": 2}, postprocess='{"model": "m"}').state
+    assert end
+    assert (end.status, end.progress, end.result) == ("completed", 100, {"a": 1})
+    assert end.metadata == {
+        "attempts": {"ocr": 1, "postprocess": 1},
+        "artifact_mineru_markdown_key": "m.md",
+        "provider": "local",
+        "provider_task_id": None,
+        "ocr": {"pages": 2},
+        "postprocess": {
+            "strategy": None,
+            "model": "m",
+            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 2},
+        },
+        "warnings": [],
+    }
+    assert seen() == end
+    assert 3_500 < valkey().ttl("etl:task:17") <= 3_600
+
+
+def test_revisions_grow_with_every_change_that_can_be_seen() -> None:
+    made()
+    states = [seen(), state := started()]
+    runstate.note_progress(state, 10)
+    states.append(seen())
+    runstate.note_progress(state, 9)
+    runstate.renew(state)
+    states.append(seen())
+    runstate.create(row(fence=2), phase=Phase.OCR)
+    states.append(seen())
+
+    revisions = [state.revision for state in states]
+    assert revisions == sorted(set(revisions))
+    assert states[-1].revision == 2_000_000
+
+
+# ---- Who may what ---------------------------------------------------------------------------------------------------
+def test_one_of_many_starts() -> None:
+    made()
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda _: runstate.start(17, phase=Phase.OCR).verdict, range(16)))
+    assert sorted(set(verdicts)) == ["held", "moved"]
+    assert verdicts.count(Verdict.MOVED) == 1
+    assert seen().attempts["ocr"] == 1
+
+
+def test_a_lease_that_is_over_can_be_taken_and_its_holder_is_fenced() -> None:
+    made()
+    late = started()
+    lose_lease()
+    now = started()
+
+    assert now.attempts["ocr"] == 2
+    assert runstate.renew(late) is Verdict.LOST
+    assert runstate.note_progress(late, 40) is Verdict.LOST
+    assert runstate.wait(late, delay=1, is_hinted=True) is Verdict.LOST
+    assert runstate.release(late) is Verdict.LOST
+    assert runstate.advance(late, markdown_key="late.md").verdict is Verdict.LOST
+    assert runstate.fail(late, error={}, usage={}).verdict is Verdict.LOST
+    assert seen() == now
+
+
+def test_a_holder_whose_lease_is_over_may_go_on_while_nobody_has_taken_it() -> None:
+    made()
+    state = started()
+    lose_lease()
+    assert runstate.renew(state) is Verdict.MOVED
+    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.HELD
+
+
+def test_attempts_are_counted_until_they_are_spent() -> None:
+    made()
+    for _ in range(3):
+        started()
+        lose_lease()
+    answer = runstate.start(17, phase=Phase.OCR)
+    assert answer.verdict is Verdict.SPENT
+    assert answer.state
+    assert answer.state.attempts["ocr"] == 3
+    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.HELD  # by the one that is to end it
+    assert runstate.fail(answer.state, error={"code": "x"}, usage={}).moved
+    assert seen().status == "failed"
+
+
+def test_it_waits_for_its_next_attempt() -> None:
+    made()
+    state = started()
+    assert runstate.wait(state, delay=30, is_hinted=True) is Verdict.MOVED
+    early = runstate.start(17, phase=Phase.OCR)
+    assert early.verdict is Verdict.EARLY
+    assert 29 < early.seconds <= 30
+    assert seen().status == "mineru_parsing"
+    valkey().hset(runstate.key_of(17), "available_at", 1)
+    assert started().attempts["ocr"] == 2
+
+
+def test_being_told_to_leave_burns_no_attempt() -> None:
+    made()
+    runstate.release(started())
+    assert seen().attempts["ocr"] == 0
+    assert started().attempts["ocr"] == 1
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
+def test_nothing_moves_what_has_ended(end: str) -> None:
+    """B3, B4."""
+    made()
+    if end == "cancel":
+        state = seen()
+        runstate.cancel(17, fence=1)
+    else:
+        runstate.advance(started(), markdown_key="m.md")
+        state = started(Phase.POSTPROCESS)
+        if end == "complete":
+            runstate.complete(state, result={}, usage={})
+        else:
+            runstate.fail(state, error={}, usage={})
+    before = seen()
+
+    for phase in Phase:
+        assert runstate.start(17, phase=phase).verdict is Verdict.OVER
+    assert runstate.cancel(17, fence=1).verdict is Verdict.OVER
+    assert runstate.renew(state) is Verdict.OVER
+    assert runstate.fail(state, error={}, usage={}).verdict is Verdict.OVER
+    runstate.enqueued(17, job_id="late")
+    assert runstate.create(row(), phase=Phase.OCR).verdict is Verdict.SAME
+    assert seen() == before
+
+
+def test_a_late_word_of_the_stage_before_changes_nothing() -> None:
+    """B3: a late mineru_parsing cannot follow llm_processing."""
+    made()
+    late = started()
+    runstate.advance(late, markdown_key="m.md")
+    before = seen()
+
+    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.PASSED
+    assert runstate.note_progress(late, 99) is Verdict.PASSED
+    assert runstate.renew(late) is Verdict.PASSED
+    assert seen() == before
+
+
+def test_post_processing_does_not_begin_before_ocr_is_done() -> None:
+    made()
+    assert runstate.start(17, phase=Phase.POSTPROCESS).verdict is Verdict.BEHIND
+
+
+def test_only_what_nobody_has_begun_is_cancelled() -> None:
+    """B6."""
+    made()
+    assert runstate.cancel(17, fence=1).moved
+    assert seen().status == "cancelled"
+    made(18)
+    runstate.start(18, phase=Phase.OCR)
+    assert runstate.cancel(18, fence=1).verdict is Verdict.STARTED
+    runstate.create(row(19), phase=Phase.OCR, started=True)
+    assert runstate.cancel(19, fence=1).verdict is Verdict.STARTED
+    assert runstate.cancel(20, fence=1).verdict is Verdict.GONE
+
+
+def test_of_a_cancel_and_a_start_exactly_one_wins() -> None:
+    """B6: 200 races."""
+    with ThreadPoolExecutor(2) as pool:
+        for task_id in range(1, 201):
+            made(task_id)
+            together = threading.Barrier(2)
+
+            def race(move: Any, together: threading.Barrier = together) -> Any:
+                together.wait()
+                return move()
+
+            cancel = pool.submit(race, partial(runstate.cancel, task_id, fence=1))
+            start = pool.submit(race, partial(runstate.start, task_id, phase=Phase.OCR))
+            assert [cancel.result().verdict, start.result().verdict] in (["moved", "over"], ["started", "moved"])
+
+
+# ---- Fences ---------------------------------------------------------------------------------------------------------
+def test_a_greater_fence_replaces_and_a_smaller_one_does_not() -> None:
+    """B7, B10."""
+    made()
+    old = started()
+    assert runstate.create(row(fence=3), phase=Phase.POSTPROCESS).moved
+    assert runstate.create(row(fence=2), phase=Phase.OCR).verdict is Verdict.NEWER
+    assert runstate.renew(old) is Verdict.NEWER
+    assert runstate.cancel(17, fence=2).verdict is Verdict.NEWER
+    assert runstate.cancel(17, fence=4).verdict is Verdict.STALE
+    assert (seen().fence, seen().phase, seen().attempts["ocr"]) == (3, "postprocess", 0)
+
+
+def test_without_a_state_nothing_can_be_written() -> None:
+    """B10: what a flush took away, no late word brings back in part."""
+    made()
+    state = started()
+    valkey().flushall()
+
+    assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.GONE
+    assert runstate.renew(state) is Verdict.GONE
+    runstate.note_usage(state, Usage(calls=1))
+    runstate.enqueued(17, job_id="late")
+    assert runstate.complete(state, result={}, usage={}).verdict is Verdict.GONE
+    assert not valkey().keys("*")
+
+
+def test_the_script_is_loaded_again_when_the_server_forgot_it() -> None:
+    made()
+    valkey().script_flush()
+    assert runstate.start(17, phase=Phase.OCR).moved
+    valkey().script_flush()
+    assert runstate.look({17: 1})[17].verdict is Verdict.HELD
+
+
+def test_a_move_that_is_sent_again_is_made_once() -> None:
+    """A reply may be lost: the client then sends the same words again."""
+    made()
+    state = started()
+    words = script.described({**moves.held(state), "increase": {"calls": 1}, "visible": True})
+    _, compare_and_advance = script.redis()
+    replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[words]) for _ in range(3)]
+
+    assert [reply[0] for reply in replies] == ["moved"] * 3
+    assert seen().usage["calls"] == 1
+
+
+def test_a_move_that_is_sent_again_is_told_the_same_after_moves_of_others() -> None:
+    """B2: its answer came too late to be heard; meanwhile others went on."""
+    made()
+    answers = []
+    for _ in range(2):
+        answers.append(runstate.start(17, phase=Phase.OCR, move_id="a"))
+        runstate.enqueued(17, job_id="late")
+    assert [answer.verdict for answer in answers] == ["moved", "moved"]
+    first, again = (answer.state for answer in answers)
+    assert first
+    assert again
+    assert first.token == again.token
+    assert (seen().attempts["ocr"], seen().job_id) == (1, "late")
+    for _ in range(2):
+        assert runstate.advance(first, markdown_key="m.md", move_id="b").moved
+    assert runstate.advance(first, markdown_key="m.md", move_id="c").verdict is Verdict.PASSED
+    for _ in range(20):
+        runstate.renew(started(Phase.POSTPROCESS))
+        lose_lease()
+        valkey().hset(runstate.key_of(17), "attempts_postprocess", 0)
+    assert runstate.advance(first, markdown_key="m.md", move_id="b").verdict is Verdict.PASSED, "too long ago"
+    assert len(valkey().hget(runstate.key_of(17), "last_moves") or b"") <= 256
+
+
+def test_a_start_with_no_attempts_left_is_told_so_again() -> None:
+    made()
+    valkey().hset(runstate.key_of(17), "attempts_ocr", 3)
+    for _ in range(2):
+        assert runstate.start(17, phase=Phase.OCR, move_id="a").verdict is Verdict.SPENT
+
+
+def test_what_is_of_an_earlier_life_is_taken_away_and_nothing_else() -> None:
+    """B7."""
+    made(fence=2)
+    runstate.cancel(17, fence=2)
+    assert not runstate.forget(17, fence=1)
+    assert seen().status == "cancelled"
+    for _ in range(2):
+        assert runstate.forget(17, fence=2)
+    assert runstate.read(17) is None
+
+
+# ---- What cannot be read --------------------------------------------------------------------------------------------
+def harm(task_id: int, how: str) -> None:
+    key, redis = runstate.key_of(task_id), valkey()
+    if how == "another type":
+        redis.delete(key)
+        redis.set(key, "x")
+    elif how == "no such field":
+        redis.hdel(key, "size")
+    else:
+        field, _, value = how.partition("=")
+        redis.hset(key, field, value.encode("latin-1"))
+
+
+HARMS = [
+    *("another type", "no such field", "status=odd", "phase=", "fence=one", "attempts_ocr=x", "progress=1e"),
+    *("ocr={", "postprocess=[]", "created_at=inf", "user_id=\xff"),
+]
+
+
+@pytest.mark.parametrize("how", HARMS)
+def test_what_cannot_be_read_is_as_good_as_nothing_and_troubles_nobody_else(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B10: the others are read and looked at, and it can be made anew."""
+    script.complain.cache_clear()
+    for task_id in (16, 17, 18):
+        made(task_id)
+        valkey().hset(runstate.key_of(task_id), "hinted_at", 1)
+    harm(17, how)
+    for _ in range(3):
+        assert runstate.read_many([16, 17, 18]).keys() == {16, 18}
+    answers = runstate.look({16: 1, 17: 1, 18: 1})
+    assert [answer.verdict for answer in answers.values()] == ["moved", "gone", "moved"]
+    runstate.unsent([16, 17, 18])
+    assert runstate.start(17, phase=Phase.OCR).state is None
+    assert runstate.cancel(17, fence=1).verdict in {Verdict.GONE, Verdict.STARTED}
+    assert runstate.create(row(fence=2), phase=Phase.OCR).moved
+    assert started().fence == 2
+    assert len([line for line in caplog.messages if "run_state_unreadable" in line]) == 1
+
+
+def test_those_that_go_on_are_found_among_other_keys(settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_prefix": "odd[*]?:"})
+    for task_id in range(1, 41):
+        made(task_id)
+    for task_id in range(1, 11):
+        runstate.cancel(task_id, fence=1)
+    harm(11, "another type")
+    harm(12, "status=odd")
+    for key in ("odd[*]?:task:x", "odd[*]?:recovery", "oddy:task:5", "task:5"):
+        valkey().set(key, "x")
+    found = [task_id for batch in runstate.scan(size=7, most=100) for task_id in batch]
+    assert set(found) == set(range(13, 41))
+    assert sum(1 for _ in runstate.scan(size=7, most=2)) <= 2
+
+
+# ---- Facts ----------------------------------------------------------------------------------------------------------
+def test_usage_adds_up_over_attempts_and_is_never_less_than_what_is_known() -> None:
+    """B17: all attempts' token use is counted."""
+    advanced()
+    for _ in range(2):
+        state = started(Phase.POSTPROCESS)
+        runstate.note_usage(state, Usage(prompt_tokens=10, completion_tokens=2, calls=1))
+        lose_lease()
+    end = runstate.fail(started(Phase.POSTPROCESS), error={}, usage={"prompt_tokens": 15, "calls": 7}).state
+    assert end
+    assert end.metadata["postprocess"]["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "calls": 7}
+
+
+def test_a_large_result_stays_out() -> None:
+    advanced()
+    result = {"data": "x" * (moves.RESULT_BYTES + 1)}
+    end = runstate.complete(started(Phase.POSTPROCESS), result=result, usage={}).state
+    assert end
+    assert (end.status, end.result, end.result_is_elsewhere) == ("completed", None, True)
+    assert runstate.read(17) is None  # the row has it
+    assert (valkey().memory_usage(runstate.key_of(17)) or 0) < 20_000
+
+
+def test_a_row_that_has_ended_is_told_as_it_is() -> None:
+    ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, fence=4)
+    runstate.create(ended, phase=Phase.POSTPROCESS)
+    told = replace(RunState.of_row(ended), phase=Phase.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
+    assert seen() == told
+    assert valkey().ttl("etl:task:17") <= 3_600
+
+
+def looked() -> Verdict:
+    return runstate.look({17: 1})[17].verdict
+
+
+# ---- Hints ----------------------------------------------------------------------------------------------------------
+def test_a_hint_is_due_when_none_was_sent_lately(settings: LazySettings) -> None:
+    """A lost message is sent again, but a long queue does not fill with copies."""
+    made()
+    assert looked() is Verdict.WAITING
+    gaps = []
+    for _ in range(5):
+        now = float(valkey().time()[0])
+        for gap in (30, 60, 120, 240):
+            valkey().hset(runstate.key_of(17), "hinted_at", now - gap - 1)
+            if looked() is Verdict.MOVED:
+                gaps.append(gap)
+                break
+    assert gaps == [30, 60, 120, 120, 120]
+    runstate.start(17, phase=Phase.OCR)
+    assert looked() is Verdict.HELD
+    lose_lease()
+    assert looked() is Verdict.WAITING
+    valkey().hset(runstate.key_of(17), "hinted_at", float(valkey().time()[0]) - 31)
+    assert looked() is Verdict.MOVED, "a start begins the pauses anew"
+
+
+def test_hints_that_were_not_sent_are_due_again() -> None:
+    made()
+    runstate.unsent([17, 99])
+    assert runstate.look({17: 1})[17].verdict is Verdict.MOVED
+    assert runstate.read(99) is None
+
+
+def test_looking_keeps_the_state_of_an_open_task_alive() -> None:
+    made()
+    made(18)
+    runstate.cancel(18, fence=1)
+    for task_id in (17, 18):
+        valkey().expire(runstate.key_of(task_id), 5)
+    runstate.look({17: 1, 18: 1, 19: 1})
+    assert valkey().ttl(runstate.key_of(17)) > 1_000
+    assert valkey().ttl(runstate.key_of(18)) <= 5
+
+
+# ---- Redis that is away ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize("kind", ["silent", "closed"])
+def test_a_redis_that_is_away_is_told_in_bounded_time(settings: LazySettings, silent: str, kind: str) -> None:
+    url = silent if kind == "silent" else "redis://127.0.0.1:1/0"
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr(url)})
+    began = time.monotonic()
+    with pytest.raises(runstate.Unavailable):
+        runstate.read(17)
+    assert time.monotonic() - began < 2.5
+
+
+# ---- Any order ------------------------------------------------------------------------------------------------------
+ENDED_WORDS = {"completed", "failed", "cancelled"}
+ORDER = {"ocr": 1, "postprocess": 2}
+
+
+@dataclass
+class Model:
+    """What a run-state should be, told simply: one at a time, and time is whether a lease is over or a pause is."""
+
+    exists: bool = False
+    fence: int = 1
+    status: str = "pending"
+    phase: str = "ocr"
+    progress: int = 0
+    attempts: dict[str, int] = field(default_factory=lambda: {"ocr": 0, "postprocess": 0})
+    started: bool = False
+    token: str = ""
+    is_live: bool = False
+    is_due: bool = True
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED_WORDS
+
+    def refuses(self, *, fence: int | None, phase: str | None) -> str | None:
+        """Return why a move is refused, whoever makes it."""
+        if not self.exists:
+            return "gone"
+        if fence is not None and fence != self.fence:
+            return "newer" if self.fence > fence else "stale"
+        if self.has_ended:
+            return "over"
+        if phase is not None and phase != self.phase:
+            return "passed" if ORDER[self.phase] > ORDER[phase] else "behind"
+        return None
+
+    def start(self, phase: str) -> str:
+        if refused := self.refuses(fence=None, phase=phase):
+            return refused
+        if self.token and self.is_live:
+            return "held"
+        if not self.is_due:
+            return "early"
+        self.token, self.is_live = "new", True
+        if self.attempts[phase] == 3:
+            return "spent"
+        self.status = "mineru_parsing" if phase == "ocr" else "llm_processing"
+        self.attempts[phase] += 1
+        self.started, self.is_due = True, True
+        return "moved"
+
+    def cancel(self, fence: int) -> str:
+        if refused := self.refuses(fence=fence, phase=None):
+            return refused
+        if self.started:
+            return "started"
+        if self.status != "pending":
+            return "elsewhere"
+        self.status = "cancelled"
+        return "moved"
+
+    def act(self, word: str, holder: RunState, percent: int) -> str:
+        if refused := self.refuses(fence=holder.fence, phase=holder.phase):
+            return refused
+        if (word == "advance" and self.status != "mineru_parsing") or (
+            word == "complete" and self.status != "llm_processing"
+        ):
+            return "elsewhere"
+        if self.token != holder.token:
+            return "lost"
+        getattr(self, f"do_{word}")(percent)
+        return "moved"
+
+    def do_renew(self, _percent: int) -> None:
+        self.is_live = True
+
+    def do_progress(self, percent: int) -> None:
+        self.progress = max(self.progress, percent)
+
+    def do_advance(self, _percent: int) -> None:
+        self.status, self.phase, self.progress = "llm_processing", "postprocess", max(self.progress, 50)
+        self.token, self.is_due = "", True
+
+    def do_complete(self, _percent: int) -> None:
+        self.status, self.progress, self.token = "completed", 100, ""
+
+    def do_fail(self, _percent: int) -> None:
+        self.status, self.token = "failed", ""
+
+    def do_wait(self, _percent: int) -> None:
+        self.token, self.is_due = "", False
+
+    def do_release(self, _percent: int) -> None:
+        self.token, self.is_due = "", True
+        self.attempts[self.phase] -= 1
+
+
+class Story:
+    """The same words to the run-state and to the model."""
+
+    def __init__(self) -> None:
+        valkey().flushdb()
+        self.fence = 1
+        self.holders: list[RunState] = []
+        self.revisions: list[int] = []
+        self.model = Model()
+        self.create()
+
+    def tell(self, word: str, number: int) -> None:
+        before = runstate.read(17)
+        getattr(self, word, partial(self.act, word))(number)
+        after = runstate.read(17)
+        self.compare(after)
+        if before and after and before.fence == after.fence:
+            assert shown(after) == shown(before) or after.revision > before.revision
+            assert after.revision >= before.revision
+
+    def compare(self, state: RunState | None) -> None:
+        assert (state is not None) == self.model.exists
+        if state:
+            names = ("fence", "status", "phase", "progress", "attempts", "started", "token")
+            assert {name: getattr(state, name) for name in names} == {name: getattr(self.model, name) for name in names}
+
+    # ---- Words
+    def create(self, _number: int = 0) -> None:
+        started = bool(self.revisions)
+        verdict = runstate.create(row(fence=self.fence), phase=Phase.OCR, started=started).verdict
+        if self.model.exists and self.model.fence == self.fence:
+            assert verdict == "same"
+        else:
+            assert verdict == "moved"
+            self.model = Model(exists=True, fence=self.fence, started=started)
+        self.revisions.append(self.fence)
+
+    def retry(self, number: int) -> None:
+        if self.model.exists and self.model.has_ended:
+            self.fence += 1
+            self.create(number)
+
+    def late_create(self, _number: int) -> None:
+        if self.fence > 1 and self.model.exists:
+            assert runstate.create(row(fence=self.fence - 1), phase=Phase.OCR).verdict == "newer"
+
+    def start_ocr(self, _number: int) -> None:
+        self.start(Phase.OCR)
+
+    def start_post(self, _number: int) -> None:
+        self.start(Phase.POSTPROCESS)
+
+    def start(self, phase: Phase) -> None:
+        answer = runstate.start(17, phase=phase)
+        assert answer.verdict == self.model.start(phase)
+        if self.model.token == "new":
+            assert answer.state
+            self.model.token = answer.state.token
+            self.holders.append(answer.state)
+
+    def cancel(self, _number: int) -> None:
+        assert runstate.cancel(17, fence=self.fence).verdict == self.model.cancel(self.fence)
+
+    def act(self, word: str, number: int) -> None:
+        if number < len(self.holders):
+            holder, percent = self.holders[-1 - number], number * 20
+            assert verdict_of(word, holder, percent) == self.model.act(word, holder, percent)
+
+    def lose(self, _number: int) -> None:
+        if self.model.exists and not self.model.has_ended:
+            lose_lease()
+            self.model.is_live = False
+
+    def due(self, _number: int) -> None:
+        if self.model.exists and not self.model.has_ended:
+            valkey().hset(runstate.key_of(17), "available_at", 0)
+            self.model.is_due = True
+
+    def look(self, _number: int) -> None:
+        runstate.look({17: self.fence})
+        runstate.enqueued(17, job_id="a")
+
+    def flush(self, _number: int) -> None:
+        valkey().flushdb()
+        self.model.exists = False
+
+
+def verdict_of(word: str, holder: RunState, percent: int) -> str:
+    acts: dict[str, Callable[[], Any]] = {
+        "advance": lambda: runstate.advance(holder, markdown_key="m.md").verdict,
+        "complete": lambda: runstate.complete(holder, result={}, usage={}).verdict,
+        "fail": lambda: runstate.fail(holder, error={}, usage={}).verdict,
+        "wait": lambda: runstate.wait(holder, delay=60, is_hinted=False),
+        "release": lambda: runstate.release(holder),
+        "renew": lambda: runstate.renew(holder),
+        "progress": lambda: runstate.note_progress(holder, percent),
+    }
+    return str(acts[word]())
+
+
+def shown(state: RunState) -> tuple[Any, ...]:
+    return (state.status, state.phase, state.progress, state.attempts, state.error, state.result, state.metadata)
+
+
+# The way through is likelier than the rest: most stories should get somewhere.
+WORDS = [
+    *["start_ocr", "advance", "start_post"] * 3,
+    *["progress", "complete", "fail", "wait", "release", "renew", "lose"] * 2,
+    *["cancel", "due", "look", "create", "late_create", "retry", "flush"],
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
+@examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_comes_in_whatever_order_it_is_what_the_model_says(words: list[tuple[str, int]]) -> None:
+    """B3, B6: duplicates, late words of holders that were fenced, lost states: each verdict and each state is the
+    model's, in which nothing goes back, what has ended stays, and what was cancelled is never begun."""
+    story = Story()
+    for word, number in words:
+        story.tell(word, number)

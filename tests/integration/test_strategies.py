@@ -1,0 +1,601 @@
+"""Strategies, choice by size, citations and pieces, against a scripted server over real HTTP (B16, B18, B20)."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from etl.errors import (
+    DocumentTooLong,
+    Fenced,
+    LlmForbidden,
+    LlmInvalidResponse,
+    LlmTruncated,
+    LlmUnavailable,
+    SchemaInvalid,
+)
+from etl.postprocessors.base import Processed
+from etl.postprocessors.llm import Llm
+from etl.providers.base import OCRResult
+from etl.work import Usage, Work
+from rules.content import RuleContent
+from tests.integration import openai_server
+from tests.integration.llm_factories import (
+    PAPER,
+    Notebook,
+    codes,
+    configure,
+    forget,
+    ocr_of,
+    rule_of,
+    says_nothing_private,
+    work_of,
+)
+from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+
+GOOD = {"number": "INV-2024-17", "total": 1234.5}
+LINES = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string"},
+        "lines": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"sku": {"type": "string"}, "price": {"type": "number"}},
+                "required": ["sku", "price"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["customer", "lines"],
+    "additionalProperties": False,
+}
+# Three pages of which each is a piece of its own.
+PAGES = [
+    f"Customer: ACME Ltd\n\nSKU-{page} costs {page}.50 EUR\n\n" + f"Words of page {page}. " * 9 for page in (1, 2, 3)
+]
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        configure(
+            settings,
+            server,
+            etl_postprocess_chunk_threshold_chars=500,
+            etl_postprocess_chunk_size_chars=300,
+            etl_postprocess_max_chunks=5,
+        )
+        yield server
+        forget(server)
+
+
+def configured(settings: Any, **changes: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=changes)
+
+
+def process(*, ocr: OCRResult | None = None, rule: RuleContent | None = None, work: Work | None = None) -> Processed:
+    return Llm().process(ocr or ocr_of(*PAGES), rule or rule_of(LINES), work=work or work_of())
+
+
+def piece_of(request: Request) -> int:
+    """Return the number of the piece that a request is about, 0 for what combines them."""
+    found = re.search(r"piece (\d+) of", request.message("user"))
+    return int(found[1]) if found else 0
+
+
+def extracts(request: Request) -> Any:
+    """A model that finds what is in each piece."""
+    page = piece_of(request)
+    line = {"sku": f"SKU-{page}", "price": page + 0.5}
+    return gives(
+        {"customer": "ACME Ltd" if page == 1 else None, "lines": [line]},
+        {"/lines/0/sku": {"page": page, "quote": f"SKU-{page} costs"}},
+    )
+
+
+ALL_LINES = {"customer": "ACME Ltd", "lines": [{"sku": f"SKU-{page}", "price": page + 0.5} for page in (1, 2, 3)]}
+
+
+# ---- Choice ---------------------------------------------------------------------------------------------------------
+def test_it_puts_a_short_document_in_one_call(models: ModelServer) -> None:
+    """B16: by size."""
+    models.will(gives(GOOD))
+    assert process(ocr=ocr_of(PAPER), rule=rule_of()).strategy == "direct-json"
+
+
+@pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
+def test_it_cuts_a_long_document_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
+    """B16: which strategy long text takes is a setting."""
+    configured(settings, etl_postprocess_long_strategy=strategy)
+    models.always(lambda request: extracts(request) if piece_of(request) else gives(ALL_LINES))
+
+    result = process()
+
+    assert (result.strategy, result.data) == (strategy, ALL_LINES)
+    assert len(models.requests) == (3 if strategy == "chunked-extract" else 4)
+
+
+def test_it_honours_a_rule_that_wants_it_in_one_call(models: ModelServer) -> None:
+    models.will(gives(ALL_LINES))
+    assert process(rule=rule_of(LINES, strategy="direct-json")).strategy == "direct-json"
+    assert len(models.requests) == 1
+
+
+def test_it_fails_clearly_when_a_rule_wants_what_the_model_cannot_hold(models: ModelServer) -> None:
+    models.will(problem(400, "This model's maximum context length is 4096 tokens.", code="context_length_exceeded"))
+
+    with pytest.raises(DocumentTooLong) as caught:
+        process(rule=rule_of(LINES, strategy="direct-json"))
+
+    assert caught.value.code == "document_too_long"
+    assert len(models.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 500])
+def test_it_cuts_what_turns_out_to_be_too_long(models: ModelServer, settings: Any, status: int) -> None:
+    """Chosen by size, the direct way gives way once."""
+    configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
+    models.will(problem(status, "The prompt is too long: reduce the length of the messages."))
+    models.always(extracts)
+
+    result = process()
+
+    assert (result.strategy, result.data) == ("chunked-extract", ALL_LINES)
+    assert len(models.requests) == 4
+
+
+def test_it_fails_when_even_a_piece_is_too_long(models: ModelServer) -> None:
+    models.always(problem(400, "maximum context length exceeded"))
+    with pytest.raises(DocumentTooLong):
+        process()
+    assert len(models.requests) == 1
+
+
+@pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
+def test_it_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer, strategy: str) -> None:
+    """B16: fails clearly, never cut off in silence."""
+    with pytest.raises(DocumentTooLong) as caught:
+        process(ocr=ocr_of(*PAGES, *PAGES), rule=rule_of(LINES, strategy=strategy))
+    assert models.requests == []
+    assert "5 pieces of 300 characters" in caught.value.detail
+
+
+def test_it_says_that_a_strategy_is_not_there(models: ModelServer) -> None:
+    with pytest.raises(LlmForbidden, match="clairvoyance"):
+        process(rule=rule_of(LINES, strategy="clairvoyance"))
+
+
+def test_it_takes_a_strategy_that_somebody_adds(models: ModelServer, settings: Any) -> None:
+    """B22: a class, and an entry in the settings."""
+    path = "etl.postprocessors.strategies.direct.DirectJson"
+    settings.ETL_STRATEGIES = {**settings.ETL_STRATEGIES, "theirs": path}
+    models.will(gives(ALL_LINES))
+    assert process(rule=rule_of(LINES, strategy="theirs")).strategy == "theirs"
+
+
+# ---- Pieces ---------------------------------------------------------------------------------------------------------
+def test_it_sends_each_piece_with_its_pages(models: ModelServer) -> None:
+    models.always(extracts)
+
+    process()
+
+    users = [request.message("user") for request in models.requests]
+    assert ["piece 2 of 3 of the text of a document, page 2" in user for user in users] == [False, True, False]
+    for page, user in enumerate(users, 1):
+        assert f"<!-- page: {page} -->\n\nCustomer: ACME Ltd\n\nSKU-{page} costs" in user
+
+
+def test_it_asks_pieces_for_parts(models: ModelServer) -> None:
+    models.always(extracts)
+
+    process()
+
+    system = models.requests[0].message("system")
+    shown = json.loads(system.partition("JSON Schema:\n```json\n")[2].partition("\n```")[0])
+    assert "required" not in shown
+    assert shown["properties"]["customer"]["type"] == ["string", "null"]
+
+
+def test_it_shows_progress_call_by_call(models: ModelServer) -> None:
+    progress: list[tuple[int, int]] = []
+    models.always(extracts)
+
+    process(work=work_of(on_progress=lambda done, total: progress.append((done, total))))
+
+    assert progress == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+@pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (says("{}", finish="length"), LlmTruncated),
+        (problem(500), LlmUnavailable),
+        (says(json.dumps({"data": {"customer": 17}})), SchemaInvalid),
+    ],
+)
+def test_it_drops_no_piece(models: ModelServer, strategy: str, reply: Any, error: type[Exception]) -> None:
+    """B18: a failed piece fails the task."""
+    if strategy == "chunked-summarize" and error is SchemaInvalid:
+        reply = says("<think>Nothing to say.</think>")
+    models.always(lambda request: reply if piece_of(request) == 2 else extracts(request))
+    with pytest.raises(error):
+        process(rule=rule_of(LINES, strategy=strategy))
+
+
+@pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
+def test_it_pays_for_no_piece_twice(models: ModelServer, strategy: str) -> None:
+    """B2, B17: also when a person retries the failed task, which is another run with another secret."""
+    notebook = Notebook()
+    rule = rule_of(LINES, strategy=strategy)
+    models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
+    with pytest.raises(LlmUnavailable):
+        process(rule=rule, work=work_of(journal=notebook))
+    models.requests.clear()
+    notebook.run.clear()
+
+    models.always(lambda r: extracts(r) if piece_of(r) else gives(ALL_LINES))
+    work = work_of(journal=notebook, secret=b"another run")
+    result = process(rule=rule, work=work)
+
+    assert [piece_of(request) for request in models.requests] == ([3] if strategy == "chunked-extract" else [3, 0])
+    assert result.data == ALL_LINES
+    assert work.usage.calls == (3 if strategy == "chunked-extract" else 4)
+
+
+class Killed(BaseException):
+    """The worker is gone."""
+
+
+@pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
+def test_it_goes_on_where_it_was_killed(models: ModelServer, strategy: str) -> None:
+    """B2: killed right after each answer; the server still sees each call once, and the result is the same."""
+
+    def dies(_usage: Usage) -> None:
+        raise Killed
+
+    def answer(request: Request) -> Any:
+        if len(request.messages) == 2 and piece_of(request) == 2 and strategy == "chunked-extract":
+            return says("no JSON at first")
+        return extracts(request) if piece_of(request) else gives(ALL_LINES)
+
+    notebook = Notebook()
+    rule = rule_of(LINES, strategy=strategy)
+    models.always(answer)
+    undisturbed = process(rule=rule)
+    calls = len(models.requests)
+    models.requests.clear()
+
+    for _ in range(calls):
+        with pytest.raises(Killed):
+            process(rule=rule, work=work_of(journal=notebook, on_spend=dies))
+    work = work_of(journal=notebook, on_spend=dies)
+
+    assert process(rule=rule, work=work) == undisturbed
+    assert len(models.requests) == calls
+    assert work.usage.calls == calls
+
+
+def test_it_stops_between_pieces_when_the_lease_is_lost(models: ModelServer) -> None:
+    work = work_of()
+
+    def answer(request: Request) -> Any:
+        if piece_of(request) == 2:
+            work.lost.set()
+        return extracts(request)
+
+    models.always(answer)
+    with pytest.raises(Fenced):
+        process(work=work)
+    assert len(models.requests) == 2
+
+
+# ---- Extracting -----------------------------------------------------------------------------------------------------
+def test_it_reports_what_pieces_disagree_about(models: ModelServer) -> None:
+    names = {1: "ACME Ltd", 2: "ACME  LTD", 3: "Beta Inc"}
+    models.always(lambda request: gives({"customer": names[piece_of(request)], "lines": []}))
+    work = work_of()
+
+    result = process(work=work)
+
+    assert result.data == {"customer": "ACME Ltd", "lines": []}
+    [warning] = [each for each in work.warnings if each.code == "merge_conflict"]
+    assert warning.page == 1
+    assert "/customer: page 1, page 3." in warning.detail
+    assert "Beta" not in warning.detail
+
+
+def test_it_bounds_its_reports(models: ModelServer) -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "number"}}
+    models.always(lambda request: gives({f"m{number}": piece_of(request) for number in range(100)}))
+    work = work_of()
+
+    process(rule=rule_of(schema), work=work)
+
+    conflicts = [each for each in work.warnings if each.code == "merge_conflict"]
+    assert len(conflicts) == 21
+    assert "80 more" in conflicts[-1].detail
+
+
+def test_it_tells_of_items_that_it_kept_once(models: ModelServer) -> None:
+    models.always(gives({"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}))
+    work = work_of()
+
+    assert process(work=work).data == {"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}
+    assert "merge_repeats" in codes(work)
+
+
+def test_it_asks_once_more_when_the_whole_does_not_fit(models: ModelServer) -> None:
+    """B16: at most two calls combine the pieces."""
+    schema = json.loads(json.dumps(LINES))
+    schema["properties"]["lines"]["minItems"] = 4
+    models.always(
+        lambda r: extracts(r) if piece_of(r) else gives({**ALL_LINES, "lines": [{"sku": "SKU-3", "price": 3.5}] * 4})
+    )
+
+    result = process(rule=rule_of(schema))
+
+    assert len(models.requests) == 4
+    last = models.requests[-1]
+    assert "- /lines: " in last.message("user")
+    assert '"SKU-3"' in last.message("user")
+    assert len(result.data["lines"]) == 4
+
+
+def test_it_fails_when_the_whole_never_fits(models: ModelServer) -> None:
+    """B17: what is required and was found in no piece is not made up."""
+    models.always(gives({"lines": []}))
+
+    with pytest.raises(SchemaInvalid) as caught:
+        process()
+
+    assert len(models.requests) == 3 + 2
+    assert says_nothing_private(caught.value, "ACME")
+
+
+def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:
+    """B18: nothing empty passes for success in silence."""
+    models.always(gives({"name": None}))
+    work = work_of()
+    process(rule=rule_of({"type": "object", "properties": {"name": {"type": ["string", "null"]}}}), work=work)
+    assert "no_values" in codes(work)
+
+
+# ---- Summarising ----------------------------------------------------------------------------------------------------
+def test_it_puts_notes_into_the_form(models: ModelServer) -> None:
+    models.always(lambda r: says(f"Notes on {piece_of(r)}") if piece_of(r) else gives(ALL_LINES))
+
+    assert process(rule=rule_of(LINES, strategy="chunked-summarize")).data == ALL_LINES
+
+    *noting, combining = models.requests
+    assert [request.form for request in noting] == ["", "", ""]
+    assert combining.form == "json_object"
+    for page in (1, 2, 3):
+        assert f"Notes of page {page}:\nNotes on {page}" in combining.message("user")
+
+
+def test_it_takes_no_notes_that_may_be_cut_off(models: ModelServer) -> None:
+    """B18: of text nobody can tell whether it is whole."""
+    models.always(says("Notes", finish=None))
+    with pytest.raises(LlmInvalidResponse):
+        process(rule=rule_of(LINES, strategy="chunked-summarize"))
+
+
+def test_it_combines_long_notes_in_two_calls(models: ModelServer) -> None:
+    """B16: two at most, however long the notes."""
+    first = {"customer": "ACME Ltd", "lines": []}
+    models.always(
+        lambda r: (
+            says(f"Notes on {piece_of(r)}. " * 40)
+            if piece_of(r)
+            else gives(first if "first pieces of a document" in r.message("user") else ALL_LINES)
+        )
+    )
+
+    assert process(rule=rule_of(LINES, strategy="chunked-summarize")).data == ALL_LINES
+
+    one, two = models.requests[3:]
+    assert "Notes on 1" in one.message("user")
+    assert "Notes on 3" not in one.message("user")
+    assert '"customer": "ACME Ltd"' in two.message("user")
+    assert "Notes on 3" in two.message("user")
+
+
+# ---- Citations ------------------------------------------------------------------------------------------------------
+TWO_PAGES = ("# Invoice INV-2024-17\n\nTo: ACME Ltd", "| Total | 1.234,50 € |\n|---|---|\n\nDue on 29 February 2024")
+DATED = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "string"},
+        "to": {"type": "string"},
+        "total": {"type": "number"},
+        "due": {"type": "string", "format": "date"},
+        "currency": {"enum": ["EUR", "USD"]},
+        "paid": {"type": "boolean"},
+    },
+}
+DATA = {
+    "number": "INV-2024-17",
+    "to": "acme  ltd",
+    "total": 1234.5,
+    "due": "2024-02-29",
+    "currency": "EUR",
+    "paid": False,
+}
+
+
+def cited(
+    models: ModelServer, data: Any, evidence: Any, *, work: Work | None = None
+) -> dict[str, tuple[int, str, str]]:
+    models.will(gives(data, evidence))
+    result = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED), work=work)
+    assert all(each.keys() == {"pointer", "page", "quote", "match"} for each in result.citations)
+    return {each["pointer"]: (each["page"], each["match"], each["quote"]) for each in result.citations}
+
+
+def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
+    """B20: page citations that were checked."""
+    work = work_of()
+    found = cited(
+        models,
+        DATA,
+        {
+            "/number": {"page": 1, "quote": "Invoice INV-2024-17"},
+            "/to": {"page": 1, "quote": "TO:  acme ltd"},
+            "/total": {"page": 2, "quote": "1.234,50 €"},
+            "/due": {"page": 1, "quote": "Due on 29 February 2024"},  # of another page
+            "/currency": {"page": 2, "quote": "€"},
+            "/paid": {"page": 2, "quote": "Total"},
+        },
+        work=work,
+    )
+
+    assert found == {
+        "/number": (1, "exact", "Invoice INV-2024-17"),
+        "/to": (1, "normalized", "To: ACME Ltd"),
+        "/total": (2, "numeric", "1.234,50 €"),
+        "/due": (2, "normalized", "Due on 29 February 2024"),
+        "/currency": (2, "exact", "€"),
+        "/paid": (2, "exact", "Total"),
+    }
+    assert codes(work) == []
+
+
+def test_it_finds_values_without_the_models_help(models: ModelServer) -> None:
+    """B20: evidence is found, not believed."""
+    work = work_of()
+    found = cited(models, DATA, {}, work=work)
+
+    assert {pointer: place[:2] for pointer, place in found.items()} == {
+        "/number": (1, "value"),
+        "/to": (1, "value"),
+        "/total": (2, "value"),
+        "/due": (2, "value"),
+    }
+    assert "1.234,50" in found["/total"][2]
+    assert codes(work) == []
+
+
+def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
+    work = work_of()
+    found = cited(
+        models,
+        {"number": "INV-2024-17", "to": "Beta Inc", "total": 999},
+        {
+            "/number": {"page": 1, "quote": "Number: INV-2024-17"},  # stands nowhere; the value does
+            "/to": {"page": 1, "quote": "To: ACME Ltd"},  # stands there, and says something else
+            "/total": {"page": 2, "quote": "Total 999"},
+        },
+        work=work,
+    )
+
+    assert found.keys() == {"/number"}
+    assert found["/number"][:2] == (1, "value")
+    [unverified] = [each for each in work.warnings if each.code == "citation_unverified"]
+    assert "for 3 values" in unverified.detail
+    [absent] = [each for each in work.warnings if each.code == "value_not_in_text"]
+    assert absent.detail == "These values do not stand in the document: /to, /total."
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        None,
+        "page 1",
+        [1, None, {"pointer": ["x"], "quote": "y"}],
+        {"/number": "INV"},
+        {"/number": {"page": "1", "quote": 5}},
+        {"/number": {"quote": ""}},
+        {"/nowhere": {"page": 1, "quote": "To"}},
+    ],
+)
+def test_it_needs_no_evidence(models: ModelServer, evidence: Any) -> None:
+    models.will(says(json.dumps({"data": {"number": "INV-2024-17"}, "evidence": evidence})))
+    [citation] = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED)).citations
+    assert citation == {"pointer": "/number", "page": 1, "match": "value", "quote": "# Invoice INV-2024-17"}
+
+
+@pytest.mark.parametrize("pointer", ["/number", "number", "#/number", "/data/number"])
+def test_it_takes_pointers_as_models_write_them(models: ModelServer, pointer: str) -> None:
+    found = cited(models, {"number": "INV-2024-17"}, {pointer: {"page": 1, "quote": "INV-2024-17"}})
+    assert found["/number"][1] == "exact"
+
+
+def test_it_takes_evidence_in_a_list(models: ModelServer) -> None:
+    evidence = [{"pointer": "/number", "page": 1, "quote": "INV-2024-17"}]
+    assert cited(models, {"number": "INV-2024-17"}, evidence)["/number"][1] == "exact"
+
+
+def test_it_bounds_what_it_names(models: ModelServer) -> None:
+    schema = {"type": "array", "items": {"type": "string"}}
+    models.will(gives([f"nowhere {number}" for number in range(3_000)]))
+    work = work_of()
+
+    assert process(ocr=ocr_of(PAPER), rule=rule_of(schema), work=work).citations == []
+
+    details = {each.code: each.detail for each in work.warnings}
+    assert details.keys() == {"citations_incomplete", "value_not_in_text"}
+    assert details["value_not_in_text"].endswith("/19, and 1980 more.")
+
+
+def test_it_cites_merged_lists_where_their_items_are(models: ModelServer) -> None:
+    """B20: evidence goes with its value through the merge."""
+    models.always(extracts)
+
+    found = {each["pointer"]: each for each in process().citations}
+
+    for index, page in enumerate((1, 2, 3)):
+        citation = found[f"/lines/{index}/sku"]
+        assert (citation["page"], citation["match"]) == (page, "exact")
+    assert found["/customer"]["page"] == 1
+
+
+def test_it_looks_first_on_the_pages_that_a_value_came_from(models: ModelServer) -> None:
+    models.always(lambda r: gives({"customer": "ACME Ltd" if piece_of(r) == 3 else None, "lines": []}))
+    [citation] = process().citations
+    assert citation["page"] == 3
+
+
+# ---- Schemas --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("schema", "data"),
+    [
+        ({"type": "array", "items": {"type": "string"}}, ["ACME Ltd"]),
+        ({"type": "object", "properties": {"data": {"type": "integer"}}, "required": ["data"]}, {"data": 5}),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"type": "object", "required": ["a"]}}}, {"a": 1}),
+        ({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"b": 1}),
+    ],
+)
+@pytest.mark.parametrize("is_wrapped", [True, False])
+def test_it_takes_data_of_any_shape(models: ModelServer, schema: Any, data: Any, *, is_wrapped: bool) -> None:
+    models.will(gives(data) if is_wrapped else says(json.dumps(data)))
+    assert process(ocr=ocr_of(PAPER), rule=rule_of(schema)).data == data
+
+
+def test_it_keeps_references_good_for_servers_that_want_a_schema(models: ModelServer) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"first": {"$ref": "#/$defs/line"}, "$ref": {"type": "string"}},
+        "$defs": {"line": {"type": "object", "x-merge": "concat", "properties": {"next": {"$ref": "#"}}}},
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+    }
+    models.will(problem(400, "response_format.type must be json_schema"), gives({}))
+
+    process(ocr=ocr_of(PAPER), rule=rule_of(schema))
+
+    sent = models.requests[1].body["response_format"]["json_schema"]["schema"]["properties"]["data"]
+    assert sent == {
+        "type": "object",
+        "properties": {"first": {"$ref": "#/properties/data/$defs/line"}, "$ref": {"type": "string"}},
+        "$defs": {"line": {"type": "object", "properties": {"next": {"$ref": "#/properties/data"}}}},
+    }
+
+
+def test_it_says_that_a_rules_schema_was_never_checked(models: ModelServer) -> None:
+    models.will(gives({}))
+    with pytest.raises(SchemaInvalid, match="Save the rule again"):
+        process(ocr=ocr_of(PAPER), rule=rule_of({"$ref": "http://127.0.0.1:9/schema"}))

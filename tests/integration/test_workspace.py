@@ -1,0 +1,161 @@
+"""Where documents lie while they are read: room for them, and nothing left of them. B12, B13."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+
+from etl import sweeper, workspace
+from etl.errors import NoRoom
+from etl.states import Phase
+from tests import rehearsal
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
+
+PROJECT = Path(__file__).parents[2]
+HOLD = """
+import django, time
+django.setup()
+from etl import workspace
+with workspace.folder() as folder:
+    (folder / "17.pdf").write_text("private")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def cache(settings: LazySettings, tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_cache_dir": folder})
+    return folder
+
+
+@pytest.fixture
+def other(cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another worker, in the middle of a document."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "ETL_CACHE_DIR": str(cache)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def folders(cache: Path) -> list[Path]:
+    return sorted(cache.glob("sluice-document-*"))
+
+
+# ---- Left over ------------------------------------------------------------------------------------------------------
+def test_what_a_killed_worker_left_goes_at_once_and_what_is_in_use_stays(
+    cache: Path, other: "subprocess.Popen[str]"
+) -> None:
+    """B12: before each document; no time has to pass."""
+    (used,) = folders(cache)
+    with workspace.folder() as ours:
+        assert folders(cache) == sorted([used, ours])
+        os.kill(other.pid, signal.SIGKILL)
+        other.wait()
+        assert workspace.clear() == 1
+        assert folders(cache) == [ours]
+    assert folders(cache) == []
+
+
+@pytest.mark.django_db
+def test_the_sweep_deletes_it_too(cache: Path, other: "subprocess.Popen[str]") -> None:
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    sweeper.sweep()
+    assert folders(cache) == []
+
+
+def test_the_sweep_of_a_machine_without_documents_makes_no_folder(cache: Path) -> None:
+    assert workspace.clear() == 0
+    assert not cache.exists()
+
+
+def test_folders_of_other_machines_are_left_alone_until_they_are_old(cache: Path, settings: LazySettings) -> None:
+    """Their locks do not reach here."""
+    longest = 2 * settings.SLUICE.etl_task_timeout + 600
+    for name, age in (("sluice-document-other-1", longest + 60), ("sluice-document-other-2", longest - 60)):
+        folder = cache / name
+        folder.mkdir(parents=True)
+        then = folder.stat().st_mtime - age
+        os.utime(folder, (then, then))
+    assert workspace.clear() == 1
+    assert [folder.name for folder in folders(cache)] == ["sluice-document-other-2"]
+
+
+def test_a_folder_that_is_cleared_while_it_is_made_is_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, hurry = workspace.locked, iter([True])
+
+    def locked(path: Path) -> int:
+        if next(hurry, False):
+            workspace.clear()  # by somebody else, right after the folder was made
+        return lock(path)
+
+    monkeypatch.setattr(workspace, "locked", locked)
+    with workspace.folder() as folder:
+        assert folder.is_dir()
+
+
+# ---- No room --------------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("rehearsed")
+def test_a_worker_without_a_folder_is_no_document_s_fault(alice: User, rehearsed: Change, tmp_path: Path) -> None:
+    """B12: it is tried again, the log names the setting, and the task says what it was."""
+    task = make_task(alice)
+    (tmp_path / "file").touch()
+    rehearsed(etl_cache_dir=tmp_path / "file" / "documents")
+    with structlog.testing.capture_logs() as lines:
+        run(task, Phase.OCR)
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 1)
+    (line,) = [line for line in lines if line["event"] == "workspace_unusable"]
+    assert (line["log_level"], line["setting"], line["error"]) == (
+        "error", "ETL_CACHE_DIR", "NotADirectoryError (ENOTDIR)",
+    )  # fmt: skip
+    for _ in range(2):
+        run_when_due(task, Phase.OCR)
+    error = row_of(task).error
+    assert error
+    assert (error["code"], error["retryable"], error["detail"]) == ("ocr_failed", True, NoRoom().detail)
+
+    rehearsed(etl_cache_dir=tmp_path)
+    again = make_task(alice)
+    assert run(again, Phase.OCR) == [True]
+
+
+@pytest.mark.usefixtures("rehearsed")
+def test_a_full_disk_is_no_document_s_fault(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B12: /dev/full takes nothing."""
+    task = make_task(alice)
+    opened = Path.open
+    monkeypatch.setattr(
+        Path, "open",
+        lambda path, *args, **options: (
+            open("/dev/full", "wb") if path.name == f"{task.pk}.txt" else opened(path, *args, **options)  # noqa: PTH123, SIM115
+        ),
+    )  # fmt: skip
+    with structlog.testing.capture_logs() as lines:
+        run(task, Phase.OCR)
+    assert [line["error"] for line in lines if line["event"] == "workspace_unusable"] == ["OSError (ENOSPC)"]
+    monkeypatch.undo()
+    assert run_when_due(task, Phase.OCR)
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+
+def test_a_worker_is_told_of_it_when_it_starts(cache: Path) -> None:
+    assert workspace.check()
+    cache.rmdir()
+    cache.touch()
+    with structlog.testing.capture_logs() as lines:
+        assert not workspace.check()
+    assert [(line["setting"], line["error"]) for line in lines] == [("ETL_CACHE_DIR", "FileExistsError (EEXIST)")]

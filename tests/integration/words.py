@@ -1,0 +1,25 @@
+"""A processor as somebody might add it: a class, and `PATH` in ETL_POSTPROCESSORS. It asks no model."""
+
+from typing import Any, ClassVar
+
+from etl.postprocessors.base import PostProcessor, Processed
+from etl.providers.base import OCRResult
+from etl.work import Work
+from rules.content import RuleContent
+
+MODE = "count-words"
+PATH = "tests.integration.words.Words"
+
+
+class Words(PostProcessor):
+    """Counts the words of each page, or one word if the rule's prompt is one; null where there are none."""
+
+    mode: ClassVar[str] = MODE
+
+    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        counts: list[Any] = []
+        for page in ocr.pages:
+            words = ocr.markdown[page.start : page.end].split()
+            counts.append(sum(word == (rule.system_prompt or word) for word in words))
+            work.progress(page.number, len(ocr.pages))
+        return Processed(data={"words": counts} if any(counts) else None)

@@ -1,0 +1,87 @@
+"""Tests against other people's real servers. They need what is not installed for `make test`, so that leaves them out
+altogether; `make mineru` installs it and sets MINERU_VENV, `make model` MODEL_VENV.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx2
+import pytest
+
+from config.stack.process import Process
+
+PROJECT = Path(__file__).parents[2]
+VENV = os.environ.get("MINERU_VENV", "")
+START_SECONDS = 60
+
+collect_ignore_glob = [
+    f"test_real_{name}.py" for name in ("mineru", "model") if not os.environ.get(f"{name.upper()}_VENV")
+]
+
+StartServer = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def start_server() -> Iterator[StartServer]:
+    """Return a function that starts the real `mineru-api` with some arguments and returns its address."""
+    with ExitStack() as stack:
+        yield lambda *arguments: stack.enter_context(running(*arguments))
+
+
+@pytest.fixture(scope="session")
+def mineru(start_server: StartServer) -> str:
+    return start_server()
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[str]:
+    """Run a server that has no models, in a folder of its own which holds all that it writes."""
+    root = PROJECT / ".local" / "mineru"
+    root.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root) as name:
+        folder, port = Path(name), free_port()
+        command = [str(PROJECT / VENV / "bin" / "mineru-api"), "--tier", "flash", "--host", "127.0.0.1"]
+        options = ["--port", str(port), "--upload-dir", str(folder / "uploads"), *arguments]
+        server = Process(
+            name="mineru-api",
+            command=[*command, *options],
+            log=folder / "log",
+            environment=environment(folder),
+            folder=folder,
+        )
+        server.start()
+        try:
+            server.wait_until(lambda: is_healthy(port), limit=START_SECONDS)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.stop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A home and a place for temporary files in the folder; no models, and no attempt to get some."""
+    (folder / "models").mkdir()
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "MINERU_MODEL_SOURCE": "local",
+        "MINERU_MODEL_BASE_DIR": str(folder / "models"),
+    }
+
+
+def is_healthy(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/v1/health", trust_env=False).is_success
+    except httpx2.TransportError:
+        return False

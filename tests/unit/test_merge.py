@@ -1,0 +1,267 @@
+"""Merging what pieces gave, by the schema and by no model (B16)."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.postprocessors.answers import Answer, Evidence, scalars
+from etl.postprocessors.merge import Merged, merge
+from etl.postprocessors.schemas import Guide, envelope, relaxed, terse
+from rules import json_schema
+
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "A", "b c", "b  c"]) | st.just(0.5)
+ITEMS = st.fixed_dictionaries({}, optional={"sku": SCALARS, "price": SCALARS})
+DATA = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": SCALARS,
+        "notes": SCALARS,
+        "lines": st.none() | st.lists(ITEMS, max_size=4),
+        "tags": st.none() | st.lists(SCALARS, max_size=4),
+        "keyed": st.none() | st.lists(ITEMS, max_size=4),
+        "inner": st.none()
+        | st.fixed_dictionaries({}, optional={"name": SCALARS, "tags": st.lists(SCALARS, max_size=3)}),
+        "odd": SCALARS | st.lists(SCALARS, max_size=2) | ITEMS,
+    },
+)
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": ["string", "null"]},
+        "notes": {"type": "string", "x-merge": "concat"},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/line"}},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "keyed": {"type": "array", "x-merge-key": "sku", "items": {"$ref": "#/$defs/line"}},
+        "inner": {"$ref": "#"},
+    },
+    "required": ["name"],
+    "$defs": {"line": {"type": "object", "properties": {"sku": {"type": "string"}, "price": {"type": "number"}}}},
+}
+
+
+def merged(*data: Any, schema: dict[str, Any] | None = None) -> Merged:
+    return merge(SCHEMA if schema is None else schema, [Answer(data=each) for each in data])
+
+
+def of(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
+    """Merge one member."""
+    return merged(
+        *({"x": each} for each in data), schema={"type": "object", "properties": {"x": kind}}, **options
+    ).data.get("x")
+
+
+# ---- Laws -----------------------------------------------------------------------------------------------------------
+@given(st.lists(DATA, min_size=1, max_size=4))
+def test_the_same_pieces_give_the_same_result(pieces: list[Any]) -> None:
+    first, second = merged(*pieces), merged(*json.loads(json.dumps(pieces)))
+    assert json.dumps(first.data) == json.dumps(second.data)
+    assert (first.conflicts, first.repeats) == (second.conflicts, second.repeats)
+
+
+@given(DATA)
+def test_a_piece_merged_with_itself_is_itself(piece: Any) -> None:
+    once, twice = merged(piece), merged(piece, piece)
+    assert twice.data == once.data
+    assert [pointer for pointer, _ in twice.conflicts] == [pointer for pointer, _ in once.conflicts]
+    assert merged(once.data).data == once.data
+
+
+@given(DATA, st.lists(st.just({}), max_size=3), st.lists(st.just({}), max_size=3))
+def test_pieces_without_anything_change_nothing(piece: Any, before: list[Any], after: list[Any]) -> None:
+    assert merged(*before, piece, *after).data == merged(piece).data
+
+
+@given(st.lists(DATA, min_size=1, max_size=4))
+def test_no_value_is_made_up(pieces: list[Any]) -> None:
+    given_values = {json.dumps(value) for piece in pieces for _, value in scalars(piece)}
+    given_lines = {
+        line.strip() for piece in pieces for _, value in scalars(piece) if isinstance(value, str) for line in [value]
+    }
+    for pointer, value in scalars(merged(*pieces).data):
+        if pointer == "/notes" and isinstance(value, str):
+            assert set(value.split("\n")) <= given_lines | {""}
+        elif value is not None and value not in ({}, []):
+            assert json.dumps(value) in given_values
+
+
+@given(st.lists(DATA, min_size=1, max_size=4))
+def test_no_list_item_is_lost_without_a_word(pieces: list[Any]) -> None:
+    found = merged(*pieces)
+    items = sum(len([item for item in piece.get("tags") or () if item is not None]) for piece in pieces)
+    assert len(found.data.get("tags", [])) + found.repeats["/tags"] == items
+
+
+@given(st.lists(DATA, min_size=1, max_size=4))
+def test_scalars_are_the_first_that_is_something(pieces: list[Any]) -> None:
+    names = [piece.get("name") for piece in pieces]
+    telling = [name for name in names if name is not None and not (isinstance(name, str) and not name.strip())]
+    found = merged(*pieces)
+    if telling:
+        assert found.data["name"] == telling[0]
+        assert type(found.data["name"]) is type(telling[0])
+
+
+@given(st.lists(DATA, min_size=1, max_size=4))
+def test_each_leaf_knows_its_piece(pieces: list[Any]) -> None:
+    found = merged(*pieces)
+    for pointer, leaf in found.leaves.items():
+        assert -1 <= leaf.origin < len(pieces)
+        assert dict(scalars(found.data))[pointer] == leaf.value
+
+
+# ---- Cases ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("kind", "values", "result"),
+    [
+        ({"type": "string"}, [None, "", "b", "c"], "b"),
+        ({"type": "number"}, [0, 5], 0),
+        ({"type": "boolean"}, [False, True], False),
+        ({"type": "array"}, [["a", "b"], ["b", "c"]], ["a", "b", "c"]),
+        ({"type": "array"}, [["a", "a"], ["a"]], ["a", "a"]),  # two coffees on one bill
+        ({"type": "array", "uniqueItems": True}, [["a", "a"], ["a"]], ["a"]),
+        ({"type": "array", "x-merge": "concat"}, [["a"], ["a", "b"]], ["a", "a", "b"]),
+        ({"type": "array", "items": {"type": "string"}}, [[None, "a"], None], ["a"]),
+        ({"type": "array", "items": {"type": ["string", "null"]}}, [[None, "a"]], [None, "a"]),
+        ({"type": "array", "prefixItems": [{}, {}]}, [[1, 2], [3, 4]], [1, 2]),
+        ({"type": "string", "x-merge": "concat"}, ["One.", "Two.", "one."], "One.\nTwo."),
+        ({"type": "object"}, [{"a": 1, "b": None}, {"b": 2}], {"a": 1, "b": 2}),
+        ({}, [{"a": 1}, [1], "x"], {"a": 1}),
+        ({}, [{}, [1]], [1]),
+    ],
+)
+def test_values_of_a_kind(kind: dict[str, Any], values: list[Any], result: Any) -> None:
+    assert of(kind, *values) == result
+
+
+def test_items_with_the_same_key_are_one() -> None:
+    first = {"keyed": [{"sku": "A", "price": None}, {"sku": "B", "price": 2}, {"price": 7}]}
+    second = {"keyed": [{"sku": "b", "price": 3}, {"sku": "A", "price": 1}, {"price": 7}]}
+
+    found = merged(first, second)
+
+    assert found.data["keyed"] == [{"sku": "A", "price": 1}, {"sku": "B", "price": 2}, {"price": 7}]
+    assert found.conflicts == [("/keyed/1/price", [0, 1])]
+
+
+def test_a_key_may_be_of_several_members() -> None:
+    kind = {"type": "array", "items": {"type": "object", "x-merge-key": ["a", "b"]}}
+    assert of(kind, [{"a": 1, "b": 1}], [{"a": 1, "b": 2}, {"a": 1, "b": 1.0, "c": 3}]) == [
+        {"a": 1, "b": 1, "c": 3},
+        {"a": 1, "b": 2},
+    ]
+
+
+def test_conflicts_say_which_pieces() -> None:
+    found = merged({"name": None}, {"name": "x"}, {"name": "X "}, {"name": "y"}, {"name": "z"}, {"name": "y"})
+    assert found.data["name"] == "x"
+    assert found.conflicts == [("/name", [1, 3, 4])]
+
+
+def test_a_number_is_no_truth_value() -> None:
+    assert merged({"name": 1}, {"name": True}).conflicts == [("/name", [0, 1])]
+    assert merged({"name": 1}, {"name": 1.0}).conflicts == []
+
+
+def test_what_was_found_nowhere_is_null_where_it_may_be() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": ["string", "null"]},
+            "b": {"type": "string"},
+            "c": {"type": "array"},
+            "d": {"type": "array", "minItems": 1},
+            "e": {
+                "type": "object",
+                "properties": {"f": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+                "required": ["f"],
+            },
+        },
+        "required": ["a", "b", "c", "d", "e"],
+    }
+    assert merged({}, None, schema=schema).data == {"a": None, "c": [], "e": {"f": None}}
+
+
+def test_recursive_schemas_have_an_end() -> None:
+    schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+    assert merged({}, {"next": {}}, schema=schema).data["next"]
+
+
+def test_evidence_moves_with_its_value() -> None:
+    answers = [
+        Answer(data={"tags": ["a"]}, evidence={"/tags/0": Evidence(page=1, quote="a")}),
+        Answer(data={"tags": ["b"]}, evidence={"/tags/0": Evidence(page=2, quote="b")}),
+    ]
+    found = merge(SCHEMA, answers)
+    assert found.leaves["/tags/1"].evidence == Evidence(page=2, quote="b")
+    assert found.leaves["/tags/1"].origin == 1
+
+
+# ---- Schemas --------------------------------------------------------------------------------------------------------
+FULL = {
+    "type": "object",
+    "title": "T",
+    "properties": {
+        "title": {"type": "string", "description": "D", "minLength": 1, "x-merge": "concat"},
+        "kind": {"const": "invoice"},
+        "unit": {"enum": ["a", "b"]},
+        "lines": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["sku"], "minProperties": 1}},
+        "either": {"oneOf": [{"type": "string"}, {"type": "object", "required": ["x"]}]},
+        "required": {"type": "integer"},
+    },
+    "required": ["title", "kind"],
+    "dependentRequired": {"unit": ["title"]},
+    "if": {"required": ["unit"]},
+    "then": {"required": ["lines"]},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            {},
+            {"title": None},
+            {"kind": None, "unit": None},
+            {"unit": "a"},
+            {"lines": []},
+            {"lines": [{}]},
+            {"either": {}},
+        ),
+        *({"either": None}, {"required": None}, {"lines": [{"sku": 1}], "kind": "invoice"}),
+    ],
+)
+def test_parts_of_a_fitting_whole_fit_the_relaxed_schema(part: Any) -> None:
+    assert json_schema.errors(terse(relaxed(FULL)), part) == []
+
+
+@pytest.mark.parametrize("part", [{"title": 1}, {"kind": "bill"}, {"unit": "c"}, {"lines": {}}, {"other": 1}, []])
+def test_what_could_be_no_part_does_not(part: Any) -> None:
+    assert json_schema.errors(terse(relaxed(FULL)), part) != []
+
+
+def test_terse_schemas_keep_members_that_are_called_like_keywords() -> None:
+    short = terse(FULL)
+    assert "title" not in short
+    assert short["properties"]["title"] == {"type": "string", "minLength": 1}
+
+
+def test_schemas_are_not_changed_in_place() -> None:
+    before = json.dumps(FULL)
+    relaxed(FULL), terse(FULL), envelope(FULL, wants_evidence=True)
+    assert json.dumps(FULL) == before
+
+
+def test_guides_see_behind_references_and_alternatives() -> None:
+    root = {
+        "anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "null"}],
+        "$defs": {"a/b": {"allOf": [{"properties": {"x": {"type": "array", "items": {"x-merge-key": "k"}}}}]}},
+    }
+    guide = Guide.of(root)
+    assert guide.takes_null
+    assert guide.member("x").item().merge_key == ("k",)
+    assert guide.member("nothing").parts == ({},)
+    assert not Guide.of({"$ref": "#/nowhere/at/all"}).is_tuple

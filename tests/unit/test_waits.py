@@ -1,0 +1,41 @@
+"""How long peers ask us to wait: Retry-After of webhooks' receivers, of OCR providers and of models (A25, B14, B18)."""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from config.api import waits
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("7", 7),
+        (" 7 ", 7),
+        ("0", 0),
+        ("0.5", 0.5),
+        ("100", 60),
+        ("9" * 5_000, 60),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 60),
+        ("Wed, 21 Oct 2099 07:28:00 -0000", 60),
+        ("Wed, 99 Oct 2099 07:28:00 GMT", None),
+        ("soon", None),
+        ("-3", None),
+        ("1e3", None),
+        ("inf", None),
+        ("nan", None),
+        ("٣", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_it_is_a_bounded_number_of_seconds_or_nothing(told: str | None, seconds: float | None) -> None:
+    """B14, B18."""
+    assert waits.seconds(told, most=60) == seconds
+
+
+def test_it_is_the_time_until_a_date() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    assert waits.seconds(soon, most=60) == pytest.approx(30, abs=2)
