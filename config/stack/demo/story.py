@@ -1,5 +1,6 @@
 """The demo, step by step."""
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from config.stack import local
-from config.stack.demo import client, comparison, screen
+from config.stack.demo import client, comparison, papers, screen
 from config.stack.demo.comparison import Origin
 from config.stack.demo.promises import DidNotHold, must
 from config.stack.demo.screen import Amount
@@ -113,9 +114,14 @@ def story(console: Console, stack: local.Stack) -> None:
         check_dead(console, fresh)
         heading(console, "5. The same export again: every file is there already")
         reused = export(console, api, stack, name="reused", reuse="if-present")
+        console.print()
+        console.print(table(fresh, reused), end="")
+        console.print(CAPTION, soft_wrap=True)
+        heading(console, "6. Documents into Markdown: text is read, scans are recognised")
+        read(console, api, stack)
+        heading(console, "7. An invoice into JSON, by a rule and a language model")
+        extract(console, api, stack)
     console.print()
-    console.print(table(fresh, reused), end="")
-    console.print(f"{CAPTION}\n", soft_wrap=True)
 
 
 def token(stack: local.Stack) -> str:
@@ -212,6 +218,37 @@ def check_dead(console: Console, run: Run) -> None:
     status, code = client.refusal(run.job["receipt"]["signedUrl"])
     must((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link was answered {status} {code}")
     held(console, f"{status} {code}")
+
+
+def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    console.print(
+        "   with the default rule, which asks no model; the engine is loaded at the first scan", soft_wrap=True
+    )
+    found = papers.read(api, console, papers.PAPERS, check=stack.check)
+    for each in found:
+        facts = each.task["metadata"]["ocr"]
+        held(
+            console,
+            f"{each.paper.file}, {each.paper.what}: {each.alike:.1%} of its characters; "
+            f"{facts['duration_ms'] / 1000:.1f} s of work",
+        )
+        console.print(papers.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
+    console.print(f"   The JSON of {found[0].paper.file}:")
+    console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
+
+
+def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    if not stack.variables.get("ETL_LLM_BASE_URL"):
+        console.print("   left out: set ETL_LLM_BASE_URL and ETL_LLM_MODEL, and it runs here too")
+        return
+    task = papers.invoice(api, console, check=stack.check)
+    usage = task["metadata"]["postprocess"]["usage"]
+    held(console, f"it fits the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens")
+    console.print(Text(indented(task["result"]["data"]), style="dim"), soft_wrap=True)
+
+
+def indented(value: Any) -> str:
+    return "\n".join(f"   │ {line}" for line in json.dumps(value, indent=2, ensure_ascii=False).splitlines())
 
 
 def table(*runs: Run) -> Table:
