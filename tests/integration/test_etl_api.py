@@ -75,7 +75,11 @@ def test_a_task_is_shown_from_its_beginning_to_its_end(api: APIClient, alice: Us
         "rule_id": task.rule_id, "rule_version": 1, "result": None, "error": None,
         "metadata": {
             "attempts": {"ocr": 0, "postprocess": 0}, "artifact_mineru_markdown_key": None, "provider": None,
-            "provider_task_id": None, "ocr": {}, "postprocess": {}, "warnings": [],
+            "provider_task_id": None, "ocr": {}, "warnings": [],
+                "postprocess": {
+                    "strategy": None, "model": None,
+                    "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},
+                },
         },
         "created_at": shown["created_at"], "updated_at": shown["updated_at"],
     }  # fmt: skip

@@ -323,11 +323,11 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
     assert (row_of(task).status, row_of(task).fence) == ("completed", 1)
 
 
-def doing_before(word: str, act: Callable[[], None]) -> AbstractContextManager[None]:
-    """Do something right before this process executes the next statement that begins with this word."""
+def doing_before(words: str, act: Callable[[], None]) -> AbstractContextManager[None]:
+    """Do something right before this process executes a statement with these words."""
 
     def execute_after(execute: Any, sql: str, *args: Any) -> Any:
-        if sql.startswith(word):
+        if words in sql:
             act()
         return execute(sql, *args)
 
@@ -345,7 +345,7 @@ def test_a_redis_that_goes_away_at_the_commit_shows_nothing_of_the_run_before(
     """B3, B7: after the 202 the task is pending, whoever asks; recovery makes its run-state."""
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
-    with doing_before("SELECT pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
+    with doing_before("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
         control.retry(task=row_of(task), from_stage=Phase.OCR)
     rehearsed(etl_redis_url=own)
 
@@ -364,7 +364,7 @@ def test_a_redis_that_goes_away_before_that_leaves_all_as_it_was(
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
     away = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with doing_before('SELECT "etl_task"', away), pytest.raises(control.RunStateUnavailable):
+    with doing_before("FOR UPDATE", away), pytest.raises(control.RunStateUnavailable):
         control.retry(task=row_of(task), from_stage=Phase.OCR)
     rehearsed(etl_redis_url=own)
     assert shown(task) == ("completed", 1, True)
@@ -379,7 +379,7 @@ def test_a_retry_that_dies_before_its_commit_leaves_all_as_it_was(alice: User) -
     def die() -> None:
         raise SystemExit
 
-    with doing_before("SELECT pg_advisory", die), pytest.raises(SystemExit):
+    with doing_before("pg_advisory", die), pytest.raises(SystemExit):
         control.retry(task=row_of(task), from_stage=Phase.OCR)
     assert runstate.read(task.pk) is None
     assert shown(task) == ("completed", 1, True)

@@ -451,6 +451,20 @@ def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User) -> None:
     assert row_of(task).metadata["attempts"]["ocr"] == 1
 
 
+def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
+    alice: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = make_task(alice)
+    states = []
+    for _ in range(2):
+        states.append(runstate.start(task.pk, phase=Phase.OCR).state)
+        valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
+    for state, lines in zip(states, (0, 1), strict=True):
+        assert state
+        pipeline.Run(state, since=time.monotonic()).hand_on()
+        assert len([line for line in caplog.messages if "stage_released" in line]) == lines
+
+
 @pytest.mark.parametrize(
     ("asked", "delays"),
     [(None, [(0.1, 0.2), (0.1, 0.2)]), ("0.15", [(0.15, 0.15)] * 2), ("9999", [(0.2, 0.2)] * 2)],
