@@ -72,8 +72,10 @@ def word(kind: Kind) -> str:
 
 def advice(kind: Kind | None) -> str:
     """Say which of the other providers takes such files, if one does."""
-    other = next((name for name, provider in engines.providers() if kind in provider.kinds), None)
-    return f" The provider {other} takes such files; the operator can set ETL_OCR_PROVIDER={other}." if other else ""
+    for name, provider in engines.providers():
+        if kind in provider.kinds:
+            return f" {provider.title or name} takes such files; the operator can set ETL_OCR_PROVIDER={name}."
+    return ""
 
 
 @contextmanager

@@ -94,6 +94,7 @@ class OCRProvider(ABC):
     """Made once in each worker process, after the fork, and used for one document at a time."""
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""  # as people call it
     # What it takes, as submissions are checked against; a property where it depends on the server.
     kinds: frozenset[Kind]
 

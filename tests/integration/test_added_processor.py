@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from etl import checks
 from etl.models import Task
 from tests.integration import words
 from tests.integration.etl_rehearsal import row_of, run
@@ -89,3 +90,18 @@ def test_a_task_whose_processor_is_gone_fails_and_says_so(api: APIClient, settin
     assert row.error
     assert (row.error["code"], row.error["retryable"]) == ("llm_unavailable", True)
     assert words.MODE in row.error["detail"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "fault"),
+    [
+        (words.MODE, words.PATH, None),
+        (words.MODE, "nobody.Words", "etl.E004"),
+        (words.MODE, "pathlib.Path", "etl.E005"),
+        ("count", words.PATH, "etl.E006"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_told_of(settings: Any, mode: str, path: str, fault: str | None) -> None:
+    """B22."""
+    settings.ETL_POSTPROCESSORS = {mode: path}
+    assert [message.id for message in checks.processors()] == ([fault] if fault else [])

@@ -212,7 +212,9 @@ def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, 
 
         future = pool.submit(waiting)
         wait_until(lambda: lookup.seats.taken)
-        begin(task)
+        state, percent = begin(task), iter(range(1, 50))
+        # Whoever takes a seat looks at the task next, and may see this change already: more of them come.
+        wait_until(lambda: future.done() or runstate.note_progress(state, next(percent, 49)))
         response = future.result(timeout=10)
 
     assert response.json()["status"] == "mineru_parsing"

@@ -203,7 +203,7 @@ def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_dis
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(DOCX, "The provider mineru takes"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
+    [(DOCX, "MinerU takes such files"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
      (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
      (b"PK\x05\x06" + bytes(18), "known")],
 )  # fmt: skip

@@ -32,6 +32,7 @@ class LocalProvider(OCRProvider):
     """PDF by its text layer, scans and images by OCR, text as it is."""
 
     name = "local"
+    title = "The local provider"
     kinds = frozenset({Kind.PDF, Kind.PNG, Kind.JPEG, Kind.TIFF, Kind.WEBP, *PLAIN})
 
     def __init__(self) -> None:

@@ -38,6 +38,7 @@ class Server:
 
 class MinerUProvider(OCRProvider):
     name: ClassVar[str] = "mineru"
+    title: ClassVar[str] = "MinerU"
 
     def __init__(self) -> None:
         self._server: Server | None = None
