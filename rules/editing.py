@@ -67,7 +67,7 @@ def version_of(rule: Rule) -> RuleVersion:
 
 
 def differs(old: Any, new: Any) -> bool:
-    """Compare as JSON: to Python 1 equals true. The order of members does not count, as jsonb does not keep it."""
+    """Compare as JSON: to Python 1 equals true. A change of members' order alone is none."""
     return json_schema.canonical(old) != json_schema.canonical(new)
 
 
