@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from datetime import date
+from typing import Any
 
 import hypothesis
 import psycopg
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connection
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
@@ -18,6 +20,17 @@ hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 DAY = date(2024, 2, 29)
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The test database; at the end it is dropped, also when a thread of some test still has a session there."""
+    yield
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 @pytest.fixture
