@@ -18,7 +18,7 @@ from django.db.models import Q
 
 from config.api import ending
 from config.api.breaker import Breaker
-from etl import runstate
+from etl import metrics, runstate
 from etl.models import Task
 from etl.models.task import TaskQuerySet
 from etl.runstate import REVISIONS, RunState
@@ -156,11 +156,15 @@ def wait_for_change(state: RunState, *, user: User, seconds: float) -> RunState:
     """
     if state.has_ended or not seconds or not seats.take(user.pk):
         return state
+    now = state
     try:
+        metrics.wait_begun()
         connection.close()
-        return changed(state, until=time.monotonic() + seconds)
+        now = changed(state, until=time.monotonic() + seconds)
     finally:
         seats.leave(user.pk)
+        metrics.wait_ended(changed=now is not state)
+    return now
 
 
 def changed(state: RunState, *, until: float) -> RunState:

@@ -82,3 +82,20 @@ def stream_opened() -> None:
 
 def stream_closed(reason: str) -> None:
     STREAMS_CLOSED.labels(reason).inc()
+
+
+WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that began to wait for a task to change.")
+WAITS_ENDED = counter(
+    "etl_waits_ended_total",
+    "Requests that wait no more: the task changed, or it did not in time.",
+    reason=["changed", "unchanged"],
+)
+
+
+def wait_begun() -> None:
+    """Those that wait are those that began without those that ended."""
+    WAITS_BEGUN.inc()
+
+
+def wait_ended(*, changed: bool) -> None:
+    WAITS_ENDED.labels("changed" if changed else "unchanged").inc()

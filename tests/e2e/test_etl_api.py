@@ -18,7 +18,7 @@ from config.stack.processes import Web
 from etl import runstate
 from etl.models import Task
 from tests.e2e.conftest import Workers
-from tests.e2e.test_streams import Clients, errors, token_of
+from tests.e2e.test_streams import Clients, errors, metric, token_of
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import MARKDOWN, begin, complete, read
 from tests.waiting import wait_until
@@ -191,7 +191,7 @@ def test_more_can_wait_than_there_are_connections_to_the_database(
 
     with ThreadPoolExecutor(36) as pool:
         waiting = [pool.submit(wait, number) for number in range(36)]
-        wait_until(lambda: threads(web) >= 36)
+        wait_until(lambda: waiting_requests(web) == 36)
         began = time.monotonic()
         assert clients(token).ask(url).status == 200
         assert time.monotonic() - began < 3
@@ -200,9 +200,8 @@ def test_more_can_wait_than_there_are_connections_to_the_database(
     assert errors(web) == []
 
 
-def threads(web: Web) -> int:
-    """Each request that waits holds one."""
-    return len(list(Path(f"/proc/{web.pid}/task").iterdir()))
+def waiting_requests(web: Web) -> float:
+    return metric(web, "etl_waits_begun_total") - metric(web, "etl_waits_ended_total")
 
 
 def test_a_process_that_is_told_to_stop_answers_those_who_wait(
@@ -219,9 +218,8 @@ def test_a_process_that_is_told_to_stop_answers_those_who_wait(
     waiter = threading.Thread(
         target=lambda: answers.append(clients(token).ask(f"/api/v1/etl/tasks/{task.pk}?wait=60").status)
     )
-    before = threads(web)
     waiter.start()
-    wait_until(lambda: threads(web) > before)
+    wait_until(lambda: waiting_requests(web) == 1)
     process.ask_to_stop()
     waiter.join(timeout=5)
     wait_until(lambda: not process.alive, limit=4)

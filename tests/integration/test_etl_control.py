@@ -22,7 +22,7 @@ from rules import catalog, editing
 from tests import rehearsal
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
-from tests.integration.etl_rehearsal import Change, age, row_of, run, run_when_due, seen
+from tests.integration.etl_rehearsal import Change, age, row_of, run, run_beside, run_when_due, seen
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -273,8 +273,7 @@ def test_it_needs_a_place_in_the_queue(alice: User, rehearsed: Change) -> None:
 def test_a_worker_of_the_run_before_writes_nothing_into_the_new_one(alice: User) -> None:
     """B2, B3: its fence is too small, in Redis and in the row."""
     task = make_task(alice, "once:until go")
-    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     run_when_due(task, Phase.OCR)
     run(task, Phase.POSTPROCESS)

@@ -4,7 +4,6 @@ B19."""
 import json
 import os
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,7 +27,7 @@ from etl.work import Work
 from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
+from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, run_when_due, seen
 from tests.integration.troubled_redis import Relay, relaying
 from tests.integration.troubled_s3 import Proxy, answer_500, running
 from tests.waiting import wait_until
@@ -142,8 +141,7 @@ def test_ocr_writes_nothing_and_reads_one_row(alice: User) -> None:
 def test_progress_is_shown_while_it_runs(alice: User) -> None:
     """B3, B4."""
     task = make_task(alice, "page 1 2\nuntil go")
-    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR)
     wait_until(lambda: seen(task).progress == 25)
     assert seen(task).status == "mineru_parsing"
     rehearsal.allow("go")
@@ -199,8 +197,7 @@ def test_messages_that_come_twice_do_nothing(alice: User) -> None:
 
 def test_a_second_worker_leaves_what_the_first_one_holds(alice: User) -> None:
     task = make_task(alice, "until go")
-    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR)
     wait_until(lambda: seen(task).token)
     assert run(task, Phase.OCR, Phase.POSTPROCESS) == [False, False]
     rehearsal.allow("go")
@@ -240,8 +237,7 @@ def test_of_two_that_finish_the_same_run_the_first_one_counts(alice: User) -> No
 def test_one_that_was_fenced_writes_nothing(alice: User) -> None:
     """B2, B3: another worker took over while this one worked."""
     task = make_task(alice, "once:until go")
-    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     assert run_when_due(task, Phase.OCR)
     before = seen(task), artifacts.find(artifacts.ocr_key(task))
@@ -599,8 +595,7 @@ def test_without_redis_for_longer_than_the_lease_the_work_stops(
     own = settings.SLUICE.etl_redis_url
     task = make_task(alice, "until never")
     done: list[bool] = []
-    thread = threading.Thread(target=lambda: done.extend(run(task, Phase.OCR)), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR, done)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     rehearsed(etl_redis_url=SecretStr(silent))
     thread.join(timeout=10)
@@ -627,8 +622,7 @@ def test_a_redis_that_comes_back_in_time_gets_the_outcome(
 ) -> None:
     own = settings.SLUICE.etl_redis_url
     task = make_task(alice, "until go")
-    thread = threading.Thread(target=run, args=(task, Phase.OCR), daemon=True)
-    thread.start()
+    thread = run_beside(task, Phase.OCR)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     rehearsed(etl_redis_url=SecretStr(silent))
     rehearsal.allow("go")
