@@ -6,7 +6,8 @@ use the database's clock, `clock_timestamp()`, never a worker's: hosts disagree 
 still inside a transaction. Where an index finds what is due it is `statement_timestamp()`: no index can be searched
 for a value that changes on the way.
 
-Lock order, everywhere: slots, chunks, then the job's row. Each function here is one statement, so it is atomic
+Lock order, everywhere: chunks, slots, then the job's row. A claim takes a slot before a chunk, and waits for neither:
+SKIP LOCKED. But it may keep the lock of a row that was free in its snapshot only, while it waits for the job. Each function here is one statement, so it is atomic
 without a transaction around it, and costs one round trip.
 """
 
@@ -285,6 +286,7 @@ def renew(claim: Claim) -> None:
 
 # Every outcome ends with this: free the slot, count in the job, settle the job's own state, refund, tell.
 # - The slot is freed by its token alone, also when the chunk was taken from us: we are alive and our call has ended.
+#   After the chunks and before the job: "(SELECT count(*) …) >= 0" says so to the planner, and nothing else.
 # - `done = j.done + …` re-reads the row under its lock. "Is there a chunk left?" asked without that lock leaves a
 #   job running for ever when two transactions finish its last two chunks at once. `old` takes that lock first, after
 #   the chunks', because what the status was is known only then.
@@ -293,7 +295,8 @@ SETTLE = (
     """
 , free AS (
     UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
-    WHERE token = ANY(%(tokens)s)
+    WHERE token = ANY(%(tokens)s) AND (SELECT count(*) FROM ended) >= 0
+    RETURNING id
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
     FROM ended WHERE status <> 'pending'
@@ -312,7 +315,9 @@ SETTLE = (
            max(error_detail) FILTER (WHERE status = 'failed') AS error_detail
     FROM ended GROUP BY job_id
 ), old AS MATERIALIZED (
-    SELECT job_id, status FROM exports_jobs WHERE job_id IN (SELECT job_id FROM delta) ORDER BY job_id FOR UPDATE
+    SELECT job_id, status FROM exports_jobs
+    WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0
+    ORDER BY job_id FOR UPDATE
 ), settled AS (
     UPDATE exports_jobs j
     SET done = j.done + d.done, failed = j.failed + d.failed, retrying = j.retrying + d.retrying,

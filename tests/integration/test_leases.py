@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from exports import leases, recovery
@@ -18,6 +18,7 @@ from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.states import ChunkStatus, JobStatus, Source
 from tests.integration.factories import make_job, result_of
+from tests.waiting import wait_until
 
 
 def claim() -> Claim:
@@ -215,6 +216,32 @@ def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User
         assert [each.all_done for each in progress].count(True) == 1
         job.refresh_from_db()
         assert job.done == 2
+
+
+def test_an_end_waits_for_its_slot_before_it_takes_the_job(dataset: Dataset, alice: User) -> None:
+    """A claim may hold the lock of a slot that is not its own, and wait for the job: the other way round is deadlock."""
+    job = make_job(dataset, alice)
+    claimed = claim()
+
+    def finish() -> object:
+        try:
+            return leases.finish([(claimed, result_of(claimed))])
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Slot.objects.select_for_update().get(token=claimed.token)
+            ending = pool.submit(finish)
+            wait_until(waits_for_a_lock)
+            Job.objects.select_for_update(nowait=True).get(pk=job.pk)
+        assert ending.result(timeout=10)
+
+
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone() is not None
 
 
 def test_finishing_twice_counts_once(dataset: Dataset, alice: User) -> None:
