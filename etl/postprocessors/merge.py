@@ -140,7 +140,9 @@ class Merging:
         if others:
             self.disagree(pointer, [telling[0], *others])
         candidates = telling or [tree for tree in trees if not is_null(tree)] or trees
-        alike = [tree for tree in candidates if type(tree) is type(candidates[0])]
+        # Lists are joined, so a list of blanks has nothing to give way to.
+        sources = trees if isinstance(candidates[0], list) else candidates
+        alike = [tree for tree in sources if type(tree) is type(candidates[0])]
         if isinstance(alike[0], dict):
             return self.objects(guide, [tree for tree in alike if isinstance(tree, dict)], pointer)
         if isinstance(alike[0], list):

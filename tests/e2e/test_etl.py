@@ -211,7 +211,7 @@ def test_code_that_does_not_look_at_the_clock_is_stopped(
     monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
     workers.start(BOTH, concurrency=1)
     task = make_task(alice, "stall 60", rule=rule)
-    wait_until(lambda: status(task) == "failed")
+    wait_until(lambda: status(task) == "failed", limit=60)  # the limit is 11 s; before, the worker starts
     error = Task.objects.get(pk=task.pk).error
     assert error
     assert error["code"] == "ocr_timeout"

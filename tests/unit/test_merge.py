@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.postprocessors.answers import Answer, Evidence, scalars
@@ -88,6 +88,7 @@ def test_no_value_is_made_up(pieces: list[Any]) -> None:
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
+@example([{"tags": [False]}, {"tags": [""]}])
 def test_no_list_item_is_lost_without_a_word(pieces: list[Any]) -> None:
     found = merged(*pieces)
     items = sum(len([item for item in piece.get("tags") or () if item is not None]) for piece in pieces)
