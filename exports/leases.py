@@ -7,8 +7,8 @@ still inside a transaction. Where an index finds what is due it is `statement_ti
 for a value that changes on the way.
 
 Lock order, everywhere: chunks, slots, then the job's row. A claim takes a slot before a chunk, and waits for neither:
-SKIP LOCKED. But it may keep the lock of a row that was free in its snapshot only, while it waits for the job. Each function here is one statement, so it is atomic
-without a transaction around it, and costs one round trip.
+SKIP LOCKED. But it may keep the lock of a row that was free in its snapshot only, while it waits for the job. Each
+function here is one statement, so it is atomic without a transaction around it, and costs one round trip.
 """
 
 import random

@@ -140,8 +140,8 @@ class Merging:
         if others:
             self.disagree(pointer, [telling[0], *others])
         candidates = telling or [tree for tree in trees if not is_null(tree)] or trees
-        # Lists are joined, so a list of blanks has nothing to give way to.
-        sources = trees if isinstance(candidates[0], list) else candidates
+        # Only scalars give way: lists are joined and objects merged, and what is blank in them is seen to there.
+        sources = candidates if isinstance(candidates[0], Leaf) else trees
         alike = [tree for tree in sources if type(tree) is type(candidates[0])]
         if isinstance(alike[0], dict):
             return self.objects(guide, [tree for tree in alike if isinstance(tree, dict)], pointer)

@@ -219,7 +219,7 @@ def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User
 
 
 def test_an_end_waits_for_its_slot_before_it_takes_the_job(dataset: Dataset, alice: User) -> None:
-    """A claim may hold the lock of a slot that is not its own, and wait for the job: the other way round is deadlock."""
+    """A claim that waits for the job may hold the lock of a slot that is not its own: the other order is deadlock."""
     job = make_job(dataset, alice)
     claimed = claim()
 
