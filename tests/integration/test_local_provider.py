@@ -283,6 +283,14 @@ def test_bad_documents_have_their_own_errors(
     assert "The next document" in convert(provider, samples.document(document.path))[0].markdown
 
 
+def test_it_does_not_take_the_reason_of_one_file_for_the_next(provider: LocalProvider, made: Maker) -> None:
+    """PDFium keeps its last reason, and gives none for a file without pages."""
+    with pytest.raises(FileEncrypted):
+        convert(provider, made(hostile.printed("secret", password="user")))
+    with pytest.raises(FileCorrupt):
+        convert(provider, made(hostile.pdf(b"<< /Type /Catalog >>")))
+
+
 def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
     with pytest.raises(TooManyPages):

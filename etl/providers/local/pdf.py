@@ -85,6 +85,7 @@ class Pdf:
 
 
 def opened(content: bytes) -> pypdfium2.PdfDocument:
+    forget_reasons()
     try:
         document = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
@@ -95,6 +96,12 @@ def opened(content: bytes) -> pypdfium2.PdfDocument:
     if document.get_formtype() != pdfium.FORMTYPE_NONE:
         document.init_forms()
     return document
+
+
+def forget_reasons() -> None:
+    """PDFium gives no reason for some files, and keeps the one of the last file that could not be opened: encrypted,
+    though another one was. What is no PDF at all leaves a harmless one."""
+    pdfium.FPDF_LoadMemDocument64(b"", 0, None)
 
 
 # ---- Files without an end -------------------------------------------------------------------------------------------
