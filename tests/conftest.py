@@ -14,6 +14,7 @@ from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from exports.models import Dataset, Slot
+from tests.cleaning import keep_what_is_there
 
 # A busy machine takes longer over an example than hypothesis allows, which says nothing about our code.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -25,6 +26,8 @@ DAY = date(2024, 2, 29)
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The test database; at the end it is dropped, also when a thread of some test still has a session there."""
+    with django_db_blocker.unblock():
+        keep_what_is_there()
     yield
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(
