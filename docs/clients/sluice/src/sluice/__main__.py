@@ -1,0 +1,3 @@
+from sluice.app import main
+
+main()

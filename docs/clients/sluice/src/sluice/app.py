@@ -1,0 +1,46 @@
+"""`sluice`: the commands, and what `sluice --help` says."""
+
+from typing import Annotated, NoReturn
+
+import typer
+
+from sluice import __version__, accounts, documents, exports, rules
+from sluice.errors import MEANINGS
+
+# \b: the lines stay as they are.
+CODES = "\b\n" + "\n".join(f"{code:3d}  {meaning}" for code, meaning in MEANINGS.items())
+
+app = typer.Typer(
+    name="sluice",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if wanted:
+        typer.echo(f"sluice {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=f"Exit codes:\n\n{CODES}")
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Exports and documents of a Sluice server, from the request to the checked file."""
+
+
+accounts.add_to(app)
+app.add_typer(exports.app, name="export")
+app.add_typer(documents.app, name="document")
+app.add_typer(rules.app, name="rule")
+
+
+def main() -> NoReturn:
+    app(prog_name="sluice")
+    raise SystemExit(0)

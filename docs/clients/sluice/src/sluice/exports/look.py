@@ -1,0 +1,138 @@
+"""Looking at exports: what there is, how far it is, what failed."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from sluice.events import Lost, listen
+from sluice.exports.shared import ENDED, Job, app, given, path_of, reason, title
+from sluice.lists import MOST, Limit, print_list
+from sluice.session import Session, command
+from sluice.terminal import moment, number, size
+from sluice.waiting import AWAY_SECONDS
+
+SHOWN_FAILURES = 10
+
+
+@command(app, "list")
+def list_exports(
+    session: Session,
+    *,
+    status: Annotated[str | None, typer.Option(help="pending, running, retrying, success, failed or cancelled")] = None,
+    dataset: Annotated[str | None, typer.Option()] = None,
+    limit: Limit = 50,
+) -> None:
+    """List your exports, newest first. --json prints one line each."""
+    params = given(status=status, dataset=dataset, limit=min(limit, MOST))
+    rows = session.api.pages("/exports", params, limit=limit)
+    columns = ("JOB", "DATASET", "STATUS", "SLICES", "ROWS", "SIZE", "CREATED")
+    print_list(session, columns, rows, summary)
+
+
+def summary(job: dict[str, Any]) -> tuple[str, ...]:
+    told = job["progress"]
+    slices = f"{number(told['done'])}/{number(told['total'])}"
+    return (
+        job["jobId"],
+        job["dataset"],
+        job["status"],
+        slices,
+        number(told["rows"]),
+        size(told["bytes"]),
+        moment(job["createdAt"]),
+    )
+
+
+@command(app, "show")
+def show(session: Session, job: Job) -> None:
+    """Show an export: how far it is, its receipt, and what failed."""
+    told = session.api.get(path_of(job))
+    if session.terminal.as_json:
+        session.terminal.json(told)
+        return
+    session.terminal.pairs(facts(told))
+    if told["progress"]["failed"]:
+        show_failures(session, told)
+
+
+def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    chunks, receipt = job["progress"], job["receipt"]
+    states = ("done", "running", "retrying", "pending", "failed", "cancelled")
+    counts = ", ".join(f"{number(chunks[name])} {name}" for name in states if chunks[name])
+    yield "Export", job["jobId"]
+    yield (
+        "Dataset",
+        f"{job['dataset']}, as {job['format']}, compression {job['compression']}, delivery {job['delivery']}",
+    )
+    yield "Status", job["status"] + (f": {title(job['error'])}" if job["error"] else "")
+    yield "Slices", f"{number(chunks['total'])}: {counts}"
+    yield "Of these", ", ".join(f"{number(chunks[name])} {name}" for name in ("reused", "degraded") if chunks[name])
+    yield "Content", f"{number(chunks['rows'])} rows, {size(chunks['bytes'])}"
+    yield "Created", moment(job["createdAt"])
+    yield "Ended", moment(job["finishedAt"])
+    if receipt:
+        yield "File", f"{receipt['fileName']}, {size(receipt['sizeBytes'])}"
+        yield "Checksum", receipt["checksum"]
+        yield "Link", f"{receipt['state']}, until {moment(receipt['expiresAt'])}"
+
+
+def show_failures(session: Session, job: dict[str, Any]) -> None:
+    failed = session.api.pages(f"{path_of(job['jobId'])}/chunks", {"status": "failed"}, limit=SHOWN_FAILURES)
+    session.terminal.put("", *(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}" for each in failed))
+    if job["progress"]["failed"] > SHOWN_FAILURES:
+        session.terminal.put(f"All of them: sluice export chunks {job['jobId']} --status failed")
+
+
+@command(app, "chunks")
+def chunks(
+    session: Session,
+    job: Job,
+    *,
+    status: Annotated[str | None, typer.Option(help="pending, running, retrying, done, failed or cancelled")] = None,
+    limit: Limit = 1_000_000,
+) -> None:
+    """List an export's slices in the order of the request. --json prints one line each."""
+    results = session.api.pages(f"{path_of(job)}/chunks", given(status=status, limit=min(limit, MOST)), limit=limit)
+    print_list(session, ("KEY", "DATE", "STATUS", "TRIES", "SOURCE", "ROWS", "SIZE", "ERROR"), results, slice_of)
+
+
+def slice_of(chunk: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        chunk["key"], chunk["effectiveDate"], chunk["status"], number(chunk["attempts"]), chunk["source"] or "",
+        number(chunk["rows"]), size(chunk["bytes"]), title(chunk["error"]),
+    )  # fmt: skip
+
+
+@command(app, "events")
+def events(
+    session: Session,
+    job: Job,
+    *,
+    after: Annotated[str, typer.Option(metavar="ID", help="Go on after this event.")] = "",
+) -> None:
+    """Print an export's events as JSON lines, until it has ended. For programs; people take `wait`."""
+    session.api.get(path_of(job))
+    while True:
+        try:
+            for event in listen(session.api, path_of(job), after=after):
+                if event:
+                    after = event.number
+                    session.terminal.line({"id": event.number, "event": event.kind, "data": event.data})
+            pause = 1.0
+        except Lost as lost:
+            pause = max(lost.wait, 1.0)
+        if session.api.get(path_of(job), away=AWAY_SECONDS)["status"] in ENDED:
+            return
+        session.api.pause(pause)
+
+
+@command(app, "datasets")
+def datasets(session: Session) -> None:
+    """List what can be exported."""
+    told = session.api.get("/exports/datasets")
+    if session.terminal.as_json:
+        session.terminal.json(told)
+        return
+    rows = ((each["name"], ", ".join(each["formats"]), each["keyPattern"]) for each in told["results"])
+    session.terminal.table(("DATASET", "FORMATS", "KEYS"), rows)

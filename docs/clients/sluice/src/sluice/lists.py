@@ -1,0 +1,30 @@
+"""Lists: a table for people, JSON lines for programs."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import typer
+
+from sluice.errors import Problem
+from sluice.session import Session
+
+MOST = 200  # results of a page
+
+Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+
+
+def print_list(
+    session: Session,
+    columns: tuple[str, ...],
+    results: Iterator[dict[str, Any]],
+    row: Callable[[dict[str, Any]], tuple[str, ...]],
+) -> None:
+    try:
+        if session.terminal.as_json:
+            for each in results:
+                session.terminal.line(each)
+        else:
+            session.terminal.table(columns, map(row, results))
+    except Problem as problem:
+        problem.locate(lambda pointer: pointer.replace("/", "--", 1))
+        raise

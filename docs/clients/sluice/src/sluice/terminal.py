@@ -1,0 +1,112 @@
+"""What is printed: data to stdout, talk to stderr; no colour unless it is a terminal that wants it."""
+
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+# What a terminal would take for a command: names, texts and messages come from others.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+COLOURS = {
+    "success": "green", "done": "green", "completed": "green", "active": "green",
+    "failed": "red", "cancelled": "yellow", "retrying": "yellow",
+}  # fmt: skip
+
+
+class Terminal:
+    """Both outputs of one command."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a locale without ✓ is no reason to fail
+        self.as_json, self.quiet, self.debugs = as_json, quiet, debug
+        self.out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self.err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def say(self, *lines: str) -> None:
+        if not self.quiet:
+            self.complain(*lines)
+
+    def complain(self, *lines: str, style: str = "") -> None:
+        """Say what has to be said also to who wants it quiet."""
+        for line in lines:
+            self.err.print(Text(clean(line), style=style))
+
+    def debug(self, line: str) -> None:
+        if self.debugs:
+            self.complain(line, style="dim")
+
+    def put(self, *lines: str) -> None:
+        for line in lines:
+            self.out.print(Text(clean(line)))
+
+    def json(self, document: Any) -> None:
+        """Write one document: on a terminal laid out, otherwise in one line."""
+        self.line(document, indent=2 if self.out.is_terminal else None)
+
+    def line(self, document: Any, *, indent: int | None = None) -> None:
+        text = json.dumps(document, ensure_ascii=False, indent=indent)
+        # What `json` leaves as it is may still be a command to a terminal.
+        self.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+    def write(self, text: str) -> None:
+        """Write text as UTF-8 whatever the locale: JSON is UTF-8."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+
+    def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print columns as wide as what they hold: nothing is cut off, in a pipe neither."""
+        cells = [list(names), *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
+        widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+        for number, row in enumerate(cells):
+            line = Text(style="bold" if number == 0 else "")
+            for cell, width in zip(row, widths, strict=True):
+                line.append(cell + " " * (width - cell_len(cell) + 2), style=COLOURS.get(cell, ""))
+            line.rstrip()
+            self.out.print(line)
+
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Print names and values below each other."""
+        shown = [(name, value) for name, value in pairs if value]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self.put(f"{name:{width}}  {value}")
+
+
+def clean(text: str) -> str:
+    """Return text without what a terminal would obey."""
+    return CONTROL.sub("�", text)
+
+
+def number(value: Any) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def size(value: Any) -> str:
+    """`33.2 MB`."""
+    if value is None:
+        return ""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:  # noqa: PLR2004 - SI
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def moment(text: Any) -> str:
+    """`2026-11-22 08:00:00Z`: to the second."""
+    return re.sub(r"\.\d+", "", str(text or "")).replace("T", " ")
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,144 @@
+"""A real HTTP proxy between the command line and a server: it notes what passes, lets streams through as they come,
+and makes trouble with the requests that one asks it to."""
+
+import http.client
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from tests.integration.troubled_s3 import Handler, Proxy, Server
+
+
+class Seen(NamedTuple):
+    method: str
+    path: str
+    headers: dict[str, str]  # names in lower case
+
+
+@dataclass
+class Gate(Proxy):
+    seen: list[Seen] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+
+    def reset(self) -> None:
+        self.troubles.clear()
+        self.seen.clear()
+        self.begun.clear()
+
+    def asked(self, method: str, text: str) -> list[Seen]:
+        """Return the requests of this method with this text in their path or query."""
+        return [each for each in self.seen if each.method == method and text in each.path]
+
+    def streams(self) -> int:
+        """Return how many event streams have told their clients something."""
+        return sum("/events" in path for path in self.begun)
+
+
+class Passage(Handler):
+    proxy: Gate
+
+    def handle_any(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.proxy.seen.append(Seen(self.command, self.path, headers))
+        trouble = self.proxy.next_trouble(self.command, self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if trouble:
+            trouble.action(self, body)
+        else:
+            self.pass_on(body)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
+
+    def pass_on(self, body: bytes, *, change: Callable[[Iterator[bytes]], Iterator[bytes]] = iter) -> None:
+        """Forward the request, and its answer as it comes."""
+        address = urlsplit(self.proxy.upstream)
+        upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+        try:
+            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            reply = upstream.getresponse()
+            self.head(reply.status, reply.getheaders())
+            for number, block in enumerate(change(iter(lambda: reply.read1(65_536), b""))):
+                self.wfile.write(block)
+                if number == 0:
+                    self.proxy.begun.append(self.path)
+        finally:
+            upstream.close()
+
+    def head(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """Answer without a promise to keep the connection: an end is an end."""
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in {"transfer-encoding", "connection"}:
+                self.send_header(name, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+
+Action = Callable[[Handler, bytes], None]
+
+
+def problem(status: int, code: str, *, retry_after: int | None = None) -> Action:
+    """Answer with a problem."""
+    headers = [("Content-Type", "application/problem+json")]
+    headers += [] if retry_after is None else [("Retry-After", str(retry_after))]
+    body = f'{{"status": {status}, "code": "{code}", "detail": "Made up by a test."}}'.encode()
+    return lambda handler, _body: handler.answer(status, headers, body)
+
+
+def cut_after(count: int) -> Action:
+    """Let some bytes of the answer's body through, and close the connection."""
+
+    def some(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        left = count
+        for block in blocks:
+            yield block[:left]
+            left -= len(block)
+            if left <= 0:
+                return
+
+    return changed(some)
+
+
+def cut_before(text: bytes) -> Action:
+    """Let the answer through up to a text in it, and close the connection."""
+
+    def up_to(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            before, found, _ = block.partition(text)
+            yield before
+            if found:
+                return
+
+    return changed(up_to)
+
+
+def spoilt(handler: Handler, body: bytes) -> None:
+    """Turn one bit of the answer."""
+
+    def turn(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for number, block in enumerate(blocks):
+            yield block if number else bytes([block[0] ^ 1]) + block[1:]
+
+    changed(turn)(handler, body)
+
+
+def changed(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Action:
+    def act(handler: Any, body: bytes) -> None:
+        handler.pass_on(body, change=change)
+
+    return act
+
+
+@contextmanager
+def running(upstream: str) -> Iterator[Gate]:
+    gate = Gate(upstream)
+    with Server(("127.0.0.1", 0), type("BoundPassage", (Passage,), {"proxy": gate})) as server:
+        gate.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        yield gate
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,281 @@
+"""Exports by the command line: asking for them, looking at them, changing them. C3."""
+
+import json
+from pathlib import Path
+
+import httpx2
+import pytest
+from django.contrib.auth.models import User
+
+from exports.models import Allowance, Dataset, Job
+from tests.client.conftest import Cli, finish
+from tests.client.gate import Gate, problem
+from tests.e2e.conftest import Workers
+from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.troubled_s3 import lose_reply
+
+FEBRUARY = ("--keys", "JFK,LGA", "--from", "2024-02-01", "--to", "2024-02-29")
+NO_KEY = "Not a key of this dataset: it does not match the dataset's key pattern."
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+
+
+def pairs_of(job_id: str) -> list[tuple[str, str]]:
+    job = Job.objects.get(pk=job_id)
+    return [(chunk.key, str(chunk.effective_date)) for chunk in job.chunks.order_by("seq")]
+
+
+# ---- From the request to the file -----------------------------------------------------------------------------------
+
+
+def test_one_command_leads_from_the_request_to_the_checked_file(
+    dataset: Dataset, workers: Workers, sluice: Cli
+) -> None:
+    """C3: real workers."""
+    workers.start()
+    ran = sluice("export", "submit", "things", *FEBRUARY, "--delivery", "single", "--download", "all.csv")
+
+    job_id, path = ran.text.splitlines()
+    assert path == "all.csv"
+    lines = (sluice.folder / path).read_text().splitlines()
+    assert lines[0] == "k,n,d"
+    assert len(lines) == 1 + 2 * 29 * 3
+    assert Job.objects.get(pk=job_id).status == "success"
+    assert "SHA-256 checked" in ran.err
+    again = sluice("export", "submit", "things", "JFK:2024-02-01", "--wait", "--json", "--quiet")
+    assert (again.json["status"], again.json["progress"]["reused"], again.err) == ("success", 1, "")
+
+
+# ---- What is asked for ----------------------------------------------------------------------------------------------
+
+
+def test_slices_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
+    ran = sluice("export", "submit", "things", "JFK:2024-02-29", "LGA:2024-02-28")
+    assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
+    assert f"sluice export wait {ran.word}" in ran.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "key,effectiveDate\nJFK,2024-02-29\nLGA,2024-02-28\n",
+        '\ufeffeffectiveDate;note;key\r\n2024-02-29;"a;\nb";JFK\r\n\r\n2024-02-28;;LGA',
+    ],
+)
+@pytest.mark.parametrize("name", ["slices.csv", "-"])
+def test_slices_come_from_csv_by_the_names_of_its_columns(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
+    (sluice.folder / "slices.csv").write_text(text, newline="")
+    ran = sluice("export", "submit", "things", "--csv", name, stdin=text if name == "-" else None)
+    assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
+
+
+def test_every_option_reaches_the_server(dataset: Dataset, sluice: Cli) -> None:
+    options = ["--format", "csv", "--compression", "gzip", "--delivery", "manifest", "--delimiter", "tab", "--bom",
+               "--formula-policy", "escape", "--reuse", "never", "--no-allow-degraded"]  # fmt: skip
+    job = Job.objects.get(pk=sluice("export", "submit", "things", *FEBRUARY, *options).word)
+    assert (job.format, job.compression, job.delivery, job.reuse) == ("csv", "gzip", "manifest", "never")
+    assert job.dialect == {"delimiter": "\t", "bom": True, "formula_policy": "escape"}
+    assert job.allow_degraded is False
+    assert job.total == 58
+
+
+def test_a_preview_makes_nothing(dataset: Dataset, sluice: Cli) -> None:
+    shown = sluice("export", "submit", "things", *FEBRUARY, "--preview").text
+    assert "58" in shown
+    told = sluice("export", "submit", "things", "JFK:2024-02-29", "JFK:2024-02-29", "--preview", "--json").json
+    assert told == {"totalChunks": 1, "duplicates": 1, "reusable": 0, "quotaCost": 1}
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("JFK:2024-02-29", "--csv", "-"),
+        ("--keys", "JFK"),
+        ("JFK",),
+        ("--csv", "none.csv"),
+        ("JFK:2024-02-29", "--download", "none/file"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(sluice: Cli, door: Gate, arguments: tuple[str, ...]) -> None:
+    sluice("export", "submit", "things", *arguments, code=2)
+    assert door.seen == []
+
+
+def test_what_is_wrong_is_told_by_its_line(dataset: Dataset, sluice: Cli) -> None:
+    """C3."""
+    text = 'effectiveDate,note,key\n2024-02-29,"two\nlines",JFK\n2024-02-30,,JFK\n\n2024-02-28,,\n2024-02-28,,../x\n'
+    (sluice.folder / "slices.csv").write_text(text)
+    told = sluice("export", "submit", "things", "--csv", "slices.csv", "--format", "xml", code=5).err.splitlines()
+    assert told == [
+        "Error: slices.csv line 4 (JFK, 2024-02-30), effectiveDate: Must be a date written YYYY-MM-DD.",
+        f"slices.csv line 6 (, 2024-02-28), key: {NO_KEY}",
+        f"slices.csv line 7 (../x, 2024-02-28), key: {NO_KEY}",
+        '--format: "xml" is not a valid choice.',
+    ]  # fmt: skip
+
+
+def test_what_is_wrong_is_told_by_its_argument(dataset: Dataset, sluice: Cli) -> None:
+    told = sluice("export", "submit", "things", "JFK:2024-02-29", "a:b:2024-02-30", code=5).err
+    assert "argument 2 (a:b, 2024-02-30), key: " in told
+    assert "argument 2 (a:b, 2024-02-30), effectiveDate: " in told
+    told = sluice("export", "submit", "things", "--keys", "JFK, ../x", "--from", "2024-02-02", "--to", "x", code=5).err
+    assert "--keys, number 2: " in told
+    assert "--to: Must be a date" in told
+    told = sluice("export", "submit", "nothing", "JFK:2024-02-29", code=5).err
+    assert told == "Error: DATASET: There is no such dataset.\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"key;date\nJFK;2024-02-29\n", "the first line must name the columns"),
+        (b"", "the first line must name the columns"),
+        (b"key,effectiveDate,n\nJFK,2024-02-29,\xff\nL\xff,2024-02-29,\n", "line 3: not UTF-8"),
+        (b'key,effectiveDate\nJFK,2024-02-29\n"LGA,2024-02-29\n', "line 3: unexpected end of data"),
+    ],
+)
+def test_a_file_that_is_no_csv_is_told(sluice: Cli, door: Gate, content: bytes, told: str) -> None:
+    (sluice.folder / "slices.csv").write_bytes(content)
+    assert told in sluice("export", "submit", "things", "--csv", "slices.csv", code=2).err
+    assert door.seen == []
+
+
+def test_a_long_list_costs_no_memory(dataset: Dataset, sluice: Cli) -> None:
+    """C3: the server refuses it, once it has been told how long it is."""
+    (sluice.folder / "few.csv").write_text("key,effectiveDate\nJFK,2024-02-30\n")
+    with (sluice.folder / "many.csv").open("w") as file:
+        file.write("key,effectiveDate\n")
+        file.writelines(f"JFK{number},2024-02-29\n" for number in range(250_000))
+    few = sluice.memory("export", "submit", "things", "--csv", "few.csv", code=5)
+    many = sluice.memory("export", "submit", "things", "--csv", "many.csv", code=5)
+    assert many - few < 8_000_000
+
+
+# ---- Once and not twice ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_answer_makes_no_second_export(dataset: Dataset, sluice: Cli, door: Gate) -> None:
+    """C3."""
+    door.trouble("POST", "/exports", lose_reply)
+    ran = sluice("export", "submit", "things", "JFK:2024-02-29")
+    assert str(Job.objects.get().pk) == ran.word
+    first, second = door.asked("POST", "/exports")
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
+
+
+def test_a_key_of_ones_own_is_one_export(dataset: Dataset, sluice: Cli) -> None:
+    submit = ("export", "submit", "things", "--idempotency-key", "nightly-7")
+    assert sluice(*submit, "JFK:2024-02-29").word == sluice(*submit, "JFK:2024-02-29").word
+    assert "idempotency_key_reused" in sluice(*submit, "JFK:2024-02-28", code=5).err
+
+
+def test_what_must_not_be_done_twice_is_not(dataset: Dataset, done: Job, sluice: Cli, door: Gate) -> None:
+    door.trouble("POST", "/replay", lose_reply)
+    assert "not known whether" in sluice("export", "replay", done.pk, code=10).err
+    assert Job.objects.count() == 2
+
+
+def test_a_busy_server_is_asked_again_when_it_says(dataset: Dataset, sluice: Cli, door: Gate) -> None:
+    door.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=1))
+    door.trouble("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
+    ran = sluice("export", "submit", "things", "JFK:2024-02-29")
+    assert "rate_limited" in ran.err
+    assert Job.objects.count() == 1
+    door.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=3600))
+    assert "rate_limited" in sluice("export", "submit", "things", "JFK:2024-02-29", code=6).err
+
+
+def test_a_used_up_quota_is_told_at_once(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    Allowance.objects.create(user=alice, daily_jobs=1, daily_chunks=1)
+    ran = sluice("export", "submit", "things", *FEBRUARY, code=6)
+    assert "quota_exceeded" in ran.err
+    assert "sluice limits" in ran.err
+    told = sluice("limits", "--json").json
+    assert told["chunksPerDay"]["limit"] == 1
+
+
+# ---- Looking --------------------------------------------------------------------------------------------------------
+
+
+def test_lists_go_over_their_pages(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
+    jobs = [make_job(dataset, alice, 1, key=f"K{number}") for number in range(3)]
+    make_job(dataset, bob, 1)
+    shown = sluice("export", "list").text.splitlines()
+    assert [line.split()[0] for line in shown[1:]] == [str(job.pk) for job in reversed(jobs)]
+    assert [each["jobId"] for each in sluice("export", "list", "--json", "--limit", "2").lines] == [
+        str(job.pk) for job in (jobs[2], jobs[1])
+    ]
+    assert sluice("export", "list", "--status", "failed", "--json").out == b""
+    assert "--status: Must be one of" in sluice("export", "list", "--status", "x", code=5).err
+    assert "things" in sluice("export", "datasets").text
+    assert sluice("export", "datasets", "--json").json["results"][0]["name"] == "things"
+
+
+def test_more_chunks_than_a_page_are_listed(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    job = make_job(dataset, alice, 450)
+    assert len(sluice("export", "chunks", job.pk).text.splitlines()) == 451
+    assert len(sluice("export", "chunks", job.pk, "--limit", "201", "--json").lines) == 201
+
+
+def test_failures_are_explained(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    job = make_job(dataset, alice, 2)
+    end_chunk()
+    fail_chunk()
+    shown = sluice("export", "show", job.pk).text
+    assert "failed: The source database raised an error [EXPORT_SOURCE_ERROR]" in shown
+    assert "JFK 2024-02-29: The source database raised an error." in shown
+    assert "SQLSTATE 42883" in shown
+    failed = sluice("export", "chunks", job.pk, "--status", "failed").text.splitlines()
+    assert len(failed) == 2
+    assert "EXPORT_SOURCE_ERROR" in failed[1]
+    (chunk,) = sluice("export", "chunks", job.pk, "--status", "failed", "--json").lines
+    assert (chunk["key"], chunk["effectiveDate"]) == ("JFK", "2024-02-29")
+
+
+def test_events_are_json_lines(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    job = make_job(dataset, alice, 1)
+    fail_chunk()
+    told = sluice("export", "events", job.pk).lines
+    assert [each["event"] for each in told] == ["snapshot", "status"]
+    assert told[-1]["data"]["status"] == "failed"
+
+
+def test_another_s_export_is_not_there(dataset: Dataset, bob: User, sluice: Cli) -> None:
+    job = make_job(dataset, bob, 1)
+    for verb in ("show", "wait", "cancel", "link", "events"):
+        assert sluice("export", verb, job.pk, code=4).err == "Error: There is no such export. [not_found]\n"
+    assert sluice("export", "show", NOBODYS, "--json", code=4).json["code"] == "not_found"
+
+
+# ---- Changing -------------------------------------------------------------------------------------------------------
+
+
+def test_an_export_is_cancelled_once(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    job = make_job(dataset, alice, 2)
+    assert sluice("export", "cancel", job.pk, "--json").json["status"] == "cancelled"
+    assert "already_ended" in sluice("export", "cancel", job.pk, code=5).err
+    assert "cancelled" in sluice("export", "download", job.pk, code=8).err
+
+
+def test_failed_slices_are_run_again(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    job = make_job(dataset, alice, 2)
+    fail_chunk()
+    fail_chunk()
+    ran = sluice("export", "retry", job.pk)
+    assert ran.word == str(job.pk)
+    finish(job)
+    assert "not_failed" in sluice("export", "retry", job.pk, code=5).err
+
+
+def test_an_export_is_made_once_more(done: Job, sluice: Cli) -> None:
+    again = Job.objects.get(pk=sluice("export", "replay", done.pk).word)
+    assert (again.pk != done.pk, again.total) == (True, done.total)
+
+
+def test_a_link_is_for_whom_it_is_asked_for(done: Job, sluice: Cli, tmp_path: Path) -> None:
+    url = sluice("export", "link", done.pk, "--user-agent", "fetcher/1").word
+    fetched = httpx2.get(url, headers={"User-Agent": "fetcher/1"}, follow_redirects=True, trust_env=False)
+    assert len(fetched.content) == done.receipt.size_bytes
+    told = sluice("export", "link", done.pk, "--json").json
+    assert json.dumps(told).count("token=") == 1

@@ -1,0 +1,152 @@
+"""`docs/command-line.md`: every command in it is run, in order, and answers what the page says. C3.
+
+REWRITE_GUIDE=1 writes the answers into the page anew."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from exports.models import Dataset
+from tests.client.conftest import PROJECT, Cli
+from tests.client.gate import Gate
+from tests.e2e.conftest import Workers
+
+PAGE = PROJECT / "docs" / "command-line.md"
+HOME, SERVER = "/home/you", "http://127.0.0.1:8000"
+BLOCK = re.compile(r"(?<=^```console\n)(.+?)(?=^```$)", re.MULTILINE | re.DOTALL)
+# What differs from run to run; and lines of progress, of which there may be any number.
+VARIES = (
+    (re.compile(r"^(Exporting|Downloading|Document \d+): .*\n", re.MULTILINE), ""),
+    (re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"), "JOB"),
+    (re.compile(r"[0-9a-f]{64}"), "DIGEST"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"), "MOMENT"),
+    (re.compile(r"(?<![-\d])[\d,.]*\d(?![-\d])"), "NUMBER"),
+    (re.compile(r"[ \t]+"), " "),
+)
+FLIGHTS = """
+CREATE FUNCTION data.flights_for(key text, effective_date date)
+RETURNS TABLE (day date, origin text, flight int, seats int) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF key = 'XXX' THEN
+        RAISE EXCEPTION 'no such airport' USING ERRCODE = '0A000';
+    END IF;
+    RETURN QUERY SELECT effective_date, key, 100 + n, 100 + 7 * n FROM generate_series(1, 25) n;
+END $$
+"""
+FILES = {
+    "slices.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-16\n",
+    "bad.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-30\n../etc,2013-02-15\n",
+    "note.md": "Total: 12.00 EUR\n",
+    "totals.json": json.dumps(
+        {
+            "name": "Totals",
+            "system_prompt": "You read invoices.",
+            "json_schema": {"type": "object", "properties": {"total": {"type": "string"}}, "required": ["total"]},
+        },
+        indent=2,
+    )
+    + "\n",
+}
+
+
+def blocks() -> list[list[tuple[str, str]]]:
+    """Return the commands of each block, each with what the page says that it answers."""
+    return [
+        [
+            (command, answer)
+            for command, _, answer in (part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:])
+        ]
+        for text in BLOCK.findall(PAGE.read_text())
+    ]
+
+
+@pytest.fixture
+def flights(source_db: psycopg.Connection, slots: int) -> Dataset:
+    source_db.execute(FLIGHTS)
+    return Dataset.objects.create(name="flights", function="data.flights_for", base_path="flights")
+
+
+@pytest.fixture
+def you(sluice: Cli) -> Cli:
+    """Somebody with the page's files, a token in one of them, and `sluice` on the path."""
+    home = sluice.folder / "home"
+    (home / "files").mkdir(parents=True)
+    for name, text in FILES.items():
+        (home / name).write_text(text)
+    (home / "token.txt").write_text(sluice.token)
+    shutil.copy(PROJECT / "config" / "stack" / "demo" / "documents" / "invoice.pdf", home)
+    program = sluice.folder / "bin" / "sluice"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m sluice "$@"\n')
+    program.chmod(0o755)
+    return Cli(
+        url="",
+        token="",
+        folder=home,
+        more={"XDG_CONFIG_HOME": f"{home}/.config", "PATH": f"{program.parent}:{os.environ['PATH']}"},
+    )
+
+
+def run(you: Cli, server: str, commands: list[str]) -> list[str]:
+    """Return what each command answers, run in one shell after the other."""
+    between = "--- next ---"
+    script = "\n".join(f"{{ {command}\n}} 2>&1; echo '{between}'" for command in commands).replace(SERVER, server)
+    if not shutil.which("jq"):
+        script = re.sub(r"\| jq .*", "> /dev/null", script)
+    environment = {name: value for name, value in you.environment().items() if value}
+    ran = subprocess.run(["bash", "-c", script], cwd=you.folder, env=environment, capture_output=True, check=False)
+    assert ran.stderr == b""
+    told = ran.stdout.decode().replace(server, SERVER).replace(str(you.folder), HOME)
+    return told.split(f"{between}\n")[:-1]
+
+
+def same(answer: str) -> str:
+    for pattern, instead in VARIES:
+        answer = pattern.sub(instead, answer)
+    return answer.strip()
+
+
+def test_every_command_answers_what_the_page_says(flights: Dataset, workers: Workers, you: Cli, door: Gate) -> None:
+    """C3."""
+    workers.start("exports,bundles,etl-ocr,etl-postprocess")
+    said = [each for block in blocks() for each in block]
+    answers = run(you, door.url, [command for command, _ in said])
+    assert len(answers) == len(said)
+    if os.environ.get("REWRITE_GUIDE"):
+        rewrite(answers)
+        return
+    for (command, expected), answer in zip(said, answers, strict=True):
+        if shutil.which("jq") or "| jq" not in command:
+            assert same(answer) == same(expected), command
+
+
+def rewrite(answers: list[str]) -> None:
+    rest = iter(answers)
+    progress = VARIES[0][0]
+    texts = iter(
+        ["".join(f"$ {command}\n{progress.sub('', next(rest))}" for command, _ in block) for block in blocks()]
+    )
+    PAGE.write_text(BLOCK.sub(lambda _: next(texts), PAGE.read_text()))
+
+
+def test_the_page_and_the_help_list_the_same_exit_codes(sluice: Cli) -> None:
+    """C3."""
+    listed = dict(re.findall(r"^\| (\d+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE))
+    helped = dict(re.findall(r"^ +(\d+)  (.+)$", sluice("--help").text, re.MULTILINE))
+    assert listed == helped
+    assert len(listed) == 13
+
+
+def test_every_command_is_on_the_page(sluice: Cli) -> None:
+    """C3."""
+    page = PAGE.read_text()
+    for group in ("", "export", "document", "rule"):
+        told = sluice(*group.split(), "--help").text.partition("Commands:")[2].partition("Exit codes")[0]
+        for name in re.findall(r"^  (\w+) ", told, re.MULTILINE):
+            assert re.search(rf"(sluice {group} {name}|`{name}`)".replace("  ", " "), page), f"{group} {name}"

@@ -1,0 +1,65 @@
+"""The command line as a package of its own: it needs what it says, and nothing of the service. C3."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import PROJECT, SOURCE
+
+PACKAGE = PROJECT / "docs" / "clients" / "sluice"
+EXTRA = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["client"]
+BUILD = "import sys; from flit_core.buildapi import build_wheel; print(build_wheel(sys.argv[1]))"
+
+
+def test_the_wheel_needs_what_the_extra_names(tmp_path: Path) -> None:
+    """C3: built by its own backend."""
+    pytest.importorskip("flit_core")
+    built = subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=PACKAGE, capture_output=True, check=True)
+    with zipfile.ZipFile(tmp_path / built.stdout.decode().split()[-1]) as wheel:
+        names = wheel.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        (scripts,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        told = message_from_bytes(wheel.read(metadata))
+        assert "sluice=sluice.app:main" in wheel.read(scripts).decode()
+    needs = [need.replace(" (", "").replace(")", "") for need in told.get_all("Requires-Dist") or []]
+    assert sorted(map(bounds, needs)) == sorted(map(bounds, EXTRA))
+    modules = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")}
+    assert modules <= set(names)
+    assert {name.split("/")[0] for name in names} == {"sluice", metadata.split("/")[0]}
+
+
+def bounds(requirement: str) -> tuple[str, ...]:
+    """Return a requirement's name and bounds, in one order: `httpx2<3,>=2.16` is `httpx2>=2.16,<3`."""
+    from packaging.requirements import Requirement
+
+    parsed = Requirement(requirement)
+    return (parsed.name, *sorted(map(str, parsed.specifier)))
+
+
+def test_it_lists_the_same_needs_as_the_extra() -> None:
+    own = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
+    assert sorted(own["dependencies"]) == sorted(EXTRA)
+
+
+def test_it_imports_nothing_but_what_it_needs() -> None:
+    """C3: nothing of the service."""
+    allowed = {"sluice", "httpx2", "typer", "rich"} | sys.stdlib_module_names
+    imported = {
+        name.split(".")[0]
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in names_of(node)
+    }
+    assert imported <= allowed
+
+
+def names_of(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

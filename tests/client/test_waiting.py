@@ -1,0 +1,197 @@
+"""Waiting for exports with the command line, whatever happens to the connection and the server meanwhile. C3."""
+
+import os
+import pty
+import signal
+import subprocess
+import time
+
+from django.contrib.auth.models import User
+from knox.models import AuthToken
+
+from config.stack.processes import Web
+from exports import control
+from exports.models import Dataset, Job
+from tests.client.conftest import Cli, finish
+from tests.client.gate import Gate, cut_after, cut_before, problem
+from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.waiting import wait_until
+
+
+def ended(process: subprocess.Popen[bytes], limit: float = 30) -> tuple[int, str, str]:
+    """Return the exit code and the outputs of a command that was started."""
+    out, err = process.communicate(timeout=limit)
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_it_says_how_it_goes_and_how_it_ended(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 3)
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(door.streams)
+    end_chunk()
+    fail_chunk()
+    end_chunk()
+    code, out, err = ended(waiting)
+    assert (code, out) == (7, "")
+    assert "Failed: JFK 2024-02-29: The source database raised an error [" in err
+    assert "Error: The export failed: " in err
+    assert f"sluice export chunks {job.pk} --status failed" in err
+    assert len(door.asked("GET", "/events")) == 1
+
+
+def test_exit_codes_tell_the_end(dataset: Dataset, alice: User, done: Job, sluice: Cli) -> None:
+    assert sluice("export", "wait", done.pk, "--json").json["status"] == "success"
+    job = make_job(dataset, alice, 1, key="LGA")
+    control.cancel(job)
+    assert sluice("export", "wait", job.pk, "--json", code=8).json["status"] == "cancelled"
+
+
+def test_a_broken_stream_goes_on_where_it_was(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+    """C3: it breaks in the middle of the first chunk's event."""
+    job = make_job(dataset, alice, 2)
+    door.trouble("GET", "/events", cut_before(b"event: chunk"))
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(door.streams)
+    fail_chunk()
+    wait_until(lambda: len(door.asked("GET", "/events")) == 2)
+    fail_chunk()
+    code, _, err = ended(waiting)
+
+    assert code == 7
+    first, second = door.asked("GET", "/events")
+    assert "last-event-id" not in first.headers
+    assert int(second.headers["last-event-id"]) > 0
+    assert err.count("Failed: JFK 2024-02-28") == 1
+    assert err.count("Failed: JFK 2024-02-29") == 1
+
+
+def test_it_asks_again_and_again_where_there_is_no_stream(
+    dataset: Dataset, alice: User, sluice: Cli, door: Gate
+) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 1)
+    door.trouble("GET", "/events", problem(429, "too_many_streams", retry_after=30), times=9)
+    waiting = sluice.start("export", "wait", job.pk, "--json")
+    wait_until(lambda: len(door.asked("GET", str(job.pk))) >= 4)
+    finish(job)
+    code, out, _ = ended(waiting)
+    assert code == 0
+    assert '"status": "success"' in out
+    assert len(door.asked("GET", "/events")) == 1
+
+
+def test_it_asks_again_and_again_where_streams_say_nothing(
+    dataset: Dataset, alice: User, sluice: Cli, door: Gate
+) -> None:
+    job = make_job(dataset, alice, 1)
+    door.trouble("GET", "/events", cut_after(0), times=9)
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(lambda: len(door.asked("GET", str(job.pk))) >= 6)
+    finish(job)
+    assert ended(waiting)[0] == 0
+    assert len(door.asked("GET", "/events")) == 2
+
+
+def test_it_outlives_a_restart_of_the_server(dataset: Dataset, alice: User, sluice: Cli, door: Gate, web: Web) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 2)
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(door.streams)
+    web.restart()
+    finish(job)
+    code, _, err = ended(waiting)
+    assert (code, "Done: 2 slices" in err) == (0, True)
+
+
+def test_a_busy_server_is_waited_for(done: Job, sluice: Cli, door: Gate) -> None:
+    door.trouble("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
+    door.trouble("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))
+    began = time.monotonic()
+    sluice("export", "wait", done.pk)
+    assert time.monotonic() - began > 2
+
+
+def test_it_waits_no_longer_than_it_is_told(dataset: Dataset, alice: User, sluice: Cli) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 1)
+    began = time.monotonic()
+    ran = sluice("export", "wait", job.pk, "--timeout", "1.5", code=9)
+    assert 1.5 <= time.monotonic() - began < 4
+    assert ran.err.endswith(f"Error: Not ended after 1.5 s. It goes on: sluice export wait {job.pk}\n")
+    sluice.url = "http://127.0.0.1:9"
+    sluice("export", "wait", job.pk, "--timeout", "1", code=9)
+
+
+def test_ctrl_c_leaves_it_running(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 1)
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(door.streams)
+    waiting.send_signal(signal.SIGINT)
+    code, _, err = ended(waiting)
+    assert code == 130
+    assert err.endswith(f"Interrupted. It goes on: sluice export wait {job.pk}\n")
+    job.refresh_from_db()
+    assert job.status == "pending"
+
+
+def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+    job = make_job(dataset, alice, 1)
+    door.trouble("GET", "/events", cut_after(0))
+    waiting = sluice.start("export", "wait", job.pk)
+    wait_until(door.streams)
+    AuthToken.objects.filter(user=alice).delete()
+    code, _, err = ended(waiting)
+    assert (code, "authentication_failed" in err) == (3, True)
+
+
+# ---- On a terminal --------------------------------------------------------------------------------------------------
+
+
+def on_terminal(sluice: Cli, *arguments: object) -> tuple[subprocess.Popen[bytes], int]:
+    ours, theirs = pty.openpty()
+    sluice.more = {**sluice.more, "TERM": "xterm-256color", "COLUMNS": "100"}
+    process = sluice.start(*arguments, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    return process, ours
+
+
+def read_all(terminal: int) -> str:
+    told = b""
+    try:
+        while block := os.read(terminal, 10_000):
+            told += block
+    except OSError:  # EIO: nobody has the other end any more
+        pass
+    os.close(terminal)
+    return told.decode(errors="replace")
+
+
+def test_a_terminal_has_a_bar(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+    """C3."""
+    job = make_job(dataset, alice, 4)
+    process, terminal = on_terminal(sluice, "export", "wait", job.pk)
+    wait_until(door.streams)
+    for _ in range(2):
+        end_chunk()
+    shown = ""
+    while "2 of 4 slices · 6 rows · 120 B" not in shown or "50%" not in shown:
+        shown += os.read(terminal, 10_000).decode(errors="replace")
+    fail_chunk()
+    fail_chunk()
+    shown += read_all(terminal)
+    assert process.wait(timeout=20) == 7
+    assert "━" in shown
+    assert "Failed: JFK 2024-03-01" in shown
+
+
+def test_colour_is_for_terminals_that_want_it(dataset: Dataset, done: Job, sluice: Cli) -> None:
+    process, terminal = on_terminal(sluice, "export", "list")
+    assert "\x1b[32msuccess" in read_all(terminal)
+    process.wait()
+    sluice.more = {"NO_COLOR": "1"}
+    process, terminal = on_terminal(sluice, "export", "list")
+    assert "\x1b[3" not in read_all(terminal)
+    process.wait()
+    assert b"\x1b" not in sluice("export", "list").out
