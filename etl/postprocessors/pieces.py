@@ -1,7 +1,8 @@
 """A long text in pieces, cut where a reader would: between pages, before headings, between paragraphs, rows, sentences.
 
-Each character of the text is in exactly one piece, in order. A row of a table is never cut, unless it is longer than a
-piece may be; nor is a page's marker, or a heading, parted from what it belongs to.
+Each character of the text is in exactly one piece, in order; a piece of white space alone is left out. A row of a table
+is never cut, unless it is longer than a piece may be; nor is a page's marker, or a heading, parted from what it belongs
+to.
 """
 
 import re

@@ -1,9 +1,10 @@
 """Cutting a long text where a reader would (B16)."""
 
 import re
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.errors import DocumentTooLong
@@ -35,11 +36,14 @@ PAGES = st.lists(st.lists(LINES | st.text(max_size=80), max_size=25).map("\n".jo
 
 
 @given(PAGES, st.integers(50, 400))
+@example([f"{'x' * 250}\n{'x' * 250}"], 50)
 def test_every_character_is_in_one_piece(pages: list[str], size: int) -> None:
     text = text_of(*pages)
     pieces = split(text, size=size, most=10_000)
 
-    assert "".join(piece.text for piece in pieces).strip() == text.content.strip()
+    between = zip([0, *(piece.end for piece in pieces)], [*(piece.start for piece in pieces), None], strict=True)
+    assert all(not text.content[end:start].strip() for end, start in between)
+    assert all(one.end <= other.start for one, other in pairwise(pieces))
     assert all(0 < len(piece.text) <= size for piece in pieces)
     assert all(piece.text == text.content[piece.start : piece.end] for piece in pieces)
     assert [piece.number for piece in pieces] == list(range(1, len(pieces) + 1))
