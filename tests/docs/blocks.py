@@ -1,0 +1,143 @@
+"""The code blocks of the documentation: which there are, which are run, and what those that are not say of themselves.
+
+A fence is run by its language. `<!-- not run: why -->` on the line before it says that it is not. A fence with a
+title, as in ```` ```python title="receiver.py" ````, is a file that the blocks after it may use.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+PROJECT = Path(__file__).resolve().parents[2]
+RUN = ("sh", "python")
+WHY_NOT = re.compile(r"<!-- not run: (?P<reason>.+?) -->\s*\Z", re.DOTALL)
+TITLE = re.compile(r'title="(?P<title>[^"]+)"')
+ANYTHING = "…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """`line` is where its text begins in the file; `reason`, why it is not run."""
+
+    page: Path
+    line: int
+    language: str
+    title: str
+    text: str
+    reason: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(PROJECT)}:{self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        return self.language in RUN and not self.title and not self.reason
+
+
+def pages() -> list[Path]:
+    """Return every page of the documentation. Decisions are history: their blocks were true then."""
+    return [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return list(read(page))
+
+
+def read(page: Path) -> Iterator[Block]:
+    before = None
+    for token in MarkdownIt("commonmark").parse(page.read_text()):
+        if token.type == "fence":
+            yield block_of(page, token, before)
+        before = token
+
+
+def block_of(page: Path, token: Token, before: Token | None) -> Block:
+    language, _, rest = token.info.partition(" ")
+    said = WHY_NOT.search(before.content) if before and before.type == "html_block" else None
+    titled = TITLE.search(rest)
+    return Block(
+        page=page,
+        line=(token.map or [0])[0] + 2,
+        language=language,
+        title=titled["title"] if titled else "",
+        text=token.content,
+        reason=" ".join(said["reason"].split()) if said else "",
+    )
+
+
+def shown_after(blocks: list[Block], index: int) -> Block | None:
+    """Return the block that shows what this one prints, if the next one does."""
+    following = blocks[index + 1] if index + 1 < len(blocks) else None
+    return following if following and following.language in ("json", "text") and not following.reason else None
+
+
+# ---- What blocks show, against what came ----------------------------------------------------------------------------
+
+
+def differences(shown: Block, printed: str) -> list[str]:
+    """Return where the answer that a page shows is not like the real one; `…` stands for anything."""
+    if shown.language == "json":
+        return list(unlike(json.loads(shown.text), last_json(printed)))
+    wanted, lines = shown.text.strip().splitlines(), printed.strip().splitlines()
+    return list(unlike(wanted, lines[-len(wanted) :]))
+
+
+def last_json(printed: str) -> Any:
+    """Return the last JSON document of what was printed, after whatever else was; curl ends without a newline."""
+    lines = printed.strip().splitlines()
+    for first in range(len(lines)):
+        with suppress(json.JSONDecodeError):
+            return documents("\n".join(lines[first:]))[-1]
+    return None
+
+
+def documents(text: str) -> list[Any]:
+    """Return JSON documents that stand one after the other. Raises JSONDecodeError."""
+    found, rest = [], text
+    while rest:
+        document, end = json.JSONDecoder().raw_decode(rest)
+        found.append(document)
+        rest = rest[end:].lstrip()
+    return found
+
+
+def unlike(shown: Any, real: Any, place: str = "") -> Iterator[str]:
+    """Yield the places where two documents differ, by JSON Pointer."""
+    match shown, real:
+        case "…", _:
+            pass
+        case dict(), dict():
+            yield from unlike_objects(shown, real, place)
+        case list(), list():
+            yield from unlike_lists(shown, real, place)
+        case str(), str():
+            if not re.fullmatch(".*".join(map(re.escape, shown.split(ANYTHING))), real, re.DOTALL):
+                yield f"{place} is {real!r}"
+        case _:
+            if shown != real or isinstance(shown, bool) != isinstance(real, bool):
+                yield f"{place} is {real!r}"
+
+
+def unlike_objects(shown: dict[str, Any], real: dict[str, Any], place: str) -> Iterator[str]:
+    if shown.keys() != real.keys():
+        yield f"{place} has {sorted(real.keys() ^ shown.keys())} on one side only"
+    for name in shown.keys() & real.keys():
+        yield from unlike(shown[name], real[name], f"{place}/{name}")
+
+
+def unlike_lists(shown: list[Any], real: list[Any], place: str) -> Iterator[str]:
+    """`…` at the end of a list stands for any number of items."""
+    is_open = shown[-1:] == [ANYTHING]
+    given = shown[:-1] if is_open else shown
+    if len(given) > len(real) or (not is_open and len(given) < len(real)):
+        yield f"{place} has {len(real)} items"
+    for index, (one, other) in enumerate(zip(given, real, strict=False)):
+        yield from unlike(one, other, f"{place}/{index}")

@@ -1,0 +1,81 @@
+"""Every command, program and answer in the documentation, against a real stack. C4."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.stack.__main__ import announcement
+from config.stack.local import Stack
+from config.stack.local import running as stack_running
+from tests.docs import reader
+from tests.docs.blocks import Block, blocks_of, differences, pages, shown_after
+from tests.integration import openai_server
+
+PAGES = [page for page in pages() if any(block.is_run for block in blocks_of(page))]
+# What a page shows: compared with what came, drawn, or read. Transcripts are run by the tests of the command line.
+SHOWN = ("json", "text", "mermaid", "sql", "console")
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack as `make up` starts it, in a folder of its own, with a language model and leave to post to this host."""
+    with openai_server.running() as models:
+        models.always(reader.model)
+        given = {
+            "PATH": os.environ["PATH"],
+            "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+            "ETL_LLM_BASE_URL": models.url,
+            "ETL_LLM_MODEL": openai_server.MODEL,
+            "ETL_LLM_API_KEY": "sk-test",
+        }
+        with stack_running(tmp_path_factory.mktemp("stack"), given=given) as running:
+            yield running
+
+
+@pytest.mark.timeout(300)
+def test_the_pages_are_true(stack: Stack, tmp_path: Path) -> None:
+    """One test for all of them: each process that tests would start a stack of its own."""
+    wrong: dict[str, object] = {}
+    for source in PAGES:
+        blocks, folder = blocks_of(source), tmp_path / source.stem
+        reading = reader.read(blocks, stack=stack.servers.root, folder=folder)
+        if reading.status != 0:
+            wrong[reading.at] = reading.complaints
+        wrong |= lies(blocks, reading.printed | printed_at_start(blocks, stack))
+    assert not wrong
+
+
+def printed_at_start(blocks: list[Block], stack: Stack) -> dict[Block, str]:
+    """Return what `make up` printed when it started the stack, by the blocks that show how."""
+    return {block: announcement(stack) for block in blocks if block.text.endswith("make up\n")}
+
+
+def lies(blocks: list[Block], printed: dict[Block, str]) -> dict[str, object]:
+    """Return the answers that a page shows and that are not like the real ones, by their places."""
+    pairs = ((block, shown_after(blocks, index)) for index, block in enumerate(blocks) if block in printed)
+    found = {shown.place: differences(shown, printed[block]) for block, shown in pairs if shown}
+    return {place: each for place, each in found.items() if each}
+
+
+def test_what_is_not_run_says_why(record_property: Any) -> None:
+    """Run with `-rP` to see the list."""
+    skipped = [block for block in every_block() if block.reason]
+    for block in skipped:
+        print(f"{block.place}: {block.reason}")  # noqa: T201 - the list is what this test is for
+        record_property(block.place, block.reason)
+    assert {block.language for block in every_block()} <= {*SHOWN, "sh", "python", "js"}
+    assert [block.place for block in skipped if block.language in SHOWN] == []
+
+
+def test_json_is_json() -> None:
+    for block in every_block():
+        if block.language == "json":
+            json.loads(block.text)
+
+
+def every_block() -> list[Block]:
+    return [block for page in pages() for block in blocks_of(page)]

@@ -1,0 +1,73 @@
+"""The verification of webhooks in JavaScript that the documentation shows, against signatures of the library that signs
+ours, in Chromium: it has the same Web Crypto as Node.js. A25, C4."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+from standardwebhooks import Webhook
+
+from tests.docs.blocks import PROJECT, blocks_of
+from tests.docs.viewing import in_browser, served
+
+SECRET, OTHER = "whsec_c2x1aWNlIQ==", "whsec_bm90IHRoaXM="
+BODY = '{"type": "export.succeeded", "data": {"fileName": "Zürich → 東京.csv"}}'
+VERIFY = """async ([secret, headers, body]) => {
+    const { verify } = await import("/verify.mjs");
+    try { return await verify(secret, headers, body); } catch (error) { return String(error); }
+}"""
+# Its imports are Node.js' own, so it can be read here and not be run.
+READ = """async () => {
+    const text = await (await fetch("/receiver.mjs")).text();
+    Object.getPrototypeOf(async () => {}).constructor(text.replace(/^import .*$/gm, ""));
+}"""
+
+
+def headers(*secrets: str, at: datetime | None = None, body: str = BODY) -> dict[str, str]:
+    at = at or datetime.now(UTC)
+    return {
+        "webhook-id": "one",
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": " ".join(Webhook(secret).sign("one", at, body) for secret in secrets),
+    }
+
+
+GOOD = {"ours": headers(SECRET), "a secret that changes": headers(OTHER, SECRET)}
+BAD = {
+    "another secret": headers(OTHER),
+    "another body": headers(SECRET, body=BODY.replace("succeeded", "failed")),
+    "another id": {**headers(SECRET), "webhook-id": "two"},
+    "yesterday": headers(SECRET, at=datetime.now(UTC) - timedelta(days=1)),
+    "tomorrow": headers(SECRET, at=datetime.now(UTC) + timedelta(days=1)),
+    "a time that is none": {**headers(SECRET), "webhook-timestamp": "soon"},
+    "another version": {
+        **headers(SECRET),
+        "webhook-signature": headers(SECRET)["webhook-signature"].replace("v1", "v0"),
+    },
+    "no signature": {name: value for name, value in headers(SECRET).items() if name != "webhook-signature"},
+    "nothing": {},
+}
+
+
+def test_it_takes_what_is_ours_and_refuses_the_rest(tmp_path: Path) -> None:
+    save(tmp_path)
+
+    def look(browser: Browser) -> dict[str, Any]:
+        page = browser.new_page()
+        page.goto(url)
+        page.evaluate(READ)
+        return {name: page.evaluate(VERIFY, [SECRET, given, BODY]) for name, given in {**GOOD, **BAD}.items()}
+
+    with served(tmp_path) as url:
+        answers = in_browser(look)
+    event = {"type": "export.succeeded", "data": {"fileName": "Zürich → 東京.csv"}}
+    assert {name: answer for name, answer in answers.items() if answer == event}.keys() == GOOD.keys()
+    assert {name for name, answer in answers.items() if "Error" in answer} == BAD.keys()
+
+
+def save(folder: Path) -> None:
+    """Save the programs of the page under their titles."""
+    for block in blocks_of(PROJECT / "docs" / "webhooks.md"):
+        if block.language == "js":
+            (folder / block.title).write_text(block.text)

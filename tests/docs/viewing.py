@@ -1,0 +1,56 @@
+"""Looking at files as a browser shows them: a server for a folder, and Chromium.
+
+Playwright gets a thread of its own: other tests of the process may have its event loop running in theirs.
+"""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeVar
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.browser.conftest import CHROMIUMS, QUIET
+
+T = TypeVar("T")
+
+
+class Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Give the URL of a folder, without a slash at its end."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder))) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def in_browser(look: Callable[[Browser], T]) -> T:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(run, look).result()
+
+
+def run(look: Callable[[Browser], T]) -> T:
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    assert found, "No Chromium: `make browser` installs it as root; else install the package chromium, or set CHROMIUM."
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        try:
+            return look(browser)
+        finally:
+            browser.close()
