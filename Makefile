@@ -23,7 +23,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test mineru model check schema bench lock clean
+.PHONY: help setup up demo test screenshots mineru model check schema fuzz docs bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -49,8 +49,20 @@ up: setup ## start the local stack and keep it running until Ctrl-C
 demo: setup ## run real exports through a local stack, check the results, stop it
 	@$(PYTHON) -m config.stack demo
 
-test: setup ## run all tests against real servers
+test: setup browser ## run all tests against real servers and a real browser
 	@$(PYTHON) -m pytest -n $(TESTERS)
+
+screenshots: setup browser ## take pictures of every page, into .local/screenshots
+	@$(PYTHON) -m pytest -q tests/browser/screenshots.py
+
+# Nothing else of ours is installed outside the folder: no package index has a browser.
+.PHONY: browser
+browser:
+	@if [ -n "$${CHROMIUM:-}" ] || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'Installing chromium by apt …'; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else echo 'The tests of pages need Chromium. Install it (Debian, Ubuntu: sudo apt install chromium), or set CHROMIUM to one.' >&2; exit 1; fi
 
 mineru: setup $(MINERU_INSTALLED) ## run the tests against a real MinerU server (installs it first, 0.8 GB)
 	@MINERU_VENV=.venv-mineru $(PYTHON) -m pytest tests/peers
@@ -81,8 +93,20 @@ check: setup ## lint, types, import contracts, migrations, OpenAPI drift
 	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
 	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }
 
+# FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
+fuzz: setup ## try the API with other random input than `make test`, for ten minutes and more
+	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
+
 schema: setup ## write docs/openapi.yaml again from the code
 	@$(SPECTACULAR) --file docs/openapi.yaml
+
+# The pages lie as in the repository, so that links from README.md to docs/ and back hold on the site too. SITE: where it goes.
+SITE ?= .local
+docs: setup ## build the docs site into .local/site; a broken link fails
+	@mkdir -p $(SITE); rm -rf $(SITE)/pages $(SITE)/site; mkdir $(SITE)/pages
+	@cp -r README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs $(SITE)/pages/; rm -rf $(SITE)/pages/docs/clients $(SITE)/pages/docs/zensical.toml
+	@cp docs/zensical.toml $(SITE)/; $(CURDIR)/.venv/bin/zensical build --clean --strict --config-file $(SITE)/zensical.toml
+	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
 bench: setup ## run the benchmarks
 	@$(PYTHON) -m tests.bench

@@ -157,6 +157,7 @@ class Environment(BaseSettings):
     export_max_chunks_per_job: int = Field(10_000, ge=1)
     export_daily_jobs: int = Field(1_000, ge=0)
     export_daily_chunks: int = Field(100_000, ge=0)
+    sign_in_rate: Rate = "10/min"
     export_rate: Rate = "60/min"
     export_poll_rate: Rate = "1200/min"
     export_download_rate: Rate = "600/min"

@@ -18,7 +18,13 @@ import psycopg
 import redis
 import structlog
 from django.conf import settings
-from drf_spectacular.utils import extend_schema, inline_serializer
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    inline_serializer,
+)
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from rest_framework import serializers
@@ -193,19 +199,46 @@ CHECKS = inline_serializer(
     },
 )
 READY = inline_serializer("Ready", {"status": serializers.CharField(), "checks": CHECKS})
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, "header", required=True, response=[503], description="Seconds until it is worth asking again."
+)
 
 
 class Live(Probe):
-    @extend_schema(operation_id="livez", tags=["operations"], responses=LIVE)
+    @extend_schema(
+        operation_id="livez",
+        tags=["operations"],
+        summary="Does the process run?",
+        description="It asks nobody else: a restart would not mend a database.",
+        responses=LIVE,
+        examples=[OpenApiExample("It runs", {"status": OK}, response_only=True)],
+    )
     def get(self, request: Request) -> Response:
-        """Tell that the process answers. It asks nobody else: a restart would not mend a database."""
         return Response({"status": OK})
 
 
 class Ready(Probe):
-    @extend_schema(operation_id="readyz", tags=["operations"], responses={200: READY, 503: READY})
+    @extend_schema(
+        operation_id="readyz",
+        tags=["operations"],
+        summary="Does everything it needs answer?",
+        description='Each part is named: "ok", or what is wrong with it. Asked for at most once a second, within 3 s.',
+        parameters=[RETRY_AFTER],
+        responses={
+            200: OpenApiResponse(READY, "Everything answers."),
+            503: OpenApiResponse(READY, "Something does not: send no requests here until it does."),
+        },
+        examples=[
+            OpenApiExample("Ready", {"status": OK, "checks": dict.fromkeys(ALWAYS, OK)}, response_only=True),
+            OpenApiExample(
+                "Not ready",
+                {"status": "unavailable", "checks": {**dict.fromkeys(ALWAYS, OK), "broker": SILENT}},
+                response_only=True,
+                status_codes=["503"],
+            ),
+        ],
+    )
     def get(self, request: Request) -> Response:
-        """Tell whether everything needed answers: each check is "ok", or says what is wrong with it."""
         checks = readiness.answer()
         if all(answer == OK for answer in checks.values()):
             return Response({"status": OK, "checks": checks})

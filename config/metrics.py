@@ -7,7 +7,7 @@ import prometheus_client
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from config import counters
 from config.api.addresses import client_address, within
 from config.api.negotiation import IgnoreAccept
 from config.api.problems import NotPermitted
+from config.api.schema import problems
 
 
 class Metrics(APIView):
@@ -30,7 +31,21 @@ class Metrics(APIView):
     @extend_schema(
         operation_id="metrics",
         tags=["operations"],
-        responses={(200, "text/plain"): OpenApiResponse(OpenApiTypes.STR, "Prometheus' text format.")},
+        summary="Numbers for Prometheus",
+        description="Of all processes that share a folder for them. Answers addresses in METRICS_ALLOW_CIDRS without "
+        "sign-in, and staff.",
+        responses={
+            (200, "text/plain"): OpenApiResponse(
+                OpenApiTypes.STR,
+                "Prometheus' text format.",
+                [
+                    OpenApiExample(
+                        "Two lines", "# TYPE export_chunks_done_total counter\nexport_chunks_done_total 1095.0\n"
+                    )
+                ],
+            ),
+            **problems(NotPermitted),
+        },
     )
     def get(self, request: Request) -> HttpResponse:
         if not (is_scraper(request) or request.user.is_staff):

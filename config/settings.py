@@ -4,6 +4,7 @@ import logging
 from datetime import timedelta
 from pathlib import Path
 
+from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.templatetags.static import static
 from django.urls import reverse_lazy
 from kombu import Exchange, Queue
@@ -11,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config import counters, logs
 from config import env as environment
+from config.api.overview import OVERVIEW
 from config.database.base import pool_of
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -36,6 +38,8 @@ INSTALLED_APPS = [
     "knox",
     "drf_spectacular",
     "drf_spectacular_sidecar",
+    "django_htmx",
+    "csp",
     "config",
     "rules",
     "exports",
@@ -47,6 +51,7 @@ MIDDLEWARE = [
     "config.api.requests.RequestMiddleware",
     "config.api.problems.ProblemMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "config.pages.security.ContentSecurityPolicy",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -122,8 +127,10 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-LOGIN_URL = "admin:login"
-LOGIN_REDIRECT_URL = "admin:index"
+AUTHENTICATION_BACKENDS = ["config.pages.sign_in.Backend"]
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "exports"
+LOGOUT_REDIRECT_URL = "home"
 
 LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
@@ -132,16 +139,34 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / ".local" / "static"
+WHITENOISE_USE_FINDERS = not STATIC_ROOT.exists()  # in a checkout nothing was collected
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trusted_proxy_cidrs else None
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
 SESSION_COOKIE_HTTPONLY = True
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+        "base-uri": [NONE],
+    }
+}
+LOOSER_POLICIES = {
+    # Unfold's pages work by Alpine, which evaluates attributes, and its colours are a style in the page.
+    "/admin/": {"script-src": [SELF, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
+}
 CSRF_FAILURE_VIEW = "config.api.problems.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
-PAGE_PREFIXES = ("/admin/",)  # errors stay HTML under these; everywhere else they are problem+json
+PAGE_PREFIXES = ("/admin/", "/app/")  # errors stay HTML under these; everywhere else they are problem+json
 
 
 def page(title: str, icon: str, model: str) -> dict[str, object]:
@@ -160,9 +185,12 @@ UNFOLD = {
     "SITE_HEADER": "Sluice",
     "SITE_SYMBOL": "water",
     "SITE_FAVICONS": [{"rel": "icon", "href": lambda _request: static("config/icon.svg")}],
+    "STYLES": [lambda _request: static("config/admin.css")],
+    "DASHBOARD_CALLBACK": "config.admin.overview.context",
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {
         "navigation": [
+            {"items": [{"title": "Overview", "icon": "monitoring", "link": reverse_lazy("admin:index")}]},
             {
                 "title": "Exports",
                 "items": [
@@ -194,6 +222,7 @@ UNFOLD = {
                     page("Users", "person", "auth.user"),
                     page("Groups", "group", "auth.group"),
                     page("Tokens", "key", "knox.authtoken"),
+                    page("Audit", "history", "admin.logentry"),
                 ],
             },
         ],
@@ -210,7 +239,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["config.api.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "config.api.autoschema.Schema",
     "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
     "EXCEPTION_HANDLER": "config.api.problems.handle",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
@@ -225,27 +254,39 @@ REST_KNOX = {
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Sluice",
-    "DESCRIPTION": "Exports of many (key, date) slices to object storage, and documents into JSON.",
+    "DESCRIPTION": OVERVIEW,
     "VERSION": "0.1.0",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
+    "SERVERS": [{"url": "/", "description": "The host that this comes from."}],
+    "EXTERNAL_DOCS": {"url": "/api/docs", "description": "The same to read, and to try"},
     "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "TAGS": [
-        {"name": "exports", "description": "Jobs, their chunks, their receipts, and links that work once."},
+        {"name": "exports", "description": "Jobs: submitted, watched, cancelled, retried; their chunks and receipts."},
+        {"name": "downloads", "description": "The files: links that work once, and single files of a manifest."},
+        {"name": "webhooks", "description": "Being told when exports end, instead of asking."},
         {"name": "documents", "description": "Documents on their way into Markdown and JSON."},
         {"name": "rules", "description": "How documents become JSON: a schema, a prompt and a strategy, in versions."},
         {"name": "operations", "description": "For load balancers and Prometheus."},
     ],
-    "PATH_CONVERTER_OVERRIDES": {"day": {"type": "string", "format": "date"}},
+    "PATH_CONVERTER_OVERRIDES": {
+        "day": {"type": "string", "format": "date"},
+        "int": {"type": "integer", "format": "int64", "minimum": 1, "maximum": 2**63 - 1},
+    },
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # it would repeat every value as its own meaning
     "ENUM_NAME_OVERRIDES": {
         "JobStatus": "exports.states.JobStatus",
         "ChunkStatus": "exports.states.ChunkStatus",
         "Format": "exports.models.dataset.FORMATS",
+        "Compression": "exports.models.job.Compression",
+        "Delivery": "exports.models.job.Delivery",
+        "RequestedDelivery": "exports.serializers.DELIVERIES",
+        "Reuse": "exports.models.job.Reuse",
+        "ChunkSource": "exports.states.Source",
+        "ReceiptState": "exports.schemas.RECEIPT_STATES",
+        "DeliveryType": "exports.schemas.DELIVERY_TYPES",
         "ExportErrorCode": "exports.errors.EXPLANATIONS",
         "WebhookEvent": "exports.models.webhook.Hook",
         "DeliveryStatus": "exports.models.webhook.Delivery.Status",
@@ -253,11 +294,12 @@ SPECTACULAR_SETTINGS = {
         "Stage": "etl.states.Phase",
         "TaskErrorCode": "etl.schemas.ERROR_CODES",
     },
-    "WEBHOOKS": ["exports.schemas.ENDED"],
+    "WEBHOOKS": [f"exports.outgoing.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "exports.schemas.camel_case_parameters",
-        "config.api.schema.add_problems",
+        "exports.outgoing.add_headers",
+        "config.api.autoschema.add_shared",
     ],
 }
 

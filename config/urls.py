@@ -10,20 +10,29 @@ from drf_spectacular.renderers import (
 )
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from config import health, metrics, pages
+from config import health, metrics
 
 # JSON unless Accept wants YAML: JSON is YAML too, so that every client can read it.
 SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
 
 urlpatterns = [
-    path("", pages.Home.as_view(), name="home"),
+    path("", include("config.pages.urls")),
+    path("", include("exports.pages.urls")),
+    path("", include("exports.pages.webhook_urls")),
+    path("", include("etl.pages.urls")),
+    path("", include("etl.pages.rule_urls")),
+    path("", include("rules.pages.urls")),
     path("livez", health.Live.as_view()),
     path("readyz", health.Ready.as_view(), name="ready"),
     path("metrics", metrics.Metrics.as_view()),
     path(
         "api/schema", SpectacularAPIView.as_view(renderer_classes=SCHEMA_RENDERERS, throttle_classes=()), name="schema"
     ),
-    path("api/docs", SpectacularSwaggerView.as_view(url_name="schema", throttle_classes=()), name="docs"),
+    path(
+        "api/docs",
+        SpectacularSwaggerView.as_view(url_name="schema", template_name="docs.html", throttle_classes=()),
+        name="docs",
+    ),
     path("admin/", admin.site.urls),
     path("", include("exports.urls")),
     path("", include("etl.urls")),

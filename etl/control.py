@@ -7,11 +7,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from config import storage
-from config.api.problems import Problem
+from config.api.problems import Problem, StorageUnavailable
 from etl import admission, artifacts, dispatch, metrics, outcome, runstate
 from etl.artifacts import StoredOcr
 from etl.models import Task
-from etl.refusals import StorageUnavailable
 from etl.runstate import Verdict
 from etl.states import Phase, Status
 from rules.content import RuleContent

@@ -14,12 +14,11 @@ from rest_framework.request import Request
 
 from config import storage
 from config.api.negotiation import IgnoreAccept
-from config.api.problems import NotFound as NothingHere
-from config.api.problems import Problem
+from config.api.problems import Problem, StorageUnavailable
 from config.api.schema import problems
-from etl import control, refusals, schemas
+from etl import control, operations, refusals
 from etl.artifacts import MARKDOWN
-from etl.views import View, seen
+from etl.views import NoSuchTask, View, seen
 
 
 class NotReady(Problem):
@@ -36,15 +35,14 @@ class Markdown(View):
 
     @extend_schema(
         operation_id="getMarkdown",
-        tags=schemas.TAGS,
-        summary="Fetch a task's Markdown",
-        parameters=[schemas.ETAG],
+        tags=operations.TAGS,
+        **operations.MARKDOWN,
         responses={
             (200, "text/markdown"): OpenApiResponse(
                 OpenApiTypes.STR, "A line `<!-- page: 3 -->` stands before each page. It is untrusted text."
             ),
             304: OpenApiResponse(description="To `If-None-Match`."),
-            **problems(NothingHere, NotReady, control.ArtefactMissing, refusals.StorageUnavailable),
+            **problems(NoSuchTask, NotReady, control.ArtefactMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:

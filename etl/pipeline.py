@@ -308,7 +308,7 @@ class Progress:
             return
         self.not_before = now + PROGRESS_SECONDS
         try:
-            verdict = runstate.note_progress(self.state, percent)
+            verdict = runstate.note_progress(self.state, percent, step=f"{done}/{total}")
         except runstate.Unavailable:
             self.not_before = now + AWAY_SECONDS
             return

@@ -7,7 +7,7 @@ import structlog
 from django.conf import settings
 
 from config import storage
-from config.api.problems import BadInput, InputError, Problem
+from config.api.problems import BadInput, InputError, Problem, StorageUnavailable
 from etl import engines
 from etl.documents import MEDIA_TYPES, Kind, sniff
 
@@ -54,13 +54,6 @@ class UnsupportedFormat(Problem):
         takes = ", ".join(word(each) for each in sorted(engines.provider().kinds, key=list(Kind).index))
         found = f"This is a file of kind {word(kind)}." if kind else "This is no kind of file that is known here."
         super().__init__(f"{found} The configured OCR provider takes {takes}.{advice(kind)}")
-
-
-class StorageUnavailable(Problem):
-    """The object storage does not answer at the moment. Try again in a few seconds."""
-
-    status = 503
-    code = "storage_unavailable"
 
 
 WORDS = {Kind.MARKDOWN: "Markdown", Kind.TEXT: "plain text", Kind.HTML: "HTML", Kind.JPEG: "JPEG", Kind.WEBP: "WebP"}

@@ -1,6 +1,6 @@
 """Trying a rule out. The rest of what there is about rules is in `rules`, which does not know of post-processing."""
 
-from drf_spectacular.utils import OpenApiExample, PolymorphicProxySerializer, extend_schema, extend_schema_field
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 from config.api.problems import BadInput, BodyTooLarge
 from config.api.schema import problems
 from config.api.serializers import StrictSerializer
-from etl import schemas, trial
+from etl import operations, schemas, trial
 from rules import catalog, rates
 from rules.schemas import TAGS
 from rules.serializers import FilledText
@@ -36,7 +36,7 @@ class TrialSerializer(StrictSerializer):
             "metadata": schemas.OBJECT,
             "data": {"description": "What was found; fits the rule's schema. Not with `skip`."},
             "output_s3_key": {"type": "null"},
-            "citations": {"description": "Where in the document each part of `data` stands."},
+            "citations": schemas.CITATIONS,
         },
     }
 )
@@ -67,42 +67,6 @@ class TrialFailed(serializers.Serializer):
 OUTCOME = PolymorphicProxySerializer(
     component_name="RuleTrial", serializers=[TrialPassed, TrialFailed], resource_type_field_name=None
 )
-NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0}
-EXAMPLES = [
-    OpenApiExample("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}, request_only=True),
-    OpenApiExample(
-        "It works",
-        {
-            "ok": True,
-            "result": {
-                "markdown_s3_key": None,
-                "provider_task_id": None,
-                "metadata": {"pages": 1, "duration_ms": 0, "version": ""},
-                "data": {"plate": "B-XY 123", "amount": 4.5},
-                "output_s3_key": None,
-                "citations": [{"pointer": "/amount", "page": 1, "quote": "Paid: 4.50 EUR", "match": "exact"}],
-            },
-            "usage": {"prompt_tokens": 412, "completion_tokens": 64, "calls": 1},
-            "warnings": [],
-        },
-        response_only=True,
-    ),
-    OpenApiExample(
-        "It does not",
-        {
-            "ok": False,
-            "error": {
-                "code": "llm_unavailable",
-                "stage": "postprocess",
-                "detail": "The language model could not be reached, is too busy, or did not answer in time.",
-                "retryable": True,
-            },
-            "usage": NO_USAGE,
-            "warnings": [],
-        },
-        response_only=True,
-    ),
-]
 
 
 class Trial(APIView):
@@ -112,13 +76,10 @@ class Trial(APIView):
 
     @extend_schema(
         operation_id="testRule",
-        summary="Try a rule on Markdown",
-        description="Post-processing of the given text, here and now: no task, nothing stored, one attempt, two "
-        "minutes at most. Whatever post-processing ends with is 200.",
+        **operations.TRIAL,
         tags=TAGS,
         request=TrialSerializer,
         responses={200: OUTCOME, **problems(BadInput, NoSuchRule, BodyTooLarge, trial.TooManyTrials)},
-        examples=EXAMPLES,
     )
     def post(self, request: Request, rule_id: int) -> Response:
         rule = catalog.as_content(visible(request, rule_id))

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 
 from config.api.serializers import StrictSerializer
 from etl.states import Phase
+from rules.serializers import Text
 
 MOST = 2**63 - 1  # of a bigint
 # `type/subtype`, with parameters: it becomes a header of the upload. RFC 9110, 8.3.1.
@@ -28,7 +29,7 @@ class WholeNumber(serializers.IntegerField):
 class SubmitKeySerializer(StrictSerializer):
     """A document that was put into the bucket before, at the place that `/uploads` gave."""
 
-    file_key = serializers.CharField(max_length=200)
+    file_key = Text(max_length=200)
     rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
 
 
@@ -36,7 +37,7 @@ class SubmitFileSerializer(StrictSerializer):
     """A document, and what to do with it."""
 
     file = serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
-    rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False, allow_null=True)
+    rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         many = getattr(data, "getlist", None)
@@ -49,7 +50,7 @@ class SubmitFileSerializer(StrictSerializer):
 class UploadRequestSerializer(StrictSerializer):
     """What is going to be uploaded."""
 
-    filename = serializers.CharField(max_length=1000, allow_blank=True, help_text="Only shown.")
+    filename = Text(max_length=1000, allow_blank=True, help_text="Only shown.")
     content_type = serializers.RegexField(MEDIA_TYPE, max_length=200)
     size = WholeNumber(min_value=0, max_value=MOST, help_text="Bytes; exactly as many have to be sent.")
 

@@ -12,18 +12,16 @@ from typing import NamedTuple
 from django.db import connection
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
 from config.api import sse
 from config.api.auth import user_of
 from config.api.negotiation import IgnoreAccept
-from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
-from etl import lookup, metrics, representation, schemas
+from etl import lookup, metrics, operations, representation
 from etl.runstate import RunState
-from etl.views import View, seen
+from etl.views import NoSuchTask, View, seen
 
 
 class Events(View):
@@ -34,24 +32,15 @@ class Events(View):
 
     @extend_schema(
         operation_id="watchTask",
-        tags=schemas.TAGS,
-        summary="Watch a task",
-        parameters=[sse.LAST_EVENT_ID],
+        tags=operations.TAGS,
+        **operations.WATCH,
         responses={
-            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, schemas.EVENTS),
-            204: OpenApiResponse(
-                description="The client has heard all, the end included. `EventSource` stops at this."
-            ),
-            **problems(NothingHere, sse.TooManyStreamsOfUser, sse.TooManyStreams),
+            (200, sse.MEDIA_TYPE): operations.EVENTS,
+            204: operations.HEARD_ALL,
+            **problems(NoSuchTask, sse.TooManyStreamsOfUser, sse.TooManyStreams),
         },
-        examples=[schemas.STREAM],
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
-        """Server-sent events: a snapshot, then what changes, until the task has ended.
-
-        Streams end after half an hour too. `EventSource` comes back by itself, and so should other clients, with the
-        last id as `Last-Event-ID`.
-        """
         start = begin(seen(request, task_id), request.headers.get("Last-Event-ID", ""))
         connection.close()
         if start is None:

@@ -7,7 +7,6 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics
-from rest_framework.exceptions import NotFound
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,12 +16,11 @@ from config.api.auth import user_of
 from config.api.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.api.paging import chosen
 from config.api.parsers import JSONParser
-from config.api.problems import BadInput, BodyTooLarge
-from config.api.problems import NotFound as NothingHere
+from config.api.problems import BadInput, BodyTooLarge, NotFound, StorageUnavailable
 from config.api.requests import request_id
 from config.api.schema import problems
 from config.api.serializers import Nothing
-from etl import admission, control, forms, lookup, refusals, representation, schemas, submission, uploads
+from etl import admission, control, forms, lookup, operations, refusals, representation, schemas, submission, uploads
 from etl.models import Task
 from etl.runstate import RunState
 from etl.serializers import (
@@ -38,7 +36,10 @@ from rules import catalog, rates
 
 POLL_SECONDS = 2
 MOST_SECONDS = 60  # that a request may wait for a change
-UNKNOWN = "Task not found"
+
+
+class NoSuchTask(NotFound):
+    """Task not found"""
 
 
 class View(APIView):
@@ -51,7 +52,7 @@ def seen(request: Request, task_id: int) -> RunState:
     """Return what is known of a task if the user may see it. A stranger's looks like one that is not there."""
     state = lookup.find(task_id, user=user_of(request))
     if state is None:
-        raise NotFound(UNKNOWN)
+        raise NoSuchTask
     return state
 
 
@@ -59,7 +60,7 @@ def owned(request: Request, task_id: int) -> Task:
     """Return the row of a task that is going to be changed, if the user may see it."""
     task = Task.objects.owned_by(request.user).filter(pk=task_id).first()
     if task is None:
-        raise NotFound(UNKNOWN)
+        raise NoSuchTask
     return task
 
 
@@ -78,28 +79,18 @@ class Submit(View):
 
     @extend_schema(
         operation_id="submitDocument",
-        tags=schemas.TAGS,
-        summary="Submit a document",
+        tags=operations.TAGS,
+        **operations.SUBMIT,
         request={"multipart/form-data": SubmitFileSerializer, "application/json": SubmitKeySerializer},
-        parameters=[
-            schemas.IDEMPOTENCY_KEY,
-            schemas.location(202),
-            schemas.retry_after(202, required=True),
-            schemas.IDEMPOTENCY_REPLAYED,
-        ],
         responses={
-            202: schemas.AcceptedTask,
+            202: operations.ACCEPTED,
             **problems(
                 BadInput, refusals.EmptyDocument, refusals.FileTooLarge, BodyTooLarge, refusals.UnsupportedFormat,
-                schemas.UnsupportedMediaType, InFlight, KeyReused, admission.QueueFull, refusals.StorageUnavailable,
-                catalog.NoDefaultRule,
+                InFlight, KeyReused, admission.QueueFull, StorageUnavailable, catalog.NoDefaultRule,
             ),
         },
-        examples=schemas.SUBMISSIONS,
     )  # fmt: skip
     def post(self, request: Request) -> Response:
-        """Accept a document and answer at once; what becomes of it is at `Location`. Without `rule_id` the default rule
-        is taken."""
         wanted, user = Wanted(request), user_of(request)
         document: uploads.SentFile | uploads.EarlierUpload
         if wanted.file is not None:
@@ -136,18 +127,15 @@ class Uploads(View):
 
     @extend_schema(
         operation_id="createUpload",
-        tags=schemas.TAGS,
-        summary="Get a place to upload a document to",
+        tags=operations.TAGS,
+        **operations.UPLOADS,
         request=UploadRequestSerializer,
         responses={
             201: schemas.UploadPlace,
             **problems(BadInput, refusals.EmptyDocument, refusals.FileTooLarge, refusals.UnsupportedFormat),
         },
-        examples=schemas.UPLOADS,
     )
     def post(self, request: Request) -> Response:
-        """Send the bytes to `upload_url` by PUT, exactly `size` of them, with these `headers`; then submit `file_key`.
-        What is not submitted within a day is deleted."""
         serializer = UploadRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         place = uploads.offer(user_id=user_of(request).pk, **serializer.validated_data)
@@ -162,11 +150,9 @@ class OneTask(View):
 
     @extend_schema(
         operation_id="getTask",
-        tags=schemas.TAGS,
-        summary="Look at a task",
-        parameters=[schemas.WAIT, schemas.retry_after(200)],
-        responses={200: schemas.Task, **problems(BadInput, NothingHere)},
-        examples=schemas.TASKS,
+        tags=operations.TAGS,
+        **operations.GET,
+        responses={200: operations.ONE, **problems(BadInput, NoSuchTask)},
     )
     def get(self, request: Request, task_id: int) -> Response:
         seconds = read_seconds(request, "wait", most=MOST_SECONDS)
@@ -178,10 +164,8 @@ class OneTask(View):
 @extend_schema_view(
     get=extend_schema(
         operation_id="listTasks",
-        tags=schemas.TAGS,
-        summary="List my tasks",
-        description="Newest first, without their results.",
-        parameters=[schemas.TASK_STATUS],
+        tags=operations.TAGS,
+        **operations.LIST,
         responses={200: schemas.TaskSummary(many=True), **problems(BadInput)},
     )
 )
@@ -214,13 +198,12 @@ class Cancel(View):
 
     @extend_schema(
         operation_id="cancelTask",
-        tags=schemas.TAGS,
-        summary="Cancel a task",
-        description="After a 200 the document never reaches an OCR provider; after a 409 the task goes on to its end.",
+        tags=operations.TAGS,
+        **operations.CANCEL,
         request=None,
         responses={
             200: schemas.CancelledTask,
-            **problems(BadInput, NothingHere, control.NotCancellable, control.RunStateUnavailable),
+            **problems(BadInput, NoSuchTask, control.NotCancellable, control.RunStateUnavailable),
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
@@ -234,26 +217,23 @@ class Retry(View):
 
     @extend_schema(
         operation_id="retryTask",
-        tags=schemas.TAGS,
-        summary="Run a task again",
+        tags=operations.TAGS,
+        **operations.RETRY,
         request=RetrySerializer,
-        parameters=[schemas.location(202), schemas.retry_after(202, required=True)],
         responses={
-            202: schemas.AcceptedTask,
+            202: operations.ACCEPTED,
             **problems(
                 BadInput,
-                NothingHere,
+                NoSuchTask,
                 control.NotEnded,
                 control.ArtefactMissing,
                 admission.QueueFull,
                 control.RunStateUnavailable,
-                refusals.StorageUnavailable,
+                StorageUnavailable,
             ),
         },
     )
     def post(self, request: Request, task_id: int) -> Response:
-        """`postprocess` takes the stored result of OCR, `ocr` begins at the beginning. `error` and `result` are gone
-        then. Any task that has ended may be run again, also with another rule."""
         task = owned(request, task_id)
         serializer = RetrySerializer(data=request.data)
         serializer.is_valid(raise_exception=True)

@@ -1,14 +1,16 @@
 """What a person may do to a job: cancel it, start its failed chunks again, ask for the same once more."""
 
 import re
+from collections.abc import Collection
 
 import structlog
 from django.conf import settings
 from django.db import transaction
 
+from config.api.idempotency import Idempotency
 from config.api.problems import Problem
 from exports import dispatch, events, metrics, planning, quotas, sql, submission
-from exports.links import Client
+from exports.links import Bound, Client
 from exports.models import Job
 from exports.states import JobStatus
 
@@ -39,25 +41,29 @@ class NotReplayable(Problem):
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
 # Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op; also one that
-# waited while the chunks of the first failed again, and has none in its snapshot.
+# waited while the chunks of the first failed again, and has none in its snapshot. With `only` some of them are retried,
+# then just those: the job goes on, and fails again when the others are all that is left.
 RETRY = (
     """
 WITH again AS (
     UPDATE exports_chunk
     SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
         error_code = '', error_detail = '', charged = true
-    WHERE job_id = %(job)s AND status = 'failed'
+    WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
     RETURNING id, job_id, status, seq
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
 ), settled AS (
     UPDATE exports_jobs j
-    SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL, error_code = '', error_detail = '',
+    SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL,
+        error_code = CASE WHEN j.failed > delta.chunks THEN j.error_code ELSE '' END,
+        error_detail = CASE WHEN j.failed > delta.chunks THEN j.error_detail ELSE '' END,
         completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL,
         event_seq = j.event_seq + delta.chunks + 2
     FROM (SELECT count(*) AS chunks FROM again) delta
-    WHERE j.job_id = %(job)s AND j.status = 'failed' AND j.failed = delta.chunks
+    WHERE j.job_id = %(job)s AND j.status = 'failed'
+      AND delta.chunks = coalesce(cardinality(%(only)s::bigint[]), j.failed)
     RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
 )
 """
@@ -66,14 +72,15 @@ WITH again AS (
 )
 
 
-def retry(job: Job) -> int:
+def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     """Start the failed chunks of a failed job again, with all their attempts. Returns how many.
 
     They are charged again. A job that failed at its delivery has no failed chunks: then the delivery is tried again,
-    for nothing. Raises NotFailed or QuotaExceeded.
+    for nothing. `only`: these chunks, all of which have failed. Raises NotFailed or QuotaExceeded: then nothing is
+    changed.
     """
     with transaction.atomic():
-        chunks = sql.scalar(RETRY, job=job.job_id)
+        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
         if chunks is None:
             raise NotFailed
         if chunks:
@@ -155,8 +162,17 @@ def _cancel(job: Job) -> int | None:
 # ---- Replay ---------------------------------------------------------------------------------------------------------
 
 
-def replay(job: Job, *, user_id: int, request_id: str = "", client: Client | None = None) -> Job:
-    """Submit the same request again as a new job. Raises NotReplayable or QuotaExceeded.
+def replay(
+    job: Job,
+    *,
+    user_id: int,
+    request_id: str = "",
+    client: Client | None = None,
+    bound: Bound | None = None,
+    idempotency: Idempotency | None = None,
+) -> Job:
+    """Submit the same request again as a new job. Raises NotReplayable, QuotaExceeded, and what `submission.submit`
+    raises with an `idempotency`.
 
     What the dataset has become counts: its schema version, its base path.
     """
@@ -178,4 +194,6 @@ def replay(job: Job, *, user_id: int, request_id: str = "", client: Client | Non
         allow_degraded=job.allow_degraded,
         filters=job.filters,
     )
-    return submission.submit(request, user_id=user_id, request_id=request_id, client=client)
+    return submission.submit(
+        request, user_id=user_id, request_id=request_id, client=client, bound=bound, idempotency=idempotency
+    )

@@ -2,16 +2,19 @@
 
 from datetime import date
 
+import structlog
 from django.conf import settings
 from django.utils import timezone
 from rest_framework.exceptions import NotFound
 
 from config import storage
-from config.api.problems import Problem
+from config.api.problems import Problem, StorageUnavailable
 from exports import encoding
 from exports.links import ReceiptExpired
 from exports.models import Chunk, File, Job
 from exports.states import JobStatus
+
+log = structlog.get_logger(__name__)
 
 
 class FileSuperseded(Problem):
@@ -24,7 +27,7 @@ class FileSuperseded(Problem):
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
 
-    Raises NotFound, ReceiptExpired, or FileSuperseded when other bytes lie at its path by now.
+    Raises NotFound, ReceiptExpired, FileSuperseded when other bytes lie at its path by now, and StorageUnavailable.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
@@ -43,7 +46,11 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
 
 def is_unchanged(chunk: Chunk) -> bool:
     """Whether the bytes that lie at the path are the chunk's. Other ETags may still be the same bytes."""
-    head = storage.head(chunk.path)
+    try:
+        head = storage.head(chunk.path)
+    except storage.StorageError as error:
+        log.warning("storage_unavailable", error=str(error))
+        raise StorageUnavailable from None
     if head is None or head.etag == chunk.etag:
         return head is not None
     return File.objects.filter(path=chunk.path, etag=head.etag, sha256=chunk.sha256).exists()

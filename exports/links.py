@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any, NoReturn, TypedDict
 from uuid import UUID
 
+import structlog
 from django.conf import settings
 from django.core import signing
 from django.db import transaction
@@ -22,6 +23,8 @@ from config.api.addresses import network_around
 from config.api.problems import Problem
 from exports import metrics, sql
 from exports.models import Download, Link, Receipt
+
+log = structlog.get_logger(__name__)
 
 signer = signing.Signer(salt="exports.link", sep=".")
 PREFIXES = {"prefix": {"ipv4": 24, "ipv6": 64}, "exact": {"ipv4": 32, "ipv6": 128}}  # bits, by EXPORT_BIND_IP
@@ -79,6 +82,13 @@ class ReceiptExpired(Problem):
     code = "receipt_expired"
 
 
+class NotOpen(Problem):
+    """Only a link that can still be used can be revoked; this one was used or revoked, or its time is over."""
+
+    status = 409
+    code = "not_open"
+
+
 def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
     """Return a fresh link that lives as long as the receipt, and revoke the one before. Raises ReceiptExpired."""
     with transaction.atomic():
@@ -88,6 +98,14 @@ def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
             raise ReceiptExpired
         receipt.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
         return Link.objects.create(receipt=receipt, expires_at=locked.expires_at, **bound)
+
+
+def revoke(link: Link) -> None:
+    """End a link that could still be used. The owner may mint another while the receipt lives. Raises NotOpen."""
+    open_ones = Link.objects.filter(pk=link.pk, used_at=None, revoked_at=None, expires_at__gt=Now())
+    if not open_ones.update(revoked_at=Now()):
+        raise NotOpen
+    log.info("link_revoked", job_id=str(link.receipt_id))
 
 
 def token_of(link: Link) -> str:

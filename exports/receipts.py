@@ -2,11 +2,15 @@
 
 from datetime import timedelta
 
+import structlog
+from django.db import transaction
 from django.db.models.functions import Now
 
 from config.storage import StoredObject
 from exports import links
 from exports.models import Job, Receipt
+
+log = structlog.get_logger(__name__)
 
 
 def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: str) -> Receipt:
@@ -29,3 +33,16 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
     )
     links.mint(receipt, links.Bound(network=job.network, agent=job.agent))
     return receipt
+
+
+def revoke(receipt: Receipt) -> None:
+    """End a receipt before its time: its link works no more, no other can be made, and the reaper deletes the delivered
+    object. A URL that somebody was given in the last minute may work to its end. Raises ReceiptExpired."""
+    with transaction.atomic():
+        # Locked, as where a link is minted: one that comes later finds the receipt over.
+        live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
+        if live is None:
+            raise links.ReceiptExpired
+        live.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())
+        Receipt.objects.filter(pk=live.pk).update(expires_at=Now())
+    log.info("receipt_revoked", job_id=str(receipt.pk))

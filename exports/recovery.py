@@ -10,11 +10,15 @@ from django.conf import settings
 
 from exports import leases, sql
 
-# Attempts were counted at the claim, so a chunk that kills its worker every time ends here.
-RECLAIM = """
+
+def taking_back(which: str) -> str:
+    """Return the statement that takes leases from their holders: of the running chunks that `which` selects and locks.
+
+    Attempts were counted at the claim, so a chunk that kills its worker every time ends here.
+    """
+    return f"""
 WITH lost AS MATERIALIZED (
-    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < statement_timestamp()
-    ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+    {which}
 ), ended AS (
     UPDATE exports_chunk c
     SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END,
@@ -26,6 +30,16 @@ WITH lost AS MATERIALIZED (
     RETURNING c.*
 )
 """
+
+
+RECLAIM = taking_back("""
+    SELECT id, token FROM exports_chunk WHERE status = 'running' AND lease_until < statement_timestamp()
+    ORDER BY lease_until LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+""")
+# By a person, before the lease is over. Under the token that they saw: whoever has the chunk by now keeps it.
+WITHDRAW = taking_back("""
+    SELECT id, token FROM exports_chunk WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE
+""")
 LOST = """
 SELECT e.id, e.job_id, j.request_id, e.status, s.status AS job_status, s.was AS job_was
 FROM ended e JOIN settled s USING (job_id) JOIN exports_jobs j USING (job_id)
@@ -47,6 +61,22 @@ def reclaim(*, batch: int) -> list[Lost]:
         RECLAIM + leases.SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts
     )
     return [Lost(**row) for row in rows]
+
+
+def withdraw(chunk_id: int, *, token: int) -> Lost | None:
+    """Take a chunk from the holder of this token, whose lease may have time left. None: nobody holds it by this token.
+
+    Who was the holder can write nothing any more. The slot stays taken until its lease, which nobody renews from now
+    on, is over and the call was ended: so there are never more calls than slots.
+    """
+    row = sql.one(
+        WITHDRAW + leases.SETTLE + LOST,
+        chunk=chunk_id,
+        token=token,
+        tokens=[],
+        attempts=settings.SLUICE.export_max_attempts,
+    )
+    return Lost(**row) if row else None
 
 
 EXPIRED_SLOTS = """

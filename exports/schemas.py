@@ -6,27 +6,20 @@
 from typing import Any
 
 from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.plumbing import camelize_operation
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import (
-    Direction,
-    OpenApiExample,
-    OpenApiParameter,
-    OpenApiResponse,
-    OpenApiWebhook,
-    extend_schema,
-    extend_schema_field,
-)
+from drf_spectacular.plumbing import ResolvedComponent, camelize_operation
+from drf_spectacular.utils import Direction, extend_schema_field
 from rest_framework import serializers
 
-from config.api.problems import CONTENT_TYPE
-from config.api.schema import StrictSchema
+from config.api.autoschema import StrictSchema
 from exports.errors import EXPLANATIONS
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, Delivery
 from exports.models.webhook import Delivery as DeliveryRow
 from exports.models.webhook import Hook
 from exports.states import ChunkStatus, JobStatus, Source
+
+RECEIPT_STATES = ["active", "redeemed", "expired"]
+DELIVERY_TYPES = [*Hook.values, "webhook.test"]
 
 
 @extend_schema_field({"type": "string", "format": "uri-reference"})
@@ -107,7 +100,9 @@ class Receipt(serializers.Serializer):
     degraded = serializers.BooleanField(help_text="Whether a file is older than asked for: the source failed.")
     contentType = serializers.CharField()
     fileName = serializers.CharField()
-    state = serializers.ChoiceField(choices=["active", "redeemed", "expired"])
+    state = serializers.ChoiceField(
+        choices=RECEIPT_STATES, help_text="`redeemed`: its newest link was used; active again with a new one."
+    )
 
 
 class Job(serializers.Serializer):
@@ -187,7 +182,7 @@ class WebhookAttempt(serializers.Serializer):
 
 class WebhookDelivery(serializers.Serializer):
     id = serializers.UUIDField(help_text="What the receiver knows as `webhook-id`.")
-    type = serializers.ChoiceField(choices=[*Hook.values, "webhook.test"])
+    type = serializers.ChoiceField(choices=DELIVERY_TYPES)
     jobId = serializers.UUIDField(allow_null=True, help_text="Null for a test, and once the job is forgotten.")
     status = serializers.ChoiceField(choices=DeliveryRow.Status.choices)
     attempts = serializers.IntegerField(help_text="Since it was made, or last redelivered.")
@@ -205,6 +200,18 @@ class ToldJob(Job):
     receipt = ToldReceipt(allow_null=True, help_text="When the job is a success. Without its link.")
 
 
+class TestedWebhook(serializers.Serializer):
+    webhookId = serializers.UUIDField()
+
+
+class WebhookTest(serializers.Serializer):
+    """That somebody tries the webhook."""
+
+    type = serializers.ChoiceField(choices=["webhook.test"])
+    timestamp = serializers.DateTimeField(help_text="When it was asked for.")
+    data = TestedWebhook()  # type: ignore[assignment]
+
+
 class ExportEnd(serializers.Serializer):
     """How a job ended, as webhooks are told."""
 
@@ -217,18 +224,45 @@ class ExportEnd(serializers.Serializer):
 
 
 class ExportRequest(StrictSchema):  # type: ignore[no-untyped-call]
-    """`items` or `filters`, exactly one: serializers cannot say that of themselves."""
+    """`items` or `filters`, exactly one: two shapes, as serializers cannot say that of themselves, and generators of
+    clients make nothing of conditions."""
 
     target_class = "exports.serializers.ExportRequestSerializer"
     match_subclasses = False
     priority = 1
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
-        either = [{"required": ["items"]}, {"required": ["filters"]}]
-        return {**super().map_serializer(auto_schema, direction), "oneOf": either}
+        whole = super().map_serializer(auto_schema, direction)
+        items = whole["properties"]["items"]
+        items["items"] = register(auto_schema, "ExportItem", items["items"])
+        either = [
+            register(auto_schema, "ExportByItems", only(whole, "items", without="filters")),
+            register(auto_schema, "ExportByFilters", only(whole, "filters", without="items")),
+        ]
+        return {"oneOf": either, "description": whole["description"]}
 
 
-HOOKS = extend_schema_field(serializers.ListField(child=serializers.ChoiceField(choices=Hook.choices), min_length=1))
+def only(whole: dict[str, Any], name: str, *, without: str) -> dict[str, Any]:
+    properties = {each: shape for each, shape in whole["properties"].items() if each != without}
+    return {**whole, "properties": properties, "required": [*whole["required"], name]}
+
+
+def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Add a component that no serializer stands for, and return the reference to it."""
+    component = ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, schema=schema, object=name)  # type: ignore[no-untyped-call]
+    auto_schema.registry.register_on_missing(component)
+    reference: dict[str, Any] = component.ref
+    return reference
+
+
+HOOKS = extend_schema_field(
+    {
+        "type": "array",
+        "minItems": 1,
+        "uniqueItems": True,
+        "items": {"$ref": "#/components/schemas/WebhookEvent"},
+    }
+)
 RECEIVER = extend_schema_field(
     {
         "type": "string",
@@ -249,193 +283,3 @@ def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, An
                 named, _ = camelize_operation(path, operation)  # type: ignore[no-untyped-call]
         paths[named] = operations
     return {**result, "paths": paths}
-
-
-# ---- Parameters and headers -----------------------------------------------------------------------------------------
-
-JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values)
-CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values)
-DATASET = OpenApiParameter("dataset", description="Its name; an unknown one gives an empty list.")
-TOKEN = OpenApiParameter("token", required=True, description="Comes with the link.")
-
-
-def location(status: int, description: str) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description=description
-    )
-
-
-def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Retry-After",
-        int,
-        "header",
-        required=required,
-        response=[status],
-        description="Seconds until it is worth asking for the job again; not there once it has ended.",
-    )
-
-
-IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    str,
-    "header",
-    description="1 to 255 visible ASCII characters, good for as long as the job is kept. A repeat with the same body "
-    "gets the first answer.",
-)
-IDEMPOTENCY_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
-)
-EVENTS = """Each event has an `id` that grows, and one line of JSON as `data`:
-
-* `snapshot`: the job as `GET /exports/{jobId}` shows it
-* `chunk`: a chunk that changed, as `GET /exports/{jobId}/chunks` shows it
-* `progress`: the job's `progress`, once after any number of chunks
-* `status`: `{"status", "error", "at"}`; the stream ends after `success`, `failed` or `cancelled`
-
-A comment comes every ten seconds while nothing happens."""
-STREAM = OpenApiExample(
-    "The end",
-    'id: 41\nevent: status\ndata: {"status":"success","error":null,"at":"2025-03-01T09:00:51.000000Z"}\n\n',
-    response_only=True,
-    status_codes=["200"],
-    media_type="text/event-stream",
-)
-NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
-
-
-ENDED = OpenApiWebhook(
-    "exportEnded",
-    extend_schema(
-        summary="An export has ended",
-        description="""Posted to the webhooks that asked for it, at least once, with the headers of
-[Standard Webhooks](https://www.standardwebhooks.com), whose libraries check signatures:
-
-* `webhook-id`: the delivery's id, the same at every attempt; what was seen before can be ignored
-* `webhook-timestamp`: of this attempt, in Unix seconds
-* `webhook-signature`: `v1,` and a signature; for a day after a rotation two of them, with a space between
-
-Anything but 2xx within 15 s is tried again, ten times in three days. 410 disables the webhook. Redirects are not
-followed.""",
-        request=ExportEnd,
-        responses={"2XX": OpenApiResponse(description="It was taken.")},
-    ),
-)
-
-
-# ---- Examples -------------------------------------------------------------------------------------------------------
-
-JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
-RUNNING: dict[str, Any] = {
-    "jobId": JOB_ID,
-    "dataset": "flights",
-    "status": "running",
-    "format": "csv",
-    "compression": "none",
-    "delivery": "zip",
-    "createdAt": "2025-03-01T09:00:00.000000Z",
-    "startedAt": "2025-03-01T09:00:00.250000Z",
-    "finishedAt": None,
-    "purgeAt": "2025-03-08T09:00:00.000000Z",
-    "queuePosition": 0,
-    "progress": {
-        "total": 1095,
-        "pending": 900,
-        "running": 5,
-        "retrying": 0,
-        "done": 190,
-        "failed": 0,
-        "cancelled": 0,
-        "reused": 3,
-        "degraded": 0,
-        "rows": 58000,
-        "bytes": 5800000,
-        "percent": 17.4,
-        "etaSeconds": 42,
-    },
-    "error": None,
-    "receipt": None,
-}
-SUCCESS = {
-    **RUNNING,
-    "status": "success",
-    "finishedAt": "2025-03-01T09:00:51.000000Z",
-    "purgeAt": "2025-03-08T09:00:51.000000Z",
-    "progress": {
-        **RUNNING["progress"],
-        "pending": 0,
-        "running": 0,
-        "done": 1095,
-        "rows": 334000,
-        "bytes": 33400000,
-        "percent": 100.0,
-        "etaSeconds": None,
-    },
-    "receipt": {
-        "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=…",
-        "expiresAt": "2025-03-01T09:10:51.000000Z",
-        "checksum": "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-        "sizeBytes": 4210000,
-        "rows": 334000,
-        "files": 1095,
-        "degraded": False,
-        "contentType": "application/zip",
-        "fileName": "flights.zip",
-        "state": "active",
-    },
-}
-JOBS = [
-    OpenApiExample("Running", RUNNING, response_only=True),
-    OpenApiExample("Success", SUCCESS, response_only=True),
-]
-SUBMISSIONS = [
-    OpenApiExample(
-        "Items", {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}, request_only=True
-    ),
-    OpenApiExample(
-        "Filters",
-        {
-            "dataset": "flights",
-            "filters": {"keys": ["JFK", "EWR"], "dateFrom": "2013-02-01", "dateTo": "2013-02-28"},
-            "compression": "gzip",
-            "csv": {"delimiter": ";", "formulaPolicy": "escape"},
-        },
-        description="Every key on every day of the range. What is left out has its default.",
-        request_only=True,
-    ),
-    OpenApiExample(
-        "Accepted",
-        {
-            "jobId": JOB_ID,
-            "status": "pending",
-            "receiptUrl": f"/exports/{JOB_ID}",
-            "totalChunks": 56,
-            "duplicates": 0,
-            "eventsUrl": f"/exports/{JOB_ID}/events",
-            "chunksUrl": f"/exports/{JOB_ID}/chunks",
-        },
-        response_only=True,
-        status_codes=["202"],
-    ),
-    OpenApiExample(
-        "Refused",
-        {
-            "type": "urn:problem:sluice:invalid",
-            "title": "Bad Request",
-            "status": 400,
-            "detail": "The input is not valid.",
-            "code": "invalid",
-            "errors": [
-                {
-                    "pointer": "/items/17/effectiveDate",
-                    "code": "invalid",
-                    "detail": "Must be a date written YYYY-MM-DD.",
-                }
-            ],
-            "requestId": "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10",
-        },
-        response_only=True,
-        status_codes=["400"],
-        media_type=CONTENT_TYPE,
-    ),
-]

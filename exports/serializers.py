@@ -25,6 +25,7 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NOT_A_DAY = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DELIMITERS = [",", ";", "\t", "|"]
+DELIVERIES = ["auto", *Delivery.values]
 # Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
 NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 200  # object stores take 255 for a segment, and the date and extension want theirs
@@ -77,7 +78,12 @@ def wrong_with_key(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | N
     return None
 
 
-KEY = {"type": "string", "maxLength": MAX_KEY_BYTES, "description": "Fits the dataset's `keyPattern`."}
+KEY = {
+    "type": "string",
+    "maxLength": MAX_KEY_BYTES,
+    "pattern": r"^[^/\\\x00-\x1f\x7f]*$",
+    "description": "Fits the dataset's `keyPattern`, and never has `..` in it.",
+}
 ITEM = {
     "type": "object",
     "required": ["key", "effectiveDate"],
@@ -186,7 +192,7 @@ class ExportRequestSerializer(StrictSerializer):
     filters = FiltersSerializer(required=False)
     format = serializers.ChoiceField(choices=FORMATS, default="csv")
     compression = serializers.ChoiceField(choices=Compression.choices, default=Compression.NONE)
-    delivery = serializers.ChoiceField(choices=["auto", *Delivery.values], default="auto")
+    delivery = serializers.ChoiceField(choices=DELIVERIES, default="auto")
     csv = CsvSerializer(required=False)
     reuse = serializers.ChoiceField(choices=Reuse.choices, default=Reuse.IF_PRESENT)
     allowDegraded = StrictBoolean(default=True)

@@ -11,19 +11,17 @@ from django.db import connection
 from django.db.models import Min
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from config.api import sse
 from config.api.auth import user_of
 from config.api.negotiation import IgnoreAccept
-from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
-from exports import representation, schemas, streams
+from exports import operations, representation, streams
 from exports.models import Event, Job
-from exports.views import owned
+from exports.views import NoSuchExport, owned
 
 FIRST = 2  # the highest number that the first event of a job may have
 
@@ -36,23 +34,14 @@ class Events(APIView):
 
     @extend_schema(
         operation_id="watchExport",
-        summary="Watch an export",
-        parameters=[sse.LAST_EVENT_ID],
+        **operations.WATCH,
         responses={
-            (200, sse.MEDIA_TYPE): OpenApiResponse(OpenApiTypes.STR, schemas.EVENTS),
-            204: OpenApiResponse(
-                description="The client has heard all, the end included. `EventSource` stops at this."
-            ),
-            **problems(NothingHere, sse.TooManyStreamsOfUser, sse.TooManyStreams),
+            (200, sse.MEDIA_TYPE): operations.EVENTS,
+            204: operations.HEARD_ALL,
+            **problems(NoSuchExport, sse.TooManyStreamsOfUser, sse.TooManyStreams),
         },
-        examples=[schemas.STREAM],
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponseBase:
-        """Server-sent events: a snapshot, then what changes, until the job has ended.
-
-        Streams end after half an hour too. `EventSource` comes back by itself, and so should other clients: with the
-        last id as `Last-Event-ID` they miss nothing.
-        """
         start = begin(owned(request, job_id), request)
         connection.close()
         if start is None:

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 
 from config.api.idempotency import Idempotency, KeyReused
 from exports import dispatch, metrics, planning, quotas, sql
-from exports.links import UNBOUND, Client, bound_to
+from exports.links import UNBOUND, Bound, Client, bound_to
 from exports.models import Dataset, Job
 from exports.models.job import Reuse
 from exports.planning import Pair, Shape
@@ -38,12 +38,14 @@ def submit(
     user_id: int,
     request_id: str = "",
     client: Client | None = None,
+    bound: Bound | None = None,
     idempotency: Idempotency | None = None,
 ) -> Job:
     """Write the job and its chunks, paid for, and wake workers once they are committed.
 
     Statements do not grow with the number of chunks. When the broker does not answer the job is safe all the same:
-    the reaper sends the hints again. The `client` is who the job's link will be bound to.
+    the reaper sends the hints again. The `client` is who the job's link will be bound to; or `bound` says it, where
+    somebody else asks in the owner's place.
 
     Raises QuotaExceeded; InFlight while another request with the same key is at this very place, and AlreadyMade when
     one has been here before. Then nothing is written.
@@ -60,7 +62,7 @@ def submit(
             user_id=user_id,
             request_id=request_id,
             charged_on=day,
-            **(bound_to(client) if client else UNBOUND),
+            **(bound or (bound_to(client) if client else UNBOUND)),
             **({"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint} if idempotency else {}),
         )
         reusable = _paths_with_a_file(request, paths)

@@ -61,16 +61,21 @@ def reclaim_chunks() -> None:
     """Take chunks back whose lease ran out: into the queue, or FAILED when their attempts are used up."""
     while lost := recovery.reclaim(batch=BATCH):
         metrics.leases_expired(len(lost))
-        for chunk in lost:
-            ids = {"request_id": chunk.request_id, "job_id": str(chunk.job_id), "chunk_id": chunk.id}
-            log.warning("lease_expired", **ids)
-            if chunk.status == ChunkStatus.FAILED:
-                log.error("chunk_failed", **ids, code=WorkerLost.code)
-                metrics.chunk_failed(WorkerLost.code)
-        for job_id, status in {(chunk.job_id, chunk.job_status) for chunk in lost if chunk.job_status != chunk.job_was}:
-            metrics.job_moved(status)
-            if status == JobStatus.FAILED:
-                log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
+        tell_loss("lease_expired", lost)
+
+
+def tell_loss(event: str, lost: list[recovery.Lost]) -> None:
+    """Log and count what was taken back: the chunks, and the jobs that moved or ended with them."""
+    for chunk in lost:
+        ids = {"request_id": chunk.request_id, "job_id": str(chunk.job_id), "chunk_id": chunk.id}
+        log.warning(event, **ids)
+        if chunk.status == ChunkStatus.FAILED:
+            log.error("chunk_failed", **ids, code=WorkerLost.code)
+            metrics.chunk_failed(WorkerLost.code)
+    for job_id, status in {(chunk.job_id, chunk.job_status) for chunk in lost if chunk.job_status != chunk.job_was}:
+        metrics.job_moved(status)
+        if status == JobStatus.FAILED:
+            log.error("job_failed", job_id=str(job_id), code=WorkerLost.code)
 
 
 def free_slots() -> None:
@@ -83,12 +88,17 @@ def free_slots() -> None:
     if not expired:
         return
     try:
-        still_there = source.end_calls([backend for _, backend in expired])
+        end_calls_and_free(expired)
     except ExportError as error:
         log.warning("slots_not_freed", slots=len(expired), code=error.code, detail=error.detail)
-        return
+
+
+def end_calls_and_free(expired: list[tuple[int, str]]) -> int:
+    """Free those of the slots whose call is gone, and return how many are not. Raises ExportError: then none is."""
+    still_there = source.end_calls([backend for _, backend in expired])
     recovery.free([token for token, backend in expired if backend not in still_there])
     log.warning("slots_freed", slots=len(expired) - len(still_there), still_calling=len(still_there))
+    return len(still_there)
 
 
 # ---- Lost messages --------------------------------------------------------------------------------------------------

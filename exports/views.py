@@ -8,7 +8,6 @@ from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
-from rest_framework.exceptions import NotFound
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,12 +19,11 @@ from config.api.addresses import client_address
 from config.api.auth import user_of
 from config.api.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.api.paging import chosen
-from config.api.problems import CONTENT_TYPE, BadInput, Problem
-from config.api.problems import NotFound as NothingHere
+from config.api.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
 from config.api.requests import request_id
 from config.api.schema import problem, problems
 from config.api.serializers import Nothing
-from exports import control, files, links, quotas, rates, representation, schemas, submission
+from exports import control, files, links, operations, quotas, rates, representation, schemas, submission
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.serializers import ExportRequestSerializer
 from exports.states import ChunkStatus, JobStatus
@@ -36,9 +34,7 @@ POLL_SECONDS = 2
 @extend_schema_view(
     get=extend_schema(
         operation_id="listExports",
-        summary="List my exports",
-        description="Newest first.",
-        parameters=[schemas.JOB_STATUS, schemas.DATASET],
+        **operations.LIST,
         responses={200: schemas.Job(many=True), **problems(BadInput)},
     )
 )
@@ -61,19 +57,9 @@ class Exports(generics.ListAPIView[Job]):
 
     @extend_schema(
         operation_id="createExport",
-        summary="Export slices of a dataset",
+        **operations.CREATE,
         request=ExportRequestSerializer,
-        parameters=[
-            schemas.IDEMPOTENCY_KEY,
-            schemas.location(202, "The job."),
-            schemas.retry_after(202, required=True),
-            schemas.IDEMPOTENCY_REPLAYED,
-        ],
-        responses={
-            202: schemas.Accepted,
-            **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded),
-        },
-        examples=schemas.SUBMISSIONS,
+        responses={202: operations.ACCEPTED, **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded)},
     )
     def post(self, request: Request) -> Response:
         """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
@@ -111,7 +97,7 @@ class Preview(APIView):
 
     @extend_schema(
         operation_id="previewExport",
-        summary="See what an export would do",
+        **operations.PREVIEW,
         request=ExportRequestSerializer,
         responses={200: schemas.Preview, **problems(BadInput)},
     )
@@ -123,7 +109,7 @@ class Preview(APIView):
 class Limits(APIView):
     """`GET /exports/limits`: the day's quota and what is left of it, and the other bounds."""
 
-    @extend_schema(operation_id="getLimits", summary="Look at my limits", responses=schemas.Limits)
+    @extend_schema(operation_id="getLimits", **operations.LIMITS, responses=schemas.Limits)
     def get(self, request: Request) -> Response:
         return Response(representation.limits(quotas.state(user_of(request).pk)))
 
@@ -131,7 +117,7 @@ class Limits(APIView):
 class Datasets(APIView):
     """`GET /exports/datasets`: what can be exported."""
 
-    @extend_schema(operation_id="listDatasets", summary="List what can be exported", responses=schemas.Datasets)
+    @extend_schema(operation_id="listDatasets", **operations.DATASETS, responses=schemas.Datasets)
     def get(self, request: Request) -> Response:
         datasets = Dataset.objects.order_by("name")
         return Response(
@@ -151,6 +137,10 @@ class Datasets(APIView):
         )
 
 
+class NoSuchExport(NotFound):
+    """There is no such export."""
+
+
 def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     """Return the job if the user may see it. A stranger's looks like one that is not there.
 
@@ -159,7 +149,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_of(request).pk)
     job = representation.with_all(jobs).filter(pk=job_id).first()
     if job is None:
-        raise NotFound("There is no such export.")
+        raise NoSuchExport
     return job
 
 
@@ -168,10 +158,8 @@ class Export(APIView):
 
     @extend_schema(
         operation_id="getExport",
-        summary="Look at an export",
-        parameters=[schemas.retry_after(200)],
-        responses={200: schemas.Job, **problems(NothingHere)},
-        examples=schemas.JOBS,
+        **operations.GET,
+        responses={200: operations.ONE, **problems(NoSuchExport)},
     )
     def get(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
@@ -182,10 +170,8 @@ class Export(APIView):
 @extend_schema_view(
     get=extend_schema(
         operation_id="listChunks",
-        summary="List an export's chunks",
-        description="In the order of the request.",
-        parameters=[schemas.CHUNK_STATUS],
-        responses={200: schemas.Chunk(many=True), **problems(BadInput, NothingHere)},
+        **operations.CHUNKS,
+        responses={200: schemas.Chunk(many=True), **problems(BadInput, NoSuchExport)},
     )
 )
 class Chunks(generics.ListAPIView[Chunk]):
@@ -206,9 +192,9 @@ class Retry(APIView):
 
     @extend_schema(
         operation_id="retryExport",
-        summary="Run the failed chunks again",
+        **operations.RETRY,
         request=None,
-        responses={202: schemas.Job, **problems(BadInput, NothingHere, control.NotFailed, quotas.QuotaExceeded)},
+        responses={202: schemas.Job, **problems(BadInput, NoSuchExport, control.NotFailed, quotas.QuotaExceeded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
@@ -222,10 +208,9 @@ class Cancel(APIView):
 
     @extend_schema(
         operation_id="cancelExport",
-        summary="Cancel an export",
-        description="What is running stops at the next part of its upload or heartbeat. Files that are done stay.",
+        **operations.CANCEL,
         request=None,
-        responses={200: schemas.Job, **problems(BadInput, NothingHere, control.AlreadyEnded)},
+        responses={200: schemas.Job, **problems(BadInput, NoSuchExport, control.AlreadyEnded)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
@@ -239,12 +224,11 @@ class Replay(APIView):
 
     @extend_schema(
         operation_id="replayExport",
-        summary="Export the same again",
+        **operations.REPLAY,
         request=None,
-        parameters=[schemas.location(202, "The new job."), schemas.retry_after(202, required=True)],
         responses={
-            202: schemas.Accepted,
-            **problems(BadInput, NothingHere, control.NotReplayable, quotas.QuotaExceeded),
+            202: operations.ACCEPTED,
+            **problems(BadInput, NoSuchExport, control.NotReplayable, quotas.QuotaExceeded),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
@@ -265,10 +249,9 @@ class FreshLink(APIView):
 
     @extend_schema(
         operation_id="createLink",
-        summary="Get a new one-time link",
-        description="It is bound to the client that asks for it, and lives as long as the receipt.",
+        **operations.LINK,
         request=None,
-        responses={200: schemas.OneTimeLink, **problems(BadInput, NothingHere, NotReady, links.ReceiptExpired)},
+        responses={200: schemas.OneTimeLink, **problems(BadInput, NoSuchExport, NotReady, links.ReceiptExpired)},
     )
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id, by_staff=False)
@@ -313,17 +296,12 @@ class Download(APIView):
 
     @extend_schema(
         operation_id="download",
-        summary="Use a link up",
-        parameters=[
-            schemas.TOKEN,
-            schemas.location(302, "A presigned URL, good for a minute at most."),
-            schemas.NO_STORE,
-        ],
+        **operations.DOWNLOAD,
         responses={
             204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
             302: OpenApiResponse(description="To the object."),
             (403, CONTENT_TYPE): problem(LinkRefused.WHY),
-            **problems(throttling.RateLimited),
+            **problems(NotFound, throttling.RateLimited),
         },
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponse:
@@ -372,11 +350,10 @@ class File(APIView):
 
     @extend_schema(
         operation_id="getFile",
-        summary="Fetch one file of a manifest",
-        parameters=[schemas.location(302, "A presigned URL, good for a minute at most."), schemas.NO_STORE],
+        **operations.FILE,
         responses={
             302: OpenApiResponse(description="To the file."),
-            **problems(NothingHere, links.ReceiptExpired, files.FileSuperseded),
+            **problems(NoSuchExport, links.ReceiptExpired, files.FileSuperseded, StorageUnavailable),
         },
     )
     def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:

@@ -12,10 +12,9 @@ from rest_framework.views import APIView
 
 from config.api.auth import user_of
 from config.api.problems import BadInput
-from config.api.problems import NotFound as NothingHere
 from config.api.schema import problems
-from config.api.serializers import StrictSerializer
-from exports import endpoints, representation, schemas, webhooks
+from config.api.serializers import Nothing, StrictSerializer
+from exports import endpoints, operations, representation, schemas, webhooks
 from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.serializers import StrictBoolean
@@ -90,8 +89,7 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
 @extend_schema_view(
     get=extend_schema(
         operation_id="listWebhooks",
-        summary="List my webhooks",
-        description="Newest first.",
+        **operations.LIST_WEBHOOKS,
         responses={200: schemas.Webhook(many=True), **problems(BadInput)},
     )
 )
@@ -104,14 +102,11 @@ class Webhooks(generics.ListAPIView[Webhook]):
 
     @extend_schema(
         operation_id="createWebhook",
-        summary="Be told when exports end",
+        **operations.CREATE_WEBHOOK,
         request=NewWebhookSerializer,
-        parameters=[schemas.location(201, "The webhook.")],
-        responses={201: schemas.NewWebhook, **problems(BadInput, webhooks.TooManyWebhooks)},
+        responses={201: operations.MADE, **problems(BadInput, webhooks.TooManyWebhooks)},
     )
     def post(self, request: Request) -> Response:
-        """Ends from now on are posted to `url`, signed as [Standard Webhooks](https://www.standardwebhooks.com) says.
-        The `secret` to check signatures with is in this answer alone. A user may have 100 webhooks."""
         serializer = NewWebhookSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         made = webhooks.create(user_id=user_of(request).pk, **serializer.validated_data)
@@ -125,17 +120,17 @@ class OneWebhook(APIView):
 
     @extend_schema(
         operation_id="getWebhook",
-        summary="Look at a webhook",
-        responses={200: schemas.Webhook, **problems(NothingHere)},
+        **operations.GET_WEBHOOK,
+        responses={200: schemas.Webhook, **problems(webhooks.NoSuchWebhook)},
     )
     def get(self, request: Request, webhook_id: UUID) -> Response:
         return Response(representation.webhook(mine(request, webhook_id)))
 
     @extend_schema(
         operation_id="changeWebhook",
-        summary="Change a webhook",
+        **operations.CHANGE_WEBHOOK,
         request=WebhookChangeSerializer,
-        responses={200: schemas.Webhook, **problems(BadInput, NothingHere)},
+        responses={200: schemas.Webhook, **problems(BadInput, webhooks.NoSuchWebhook)},
     )
     def patch(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
@@ -145,9 +140,8 @@ class OneWebhook(APIView):
 
     @extend_schema(
         operation_id="deleteWebhook",
-        summary="Delete a webhook",
-        description="With all its deliveries, also those that wait.",
-        responses={204: OpenApiResponse(description="It is gone."), **problems(NothingHere)},
+        **operations.DELETE_WEBHOOK,
+        responses={204: OpenApiResponse(description="It is gone."), **problems(webhooks.NoSuchWebhook)},
     )
     def delete(self, request: Request, webhook_id: UUID) -> Response:
         webhooks.delete(mine(request, webhook_id))
@@ -159,13 +153,14 @@ class Rotation(APIView):
 
     @extend_schema(
         operation_id="rotateWebhookSecret",
-        summary="Get a new secret",
-        description="The old one goes on signing beside it for 24 hours. One that was replaced before ends at once.",
+        **operations.ROTATE,
         request=None,
-        responses={200: schemas.Secret, **problems(NothingHere)},
+        responses={200: schemas.Secret, **problems(BadInput, webhooks.NoSuchWebhook)},
     )
     def post(self, request: Request, webhook_id: UUID) -> Response:
-        secret = webhooks.rotate_secret(mine(request, webhook_id))
+        webhook = mine(request, webhook_id)
+        Nothing.read(request.data)
+        secret = webhooks.rotate_secret(webhook)
         return Response({"secret": secret}, headers={"Cache-Control": "no-store"})
 
 
@@ -174,22 +169,24 @@ class Test(APIView):
 
     @extend_schema(
         operation_id="testWebhook",
-        summary="Send a test",
-        description="Its type is `webhook.test`. It goes out even while the webhook is disabled, in one attempt. "
-        "There is one test at a time: `delivery_pending` until it has ended.",
+        **operations.TEST,
         request=None,
-        responses={202: schemas.WebhookDelivery, **problems(NothingHere, webhooks.DeliveryPending)},
+        responses={
+            202: operations.TESTED,
+            **problems(BadInput, webhooks.NoSuchWebhook, webhooks.DeliveryPending),
+        },
     )
     def post(self, request: Request, webhook_id: UUID) -> Response:
-        return Response(representation.delivery(webhooks.ping(mine(request, webhook_id))), status=202)
+        webhook = mine(request, webhook_id)
+        Nothing.read(request.data)
+        return Response(representation.delivery(webhooks.ping(webhook)), status=202)
 
 
 @extend_schema_view(
     get=extend_schema(
         operation_id="listDeliveries",
-        summary="List what was sent",
-        description="Newest first, each with the log of its newest 20 attempts; 30 days back.",
-        responses={200: schemas.WebhookDelivery(many=True), **problems(BadInput, NothingHere)},
+        **operations.DELIVERIES,
+        responses={200: schemas.WebhookDelivery(many=True), **problems(BadInput, webhooks.NoSuchWebhook)},
     )
 )
 class Deliveries(generics.ListAPIView[Delivery]):
@@ -208,12 +205,11 @@ class Redelivery(APIView):
 
     @extend_schema(
         operation_id="redeliver",
-        summary="Send a delivery again",
-        description="The same `webhook-id` and the same bytes, with all attempts; a test has one.",
+        **operations.REDELIVER,
         request=None,
         responses={
             202: schemas.WebhookDelivery,
-            **problems(NothingHere, webhooks.DeliveryPending, webhooks.WebhookDisabled),
+            **problems(BadInput, webhooks.NoSuchDelivery, webhooks.DeliveryPending, webhooks.WebhookDisabled),
         },
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
@@ -221,5 +217,6 @@ class Redelivery(APIView):
         found = representation.with_log(deliveries).filter(pk=delivery_id).first()
         if found is None:
             raise webhooks.NoSuchDelivery
+        Nothing.read(request.data)
         webhooks.redeliver(found)
         return Response(representation.delivery(found), status=202)

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 from rest_framework.renderers import JSONRenderer
@@ -268,3 +268,32 @@ def redeliver(delivery: Delivery) -> None:
         setattr(delivery, name, value)
     log.info("webhook_redelivery", webhook_id=str(delivery.webhook_id), delivery_id=str(delivery.pk))
     dispatch.deliveries()
+
+
+def failed(webhook: Webhook) -> QuerySet[Delivery]:
+    """Return what REDELIVER_FAILED would send again."""
+    return Delivery.objects.filter(webhook=webhook, status=Delivery.Status.FAILED).exclude(type=TEST)
+
+
+# What never arrived. Tests are not among it: whoever wants one asks for a new one.
+REDELIVER_FAILED = """
+UPDATE exports_delivery SET status = 'pending', attempts = 0, available_at = clock_timestamp(), finished_at = NULL
+WHERE webhook_id = %(webhook)s AND status = 'failed' AND type <> %(test)s
+RETURNING id
+"""
+
+
+def redeliver_failed(webhook: Webhook) -> int:
+    """Send all once more that never arrived, as `redeliver` does, and return how many. Raises WebhookDisabled,
+    NoSuchWebhook."""
+    with transaction.atomic():
+        # Webhook before deliveries, as everywhere: whoever deletes it at this moment waits, or was first.
+        locked = Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first()
+        if locked is None:
+            raise NoSuchWebhook
+        if not locked.enabled:
+            raise WebhookDisabled
+        again = len(sql.rows(REDELIVER_FAILED, webhook=webhook.pk, test=TEST))
+    log.info("webhook_redelivery", webhook_id=str(webhook.pk), deliveries=again)
+    dispatch.deliveries()
+    return again

@@ -4,9 +4,10 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from config.admin.display import badge, moment
+from config.admin.display import badge, instant, link, list_url, moment
 from config.admin.lists import ReadOnly
 from rules import catalog
 from rules.models import Rule, RuleVersion
@@ -21,7 +22,7 @@ class Versions(TabularInline):
     max_num = 0
     can_delete = False
     per_page = 20
-    show_change_link = False
+    show_change_link = True
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -29,7 +30,9 @@ class Versions(TabularInline):
 
 @admin.register(Rule)
 class RuleAdmin(ReadOnly):
-    list_display = ("rule_id", "name", "belongs_to", "state", "postprocess_mode", "version", moment("updated_at"))
+    list_display = (
+        "rule_id", "name", "belongs_to", "state", "postprocess_mode", "version", moment("updated_at"), "tasks",
+    )  # fmt: skip
     list_display_links = ("rule_id", "name")
     list_filter = ("postprocess_mode", "created_at")
     list_select_related = ("owner",)
@@ -38,9 +41,9 @@ class RuleAdmin(ReadOnly):
     ordering = ("-created_at", "-rule_id")
     inlines = (Versions,)
     fieldsets = (
-        (None, {"fields": (("name", "belongs_to", "state"), "description")}),
+        (None, {"fields": (("name", "belongs_to", "state"), "description", ("owner", "tasks"))}),
         ("What it says", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
-        ("Times", {"fields": (("version", moment("created_at"), moment("updated_at")), moment("deleted_at"))}),
+        ("Times", {"fields": (("version", instant("created_at")), (instant("updated_at"), instant("deleted_at")))}),
     )
 
     @admin.display(description="belongs to")
@@ -52,3 +55,22 @@ class RuleAdmin(ReadOnly):
         if rule.deleted_at:
             return badge("deleted")
         return badge("system") if catalog.is_system(rule) else badge("open")
+
+    @admin.display(description="tasks")
+    def tasks(self, rule: Rule) -> SafeString:
+        return link(list_url("etl_task", {"rule__rule_id__exact": rule.pk}), "Tasks")
+
+
+@admin.register(RuleVersion)
+class RuleVersionAdmin(ReadOnly):
+    """What a rule said in a version: what its tasks are pinned to."""
+
+    list_display = ("__str__", "rule", "postprocess_mode", "postprocess_strategy", moment("created_at"))
+    list_select_related = ("rule",)
+    search_fields = ("name",)
+    search_help_text = "A whole name"
+    ordering = ("-id",)
+    fieldsets = (
+        (None, {"fields": (("rule", "version"), "name", "description", instant("created_at"))}),
+        ("What it said", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
+    )

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from config.api.problems import BadInput, InputError
+from config.api.problems import BadInput, InputError, Problem
 from rules import json_schema
 from rules.models import LLM, Rule, RuleVersion
 
@@ -15,6 +15,13 @@ SAYS = ("name", "description", "json_schema", "system_prompt", "postprocess_mode
 SCHEMA_REQUIRED = InputError(
     pointer="/json_schema", code="required", detail="This field is required when postprocess_mode is llm."
 )
+
+
+class ChangedMeanwhile(Problem):
+    """The rule was changed meanwhile, and says something else than it did. Look at it, and change it again."""
+
+    status = 409
+    code = "changed_meanwhile"
 
 
 def create(*, owner: User | None, slug: str | None = None, says: dict[str, Any]) -> Rule:
@@ -26,21 +33,24 @@ def create(*, owner: User | None, slug: str | None = None, says: dict[str, Any])
     return rule
 
 
-def change(rules: QuerySet[Rule], rule_id: int, **says: Any) -> Rule:
+def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **says: Any) -> Rule:
     """Change a rule of those, and return it as it is then. Its version grows by one if it says anything new.
 
-    The row's lock puts changes in an order: each sees what the one before it made. Raises Rule.DoesNotExist, and
-    BadInput where the new and the old do not go together.
+    The row's lock puts changes in an order: each sees what the one before it made. `since` is the version that whoever
+    changes it has seen. Raises Rule.DoesNotExist, ChangedMeanwhile where anything new would go over what came after
+    `since`, and BadInput where the new and the old do not go together.
     """
     with transaction.atomic():
         rule = rules.select_for_update().get(pk=rule_id)
+        if since not in (None, rule.version) and news(rule, says):
+            raise ChangedMeanwhile
         apply(rule, **says)
     return rule
 
 
 def apply(rule: Rule, **says: Any) -> bool:
     """Change a rule whose row is locked, and tell whether it says anything new."""
-    new = {name: value for name, value in says.items() if differs(getattr(rule, name), value)}
+    new = news(rule, says)
     if not new:
         return False
     for name, value in new.items():
@@ -50,6 +60,10 @@ def apply(rule: Rule, **says: Any) -> bool:
     rule.save(update_fields=[*new, "version", "updated_at"])
     keep(rule)
     return True
+
+
+def news(rule: Rule, says: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in says.items() if differs(getattr(rule, name), value)}
 
 
 def delete(rules: QuerySet[Rule], rule_id: int) -> bool:

@@ -118,10 +118,15 @@ def unfit(schema: Any, bounds: Bounds) -> Iterator[InputError]:
         yield refusal("", "invalid", "Must be a JSON Schema: an object.")
     elif nested_deeper(schema, bounds.depth):
         yield refusal("", "too_deep", f"Must not be nested deeper than {bounds.depth} levels.")
-    elif len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")) > bounds.size:
+    elif compact_size(schema) > bounds.size:
         yield refusal("", "too_large", f"Must not be larger than {bounds.size} bytes as compact JSON.")
     elif "$schema" in schema and draft_of(schema) is None:
         yield refusal("/$schema", "unknown_draft", f"Must be one of: {', '.join(DRAFTS)}.")
+
+
+def compact_size(schema: Any) -> int:
+    """Return how many bytes it has as compact JSON."""
+    return len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
 
 
 def foreign(value: Any, pointer: str, *, names: bool = False) -> Iterator[InputError]:
@@ -238,6 +243,11 @@ def nested_deeper(value: Any, levels: int) -> bool:
             return False
         level = [inside for each in level for inside in (each.values() if isinstance(each, dict) else each)]
     return True
+
+
+def levels_of(value: Any, *, most: int) -> int:
+    """Return in how many levels objects and lists are nested; `most` + 1 for any that are nested deeper."""
+    return next((levels for levels in range(most + 1) if not nested_deeper(value, levels)), most + 1)
 
 
 def size_of(value: Any) -> int:

@@ -56,8 +56,7 @@ def changeable(request: Request, rule_id: int) -> QuerySet[Rule]:
 @extend_schema_view(
     get=extend_schema(
         operation_id="listRules",
-        summary="List the rules I can use",
-        description="My own and the system's, newest first.",
+        **schemas.LIST,
         tags=schemas.TAGS,
         responses={200: schemas.Rule(many=True), **problems(BadInput)},
     )
@@ -74,16 +73,12 @@ class Rules(generics.ListAPIView[Rule]):
 
     @extend_schema(
         operation_id="createRule",
-        summary="Make a rule",
+        **schemas.CREATE,
         tags=schemas.TAGS,
         request=RuleSerializer,
-        parameters=[schemas.LOCATION],
-        responses={201: schemas.Rule, **problems(BadInput)},
-        examples=schemas.CREATION,
+        responses={201: schemas.MADE, **problems(BadInput)},
     )
     def post(self, request: Request) -> Response:
-        """`json_schema` is what results fit, at most 64 KB and 32 levels. Its references lead inside it, and its
-        patterns have no look-around."""
         says = RuleSerializer.read(request.data)
         rule = editing.create(owner=user_of(request), says=says)
         headers = {"Location": f"/api/v1/etl/rules/{rule.pk}"}
@@ -97,7 +92,7 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="getRule",
-        summary="Look at a rule",
+        **schemas.GET,
         tags=schemas.TAGS,
         responses={200: schemas.Rule, **problems(NoSuchRule)},
     )
@@ -106,8 +101,7 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="replaceRule",
-        summary="Replace what a rule says",
-        description="All of it: what is left out has its default. A change makes a new version; tasks keep theirs.",
+        **schemas.REPLACE,
         tags=schemas.TAGS,
         request=RuleSerializer,
         responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
@@ -117,12 +111,10 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="changeRule",
-        summary="Change a rule",
-        description="What is left out stays as it is. A change makes a new version; tasks keep theirs.",
+        **schemas.CHANGE,
         tags=schemas.TAGS,
         request=RuleSerializer,
         responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
-        examples=schemas.CHANGE,
     )
     def patch(self, request: Request, rule_id: int) -> Response:
         return self.change(request, rule_id, partial=True)
@@ -138,8 +130,7 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="deleteRule",
-        summary="Delete a rule",
-        description="Tasks that were submitted with it keep what it said, and can be retried.",
+        **schemas.DELETE,
         tags=schemas.TAGS,
         responses={204: OpenApiResponse(description="It is gone."), **problems(NoSuchRule, ReadOnlyRule, NotYourRule)},
     )

@@ -29,7 +29,7 @@ def keep_what_is_there() -> None:
         empty = truncate if one(f"SELECT greatest({sizes}) > {LARGE}") else delete
         one(f"BEGIN; SET CONSTRAINTS ALL DEFERRED; {empty} {fill} COMMIT")
 
-    TransactionTestCase._fixture_teardown = bring_back  # type: ignore[method-assign]
+    TransactionTestCase._fixture_teardown = bring_back  # type: ignore[attr-defined]
 
 
 def one(statement: str) -> Any:

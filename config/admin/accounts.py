@@ -20,11 +20,20 @@ from unfold.dataclasses import ActionDialog
 from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from config.admin.display import badge, link, list_of, moment, side_by_side
+from config.admin.display import badge, list_of, moment, side_by_side
 from config.admin.lists import ReadOnly
 
 for model in (User, Group, AuthToken):
     admin.site.unregister(model)
+
+
+THEIRS = {
+    "job": "Jobs",
+    "etl_task": "Tasks",
+    "knox_authtoken": "Tokens",
+    "webhook": "Webhooks",
+    "usage": "Usage",
+}
 
 
 @admin.register(User)
@@ -43,6 +52,9 @@ class Users(UserAdmin, ModelAdmin):
     )
     list_per_page = 50
     actions = None
+    filter_horizontal = ()  # Django's widget of two lists is wider than the page, and axe finds it hard to read
+    readonly_fields = ("related",)
+    fieldsets = (*(UserAdmin.fieldsets or ()), ("What is theirs", {"fields": ("related",)}))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Accounts are switched off (`active`), not deleted: exports and the history name them."""
@@ -50,13 +62,13 @@ class Users(UserAdmin, ModelAdmin):
 
     @admin.display(description="related")
     def related(self, user: User) -> SafeString:
-        tokens = reverse("admin:knox_authtoken_changelist") + f"?user__id__exact={user.pk}"
-        return side_by_side([list_of("job", "Exports", {"user__id__exact": user.pk}), link(tokens, "Tokens")])
+        of_user = {"user__id__exact": user.pk}
+        return side_by_side([list_of(model, text, of_user) for model, text in THEIRS.items()])
 
 
 @admin.register(Group)
 class Groups(GroupAdmin, ModelAdmin):
-    pass
+    filter_horizontal = ()
 
 
 CONFIRM_REVOKE = ActionDialog(
@@ -98,7 +110,7 @@ class Tokens(ReadOnly):
     def state(self, token: Any) -> str:
         return badge("expired" if token.expiry and token.expiry <= timezone.now() else "open")
 
-    @admin.display(description="")
+    @admin.display(description="action")
     def revocation(self, token: Any) -> SafeString:
         """Unfold's own link in a row would hold the primary key; the rest is as there, to open the dialog."""
         return format_html(

@@ -18,7 +18,7 @@ class MoreThan(int):
     """A number that templates count with, and print as what it is."""
 
     def __str__(self) -> str:
-        return f"more than {int(self):,}"
+        return f"{int(self):,}+"
 
 
 class BoundedPaginator(Paginator):
@@ -42,7 +42,7 @@ class ReadOnly(ModelAdmin):
     show_full_result_count = False
     show_facets = ShowFacets.NEVER  # a count for each choice of each filter
     sortable_by: tuple[str, ...] = ()  # by a column without an index the whole table would be sorted
-    list_disable_select_all = True
+    list_disable_select_all = True  # where there is nothing to be done with what is selected
     actions: tuple[str, ...] | None = None
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:

@@ -85,18 +85,26 @@ class NewestFirst(BasePagination):
         return Response({"results": data, "next": self.next_link, "previous": self.previous_link})
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
-        link = {"type": ["string", "null"], "format": "uri"}
+        link = {"type": ["string", "null"], "format": "uri", "example": None}
+        older = {**link, "description": "Full URL of the page after this one, null on the last: follow it as it is."}
+        newer = {**link, "description": "Full URL of the page before this one, null on the first."}
         return {
             "type": "object",
             "required": ["results", "next", "previous"],
-            "properties": {"results": schema, "next": link, "previous": link},
+            "properties": {"results": schema, "next": older, "previous": newer},
         }
 
     def get_schema_operation_parameters(self, view: "APIView") -> list[dict[str, Any]]:
-        where = {"type": "string", "description": "Where the page begins; taken from `next` or `previous`."}
+        where = {"type": "string"}
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
-        schemas = {CURSOR: where, LIMIT: limit}
-        return [{"name": name, "in": "query", "required": False, "schema": schemas[name]} for name in schemas]
+        parameters = (
+            (CURSOR, where, "Where the page begins. It comes with `next` and `previous`: follow those."),
+            (LIMIT, limit, "Rows a page."),
+        )
+        return [
+            {"name": name, "in": "query", "required": False, "schema": shape, "description": about}
+            for name, shape, about in parameters
+        ]
 
 
 class Order:

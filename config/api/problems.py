@@ -29,6 +29,7 @@ from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
+from django.template import loader
 from django.views.csrf import csrf_failure as csrf_failure_page
 from rest_framework import exceptions
 from rest_framework.settings import api_settings
@@ -156,6 +157,13 @@ class NoRoom(Problem):
     status = 503
     code = "storage_unavailable"
     retry_after = 60
+
+
+class StorageUnavailable(Problem):
+    """The object storage does not answer at the moment. Try again in a few seconds."""
+
+    status = 503
+    code = "storage_unavailable"
 
 
 class DatabaseUnavailable(Problem):
@@ -291,6 +299,18 @@ def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
     )
 
 
+def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
+    """Return the same for people. The page asks the database nothing: it may be what is away."""
+    words = {
+        "title": problem.title or phrase(problem.status),
+        "detail": problem.detail,
+        "retry_after": problem.all_headers().get("Retry-After"),
+        "request_id": request_id(request),
+    }
+    page = loader.render_to_string("problem.html", words)
+    return HttpResponse(page, status=problem.status, headers=problem.all_headers())
+
+
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
     """DRF's EXCEPTION_HANDLER. None lets a bug go on to Django, which logs it; the middleware words the answer.
 
@@ -340,9 +360,11 @@ class ProblemMiddleware:
         return self.refuse(request) or self.reword(request, await self.get_response(request))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """Answer what plain Django views raise. None leaves bugs, and everything on pages, to Django."""
-        problem = None if is_page(request) else of_exception(error)
-        return respond(problem, request) if problem else None
+        """Answer what plain Django views raise. None leaves bugs to Django."""
+        problem = of_exception(error)
+        if problem is None:
+            return None
+        return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
     def remember(self, *, request: HttpRequest | None = None, **_later: object) -> None:
         """Keep what was raised outside of views, for example by the session middleware while the database is down."""

@@ -1,110 +1,168 @@
-"""What drf-spectacular cannot find out by itself: authentication, strict input, and that errors are problem+json."""
+"""The words in which views say what they answer, beyond drf-spectacular's own: problems, links to what comes next.
+
+`config.api.autoschema` makes OpenAPI of them. Nothing here runs when a request is answered.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
-from drf_spectacular.openapi import AutoSchema
-from drf_spectacular.utils import Direction, OpenApiResponse
+from drf_spectacular.utils import OpenApiResponse
 
-from config.api.problems import CONTENT_TYPE, NotAuthenticated, Problem
+from config.api.problems import (
+    CONTENT_TYPE,
+    RETRY_AFTER_SECONDS,
+    AuthenticationFailed,
+    BadInput,
+    BodyTooLarge,
+    CSRFFailed,
+    DatabaseUnavailable,
+    InputError,
+    NoRoom,
+    NotAuthenticated,
+    Problem,
+    of_status,
+)
 from config.api.throttling import RateLimited
 
-METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+REQUEST_ID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
+INPUT_ERROR = {
+    "type": "object",
+    "description": "One thing wrong with the input, and where.",
+    "required": ["pointer", "code", "detail"],
+    "properties": {
+        "pointer": {
+            "type": "string",
+            "description": "RFC 6901 JSON Pointer into the body, or `/name` of a query parameter; empty for all of it.",
+            "examples": ["/items/17/effectiveDate"],
+        },
+        "code": {
+            "type": "string",
+            "description": "What is wrong, in a word: `required`, `null`, `invalid`, `invalid_choice`, `read_only`, "
+            "`unknown_field`, `max_length`, `max_value`, `empty`, `too_many_chunks`, … New words may come.",
+            "examples": ["required"],
+        },
+        "detail": {"type": "string", "description": "The same for people."},
+    },
+}
 PROBLEM = {
     "type": "object",
-    "description": "RFC 9457. `code` is what programs switch on; `errors` is there for bad input.",
+    "description": "An error, as in RFC 9457. `code` is what programs switch on; `errors` is there for bad input.",
     "required": ["type", "title", "status", "detail", "code", "requestId"],
     "properties": {
-        "type": {"type": "string", "format": "uri-reference"},
-        "title": {"type": "string"},
+        "type": {"type": "string", "format": "uri-reference", "description": "`urn:problem:sluice:` and the code."},
+        "title": {"type": "string", "description": "The name of the HTTP status."},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "requestId": {"type": "string"},
+        "detail": {"type": "string", "description": "What happened and what to do, for people."},
+        "code": {"type": "string", "description": "Each response lists those that it can have."},
+        "requestId": {"type": "string", "description": "Also `X-Request-ID`. Tell it when you ask for help."},
         "errors": {
             "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["pointer", "code", "detail"],
-                "properties": {
-                    "pointer": {"type": "string", "description": "RFC 6901 JSON Pointer", "example": "/items/17/key"},
-                    "code": {"type": "string"},
-                    "detail": {"type": "string"},
-                },
-            },
+            "maxItems": 100,
+            "items": {"$ref": "#/components/schemas/InputError"},
+            "description": "All that is wrong with the input, as far as it could be told at once.",
         },
     },
 }
+SOMEWHERE = InputError(pointer="/name", code="unknown_field", detail="There is no such field.")
+
+Meanings = Mapping[str, str]  # a problem's code, and what it says
 
 
-class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "config.api.auth.BearerAuthentication"
-    name = "bearer"
-
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
-        return {"type": "http", "scheme": "bearer", "description": "From `manage.py issue_token`."}
+# ---- Problems -------------------------------------------------------------------------------------------------------
 
 
-class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "config.api.auth.SessionAuthentication"
-    name = "session"
+class Refusal(OpenApiResponse):
+    """The problems of one status."""
 
-    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
-        return {"type": "apiKey", "in": "cookie", "name": "sessionid", "description": "Writes want X-CSRFToken too."}
-
-
-class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """A StrictSerializer takes no other fields than its own."""
-
-    target_class = "config.api.serializers.StrictSerializer"
-    match_subclasses = True
-
-    def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
-        """Return ExportRequest's name without the Request that drf-spectacular adds, so that it has it once."""
-        return type(self.target).__name__.removesuffix("Serializer").removesuffix("Request")
-
-    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
-        own = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
-        schema: dict[str, Any] = dict(own)
-        if type(self.target).__doc__ is None:
-            schema.pop("description", None)  # StrictSerializer's own, which is not for clients
-        return {**schema, "additionalProperties": False} if direction == "request" else schema
+    def __init__(self, meanings: Meanings) -> None:
+        super().__init__(PROBLEM_REF)
+        self.meanings = dict(meanings)
 
 
-def problems(*kinds: type[Problem]) -> dict[tuple[int, str], OpenApiResponse]:
-    """Return what these problems add to the `responses` of `extend_schema`: statuses, codes and their own words."""
+def problems(*kinds: type[Problem]) -> dict[tuple[int, str], Refusal]:
+    """Return what these problems add to the `responses` of `extend_schema`: statuses, codes and their own words.
+
+    What any view of the kind may answer, sign-in, rates and so on, is added by itself.
+    """
+    return {(status, CONTENT_TYPE): Refusal(meanings) for status, meanings in by_status(*kinds).items()}
+
+
+def problem(meanings: Meanings) -> Refusal:
+    """Return the response of one status, from its codes and what they mean."""
+    return Refusal(meanings)
+
+
+def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
     meanings: dict[int, dict[str, str]] = defaultdict(dict)
     for kind in kinds:
-        meanings[kind.status][kind.code] = kind.said()
-    if RateLimited.status in meanings:  # who has a 429 of its own has a rate, too
-        meanings[RateLimited.status][RateLimited.code] = RateLimited.said()
-    return {(status, CONTENT_TYPE): problem(codes) for status, codes in meanings.items()}
+        meanings[kind.status][kind.code] = kind.detail if isinstance(kind, Problem) else kind.said()
+    return dict(meanings)
 
 
-def problem(codes: Mapping[str, str]) -> OpenApiResponse:
-    """Return the response of one status, from its codes and what they mean."""
-    schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(codes)}}}
-    return OpenApiResponse(schema, "\n".join(f"* `{code}`: {meaning}" for code, meaning in codes.items()))
+# What views share, by the name that it has among the components.
+SHARED: dict[str, dict[int, dict[str, str]]] = {
+    "BadRequest": by_status(BadInput),
+    "Unauthorized": by_status(NotAuthenticated, AuthenticationFailed),
+    "CsrfFailed": by_status(CSRFFailed),
+    "NotAcceptable": by_status(of_status(406)),
+    "BodyTooLarge": by_status(BodyTooLarge),
+    "UnsupportedMediaType": by_status(of_status(415)),
+    "RateLimited": by_status(RateLimited),
+    "InternalError": by_status(of_status(500)),
+    "Unavailable": by_status(DatabaseUnavailable),
+    "UnavailableToWrites": by_status(DatabaseUnavailable, NoRoom),
+}
 
 
-def add_problems(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Postprocessing hook: every operation may answer a problem; those that name a status keep their own words."""
-    result.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
-    content = {CONTENT_TYPE: {"schema": PROBLEM_REF}}
-    retry_after = {"schema": {"type": "integer"}, "description": "Seconds; always there with 429 and 503."}
-    answer = {"description": "A problem.", "headers": {"Retry-After": retry_after}, "content": content}
-    stranger = {"description": NotAuthenticated.said(), "content": content}
-    hasty = {**answer, "description": RateLimited.said()}
-    for path in result.get("paths", {}).values():
-        for method in METHODS:
-            if method in path:
-                responses = path[method]["responses"]
-                if {} not in path[method].get("security", [{}]):
-                    responses.setdefault("401", stranger)
-                    if "operations" not in path[method]["tags"]:
-                        responses.setdefault("429", hasty)
-                responses.setdefault("default", answer)
-    return result
+def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Response Object of a status: its codes, with what they mean, and examples, given ones or made."""
+    schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(meanings)}}}
+    shown = {each["value"]["code"] for each in given.values()}
+    made = {code: {"value": example(status, code, said)} for code, said in meanings.items() if code not in shown}
+    examples = {**given, **made}
+    headers = headers_of(status)
+    return {
+        "description": "\n".join(f"* `{code}`: {meaning}" for code, meaning in meanings.items()),
+        **({"headers": headers} if headers else {}),
+        "content": {CONTENT_TYPE: {"schema": schema, "examples": examples}},
+    }
+
+
+def example(status: int, code: str, detail: str) -> dict[str, Any]:
+    shown = Problem(detail)
+    shown.status, shown.code = status, code
+    body = shown.body() | {"requestId": REQUEST_ID}
+    if status == BadInput.status:
+        pointer, of_code = ("/file", code) if code != BadInput.code else (SOMEWHERE.pointer, SOMEWHERE.code)
+        said = detail if code != BadInput.code else SOMEWHERE.detail
+        body["errors"] = [{"pointer": pointer, "code": of_code, "detail": said}]
+    return body
+
+
+def headers_of(status: int) -> dict[str, Any]:
+    """Return the headers that problems of a status always have."""
+    if status in (429, 503):
+        wait = {"type": "integer", "minimum": 0, "examples": [RETRY_AFTER_SECONDS]}
+        about = "Seconds until it is worth another try."
+        return {"Retry-After": {"schema": wait, "description": about, "required": True}}
+    if status == NotAuthenticated.status:
+        return {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}, "required": True}}
+    return {}
+
+
+# ---- Answers that lead on -------------------------------------------------------------------------------------------
+
+
+class Answer(OpenApiResponse):
+    """A response with links: what can be asked next, by the names of operations."""
+
+    def __init__(self, shape: Any, about: str, **links: dict[str, Any]) -> None:
+        super().__init__(shape, about)
+        self.links = links
+
+
+def to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
+    """Return a Link Object. Parameters are expressions: `to("getExport", "…", jobId="$response.body#/jobId")`."""
+    return {"operationId": operation, "description": about, "parameters": parameters}

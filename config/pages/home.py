@@ -2,12 +2,21 @@
 
 from typing import Any
 
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
 from django.views.generic import TemplateView
 
 
 class Home(TemplateView):
-    template_name = "home.html"
+    """For strangers; who is signed in goes on to the exports."""
+
+    template_name = "config/home.html"
     http_method_names = ("get", "head", "options")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.user.is_authenticated:
+            return redirect("exports")
+        return super().dispatch(request, *args, **kwargs)
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(base=self.request.build_absolute_uri("/").rstrip("/"), **context)

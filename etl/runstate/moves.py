@@ -146,9 +146,9 @@ def renew(state: RunState) -> Verdict:
     return move(state.task_id, **held(state), lease=settings.SLUICE.etl_lease_seconds).verdict
 
 
-def note_progress(state: RunState, percent: int) -> Verdict:
-    """Raises Unavailable."""
-    return move(state.task_id, **held(state), lift={"progress": percent}, visible=True).verdict
+def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
+    """`step`: what the percent comes from, `3/10`. Raises Unavailable."""
+    return move(state.task_id, **held(state), lift={"progress": percent}, set={"step": step}, visible=True).verdict
 
 
 def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
@@ -168,7 +168,7 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
         id=move_id,
         **held(state),
         **ADVANCE.conditions(),
-        set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, **facts},
+        set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
         delay=0,
         hinted=0,  # the chain sends what comes next

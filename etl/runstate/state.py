@@ -42,6 +42,8 @@ class RunState:
     markdown_key: str = ""
     provider: str = ""
     provider_task_id: str = ""
+    # Of the stage that goes on: `3/10` pages or calls are done, as far as they have been told; "" before that.
+    step: str = ""
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
     metadata: dict[str, Any]
@@ -165,7 +167,7 @@ WHOLE_NUMBERS = (
 )
 TEXTS = (
     *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
-    "token",
+    *("token", "step"),
 )
 
 

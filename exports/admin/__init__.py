@@ -1,5 +1,5 @@
 """The staff's pages: everything can be looked at, little can be typed in. Outcomes are written by the workers alone."""
 
-from exports.admin import datasets, deliveries, jobs, machinery, quotas, webhooks
+from exports.admin import datasets, deliveries, jobs, machinery, overview, quotas, webhooks
 
-__all__ = ["datasets", "deliveries", "jobs", "machinery", "quotas", "webhooks"]
+__all__ = ["datasets", "deliveries", "jobs", "machinery", "overview", "quotas", "webhooks"]

@@ -9,9 +9,10 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from config.admin.display import list_of, moment, number, side_by_side, size
-from config.admin.lists import ReadOnly
+from config.admin.display import instant, list_of, moment, number, side_by_side, size
+from config.admin.verbs import WithVerbs
 from exports import source
+from exports.admin import verbs
 from exports.errors import ExportError
 from exports.models import Dataset, File
 from exports.models.dataset import FORMATS
@@ -46,7 +47,7 @@ class DatasetAdmin(ModelAdmin):
     show_full_result_count = False
     actions = None
     warn_unsaved_form = True
-    times = (moment("created_at"), moment("updated_at"))
+    times = (instant("created_at"), instant("updated_at"))
     readonly_fields = ("related", *times)
     fieldsets = (
         ("What", {"fields": ("name", "function", "key_pattern", "formats")}),
@@ -99,7 +100,8 @@ def trouble_with(dataset: Dataset) -> str:
 
 
 @admin.register(File)
-class FileAdmin(ReadOnly):
+class FileAdmin(WithVerbs):
+    verbs = verbs.FILES
     list_display = ("__str__", "dataset", "schema_version", "row_count", "size", moment("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
@@ -108,7 +110,10 @@ class FileAdmin(ReadOnly):
     ordering = ("path",)
     fieldsets = (
         (None, {"fields": (("key", moment("effective_date")), ("dataset", "schema_version"), "chunks")}),
-        ("Object", {"fields": (("row_count", "size", "header_bytes"), moment("data_as_of"), "path", "sha256", "etag")}),
+        (
+            "Object",
+            {"fields": (("row_count", "size", "header_bytes"), instant("data_as_of"), "path", "sha256", "etag")},
+        ),
     )
 
     @admin.display(description="rows")
@@ -121,5 +126,4 @@ class FileAdmin(ReadOnly):
 
     @admin.display(description="chunks")
     def chunks(self, file: File) -> SafeString:
-        query = {"dataset__id__exact": file.dataset_id, "effective_date": file.effective_date, "q": file.key}
-        return list_of("chunk", "Chunks of this key and date", query)
+        return list_of("chunk", "Chunks that made or use it", {"path": file.path})

@@ -7,14 +7,17 @@ from django.contrib import admin
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from config.admin.display import badge, list_of, moment, number, page_of, short, side_by_side, size
+from config.admin.display import badge, instant, list_of, moment, number, page_of, short, side_by_side, size
 from config.admin.lists import ReadOnly
+from config.admin.verbs import WithVerbs
+from exports.admin import verbs
 from exports.admin.filters import OfJob, OfJobByReceipt
 from exports.models import Download, Link, Receipt
 
 
 @admin.register(Receipt)
-class ReceiptAdmin(ReadOnly):
+class ReceiptAdmin(WithVerbs):
+    verbs = verbs.RECEIPTS
     list_display = (
         "file_name", "state", "of_job", "files", "row_count", "size",
         moment("issued_at"), moment("expires_at"), "related",
@@ -27,7 +30,7 @@ class ReceiptAdmin(ReadOnly):
         (None, {"fields": (("file_name", "state"), ("of_job", "related"))}),
         ("Delivered object", {"fields": (("files", "row_count", "size"), ("content_type", "is_degraded"), "object_key",
                                          "checksum", "etag")}),
-        ("Times", {"fields": ((moment("issued_at"), moment("expires_at")), moment("deleted_at"))}),
+        ("Times", {"fields": ((instant("issued_at"), instant("expires_at")), instant("deleted_at"))}),
     )  # fmt: skip
 
     @admin.display(description="state")
@@ -57,7 +60,8 @@ class ReceiptAdmin(ReadOnly):
 
 
 @admin.register(Link)
-class LinkAdmin(ReadOnly):
+class LinkAdmin(WithVerbs):
+    verbs = verbs.LINKS
     list_display = (
         "link_id", "state", "of_receipt",
         moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),
@@ -71,7 +75,7 @@ class LinkAdmin(ReadOnly):
         ("Bound to", {"fields": (("network", "agent"),)}),
         (
             "Times",
-            {"fields": ((moment("created_at"), moment("expires_at")), (moment("used_at"), moment("revoked_at")))},
+            {"fields": ((instant("created_at"), instant("expires_at")), (instant("used_at"), instant("revoked_at")))},
         ),
     )
 
@@ -95,7 +99,7 @@ class DownloadAdmin(ReadOnly):
     search_fields = ("job",)
     search_help_text = "A whole job id"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": ((moment("at"), "state"), ("of_job", "of_link"), ("address", "user_agent"))}),)
+    fieldsets = ((None, {"fields": ((instant("at"), "state"), ("of_job", "of_link"), ("address", "user_agent"))}),)
 
     @admin.display(description="outcome")
     def state(self, download: Download) -> str:

@@ -3,11 +3,14 @@
 from typing import Any
 
 from django.contrib.admin import SimpleListFilter
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from config.admin.lists import as_uuid
+from exports import webhooks
 from exports.errors import EXPLANATIONS
+from exports.models.webhook import Hook
 
 
 class OfJob(SimpleListFilter):
@@ -29,6 +32,52 @@ class OfJob(SimpleListFilter):
 
 class OfJobByReceipt(OfJob):
     field = "receipt_id"
+
+
+class OfPath(SimpleListFilter):
+    """`?path=…`, where a file's page leads: the chunks that made it or use it."""
+
+    title = "path"
+    parameter_name = "path"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        chosen = request.GET.get(self.parameter_name, "")
+        return [(chosen, chosen.rpartition("/")[2])] if chosen else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(path=self.value())
+
+
+class ByHolder(SimpleListFilter):
+    """Slots by whether a call may run under them."""
+
+    title = "state"
+    parameter_name = "state"
+    STATES = {
+        "free": Q(token=None),
+        "held": Q(token__isnull=False),
+        "expired": Q(token__isnull=False, lease_until__lt=Now()),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(state, state) for state in self.STATES]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        fitting = self.STATES.get(str(self.value()))
+        return queryset if fitting is None else queryset.filter(fitting)
+
+
+class ByEvent(SimpleListFilter):
+    """Deliveries by what they tell of."""
+
+    title = "event"
+    parameter_name = "type"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(event, event) for event in (*Hook.values, webhooks.TEST)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(type=self.value())
 
 
 class ByError(SimpleListFilter):

@@ -3,12 +3,17 @@
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from config.admin.display import (
     badge,
+    bar,
+    below_each_other,
+    counted,
+    instant,
     list_of,
     moment,
     number,
@@ -19,12 +24,14 @@ from config.admin.display import (
     span,
 )
 from config.admin.lists import ReadOnly
-from exports.admin.filters import ByError, OfJob, advice_on, title_of
-from exports.admin.verbs import Verbs
+from config.admin.verbs import WithVerbs
+from exports.admin import verbs
+from exports.admin.filters import ByError, OfJob, OfPath, advice_on, title_of
 from exports.models import Chunk, File, Job, Receipt
 from exports.states import ChunkStatus
 
 ERROR = ("What went wrong", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
+SHOWN = 20  # keys of a request
 
 
 class WithError(ReadOnly):
@@ -60,31 +67,31 @@ class WithError(ReadOnly):
 
 
 @admin.register(Job)
-class JobAdmin(Verbs, WithError):
+class JobAdmin(WithVerbs, WithError):
+    verbs = verbs.JOBS
     list_display = (
         "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
     )  # fmt: skip
-    list_filter = ("status", "dataset", "format", ByError, "created_at")
+    list_filter = ("status", "dataset", "format", ByError, "created_at", "finished_at")
     list_select_related = ("user", "dataset")
     search_fields = ("job_id", "user__username")
     search_help_text = "A whole job id, or a whole user name"
     ordering = ("-created_at", "-job_id")
-    actions = ("retry_selected", "cancel_selected")
-    actions_detail = ("retry", "cancel")
     fieldsets = (
         (None, {"fields": (("state", "progress"), "counters", ("dataset", "user"), "related")}),
         ("Result", {"fields": (("row_count", "size"), ("reused", "degraded"))}),
-        ("Times", {"fields": ((moment("created_at"), moment("started_at")), (moment("finished_at"), "took"))}),
+        ("Times", {"fields": ((instant("created_at"), instant("started_at")), (instant("finished_at"), "took"))}),
         (
             "Request",
             {
                 "fields": (
                     ("job_id", "schema_version"),
                     "shape",
-                    ("reuse", "allow_degraded"),
+                    ("reuse", "is_degradable"),
                     ("ttl", "duplicates"),
                     "dialect",
-                    "filters",
+                    "asked_for",
+                    "request_id",
                 )
             },
         ),
@@ -92,10 +99,17 @@ class JobAdmin(Verbs, WithError):
             "Completion",
             {
                 "classes": ("collapse",),
-                "fields": ("completion_attempts", ("completion_token", moment("completion_lease_until"))),
+                "fields": ("completion_attempts", ("completion_token", instant("completion_lease_until"))),
             },
         ),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Lists leave out what a request was made of: up to a megabyte."""
+        return super().get_queryset(request).defer("filters")  # type: ignore[no-any-return]
+
+    def name_of(self, row: Job) -> str:
+        return f"{short(row.job_id)}: {row.dataset} of {row.user}, {row.status}, {row.done:,} of {row.total:,} done"
 
     # ---- Columns ----
     @admin.display(description="job")
@@ -104,17 +118,23 @@ class JobAdmin(Verbs, WithError):
 
     @admin.display(description="progress")
     def progress(self, job: Job) -> SafeString:
-        return format_html(
-            '<progress value="{0}" max="{1}" style="width: 6rem"></progress> {0} of {1}', job.done, job.total
-        )
+        return bar(job.done, job.total)
 
     @admin.display(description="shape")
     def shape(self, job: Job) -> str:
         return f"{job.format}, compression {job.compression}, delivery {job.delivery}"
 
+    @admin.display(description="allow degraded")
+    def is_degradable(self, job: Job) -> str:
+        return "yes" if job.allow_degraded else "no"  # not Django's icons: a red cross for what is well
+
+    @admin.display(description="asked for")
+    def asked_for(self, job: Job) -> SafeString:
+        return filters_of(job.filters) if job.filters else SafeString("Single pairs of key and date: see the chunks.")
+
     @admin.display(description="chunks")
     def chunks(self, job: Job) -> SafeString:
-        return list_of("chunk", f"{job.total:,} chunk{'s' * (job.total != 1)}", {"job": job.job_id})
+        return list_of("chunk", counted(job.total, "chunk"), {"job": job.job_id})
 
     @admin.display(description="chunks")
     def counters(self, job: Job) -> SafeString:
@@ -132,39 +152,61 @@ class JobAdmin(Verbs, WithError):
 
     @admin.display(description="delivery")
     def related(self, job: Job) -> SafeString:
-        if not Receipt.objects.filter(pk=job.pk).exists():
-            return SafeString("No receipt: an export gets one when it is a success.")
         of_job = {"job": job.job_id}
-        return side_by_side(
-            [
-                page_of("receipt", job.pk, "Receipt"),
-                list_of("link", "Links", of_job),
-                list_of("download", "Downloads", of_job),
-            ]
-        )
+        sent = list_of("delivery", "Deliveries to webhooks", of_job)
+        if not Receipt.objects.filter(pk=job.pk).exists():
+            return side_by_side([SafeString("No receipt: an export gets one when it is a success."), sent])
+        links, downloads = list_of("link", "Links", of_job), list_of("download", "Downloads", of_job)
+        return side_by_side([page_of("receipt", job.pk, "Receipt"), links, downloads, sent])
+
+
+def filters_of(filters: dict[str, Any]) -> SafeString:
+    """Show what a request was made of, in bounded space: it may name thousands of keys."""
+    keys = [str(key) for key in filters.get("keys") or []]
+    more = f" and {len(keys) - SHOWN:,} more" if len(keys) > SHOWN else ""
+    rest: list[tuple[object, object]] = [(name, str(value)[:200]) for name, value in filters.items() if name != "keys"]
+    return below_each_other([("keys", ", ".join(keys[:SHOWN]) + more), *rest])
 
 
 @admin.register(Chunk)
-class ChunkAdmin(WithError):
+class ChunkAdmin(WithVerbs, WithError):
+    verbs = verbs.CHUNKS
     list_display = (
-        "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title", "took",
+        "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title",
+        moment("started_at"), "took",
     )  # fmt: skip
-    list_filter = (OfJob, "status", "source", ByError, "dataset")
-    list_select_related = ("dataset",)
+    list_filter = (OfJob, OfPath, "status", "source", ByError, "dataset", "finished_at")
     search_fields = ("job", "key")
     search_help_text = "A whole job id, or a whole key"
     fieldsets = (
-        (None, {"fields": (("key", moment("effective_date")), ("state", "attempts"), ("of_job", "dataset"), "file")}),
-        ("Result", {"fields": (("row_count", "size"), ("source", moment("data_as_of")), "path", "sha256", "etag")}),
-        ("Times", {"fields": ((moment("started_at"), moment("finished_at")), ("took", moment("available_at")))}),
+        (
+            None,
+            {
+                "fields": (
+                    ("key", moment("effective_date")),
+                    ("state", "attempts"),
+                    ("of_job", "owner", "dataset"),
+                    "file",
+                )
+            },
+        ),
+        ("Result", {"fields": (("row_count", "size"), ("source", instant("data_as_of")), "path", "sha256", "etag")}),
+        ("Times", {"fields": ((instant("started_at"), instant("finished_at")), ("took", instant("available_at")))}),
         (
             "Queue and lease",
             {
                 "classes": ("collapse",),
-                "fields": (("seq", "rank", "reusable"), ("token", moment("lease_until"))),
+                "fields": (("seq", "rank", "reusable"), ("token", instant("lease_until"))),
             },
         ),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        chunks = super().get_queryset(request).select_related("dataset", "job")
+        return chunks.defer("job__filters", "job__dialect")  # type: ignore[no-any-return]
+
+    def name_of(self, row: Chunk) -> str:
+        return f"{row} of job {short(row.job_id)}, {row.status}"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Of one job in the order of the request, by the index on both; of all by the primary key, newest first."""
@@ -174,9 +216,13 @@ class ChunkAdmin(WithError):
     def of_job(self, chunk: Chunk) -> SafeString:
         return page_of("job", chunk.job_id, short(chunk.job_id))
 
+    @admin.display(description="owner")
+    def owner(self, chunk: Chunk) -> SafeString:
+        return page_of("auth_user", chunk.job.user_id, chunk.job.user)
+
     @admin.display(description="file")
     def file(self, chunk: Chunk) -> SafeString:
         """The file that lies at the chunk's path now; it may be that of a later export."""
         if not File.objects.filter(pk=chunk.path).exists():
-            return SafeString("There is no file at its path.")
+            return SafeString("There is no file at its path that could be reused.")
         return page_of("file", chunk.path, "The file at its path now")

@@ -5,20 +5,24 @@ from django.db.models import F
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from config.admin.display import badge, moment, page_of, short
+from config.admin.display import badge, instant, moment, page_of, short
 from config.admin.lists import ReadOnly
+from config.admin.verbs import WithVerbs
+from exports.admin import verbs
+from exports.admin.filters import ByHolder
 from exports.models import Slot, Tick
 
 
 @admin.register(Slot)
-class SlotAdmin(ReadOnly):
+class SlotAdmin(WithVerbs):
+    verbs = verbs.SLOTS
     list_display = ("__str__", "state", "of_chunk", "of_job", moment("lease_until"), "backend")
-    list_filter = ("dataset",)
+    list_filter = (ByHolder, "dataset")
     list_select_related = ("dataset",)
     ordering = (F("dataset_id").asc(nulls_first=True), "number")
     fieldsets = (
         (None, {"fields": (("dataset", "number"), "state")}),
-        ("Held by", {"fields": (("of_chunk", "of_job"), ("token", moment("lease_until")), "backend")}),
+        ("Held by", {"fields": (("of_chunk", "of_job"), ("token", instant("lease_until")), "backend")}),
     )
 
     @admin.display(description="state")

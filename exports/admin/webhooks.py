@@ -1,65 +1,78 @@
 """Webhooks, what was sent to them, and what staff do about it: send again, switch off and on. Where one leads is shown
 by its host alone, as many services put a secret into the path; the secret that signs is not shown at all."""
 
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import QuerySet
-from django.forms import Form
-from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect
-from django.urls import reverse
-from django.utils import timezone
-from django.utils.html import format_html_join
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.dataclasses import ActionDialog
-from unfold.decorators import action
-from unfold.enums import ActionVariant
 
-from config.admin.display import badge, list_of, moment, number, page_of, short
-from config.admin.lists import ReadOnly, as_uuid
+from config.admin.display import ago, badge, instant, list_of, moment, number, page_of, short
+from config.admin.verbs import Asking, Verb, WithVerbs, each
 from exports import webhooks
-from exports.admin.filters import OfJob
+from exports.admin.filters import ByEvent, OfJob
+from exports.admin.verbs import when_ended
 from exports.models import Delivery, Webhook
 
-
-def confirm(title: str, description: str, button: str) -> ActionDialog:
-    return ActionDialog(title=title, description=description, form_class=None, form_submit_text=button)
+NEWEST = 50  # attempts that a delivery's page shows
 
 
-def back_to(request: HttpRequest, page: str, pk: object) -> HttpResponse:
-    """Go back to a row's page: htmx, which sends the dialog's form, would put an ordinary redirect into the dialog."""
-    url = reverse(f"admin:exports_{page}_change", args=[pk])
-    return HttpResponse(headers={"HX-Redirect": url}) if "HX-Request" in request.headers else redirect(url)
+# ---- Switching ------------------------------------------------------------------------------------------------------
+def enable(webhook: Webhook, _asking: Asking) -> str:
+    webhooks.change(webhook, enabled=True)
+    return "What waits goes out."
 
 
-def changed(webhook: Webhook, *, enabled: bool) -> bool:
-    """Tell whether it was switched: its owner may have deleted it meanwhile."""
-    try:
-        webhooks.change(webhook, enabled=enabled)
-    except webhooks.NoSuchWebhook:
-        return False
-    return True
+def disable(webhook: Webhook, _asking: Asking) -> str:
+    webhooks.change(webhook, enabled=False)
+    return "Nothing more is sent to it."
+
+
+SWITCHES = (
+    Verb(
+        name="enable",
+        label="Enable",
+        past="Enabled",
+        icon="play_arrow",
+        permission="exports.change_webhook",
+        explanation="What failed is forgotten, and what waits goes out.",
+        why_not=lambda webhook: "It is enabled." if webhook.enabled else "",
+        do=each(enable),
+        mark=lambda webhook: str(webhook.enabled),
+    ),
+    Verb(
+        name="disable",
+        label="Disable",
+        past="Disabled",
+        icon="pause",
+        permission="exports.change_webhook",
+        explanation="Nothing more is sent to it. What waits goes on waiting, and goes out when it is enabled again.",
+        why_not=lambda webhook: "" if webhook.enabled else "It is disabled.",
+        do=each(disable),
+        mark=lambda webhook: str(webhook.enabled),
+        is_danger=True,
+    ),
+)
 
 
 @admin.register(Webhook)
-class WebhookAdmin(ReadOnly):
+class WebhookAdmin(WithVerbs):
+    verbs = SWITCHES
     list_display = ("name", "host", "state", "user", "told_of", "failed_in_a_row", moment("created_at"), "sent")
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
     search_help_text = "A whole webhook id, or a whole user name"
     ordering = ("-created_at", "-id")
-    actions = ("enable_selected", "disable_selected")
-    actions_detail = ("enable", "disable")
     fieldsets = (
         (None, {"fields": (("host", "state"), "disabled_reason", ("user", "told_of"), "sent")}),
-        ("Failures", {"fields": (("failed_in_a_row", moment("failing_since")),)}),
+        ("Failures", {"fields": (("failed_in_a_row", instant("failing_since")),)}),
         (
             "Times",
-            {"fields": ((moment("created_at"), moment("updated_at")), moment("old_secret_until"))},
+            {"fields": ((instant("created_at"), instant("updated_at")), instant("old_secret_until"))},
         ),
     )
 
@@ -87,83 +100,56 @@ class WebhookAdmin(ReadOnly):
     def sent(self, webhook: Webhook) -> SafeString:
         return list_of("delivery", "Deliveries", {"webhook__id__exact": webhook.pk})
 
-    # ---- Switching ----
-    def has_switch_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return request.user.has_perm("exports.change_webhook")
 
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """One button: the way it is not."""
-        pk = as_uuid(object_id)
-        webhook = Webhook.objects.filter(pk=pk).first() if pk else None
-        if webhook is None:
-            return []
-        fitting = "disable" if webhook.enabled else "enable"
-        return [each for each in super().get_actions_detail(request, object_id) if each.path == fitting]
+# ---- Deliveries -----------------------------------------------------------------------------------------------------
+def why_not_send_again(delivery: Delivery) -> str:
+    if delivery.status == Delivery.Status.PENDING:
+        return webhooks.DeliveryPending.said()
+    is_deaf = not delivery.webhook.enabled and delivery.type != webhooks.TEST
+    return webhooks.WebhookDisabled.said() if is_deaf else ""
 
-    @action(  # type: ignore[untyped-decorator]
-        description="Enable",
-        icon="play_arrow",
-        variant=ActionVariant.PRIMARY,
-        permissions=["switch"],
-        dialog=confirm("Enable this webhook?", "What failed is forgotten, and what waits goes out.", "Enable"),
-    )
-    def enable(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        return self.switch_one(request, object_id, enabled=True)
 
-    @action(  # type: ignore[untyped-decorator]
-        description="Disable",
-        icon="pause",
-        permissions=["switch"],
-        dialog=confirm("Disable this webhook?", "Nothing more is sent to it. What waits goes on waiting.", "Disable"),
-    )
-    def disable(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        return self.switch_one(request, object_id, enabled=False)
+def send_again(delivery: Delivery, _asking: Asking) -> str:
+    webhooks.redeliver(delivery)
+    return "The same bytes, with all its attempts."
 
-    def switch_one(self, request: HttpRequest, object_id: str, *, enabled: bool) -> HttpResponse:
-        """Reached by POST alone: unfold answers GET with the dialog, and comes here when its form was sent."""
-        webhook = get_object_or_404(Webhook, pk=as_uuid(object_id))
-        self.switch(request, [webhook], enabled=enabled)
-        return back_to(request, "webhook", webhook.pk)
 
-    @admin.action(description="Enable", permissions=["switch"])
-    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Webhook]) -> None:
-        self.switch(request, queryset, enabled=True)
-
-    @admin.action(description="Disable", permissions=["switch"])
-    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Webhook]) -> None:
-        self.switch(request, queryset, enabled=False)
-
-    def switch(self, request: HttpRequest, among: Iterable[Webhook], *, enabled: bool) -> None:
-        """Switch those that are not so already, and put it on record."""
-        said = "Enabled" if enabled else "Disabled"
-        others = [webhook for webhook in among if webhook.enabled != enabled and changed(webhook, enabled=enabled)]
-        for webhook in others:
-            self.log_change(request, webhook, f"{said}.")
-        level = messages.SUCCESS if others else messages.WARNING
-        self.message_user(request, f"{said} {len(others)} webhook{'s' * (len(others) != 1)}.", level)
+DELIVERIES = (
+    Verb(
+        name="redeliver",
+        label="Send again",
+        past="Sent again",
+        icon="replay",
+        permission="exports.change_delivery",
+        explanation="The same bytes go out once more under the same webhook-id, with all their attempts.",
+        why_not=why_not_send_again,
+        do=each(send_again),
+        mark=when_ended,
+    ),
+)
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(ReadOnly):
+class DeliveryAdmin(WithVerbs):
+    verbs = DELIVERIES
     list_display = (
         "name", "state", "type", "of_job", "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
     )  # fmt: skip
-    list_filter = (OfJob, "status", "type", "created_at")
+    list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
     search_fields = ("id",)
     search_help_text = "A whole delivery id (the receiver's webhook-id)"
     ordering = ("-created_at", "-id")
-    actions = ("redeliver_selected",)
-    actions_detail = ("redeliver",)
     fieldsets = (
         (None, {"fields": (("id", "type"), ("state", "attempts"), ("of_job", "of_webhook"))}),
         ("Attempts", {"fields": ("log",)}),
-        ("Times", {"fields": ((moment("created_at"), moment("finished_at")), moment("available_at"))}),
+        ("Times", {"fields": ((instant("created_at"), instant("finished_at")), instant("available_at"))}),
         ("Body", {"classes": ("collapse",), "fields": ("body",)}),
-        ("Lease", {"classes": ("collapse",), "fields": (("token", moment("lease_until")),)}),
+        ("Lease", {"classes": ("collapse",), "fields": (("token", instant("lease_until")),)}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return super().get_queryset(request).select_related("webhook")  # type: ignore[no-any-return]
+        """Lists leave the bodies out."""
+        return super().get_queryset(request).select_related("webhook").defer("body")  # type: ignore[no-any-return]
 
     @admin.display(description="delivery")
     def name(self, delivery: Delivery) -> str:
@@ -183,54 +169,10 @@ class DeliveryAdmin(ReadOnly):
 
     @admin.display(description="log")
     def log(self, delivery: Delivery) -> SafeString:
+        """The newest attempts, the last one first: whoever has the same sent again and again makes an endless log."""
         lines = (
-            (f"{timezone.localtime(each.at):%Y-%m-%d %H:%M:%S}", each, number(each.duration_ms))
-            for each in delivery.log.order_by("at", "id")
+            (ago(each.at), each, number(each.duration_ms)) for each in delivery.log.order_by("-at", "-id")[:NEWEST]
         )
-        return format_html_join(SafeString("<br>"), "{} &nbsp; {} &nbsp; {} ms", lines) or SafeString("None yet.")
-
-    # ---- Redelivery ----
-    def has_redeliver_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        return request.user.has_perm("exports.change_delivery")
-
-    def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[Any]:
-        """The button is there when the delivery has ended."""
-        pk = as_uuid(object_id)
-        if pk is None or not Delivery.objects.exclude(status=Delivery.Status.PENDING).filter(pk=pk).exists():
-            return []
-        return list(super().get_actions_detail(request, object_id))
-
-    @action(  # type: ignore[untyped-decorator]
-        description="Send again",
-        icon="replay",
-        variant=ActionVariant.PRIMARY,
-        permissions=["redeliver"],
-        dialog=confirm(
-            "Send this once more?", "The same bytes under the same webhook-id, with all its attempts.", "Send again"
-        ),
-    )
-    def redeliver(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        """Reached by POST alone."""
-        delivery = get_object_or_404(Delivery.objects.select_related("webhook"), pk=as_uuid(object_id))
-        self.send_again(request, [delivery])
-        return back_to(request, "delivery", delivery.pk)
-
-    @admin.action(description="Send again", permissions=["redeliver"])
-    def redeliver_selected(self, request: HttpRequest, queryset: QuerySet[Delivery]) -> None:
-        self.send_again(request, queryset.select_related("webhook"))
-
-    def send_again(self, request: HttpRequest, among: Iterable[Delivery]) -> None:
-        outcomes = [self.send_one_again(request, delivery) for delivery in among]
-        again = outcomes.count(True)
-        said = f"{again} deliver{'y goes' if again == 1 else 'ies go'} out again."
-        if others := len(outcomes) - again:
-            said += f" {others} had not ended, or {'its webhook is' if others == 1 else 'their webhooks are'} disabled."
-        self.message_user(request, said, messages.SUCCESS if again else messages.WARNING)
-
-    def send_one_again(self, request: HttpRequest, delivery: Delivery) -> bool:
-        try:
-            webhooks.redeliver(delivery)
-        except (webhooks.DeliveryPending, webhooks.WebhookDisabled, webhooks.NoSuchDelivery):
-            return False
-        self.log_change(request, delivery, "Sent again.")
-        return True
+        rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{} ms</td></tr>", lines)
+        head = SafeString("<tr><th>when</th><th>answer</th><th>took</th></tr>")
+        return format_html('<table class="log">{}{}</table>', head, rows) if rows else SafeString("None yet.")

@@ -8,6 +8,7 @@ from django.conf import LazySettings
 
 from tests.broker import lose_messages
 from tests.integration.etl_rehearsal import Change
+from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 
 
 @pytest.fixture

@@ -1,18 +1,24 @@
-"""C2: the staff's pages of tasks: what they show, what may be done there (nothing), and what they cost."""
+"""C2: the staff's pages of tasks: what they show and what not, what may be done there, and what they cost."""
 
+import html
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from etl import runstate
 from etl.models import Task
-from tests.broker import valkey
+from etl.states import Phase
+from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
-from tests.integration.etl_progress import complete, fail
+from tests.integration.etl_progress import begin, complete, fail
+from tests.integration.staff import confirm, form_in, said, select
 
 LIST = "/admin/etl/task/"
 
@@ -50,7 +56,7 @@ def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> 
     assert reverse("admin:etl_task_changelist") in text(pages, "/admin/")
 
     assert "Remove its password" in text(pages, f"{LIST}{failed.pk}/change/")
-    assert "markdown_s3_key" in text(pages, f"{LIST}{done.pk}/change/")
+    assert "100 %" in text(pages, f"{LIST}{done.pk}/change/")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +68,10 @@ def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> 
         ("q=bob", 0),
         ("q=x", 0),
         ("q=" + "9" * 30, 0),
+        ("error_code=file_encrypted", 1),
+        ("error_code=ocr_failed", 0),
+        ("kind=txt", 3),
+        ("kind=pdf", 0),
     ],
 )
 def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str, found: int) -> None:
@@ -71,6 +81,127 @@ def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str,
     complete(tasks[1])
     assert len(pages.get(f"{LIST}?{query}").context["cl"].result_list) == found
     assert len(pages.get(f"{LIST}?q={tasks[2].pk}").context["cl"].result_list) == 1
+
+
+def test_staff_do_not_see_what_is_in_a_document(pages: Client, alice: User) -> None:
+    """C2: neither its text nor what was made of it; what it took is shown."""
+    secret = "IBAN DE89 3704"
+    task = make_task(alice)
+    complete(task)
+    done = Task.objects.get(pk=task.pk)
+    warnings = [{"code": "possible_prompt_injection", "detail": f"It says {secret}."}]
+    Task.objects.filter(pk=task.pk).update(
+        result={**(done.result or {}), "data": {"iban": secret}, "citations": [{"quote": secret}]},
+        metadata={**done.metadata, "warnings": warnings, "ocr": {"pages": 3, "duration_ms": 4200}},
+    )
+    valkey().flushdb()
+
+    page = text(pages, f"{LIST}{task.pk}/change/")
+    assert secret not in page
+    assert "possible_prompt_injection" in page
+    assert "4.2 s" in page
+    assert secret not in text(pages, LIST)
+
+
+def test_an_open_task_is_shown_where_it_is(pages: Client, alice: User) -> None:
+    """C2: as Redis has it; without Redis, by its row."""
+    task = make_task(alice)
+    begin(task)
+    assert "mineru_parsing" in text(pages, LIST)
+    assert "mineru_parsing" in text(pages, f"{LIST}{task.pk}/change/")
+    valkey().flushdb()
+    assert "pending" in text(pages, LIST)
+
+
+def test_it_leads_from_a_task_to_what_belongs_to_it(pages: Client, alice: User) -> None:
+    task = make_task(alice)
+    page = text(pages, f"{LIST}{task.pk}/change/")
+    for url in (
+        f"/admin/rules/rule/{task.rule_id}/change/",
+        f"/admin/auth/user/{alice.pk}/change/",
+        f"{LIST}?user__id__exact={alice.pk}&amp;rule__rule_id__exact={task.rule_id}",
+    ):
+        assert f'href="{url}"' in page
+    found = pages.get(f"{LIST}?user__id__exact={alice.pk}&rule__rule_id__exact={task.rule_id}")
+    assert [row.pk for row in found.context["cl"].result_list] == [task.pk]
+
+
+# ---- What may be done ----
+@pytest.fixture
+def hands(pages: Client) -> Client:
+    """The same, who may change tasks, too."""
+    User.objects.get(username="sam").user_permissions.add(Permission.objects.get(codename="change_task"))
+    return pages
+
+
+def record() -> list[str]:
+    return list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
+
+
+def test_who_may_only_look_is_offered_nothing(pages: Client, alice: User) -> None:
+    task = make_task(alice)
+    for verb in ("cancel", "wake", "retry_ocr", "retry_postprocess"):
+        url = f"{LIST}{task.pk}/{verb}/"
+        assert url not in text(pages, f"{LIST}{task.pk}/change/")
+        assert pages.get(url).status_code == 403
+        assert pages.post(f"{LIST}do/{verb}/", {"chosen": f'[["{task.pk}", "1"]]'}).status_code == 403
+    assert Task.objects.get().status == "pending"
+
+
+def test_staff_cancel_what_has_not_begun(hands: Client, alice: User) -> None:
+    waiting, begun = make_task(alice), make_task(alice)
+    begin(begun)
+
+    asked = select(hands, "cancel", waiting, begun)
+
+    assert "Only a task that has not started can be cancelled." in html.unescape(asked.content.decode())
+    assert said(confirm(hands, asked)) == ["Cancelled 1 task. No worker will begin with it."]
+    assert Task.objects.get(pk=waiting.pk).status == "cancelled"
+    assert record() == ["Cancelled: No worker will begin with it."]
+
+
+def test_staff_run_tasks_again_once(hands: Client, alice: User) -> None:
+    """C2, B7: a second click finds another task."""
+    task = make_task(alice)
+    complete(task)
+    action, fields = form_in(hands.get(f"{LIST}{task.pk}/retry_ocr/"))
+    hands.post(action, fields)
+    again = Task.objects.get(pk=task.pk)
+    assert (again.status, again.run, again.user) == ("pending", 2, alice)
+    complete(again)
+
+    assert said(hands.post(action, fields))[-1] == "Left alone: 1 task. It has changed since it was chosen."
+    assert record() == ["Retried: It begins with OCR."]
+
+
+def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
+    """B7: post-processing without a stored result of OCR."""
+    task = make_task(alice)
+    fail(task)
+    page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
+    assert said(page) == [
+        "Left alone: 1 task. There is no stored result of OCR for this task. Retry from OCR.",
+    ]
+    assert record() == []
+
+
+def test_staff_wake_a_task_whose_message_was_lost(hands: Client, alice: User) -> None:
+    """C2, B10: the message, or the whole run-state."""
+    task = make_task(alice)
+    valkey().delete(settings.ETL_QUEUES[Phase.OCR])
+    wake = f"{LIST}{task.pk}/wake/"
+    for words in ("Its message is sent again.", "Its lost state is made anew."):
+        assert said(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 task. {words}"
+        assert queued(settings.ETL_QUEUES[Phase.OCR]) == 1
+        assert runstate.read(task.pk)
+        valkey().flushdb()
+
+
+def test_a_task_that_is_worked_on_is_not_disturbed(hands: Client, alice: User) -> None:
+    task = make_task(alice)
+    begin(task)
+    (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
+    assert words.startswith("Left alone: 1 task. A worker is at this task.")
 
 
 def test_nothing_can_be_changed(pages: Client, alice: User) -> None:

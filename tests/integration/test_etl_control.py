@@ -14,7 +14,8 @@ from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config import storage
-from etl import admission, artifacts, control, lookup, pipeline, recovery, refusals, runstate
+from config.api import problems
+from etl import admission, artifacts, control, lookup, pipeline, recovery, runstate
 from etl.journal import StoredJournal
 from etl.models import Task
 from etl.states import Phase
@@ -314,7 +315,7 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
     task = make_task(alice)
     run(task)
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
-    with pytest.raises(refusals.StorageUnavailable):
+    with pytest.raises(problems.StorageUnavailable):
         control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     with pytest.raises(control.RunStateUnavailable):

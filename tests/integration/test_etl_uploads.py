@@ -127,7 +127,7 @@ def test_without_a_name_it_gets_one(api: APIClient) -> None:
         ({"content_type": "text/plain\r\nX-Evil: 1"}, 400, "invalid", ["/content_type"]),
         ({"content_type": "plain"}, 400, "invalid", ["/content_type"]),
         ({"content_type": ""}, 400, "invalid", ["/content_type"]),
-        ({"filename": 5, "more": 1}, 400, "invalid", ["/more"]),
+        ({"filename": 5, "more": 1}, 400, "invalid", ["/filename", "/more"]),
         ({"filename": None}, 400, "invalid", ["/filename"]),
         ({"filename": "x" * 1001}, 400, "invalid", ["/filename"]),
     ],

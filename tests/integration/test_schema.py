@@ -23,7 +23,9 @@ from rules import urls as rules_urls
 from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.receiver import receiver
+from tests.integration.test_storage import proxy  # noqa: F401 - a fixture
 from tests.integration.test_webhooks import allow
+from tests.integration.troubled_s3 import Proxy, answer_500
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -79,7 +81,10 @@ class Api:
 
     def __init__(self, client: APIClient, schema: dict[str, Any]) -> None:
         self.client = client
-        self.schema = {**schema, "components": {"schemas": closed(schema["components"]["schemas"])}}
+        self.schema = {
+            **schema,
+            "components": {**schema["components"], "schemas": closed(schema["components"]["schemas"])},
+        }
 
     def get(self, url: str) -> Any:
         return self.checked("get", url)
@@ -90,7 +95,7 @@ class Api:
     def checked(self, method: str, url: str, body: Any = None, **how: Any) -> Any:
         response = getattr(self.client, method)(url, body, **how)
         path = template_of(urlsplit(url).path, self.schema)
-        documented = self.schema["paths"][path][method]["responses"][str(response.status_code)]
+        documented = resolved(self.schema["paths"][path][method]["responses"][str(response.status_code)], self.schema)
         for name, header in documented.get("headers", {}).items():
             assert name in response or not header.get("required"), name
         if "content" not in documented:
@@ -103,6 +108,14 @@ class Api:
         else:
             assert shape == {"type": "string"}
         return response
+
+
+def resolved(said: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what a reference leads to, or the very thing."""
+    _, *names = said.get("$ref", "").split("/")
+    for name in names:
+        schema = schema[name]
+    return schema if names else said
 
 
 def template_of(path: str, schema: dict[str, Any]) -> str:
@@ -186,6 +199,19 @@ def test_single_files_fit(checked: Api, dataset: Dataset, alice: User) -> None:
     assert checked.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
 
 
+def test_a_file_is_503_while_the_object_storage_does_not_answer(
+    checked: Api,
+    dataset: Dataset,
+    alice: User,
+    proxy: Proxy,  # noqa: F811
+) -> None:
+    job = make_job(dataset, alice, 2, delivery="manifest")
+    finish(str(job.pk))
+    proxy.trouble("HEAD", "JFK", answer_500, times=50)
+    response = checked.get(f"/exports/{job.pk}/files/JFK/2024-02-28")
+    assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
+
+
 def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
     """A25: the answers, and what receivers get."""
     allow(settings, "127.0.0.0/8")
@@ -209,7 +235,7 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
         assert checked.get(path).status_code == 404
         told = there.received[0].json
     assert checked.post("/exports/webhooks", {**body, "events": []}).status_code == 400
-    (hook,) = schema["webhooks"].values()
+    hook = schema["webhooks"]["export.succeeded"]
     check(told, closed(hook["post"]["requestBody"]["content"]["application/json"]["schema"]), checked.schema)
 
 

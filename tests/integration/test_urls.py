@@ -17,7 +17,8 @@ def test_it_says_that_every_operation_may_answer_a_problem(client: Client) -> No
 
     for path in paths.values():
         for operation in path.values():
-            assert "application/problem+json" in operation["responses"]["default"]["content"]
+            assert operation["responses"]["500"] == {"$ref": "#/components/responses/InternalError"}
+            assert operation["responses"]["400"]
 
 
 def test_it_shows_docs_with_assets_of_its_own(client: Client) -> None:

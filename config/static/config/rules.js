@@ -1,0 +1,164 @@
+"use strict";
+// The rule editor: a text area that is good for code, the way from a problem to its place, and nothing typed is lost.
+
+const INDENT = "  ";
+
+// ---- A text area for code -------------------------------------------------------------------------------------------
+// Tab indents, so there must be another way out with the keyboard: Esc, then Tab.
+class Code {
+  constructor(area) {
+    this.area = area;
+    this.gutter = area.parentElement.querySelector(".gutter");
+    this.mayLeave = false;
+    area.addEventListener("keydown", (event) => this.press(event));
+    area.addEventListener("input", () => this.number());
+    area.addEventListener("scroll", () => { this.gutter.scrollTop = area.scrollTop; });
+    area.addEventListener("blur", () => { this.mayLeave = false; });
+    this.number();
+  }
+
+  press(event) {
+    if (event.key === "Escape") {
+      this.mayLeave = true;
+      return;
+    }
+    if (event.key === "Tab" && !this.mayLeave && !event.ctrlKey && !event.altKey && !event.metaKey) {
+      event.preventDefault();
+      if (event.shiftKey) this.outdent();
+      else this.indent();
+    } else if (event.key === "Enter" && !event.isComposing && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      this.put("\n" + this.lineBefore().match(/^[ \t]*/)[0] + (/[{[]\s*$/.test(this.lineBefore()) ? INDENT : ""));
+    }
+    if (event.key !== "Shift") this.mayLeave = false;
+  }
+
+  lineBefore() {
+    const before = this.area.value.slice(0, this.area.selectionStart);
+    return before.slice(before.lastIndexOf("\n") + 1);
+  }
+
+  // As if it were typed: the browser can undo it, and everybody hears of it.
+  put(text) {
+    if (!document.execCommand(text ? "insertText" : "delete", false, text)) {
+      this.area.setRangeText(text, this.area.selectionStart, this.area.selectionEnd, "end");
+      this.area.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+  }
+
+  indent() {
+    if (this.area.selectionStart === this.area.selectionEnd) this.put(INDENT);
+    else this.changeLines((line) => INDENT + line);
+  }
+
+  outdent() {
+    this.changeLines((line) => line.replace(/^( {1,2}|\t)/, ""));
+  }
+
+  changeLines(change) {
+    const { value, selectionStart, selectionEnd } = this.area;
+    const start = value.lastIndexOf("\n", selectionStart - 1) + 1;
+    const last = value.indexOf("\n", Math.max(selectionStart, selectionEnd - 1));
+    const end = last < 0 ? value.length : last;
+    const changed = value.slice(start, end).split("\n").map(change).join("\n");
+    if (changed === value.slice(start, end)) return;
+    this.area.setSelectionRange(start, end);
+    this.put(changed);
+    this.area.setSelectionRange(start, start + changed.length);
+  }
+
+  replace(text) {
+    if (text === this.area.value) return;
+    this.area.focus();
+    this.area.select();
+    this.put(text);
+    this.area.setSelectionRange(0, 0);
+    this.area.scrollTop = 0;
+  }
+
+  number() {
+    const flawed = new Set([...document.querySelectorAll("#check [data-line]")].map((each) => Number(each.dataset.line)));
+    const lines = this.area.value.split("\n").length;
+    const drawn = `${lines}: ${[...flawed]}`;
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    this.gutter.replaceChildren(...Array.from({ length: lines }, (_, index) => {
+      const number = document.createElement("span");
+      number.textContent = index + 1;
+      if (flawed.has(index + 1)) number.className = "flawed";
+      return number;
+    }));
+    this.gutter.scrollTop = this.area.scrollTop;
+  }
+
+  seek(start, end) {
+    this.area.focus();
+    this.area.setSelectionRange(start, end);
+    const line = this.area.value.slice(0, start).split("\n").length;
+    const height = parseFloat(getComputedStyle(this.area).lineHeight);
+    this.area.scrollTop = Math.max(0, (line - 4) * height);
+  }
+}
+
+let code = null;
+
+function begin() {
+  const area = document.querySelector("[data-code]");
+  if (area && area !== code?.area) code = new Code(area);
+  else code?.number();
+}
+
+// ---- From a problem to its place ------------------------------------------------------------------------------------
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-seek]");
+  if (!button) return;
+  const field = document.getElementById(button.dataset.seek);
+  if (field === code?.area && button.dataset.start) code.seek(Number(button.dataset.start), Number(button.dataset.end));
+  else (field.querySelector("input:checked, input") ?? field).focus();
+});
+
+// ---- Nothing typed is lost ------------------------------------------------------------------------------------------
+let isChanged = false;
+document.addEventListener("input", (event) => {
+  if (event.target.form?.matches("[data-guard]") && event.target.name !== "markdown") isChanged = true;
+});
+window.addEventListener("beforeunload", (event) => {
+  if (isChanged) event.preventDefault();
+});
+document.addEventListener("submit", (event) => {
+  if (event.target.matches("[data-guard]")) isChanged = false; // without htmx
+});
+
+// Whoever was signed out signs in again in another tab, and has another token then than this page was made with.
+document.addEventListener("htmx:configRequest", (event) => {
+  const token = document.cookie.match(/(?:^|; )csrftoken=([^;]+)/);
+  if (token && event.detail.verb !== "get") event.detail.parameters.csrfmiddlewaretoken = token[1];
+});
+
+// After page.js, which says what went wrong until the next request goes well: what was not saved is said until it is.
+document.addEventListener("htmx:afterRequest", (event) => {
+  const note = document.getElementById("trouble");
+  const place = document.getElementById("unsaved");
+  if (!note || !place) return;
+  if ([401, 403].includes(event.detail.xhr?.status)) note.textContent = "You are signed out. Sign in in another tab, then try again here: what you typed is not lost.";
+  if (event.detail.elt.matches("[data-guard]")) place.textContent = `Not saved. ${note.textContent}`;
+});
+
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (event.detail.elt.matches("[data-guard]")) document.getElementById("unsaved").textContent = "";
+});
+
+document.addEventListener("htmx:beforeOnLoad", (event) => {
+  if (event.detail.xhr?.getResponseHeader("HX-Redirect")) isChanged = false;
+});
+
+document.addEventListener("htmx:afterSettle", () => {
+  const formatted = document.getElementById("formatted");
+  if (formatted) {
+    code?.replace(formatted.value);
+    formatted.remove();
+  }
+  begin();
+});
+
+document.addEventListener("DOMContentLoaded", begin);

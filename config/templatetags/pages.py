@@ -1,0 +1,87 @@
+"""How pages write times, sizes, numbers and states, everywhere alike."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+# What a state means to the eye. The word is always there too: nobody has to tell colours apart.
+TONES = {
+    "good": ("success", "done", "completed", "active", "open", "enabled", "delivered"),
+    "bad": ("failed", "disabled", "expired", "revoked", "dead"),
+    "busy": ("running", "retrying", "mineru_parsing", "llm_processing", "waiting"),
+}
+WORDS = {"mineru_parsing": "reading", "llm_processing": "extracting", "success": "ready"}
+
+
+@register.filter
+def count(value: int | None) -> str:
+    """`12345` as `12,345`; nothing as a dash."""
+    return "–" if value is None else f"{value:,}"
+
+
+@register.filter
+def size(value: int | None) -> str:
+    """Bytes as `1.2 MB`: powers of ten, as object storage counts."""
+    if value is None:
+        return "–"
+    number = float(value)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000:  # noqa: PLR2004 - a thousand is a thousand
+            return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+@register.filter
+def duration(value: float | timedelta | None) -> str:
+    """Seconds as `2 h 5 min`: the two largest units."""
+    if value is None:
+        return "–"
+    left = int(value.total_seconds() if isinstance(value, timedelta) else value)
+    parts = []
+    for length, unit in UNITS:
+        number, left = divmod(left, length)
+        if number:
+            parts.append(f"{number} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString | str:
+    """A moment as `3 min ago` or `in 3 min`, with the moment itself on hover and for machines."""
+    if moment is None:
+        return "–"
+    seconds = (timezone.now() - moment).total_seconds()
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        moment.isoformat(),
+        f"{moment:%Y-%m-%d %H:%M:%S}",
+        in_words(seconds),
+    )
+
+
+def in_words(seconds: float) -> str:
+    if abs(seconds) < 1:
+        return "just now"
+    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+
+
+@register.filter
+def state(status: str) -> SafeString:
+    """A status as a badge."""
+    tone = next((tone for tone, words in TONES.items() if status in words), "calm")
+    return format_html('<span class="state {}">{}</span>', tone, WORDS.get(status, status.replace("_", " ")))
+
+
+@register.simple_tag(takes_context=True)
+def current(context: dict[str, Any], prefix: str) -> SafeString | str:
+    """` aria-current="page"` where the page's path begins so."""
+    here = context["request"].path.startswith(prefix) if "request" in context else False
+    return SafeString(' aria-current="page"') if here else ""

@@ -1,0 +1,32 @@
+"""Filters of the list of tasks, from what the code knows: Django's ask the table for every value that occurs."""
+
+from typing import Any
+
+from django.contrib.admin import SimpleListFilter
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from etl import errors
+from etl.documents import Kind
+
+
+class ByError(SimpleListFilter):
+    title = "error"
+    parameter_name = "error_code"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(code, code.replace("_", " ")) for code in sorted(errors.codes())]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(error__code=self.value())
+
+
+class ByKind(SimpleListFilter):
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(kind), str(kind)) for kind in Kind]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(kind=self.value())

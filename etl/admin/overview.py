@@ -1,0 +1,159 @@
+"""What the start page tells of documents: one statement over the index of open tasks, and one over recent ones."""
+
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from config.admin import overview
+from config.admin.display import length, list_url, milliseconds
+from config.admin.overview import MOST, Chart, Drawn, Figure, Part, Series, at_most, cut, last_hours
+from etl.states import ENDED, Status
+
+COLOURS = {
+    Status.PENDING: "#94a3b8",
+    Status.COMPLETED: "#16a34a",
+    Status.FAILED: "#dc2626",
+    Status.CANCELLED: "#a855f7",
+}
+LONG_SECONDS = 600  # that a task may take before it is worth a look
+
+OPEN = """
+SELECT count(*) AS open, min(updated_at) AS oldest
+FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(most)s) t
+"""
+# Of times: OCR's own, where the provider told it; and from the submission to the end, of tasks that were run once.
+RECENT = """
+WITH recent AS MATERIALIZED (
+    SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code,
+           CASE WHEN jsonb_typeof(metadata #> '{ocr,duration_ms}') = 'number'
+                THEN (metadata #>> '{ocr,duration_ms}')::float END AS ocr,
+           CASE WHEN status = 'completed' AND run = 1
+                THEN extract(epoch FROM updated_at - created_at)::float * 1000 END AS whole
+    FROM etl_task WHERE created_at >= %(since)s ORDER BY created_at DESC, task_id DESC LIMIT %(most)s
+)
+SELECT (SELECT json_agg(s) FROM (
+            SELECT hour, status, count(*) AS tasks FROM recent GROUP BY 1, 2) s) AS statuses,
+       (SELECT json_agg(c) FROM (
+            SELECT code, count(*) AS tasks FROM recent WHERE code IS NOT NULL GROUP BY 1 ORDER BY 2 DESC) c) AS codes,
+       (SELECT json_agg(t) FROM (
+            SELECT hour, percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ocr) AS ocr,
+                   percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY whole) AS whole
+            FROM recent GROUP BY 1) t) AS times
+"""
+
+
+def row_of(statement: str, **values: Any) -> dict[str, Any]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        names = [column.name for column in cursor.description]
+        return dict(zip(names, cursor.fetchone(), strict=True))
+
+
+def draw() -> Drawn:
+    hours = last_hours()
+    found = {name: value or [] for name, value in row_of(RECENT, since=hours[0], most=MOST).items()}
+    charts = [
+        statuses_of(hours, found["statuses"]),
+        times_of(hours, found["times"]),
+        failures_of(found["codes"], hours[0]),
+    ]
+    return Drawn(figures=[queue_of(row_of(OPEN, most=MOST + 1))], charts=charts)
+
+
+def queue_of(row: dict[str, Any]) -> Figure:
+    waited = timezone.now() - row["oldest"] if row["oldest"] else None
+    is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
+    size = settings.SLUICE.etl_queue_size
+    notes = [f"of {size:,} at most"]
+    if waited:
+        notes.append(f"the oldest for {length(waited)}")
+    return Figure(
+        title="Tasks open",
+        value=at_most(row["open"]),
+        note=", ".join(notes),
+        url=list_url("etl_task", {"status__exact": Status.PENDING}),
+        tone="danger" if row["open"] >= size else "warning" if is_long else "",
+    )
+
+
+def statuses_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
+    counts = {(datetime.fromisoformat(row["hour"]), row["status"]): row["tasks"] for row in found}
+    return Chart(
+        title="Documents by status, by the hour they came",
+        labels=overview.labels_of(hours),
+        series=[
+            Series(
+                label="open" if status == Status.PENDING else status,
+                colour=COLOURS[status],
+                values=[counts.get((hour, status), 0) for hour in hours],
+                urls=[
+                    list_url("etl_task", {"status__exact": status} | overview.within(hour, "created_at"))
+                    for hour in hours
+                ],
+            )
+            for status in (Status.PENDING, *sorted(ENDED))
+        ],
+        note=cut(sum(counts.values()), "documents"),
+    )
+
+
+TIMES = (
+    ("OCR, median", "ocr", 0, "#3b82f6"),
+    ("OCR, 95 of 100", "ocr", 1, "#93c5fd"),
+    ("in all, median", "whole", 0, "#0d9488"),
+    ("in all, 95 of 100", "whole", 1, "#5eead4"),
+)
+
+
+def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
+    known = {datetime.fromisoformat(row["hour"]): row for row in found}
+
+    def value(hour: datetime, name: str, place: int) -> float | None:
+        times = (known.get(hour) or {}).get(name)
+        return times[place] / 1000 if times and times[place] is not None else None
+
+    return Chart(
+        title="Times of documents, by the hour they came",
+        kind="line",
+        unit="seconds",
+        labels=overview.labels_of(hours),
+        series=[
+            series_of(label, colour, hours, [value(hour, name, place) for hour in hours])
+            for label, name, place, colour in TIMES
+        ],
+        note="In all: from the submission to the end, with waiting, of documents that were run once.",
+    )
+
+
+def series_of(label: str, colour: str, hours: list[datetime], values: list[float | None]) -> Series:
+    return Series(
+        label=label,
+        colour=colour,
+        values=values,
+        texts=["-" if value is None else milliseconds(value * 1000) for value in values],
+        urls=[list_url("etl_task", overview.within(hour, "created_at")) for hour in hours],
+    )
+
+
+def failures_of(found: list[dict[str, Any]], since: datetime) -> Chart:
+    lately = {"created_at__gte": since.isoformat()}
+    return Chart(
+        title="Failed documents by error, of the last 24 hours",
+        labels=[str(row["code"]).replace("_", " ") for row in found],
+        along="error",
+        kind="across",
+        series=[
+            Series(
+                label="documents",
+                colour="#dc2626",
+                values=[row["tasks"] for row in found],
+                urls=[list_url("etl_task", lately | {"error_code": row["code"]}) for row in found],
+            )
+        ],
+    )
+
+
+overview.contribute(Part(permission="etl.view_task", draw=draw))

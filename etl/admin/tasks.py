@@ -1,0 +1,224 @@
+"""Tasks as staff see them: where they are, how they ended, what that took. Never what is in the document: neither its
+text nor the data that was made of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from unfold.views import ChangeList
+
+from config.admin.display import (
+    NOTHING,
+    badge,
+    bar,
+    below_each_other,
+    instant,
+    list_of,
+    milliseconds,
+    moment,
+    number,
+    page_of,
+    side_by_side,
+    size,
+    span,
+)
+from config.admin.verbs import WithVerbs
+from etl import lookup
+from etl.admin import verbs
+from etl.admin.filters import ByError, ByKind
+from etl.models import Task
+from etl.runstate import whole_metadata
+
+LONGEST_ID = 18  # digits; more do not fit a bigint
+PERCENT = 100
+EXPLAINED = ("What went wrong", {"fields": ("advice", ("error_code", "stage"))})
+
+
+def see(tasks: Sequence[Any]) -> None:
+    """Lay over the open ones what Redis knows of them, in one round trip; their rows say `pending` to the end."""
+    states = lookup.run_states(task.pk for task in tasks if not task.has_ended)
+    for task in tasks:
+        state = states.get(task.pk)
+        task.live = state if state and state.fence >= task.fence else None
+
+
+class TaskList(ChangeList):
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        tasks: list[Any] = list(self.result_list)
+        see(tasks)
+        self.result_list = tasks
+
+
+@admin.register(Task)
+class TaskAdmin(WithVerbs):
+    verbs = verbs.TASKS
+    list_display = (
+        "task_id", "state", "progress_now", "filename", "bytes", "user", "rule", moment("created_at"), "took",
+        "error_code",
+    )  # fmt: skip
+    list_display_links = ("task_id", "filename")
+    list_filter = ("status", "phase", ByError, ByKind, "created_at", "updated_at")
+    list_select_related = ("user", "rule")
+    search_fields = ("task_id", "user__username")
+    search_help_text = "A task id, or a whole user name"
+    ordering = ("-created_at", "-task_id")
+    fieldsets = (
+        (
+            None,
+            {
+                "fields": (
+                    ("state", "phase_now"),
+                    "progress_now",
+                    "filename",
+                    ("kind", "bytes"),
+                    ("user", "of_rule"),
+                    "related",
+                )
+            },
+        ),
+        ("What came of it", {"fields": ("read", "processed", "warnings")}),
+        ("Times", {"fields": ((instant("created_at"), instant("updated_at")), "took")}),
+        (
+            "Machinery",
+            {
+                "classes": ("collapse",),
+                "fields": ("runs", "attempts", "document_key", "request_id"),
+            },
+        ),
+    )
+
+    # ---- Reading ----
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Results are never read: fifty of them may be megabytes, and what they hold is not for us."""
+        return super().get_queryset(request).defer("result")  # type: ignore[no-any-return]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return TaskList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        task = super().get_object(request, object_id, from_field)
+        if task is not None:
+            see([task])
+        return task
+
+    def ask(self, request: HttpRequest, verb: Any, rows: Sequence[Any], *, back: str) -> Any:
+        see(rows)
+        return super().ask(request, verb, rows, back=back)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        fieldsets = list(super().get_fieldsets(request, obj))
+        return [fieldsets[0], EXPLAINED, *fieldsets[1:]] if obj and obj.error else fieldsets
+
+    def equal_to(self, term: str) -> Q:
+        if term.isascii() and term.isdecimal() and len(term) <= LONGEST_ID:
+            return Q(pk=int(term))
+        return Q(user__username=term)
+
+    def name_of(self, row: Any) -> str:
+        return f"Task {row.pk} of {row.user}, {verbs.live_of(row).status}"
+
+    # ---- Where it is ----
+    @admin.display(description="status")
+    def state(self, task: Any) -> str:
+        return badge(str(verbs.live_of(task).status))
+
+    @admin.display(description="phase")
+    def phase_now(self, task: Any) -> str:
+        return str(verbs.live_of(task).phase)
+
+    @admin.display(description="progress")
+    def progress_now(self, task: Any) -> SafeString:
+        return bar(verbs.live_of(task).progress, PERCENT, unit=" %")
+
+    @admin.display(description="size")
+    def bytes(self, task: Task) -> str:
+        return size(task.size)
+
+    @admin.display(description="took")
+    def took(self, task: Task) -> str:
+        return span(task.created_at, task.updated_at) if task.has_ended else NOTHING
+
+    # ---- What belongs to it ----
+    @admin.display(description="rule")
+    def of_rule(self, task: Task) -> SafeString:
+        return page_of("rules_rule", task.rule_id, f"{task.rule}, version {task.rule_version}")
+
+    @admin.display(description="other tasks")
+    def related(self, task: Task) -> SafeString:
+        of_rule, of_user = {"rule__rule_id__exact": task.rule_id}, {"user__id__exact": task.user_id}
+        return side_by_side(
+            [
+                list_of("etl_task", "Of this owner", of_user),
+                list_of("etl_task", "Of this rule", of_rule),
+                list_of("etl_task", "Of this owner and rule", of_user | of_rule),
+            ]
+        )
+
+    @admin.display(description="runs")
+    def runs(self, task: Task) -> SafeString:
+        rows: list[tuple[object, object]] = [
+            ("run", task.run),
+            ("its OCR is of run", task.ocr_run),
+            ("paid answers are kept from run", task.journal_run),
+            ("fence", task.fence),
+        ]
+        return below_each_other(rows)
+
+    # ---- How it went ----
+    @admin.display(description="error")
+    def error_code(self, task: Task) -> str:
+        return task.error["code"] if task.error else NOTHING
+
+    @admin.display(description="what happened, and what to do")
+    def advice(self, task: Any) -> str:
+        again = "Retrying may help." if task.error.get("retryable") else "Retrying alone will not help."
+        return f"{task.error.get('detail', '')} {again}".strip()
+
+    @admin.display(description="in stage")
+    def stage(self, task: Any) -> str:
+        return str(task.error.get("stage") or NOTHING)
+
+    @admin.display(description="OCR")
+    def read(self, task: Any) -> SafeString:
+        metadata = metadata_of(task)
+        ocr = metadata["ocr"]
+        rows: list[tuple[object, object]] = [("provider", metadata["provider"] or NOTHING)]
+        rows += [(name, ocr[name]) for name in ("pages", "version") if name in ocr]
+        if isinstance(ocr.get("duration_ms"), int | float):
+            rows.append(("took", milliseconds(ocr["duration_ms"])))
+        return below_each_other(rows)
+
+    @admin.display(description="post-processing")
+    def processed(self, task: Any) -> SafeString:
+        done = metadata_of(task)["postprocess"]
+        usage = done["usage"]
+        return below_each_other(
+            [
+                ("strategy", done["strategy"] or NOTHING),
+                ("model", done["model"] or NOTHING),
+                ("calls", number(usage["calls"])),
+                ("tokens asked", number(usage["prompt_tokens"])),
+                ("tokens answered", number(usage["completion_tokens"])),
+            ]
+        )
+
+    @admin.display(description="warnings")
+    def warnings(self, task: Any) -> SafeString:
+        """By their codes: what they say may quote the document."""
+        codes = sorted({str(warning.get("code", "")) for warning in metadata_of(task)["warnings"]})
+        return SafeString(NOTHING) if not codes else below_each_other([(code, "") for code in codes])
+
+    @admin.display(description="attempts")
+    def attempts(self, task: Any) -> str:
+        tried = metadata_of(task)["attempts"]
+        return ", ".join(f"{stage}: {count}" for stage, count in tried.items())
+
+
+def metadata_of(task: Any) -> dict[str, Any]:
+    return whole_metadata(verbs.live_of(task).metadata)

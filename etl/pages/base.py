@@ -1,0 +1,86 @@
+"""What the pages of documents share: requests count as the API's do, and a stranger's task is one that is not there."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from config.api.problems import BadInput, NotFound, input_errors
+from config.pages.base import Page, counted
+from etl import lookup
+from etl.models import Task
+from etl.runstate import RunState
+from rules import catalog, rates
+from rules.models import Rule
+
+UNKNOWN = "There is no such document of yours."
+MOST_RULES = 300
+
+
+class DocumentsPage(Page):
+    """A page for which a GET counts like one of the API's."""
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        count(request)
+        return super().get(request, *args, **kwargs)
+
+
+class TaskPage(DocumentsPage):
+    """A page about one task."""
+
+    def state(self) -> RunState:
+        return seen(self.kwargs["task_id"], user=self.user)
+
+
+def count(request: HttpRequest) -> None:
+    """Count a request by ETL_RATE or ETL_POLL_RATE. Raises RateLimited."""
+    rates.PerUser().allow_request(counted(request), cast("Any", None))
+
+
+def owned(task_id: int, *, user: User) -> Task:
+    """Return the row of a task that the user may see, without its result. Raises NotFound."""
+    row = Task.objects.owned_by(user).filter(pk=task_id).defer("result").first()
+    if row is None:
+        raise NotFound(UNKNOWN)
+    return row
+
+
+def seen(task_id: int, *, user: User) -> RunState:
+    """Return what is known of a task, without its result, which may be megabytes. Raises NotFound."""
+    states = lookup.shown([owned(task_id, user=user)])
+    if not states:
+        raise NotFound(UNKNOWN)
+    return states[0]
+
+
+def checked(serializer: serializers.BaseSerializer) -> Mapping[str, Any]:
+    """Return what a serializer of the API makes of a body. Raises BadInput, as the API would answer."""
+    try:
+        serializer.is_valid(raise_exception=True)
+    except ValidationError as error:
+        raise BadInput(*input_errors(error.detail)) from None
+    return cast("Mapping[str, Any]", serializer.validated_data)
+
+
+# ---- Rules to choose from -------------------------------------------------------------------------------------------
+Groups = list[tuple[str, list[tuple[str, str]]]]
+
+
+def rules_for(user: User) -> tuple[str, Groups]:
+    """Return the name of the default rule, "" without one, and the rules that the user may use, in groups."""
+    rules = catalog.visible_to(user).only("rule_id", "name", "owner_id", "slug").order_by("name", "rule_id")
+    groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "Everybody's": [], "Other people's": []}
+    default = ""
+    for rule in rules[:MOST_RULES]:
+        default = rule.name if is_default(rule) else default
+        group = "Everybody's" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other people's"
+        groups[group].append((str(rule.pk), rule.name))
+    return default, [(name, choices) for name, choices in groups.items() if choices]
+
+
+def is_default(rule: Rule) -> bool:
+    named = catalog.named_default()
+    return rule.slug == catalog.DEFAULT_SLUG if named is None else rule.pk == named

@@ -1,0 +1,47 @@
+"""The form that documents are submitted by, and what is said before: which files, how large, by which rule."""
+
+from typing import Any, cast
+from uuid import uuid4
+
+from django import forms
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from config.templatetags.pages import size
+from etl import engines, refusals
+from etl.documents import Kind
+from etl.pages.base import rules_for
+
+OTHER_ENDINGS = {Kind.JPEG: (".jpeg",), Kind.TIFF: (".tif",), Kind.HTML: (".htm",), Kind.MARKDOWN: (".markdown",)}
+
+
+class SubmitForm(forms.Form):
+    file = forms.FileField(label="Document")
+    rule_id = forms.ChoiceField(label="Rule", required=False)
+
+    def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        default, groups = rules_for(user)
+        first = ("", f"Default: {default}") if default else ("", "Choose one …")
+        fields = cast("dict[str, Any]", self.fields)
+        fields["rule_id"].choices = [first, *groups]
+        fields["file"].widget.attrs["accept"] = ",".join(endings())
+        self.once = uuid4()  # one for each form that is shown: sent twice it makes one task
+
+
+def limits() -> dict[str, Any]:
+    """Return what is taken, to be said before somebody waits for an upload."""
+    kinds = sorted(engines.provider().kinds, key=list(Kind).index)
+    words = [refusals.word(kind) for kind in kinds]
+    return {
+        "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
+        "bytes": settings.SLUICE.etl_max_file_bytes,
+        "size": size(settings.SLUICE.etl_max_file_bytes),
+        "pages": settings.SLUICE.etl_max_pages,
+    }
+
+
+def endings() -> list[str]:
+    """Return what file choosers offer; anything can be dropped all the same, and its bytes decide."""
+    kinds = sorted(engines.provider().kinds, key=list(Kind).index)
+    return [ending for kind in kinds for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]

@@ -1,0 +1,178 @@
+"""What became of a document: its Markdown and its JSON, side by side, and both to download."""
+
+from typing import Any
+
+import orjson
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+
+from config import storage
+from config.api.problems import NotFound, Problem
+from config.pages.base import Page, counted
+from etl import artifacts, markdown, refusals
+from etl.models import Task
+from etl.pages import sheets, tree
+from etl.pages.base import TaskPage, count, seen
+from etl.runstate import RunState
+from etl.states import Status
+
+MOST_NUMBER = 7  # digits of a page or a piece
+RAW_BYTES = 200_000  # of JSON that is shown as text; more is for download
+UNSURE = 0.85
+
+
+# ---- Markdown -------------------------------------------------------------------------------------------------------
+class Sheets(TaskPage):
+    """Some pages of the Markdown, for htmx: fetched as they come into view, or when a citation leads there."""
+
+    template_name = "etl/_sheets.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        state = self.state()
+        if not state.markdown_key:
+            raise markdown.NotReady
+        asked = self.request.GET
+        # What is fetched above or below what is there leads on in its own direction only.
+        ways = {"is_above": "at" not in asked, "is_below": "before" not in asked}
+        return super().get_context_data(**context | sheets_of(state, self.request) | ways)
+
+
+def markdown_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
+    """Return the pane of the Markdown: the first pages, or those from `?page=` on; or why there is nothing."""
+    if not state.markdown_key:
+        return {"missing": "It was not read, so there is no text of it."}
+    try:
+        return sheets_of(state, request)
+    except Problem as problem:
+        return {"missing": problem.detail}
+
+
+def sheets_of(state: RunState, request: HttpRequest) -> dict[str, Any]:
+    raw = request.GET.get("view") == "source"
+    found = sheets.stack(
+        state.markdown_key,
+        at=number(request, "at") or 0,
+        page=number(request, "page"),
+        before=number(request, "before"),
+        raw=raw,
+    )
+    sure = confidences(state)
+    return {
+        "stack": found,
+        "sheets": [(sheet, sure.get(sheet.piece.page)) for sheet in found.sheets],
+        "raw": raw,
+        "more": "&view=source" if raw else "",
+        "task_id": state.task_id,
+        "is_above": True,
+        "is_below": True,
+    }
+
+
+def confidences(state: RunState) -> dict[int, dict[str, Any]]:
+    """Return how sure recognition was of each page that was recognised, in percent."""
+    try:
+        stored = artifacts.find_ocr(state)
+    except storage.StorageError:
+        return {}  # the text itself is worth more than what is said of it
+    pages = stored.facts["pages"] if stored else []
+    return {
+        page["number"]: {"percent": round(page["confidence"] * 100), "is_low": page["confidence"] < UNSURE}
+        for page in pages
+        if page.get("confidence") is not None
+    }
+
+
+def number(request: HttpRequest, name: str) -> int | None:
+    text = request.GET.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_NUMBER else None
+
+
+# ---- JSON -----------------------------------------------------------------------------------------------------------
+class Branch(TaskPage):
+    """A part of the tree, for htmx: `?node=` a JSON Pointer, `&from=` which of its members come first."""
+
+    template_name = "etl/_branch.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        state = self.state()
+        output = output_of(state)
+        if "data" not in output:
+            raise NotFound
+        return super().get_context_data(node=grown(output, self.request), **context)  # the path has task_id
+
+
+def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
+    """Return the pane of the JSON: a tree, or the text; or why there is none."""
+    if state.status != Status.COMPLETED:
+        return {"missing": "There is no result."}
+    try:
+        output = output_of(state)
+        if "data" not in output:
+            return {"is_text_alone": True}
+        pane = {"node": grown(output, request), "pointer": request.GET.get("node", "")}
+    except Problem as problem:
+        return {"missing": problem.detail}
+    pane["raw"] = request.GET.get("json") == "raw"
+    if pane["raw"]:
+        text = dumped(output["data"])
+        pane |= {"text": text.decode() if len(text) <= RAW_BYTES else "", "size": len(text)}
+    return pane
+
+
+def grown(output: dict[str, Any], request: HttpRequest) -> tree.Node:
+    sources = tree.Sources(output.get("citations") or [])
+    return tree.grow(output["data"], sources, at=request.GET.get("node", ""), start=number(request, "from") or 0)
+
+
+def output_of(state: RunState) -> dict[str, Any]:
+    """Return the whole result, in the order that the rule gave it, which the database does not keep.
+
+    Raises NotFound for a task without one, and StorageUnavailable.
+    """
+    if state.status != Status.COMPLETED:
+        raise NotFound
+    with refusals.storing():
+        stored = artifacts.find(artifacts.output_key(state))
+    return stored or state.result or Task.objects.values_list("result", flat=True).get(pk=state.task_id) or {}
+
+
+def dumped(data: Any) -> bytes:
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2)
+
+
+# ---- Downloads ------------------------------------------------------------------------------------------------------
+class Download(Page):
+    """A file under the name of the document. As an attachment: no browser renders it under our address."""
+
+    ending: str
+
+    def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
+        count(request)
+        state = seen(task_id, user=self.user)
+        response = self.content(state)
+        name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"
+        response["Content-Disposition"] = storage.content_disposition(name)
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def content(self, state: RunState) -> HttpResponseBase:
+        raise NotImplementedError
+
+
+class MarkdownFile(Download):
+    ending = "md"
+
+    def content(self, state: RunState) -> HttpResponseBase:
+        if not state.markdown_key:
+            raise markdown.NotReady
+        return markdown.markdown(state.markdown_key, counted(self.request))
+
+
+class JsonFile(Download):
+    ending = "json"
+
+    def content(self, state: RunState) -> HttpResponseBase:
+        output = output_of(state)
+        if "data" not in output:
+            raise NotFound
+        return HttpResponse(dumped(output["data"]), content_type=artifacts.JSON)

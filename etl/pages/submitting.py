@@ -1,0 +1,85 @@
+"""Submitting a document by a plain form. With JavaScript files go to the API, several at once, with progress."""
+
+from typing import Any, cast
+from uuid import UUID, uuid4
+
+from django.contrib import messages
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.generic import View
+
+from config.api.idempotency import Idempotency, fingerprint
+from config.api.problems import Problem
+from config.api.requests import request_id
+from config.pages.base import show_in, told
+from etl import submission, uploads
+from etl.forms import BoundedFile
+from etl.models import Task
+from etl.pages.base import checked, count
+from etl.pages.form import SubmitForm
+from etl.pages.listing import Documents
+from etl.serializers import SubmitFileSerializer
+
+
+# ---- The plain form -------------------------------------------------------------------------------------------------
+@method_decorator(csrf_exempt, name="dispatch")  # the check reads the body, and the file has to be bounded before
+class Submit(LoginRequiredMixin, View):
+    """`POST /app/documents/submit`."""
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        request.upload_handlers = [BoundedFile(request)]
+        try:
+            return cast("HttpResponseBase", Submitted.as_view()(request))
+        except Problem as problem:  # the body itself: too large, or there is no room for it
+            messages.error(request, told(problem))
+            return redirect("documents")
+
+
+@method_decorator(csrf_protect, name="dispatch")
+class Submitted(Documents):
+    """The page with the form again, and what is wrong with it; or on to the task."""
+
+    http_method_names = ("post",)
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        form = SubmitForm(request.POST, request.FILES, user=self.user)
+        form.full_clean()
+        form.errors.clear()  # the API's words come instead
+        try:
+            count(request)
+            task = submit(request, self.user)
+        except Problem as problem:
+            show_in(form, problem, fields=lambda pointer: pointer[1:])
+            response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
+            response.status_code = problem.status
+            return response
+        messages.success(request, "The document is accepted. This page shows how far it is.")
+        return redirect("document", task_id=task.pk)
+
+
+def submit(request: HttpRequest, user: User) -> Task:
+    """Make a task of what a form sent. Raises the Problems of `submission.submit`."""
+    body = {name: value for name, value in (("rule_id", request.POST.get("rule_id")), *request.FILES.items()) if value}
+    wanted = checked(SubmitFileSerializer(data=body))
+    document, rule_id = uploads.SentFile(wanted["file"]), wanted.get("rule_id")
+    once = once_of(request, {**document.identity(), "rule_id": rule_id})
+    if made := submission.find(user.pk, once):
+        return made
+    try:
+        return submission.submit(document, user=user, rule_id=rule_id, request_id=request_id(request), idempotency=once)
+    except submission.AlreadyMade as earlier:
+        return earlier.task
+
+
+def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
+    """Return the key of this form and these contents: another file in the same form is another document."""
+    print_of_body = fingerprint(body)
+    try:
+        form = UUID(request.POST.get("once", ""))
+    except ValueError:
+        form = uuid4()
+    return Idempotency(key=f"form-{form}-{print_of_body[:32]}", fingerprint=print_of_body)

@@ -1,0 +1,118 @@
+"""One document: how far it is, what became of it, and what may be done to it now."""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.urls import reverse
+
+from config.pages.base import Action
+from etl import control, explanations, representation
+from etl.pages import results
+from etl.pages.base import TaskPage, owned, rules_for
+from etl.pages.listing import retry
+from etl.pages.steps import steps_of
+from etl.runstate import RunState
+from etl.states import Phase, Status
+from rules import catalog, rates
+from rules.catalog import UnknownRule
+
+
+class OneDocument(TaskPage):
+    """The page; its fragment is fetched whenever there is news, until the task has ended."""
+
+    template_name = "etl/document.html"
+    fragment_name = "etl/_document.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        state = self.state()
+        rule = rule_name(state)
+        return super().get_context_data(
+            title=state.filename,
+            state=state,
+            owner=owner_of(state, self.user),
+            rule=rule,
+            steps=steps_of(state, rule=rule),
+            failure=failure_of(state),
+            warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
+            why_not_cancelled=why_not_cancelled(state),
+            events=f"{representation.path_of(state.task_id)}/events",
+            **(self.ended(state) if state.has_ended else {}),
+            **context,
+        )
+
+    def ended(self, state: RunState) -> dict[str, Any]:
+        default, groups = rules_for(self.user)
+        return {
+            "default_rule": default,
+            "rules": groups,
+            "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
+            "can_extract": bool(state.markdown_key),
+            "markdown": results.markdown_pane(state, self.request),
+            "json": results.json_pane(state, self.request),
+        }
+
+
+def rule_name(state: RunState) -> str:
+    """Return the name that the task's rule had in its version."""
+    try:
+        return catalog.content(rule_id=state.rule_id, version=state.rule_version).name
+    except UnknownRule:
+        return f"Rule {state.rule_id}"
+
+
+def owner_of(state: RunState, user: User) -> str:
+    """Return whose document it is, where staff look at another's."""
+    if state.user_id == user.pk:
+        return ""
+    return User.objects.filter(pk=state.user_id).values_list("username", flat=True).first() or ""
+
+
+def failure_of(state: RunState) -> dict[str, Any] | None:
+    if state.status != Status.FAILED or not state.error:
+        return None
+    return {**state.error, "explained": explanations.of_error(state.error["code"])}
+
+
+def warnings_of(state: RunState) -> list[dict[str, Any]]:
+    warnings: list[dict[str, Any]] = state.metadata["warnings"]
+    return sorted(warnings, key=lambda each: (each.get("page") or 0, each["code"]))
+
+
+def why_not_cancelled(state: RunState) -> str:
+    """Return why a task that goes on cannot be cancelled, "" when it can. The button may still come too late."""
+    if state.status == Status.PENDING and not state.started:
+        return ""
+    seconds = settings.SLUICE.etl_task_timeout // 60 or 1
+    return (
+        f"It has begun, and a document that has begun is brought to its end: each attempt takes {seconds} min at most."
+    )
+
+
+# ---- Actions --------------------------------------------------------------------------------------------------------
+class TaskAction(Action):
+    """A button of a task. A stranger's is 404."""
+
+    throttle = rates.PerUser
+
+    def then(self, *, task_id: int) -> str:
+        return reverse("document", args=[task_id])
+
+    def act(self, *, task_id: int) -> str:
+        raise NotImplementedError
+
+
+class Cancel(TaskAction):
+    def act(self, *, task_id: int) -> str:
+        control.cancel(task=owned(task_id, user=self.user))
+        return "Cancelled. Nothing of it was read."
+
+
+class Retry(TaskAction):
+    def act(self, *, task_id: int) -> str:
+        stage = self.request.POST.get("from_stage", "")
+        task = owned(task_id, user=self.user)
+        retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
+        if stage == Phase.POSTPROCESS:
+            return "It is extracted again from the text that is there; the document is not read again."
+        return "It is read again from the beginning."

@@ -1,0 +1,266 @@
+"""What the start page tells of exports. Every statement reads rows that live or are recent, by an index, and no more
+than `MOST` of them; chunks that have ended, nearly all, are not looked at."""
+
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.template.defaultfilters import filesizeformat
+from django.urls import reverse
+from django.utils import timezone
+
+from config.admin import overview
+from config.admin.display import counted, length, list_url, number
+from config.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
+from exports import sql
+from exports.admin.filters import title_of
+from exports.models import Dataset
+from exports.states import JobStatus
+
+COLOURS = {
+    JobStatus.PENDING: "#94a3b8",
+    JobStatus.RUNNING: "#3b82f6",
+    JobStatus.RETRYING: "#f59e0b",
+    JobStatus.SUCCESS: "#16a34a",
+    JobStatus.FAILED: "#dc2626",
+    JobStatus.CANCELLED: "#a855f7",
+}
+LONG_SECONDS = 300  # that a chunk may wait before it is worth a look
+
+
+# ---- Jobs -----------------------------------------------------------------------------------------------------------
+JOBS_BY_HOUR = """
+WITH recent AS MATERIALIZED (
+    SELECT created_at, status FROM exports_jobs WHERE created_at >= %(since)s ORDER BY created_at DESC LIMIT %(most)s
+)
+SELECT date_trunc('hour', created_at) AS hour, status, count(*) AS jobs FROM recent GROUP BY 1, 2
+"""
+EXPORTED_BY_HOUR = """
+WITH recent AS MATERIALIZED (
+    SELECT finished_at, status, rows, bytes FROM exports_jobs
+    WHERE finished_at >= %(since)s ORDER BY finished_at DESC LIMIT %(most)s
+)
+SELECT date_trunc('hour', finished_at) AS hour, sum(rows)::bigint AS rows, sum(bytes)::bigint AS bytes, count(*) AS jobs
+FROM recent WHERE status = 'success' GROUP BY 1
+"""
+
+
+def draw_jobs() -> Drawn:
+    hours = last_hours()
+    found = sql.rows(JOBS_BY_HOUR, since=hours[0], most=MOST)
+    exported = sql.rows(EXPORTED_BY_HOUR, since=hours[0], most=MOST)
+    return Drawn(
+        charts=[
+            jobs_by_hour(hours, found),
+            amounts_by_hour(hours, exported, "rows", "Rows exported", "#3b82f6"),
+            amounts_by_hour(hours, exported, "bytes", "Bytes exported", "#0d9488"),
+        ]
+    )
+
+
+def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
+    counts = {(row["hour"], row["status"]): row["jobs"] for row in found}
+    return Chart(
+        title="Jobs by status, by the hour they came",
+        labels=overview.labels_of(hours),
+        series=[
+            Series(
+                label=status,
+                colour=COLOURS[status],
+                values=[counts.get((hour, status), 0) for hour in hours],
+                urls=[
+                    list_url("job", {"status__exact": status} | overview.within(hour, "created_at")) for hour in hours
+                ],
+            )
+            for status in JobStatus
+        ],
+        note=cut(sum(counts.values()), "jobs"),
+    )
+
+
+def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, title: str, colour: str) -> Chart:
+    amounts = {row["hour"]: row[name] for row in found}
+    values = [amounts.get(hour, 0) for hour in hours]
+    divisor, unit = scale_of(max(values)) if name == "bytes" else (1, name)
+    done = {"status__exact": JobStatus.SUCCESS}
+    return Chart(
+        title=f"{title}, by the hour their job ended",
+        labels=overview.labels_of(hours),
+        series=[
+            Series(
+                label=name,
+                colour=colour,
+                values=[value / divisor for value in values],
+                texts=[filesizeformat(value) if name == "bytes" else number(value) for value in values],
+                urls=[list_url("job", done | overview.within(hour, "finished_at")) for hour in hours],
+            )
+        ],
+        unit=unit,
+        note=cut(sum(row["jobs"] for row in found), "jobs"),
+    )
+
+
+def scale_of(most: int) -> tuple[int, str]:
+    """Return what to divide bytes by, so that an axis can be read, and what that is called."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "KB")):
+        if most >= 1024**power:
+            return 1024**power, unit
+    return 1, "bytes"
+
+
+# ---- The queue ------------------------------------------------------------------------------------------------------
+# Chunks that wait are counted by their jobs' counters; running ones by their index. The oldest is as old as its job.
+QUEUE = """
+WITH running AS MATERIALIZED (
+    SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
+    FROM (SELECT job_id, lease_until FROM exports_chunk WHERE status = 'running' LIMIT %(most)s) c GROUP BY job_id
+), active AS MATERIALIZED (
+    SELECT j.job_id, j.created_at, j.retrying,
+           j.total - j.done - j.failed - j.cancelled - j.retrying - coalesce(r.chunks, 0) AS waiting
+    FROM (SELECT * FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') LIMIT %(most)s) j
+    LEFT JOIN running r USING (job_id)
+)
+SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
+       (SELECT coalesce(sum(retrying), 0)::bigint FROM active) AS retrying,
+       (SELECT coalesce(sum(chunks), 0)::bigint FROM running) AS running,
+       (SELECT coalesce(sum(overdue), 0)::bigint FROM running) AS overdue,
+       (SELECT count(*) FROM active) AS jobs,
+       (SELECT min(created_at) FROM active WHERE waiting > 0) AS oldest,
+       (SELECT job_id FROM active WHERE waiting > 0 ORDER BY created_at LIMIT 1) AS oldest_job
+"""
+# Chunks have no index by time, so they are found by their jobs: those that failed lately, or go on.
+FAILURES = """
+WITH failing AS MATERIALIZED (
+    (SELECT job_id FROM exports_jobs WHERE finished_at >= %(since)s AND failed > 0 ORDER BY finished_at DESC LIMIT 1000)
+    UNION
+    (SELECT job_id FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') AND failed > 0 LIMIT 1000)
+), recent AS MATERIALIZED (
+    SELECT c.error_code FROM failing f CROSS JOIN LATERAL (
+        SELECT error_code, finished_at FROM exports_chunk WHERE job_id = f.job_id AND status = 'failed' LIMIT %(most)s
+    ) c WHERE c.finished_at >= %(since)s LIMIT %(most)s
+)
+SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 DESC
+"""
+
+
+def draw_queue() -> Drawn:
+    since = last_hours()[0]
+    return Drawn(
+        figures=queue_of(sql.one(QUEUE, most=MOST + 1) or {}),
+        charts=[failures_of(sql.rows(FAILURES, since=since, most=MOST), since)],
+    )
+
+
+def queue_of(row: dict[str, Any]) -> list[Figure]:
+    waited = (timezone.now() - row["oldest"]) if row["oldest"] else None
+    is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
+    overdue = row["overdue"]
+    return [
+        Figure(
+            title="Chunks waiting",
+            value=number(row["waiting"]),
+            note=f"of {counted(row['jobs'], 'job')} that have not ended",
+            url=list_url("chunk", {"status__exact": "pending"}),
+        ),
+        Figure(
+            title="Oldest waiting chunk",
+            value=length(waited) if waited else "none",
+            note="waits long: are workers up, and slots free?" if is_long else "since its job came",
+            url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
+            tone="warning" if is_long else "",
+        ),
+        Figure(
+            title="Chunks running",
+            value=at_most(row["running"]),
+            note=f"{overdue:,} with a lease that is over: their workers are lost"
+            if overdue
+            else "all with a live lease",
+            url=list_url("chunk", {"status__exact": "running"}),
+            tone="danger" if overdue else "",
+        ),
+        Figure(
+            title="Chunks retrying",
+            value=number(row["retrying"]),
+            note="wait for their next attempt",
+            url=list_url("chunk", {"status__exact": "retrying"}),
+            tone="warning" if row["retrying"] else "",
+        ),
+    ]
+
+
+def failures_of(found: list[sql.Row], since: datetime) -> Chart:
+    lately = {"status__exact": "failed", "finished_at__gte": since.isoformat()}
+    return Chart(
+        title="Failed chunks by error, last 24 hours",
+        labels=[title_of(row["code"]) for row in found],
+        along="error",
+        kind="across",
+        series=[
+            Series(
+                label="chunks",
+                colour="#dc2626",
+                values=[row["chunks"] for row in found],
+                urls=[list_url("chunk", lately | {"error_code": row["code"]}) for row in found],
+            )
+        ],
+        note=cut(sum(row["chunks"] for row in found), "failed chunks"),
+    )
+
+
+# ---- Slots, deliveries ----------------------------------------------------------------------------------------------
+SLOTS = """
+SELECT count(*) FILTER (WHERE token IS NOT NULL) AS held, count(*) AS slots,
+       count(*) FILTER (WHERE lease_until < clock_timestamp()) AS expired
+FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s
+"""
+DELIVERIES = """
+SELECT (SELECT count(*) FROM (SELECT 1 FROM exports_delivery WHERE status = 'pending' LIMIT %(most)s) d) AS waiting,
+       (SELECT count(*) FROM exports_webhook WHERE failures > 0) AS failing,
+       (SELECT count(*) FROM exports_webhook WHERE NOT enabled) AS disabled
+"""
+
+
+def draw_slots() -> Drawn:
+    row = sql.one(SLOTS, slots=settings.SLUICE.export_db_slots) or {}
+    expired = row["expired"]
+    slots = Figure(
+        title="Slots in use",
+        value=f"{row['held']} of {row['slots']}",
+        note=f"{expired} of lost workers: released when their calls are ended"
+        if expired
+        else "calls into the source now",
+        url=list_url("slot", {"dataset__isnull": True, "state": "held"}),
+        tone="danger" if expired else "",
+    )
+    return Drawn(figures=[slots])
+
+
+def draw_deliveries() -> Drawn:
+    row = sql.one(DELIVERIES, most=MOST + 1) or {}
+    deliveries = Figure(
+        title="Deliveries waiting",
+        value=at_most(row["waiting"]),
+        note=f"{counted(row['failing'], 'webhook')} failing, {row['disabled']:,} disabled",
+        url=list_url("delivery", {"status__exact": "pending"}),
+        tone="warning" if row["failing"] else "",
+    )
+    return Drawn(figures=[deliveries])
+
+
+overview.contribute(
+    Part(permission="exports.view_job", draw=draw_jobs),
+    Part(permission="exports.view_chunk", draw=draw_queue),
+    Part(permission="exports.view_slot", draw=draw_slots),
+    Part(permission="exports.view_delivery", draw=draw_deliveries),
+    first=[
+        FirstStep(
+            title="Nothing can be exported yet",
+            words="Register a dataset: a function of the source database that takes a key and a date, and the "
+            "folder that its files go to. manage.py register_dataset does the same from a shell.",
+            url=lambda: reverse("admin:exports_dataset_add"),
+            label="Register a dataset",
+            permission="exports.add_dataset",
+            is_due=lambda: not Dataset.objects.exists(),
+        )
+    ],
+)

@@ -1,0 +1,195 @@
+"""Answers and requests as they really look, for the OpenAPI schema: all of one export of flights, and its webhook.
+
+`tests/contract/test_document.py` holds each of them against its schema.
+"""
+
+from typing import Any
+
+import orjson
+
+JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
+AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
+HOOK_ID = "0197a3b1-88d4-4f9a-a3d7-0c0a6b1e5e44"
+DELIVERY_ID = "0197a3c5-3b7d-4d0f-8a56-97f5c3f0b9d2"
+SECRET = "whsec_4GBMpkXm6Wd0vNVrWb0w8Zs1oJtYkJcT2iE5rH7uQ3A="
+SHA = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+ITEMS: dict[str, Any] = {"dataset": "flights", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}
+FILTERS: dict[str, Any] = {
+    "dataset": "flights",
+    "filters": {"keys": ["JFK", "EWR"], "dateFrom": "2013-02-01", "dateTo": "2013-02-28"},
+    "compression": "gzip",
+    "csv": {"delimiter": ";", "formulaPolicy": "escape"},
+}
+ACCEPTED = {
+    "jobId": JOB_ID,
+    "status": "pending",
+    "receiptUrl": f"/exports/{JOB_ID}",
+    "totalChunks": 56,
+    "duplicates": 0,
+    "eventsUrl": f"/exports/{JOB_ID}/events",
+    "chunksUrl": f"/exports/{JOB_ID}/chunks",
+}
+REPLAYED = {
+    **{name: str(value).replace(JOB_ID, AGAIN_ID) for name, value in ACCEPTED.items()},
+    "totalChunks": 56,
+    "duplicates": 0,
+}
+PROGRESS: dict[str, Any] = {
+    "total": 56,
+    "pending": 40,
+    "running": 5,
+    "retrying": 0,
+    "done": 11,
+    "failed": 0,
+    "cancelled": 0,
+    "reused": 3,
+    "degraded": 0,
+    "rows": 3214,
+    "bytes": 298112,
+    "percent": 19.6,
+    "etaSeconds": 42,
+}
+RUNNING: dict[str, Any] = {
+    "jobId": JOB_ID,
+    "dataset": "flights",
+    "status": "running",
+    "format": "csv",
+    "compression": "gzip",
+    "delivery": "zip",
+    "createdAt": "2026-03-01T09:00:00.000000Z",
+    "startedAt": "2026-03-01T09:00:00.250000Z",
+    "finishedAt": None,
+    "purgeAt": "2026-03-08T09:00:00.000000Z",
+    "queuePosition": 0,
+    "progress": PROGRESS,
+    "error": None,
+    "receipt": None,
+}
+DONE = {
+    **PROGRESS,
+    "pending": 0,
+    "running": 0,
+    "done": 56,
+    "rows": 16480,
+    "bytes": 1528704,
+    "percent": 100.0,
+    "etaSeconds": None,
+}
+ENDED = {**RUNNING, "finishedAt": "2026-03-01T09:00:51.000000Z", "purgeAt": "2026-03-08T09:00:51.000000Z"}
+RECEIPT = {
+    "signedUrl": f"https://sluice.example/exports/{JOB_ID}/download?token=0197a3c4…:1tqX…",
+    "expiresAt": "2026-03-01T09:10:51.000000Z",
+    "checksum": SHA,
+    "sizeBytes": 421004,
+    "rows": 16480,
+    "files": 56,
+    "degraded": False,
+    "contentType": "application/zip",
+    "fileName": "flights.zip",
+    "state": "active",
+}
+SUCCESS = {**ENDED, "status": "success", "progress": DONE, "receipt": RECEIPT}
+TIMEOUT = {
+    "code": "EXPORT_SOURCE_TIMEOUT",
+    "title": "The source database took too long",
+    "detail": "It ran into the dataset's statement timeout at every attempt. Ask the staff to raise it, or retry "
+    "later. (SQLSTATE 57014)",
+    "retryable": True,
+}
+FAILED = {**ENDED, "status": "failed", "progress": {**DONE, "done": 55, "failed": 1}, "error": TIMEOUT}
+CANCELLED = {
+    **ENDED,
+    "status": "cancelled",
+    "progress": {**DONE, "done": 11, "cancelled": 45, "rows": 3214, "bytes": 298112},
+}
+RETRIED = {**RUNNING, "progress": {**DONE, "pending": 1, "done": 55, "percent": 98.2, "etaSeconds": 1}}
+CHUNK = {
+    "key": "JFK",
+    "effectiveDate": "2013-02-15",
+    "status": "done",
+    "attempts": 1,
+    "source": "live",
+    "rows": 298,
+    "bytes": 27631,
+    "checksum": SHA,
+    "dataAsOf": "2026-03-01T09:00:02.114000Z",
+    "path": "flights/_dialect-751578f4/2013/02/15/JFK_20130215.csv.gz",
+    "error": None,
+}
+FAILED_CHUNK = {
+    **CHUNK,
+    "status": "failed",
+    "attempts": 4,
+    "source": None,
+    "rows": None,
+    "bytes": None,
+    "checksum": None,
+    "dataAsOf": None,
+    "error": TIMEOUT,
+}
+PREVIEW = {"totalChunks": 56, "duplicates": 0, "reusable": 3, "quotaCost": 53}
+LIMITS = {
+    "jobsPerDay": {"limit": 1000, "used": 12, "remaining": 988, "resetsAt": "2026-03-02T00:00:00Z"},
+    "chunksPerDay": {"limit": 100000, "used": 5311, "remaining": 94689, "resetsAt": "2026-03-02T00:00:00Z"},
+    "maxChunksPerJob": 10000,
+    "rate": "60/min",
+}
+DATASETS = {
+    "results": [
+        {"name": "flights", "schemaVersion": 1, "formats": ["csv", "jsonl", "json"], "keyPattern": "[A-Z]{3}"},
+    ],
+    "next": None,
+    "previous": None,
+}
+LINK = {"signedUrl": RECEIPT["signedUrl"], "expiresAt": RECEIPT["expiresAt"]}
+WEBHOOK = {
+    "id": HOOK_ID,
+    "url": "https://shop.example/hooks/sluice",
+    "events": ["export.succeeded", "export.failed"],
+    "enabled": True,
+    "disabledReason": None,
+    "createdAt": "2026-02-27T15:12:09.481000Z",
+}
+NEW_WEBHOOK = {"url": WEBHOOK["url"], "events": WEBHOOK["events"]}
+DELIVERY = {
+    "id": DELIVERY_ID,
+    "type": "export.succeeded",
+    "jobId": JOB_ID,
+    "status": "delivered",
+    "attempts": 2,
+    "createdAt": "2026-03-01T09:00:51.020000Z",
+    "nextAttemptAt": None,
+    "finishedAt": "2026-03-01T09:01:11.283000Z",
+    "log": [
+        {"at": "2026-03-01T09:00:51.200000Z", "statusCode": None, "error": "no answer in time", "durationMs": 15000},
+        {"at": "2026-03-01T09:01:11.200000Z", "statusCode": 204, "error": None, "durationMs": 83},
+    ],
+}
+WAITING = {
+    **DELIVERY,
+    "status": "pending",
+    "attempts": 0,
+    "nextAttemptAt": "2026-03-01T10:00:00.000000Z",
+    "finishedAt": None,
+}
+TEST = {**WAITING, "type": "webhook.test", "jobId": None, "log": []}
+
+
+def told(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as webhooks have it: without its link."""
+    receipt = job["receipt"] and {name: value for name, value in job["receipt"].items() if name != "signedUrl"}
+    return {**job, "receipt": receipt}
+
+
+def event(number: int, name: str, data: Any) -> str:
+    return f"id: {number}\nevent: {name}\ndata: {orjson.dumps(data).decode()}\n\n"
+
+
+STREAM = "retry: 3000\n\n" + "".join(
+    [
+        event(38, "snapshot", RUNNING),
+        event(39, "chunk", CHUNK),
+        event(40, "progress", DONE),
+        event(41, "status", {"status": "success", "error": None, "at": ENDED["finishedAt"]}),
+    ]
+)

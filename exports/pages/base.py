@@ -1,0 +1,59 @@
+"""What the pages of exports share: who asks is counted as in the API, and sees the jobs that the API would show."""
+
+from typing import Any, cast
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from rest_framework.request import Request
+
+from config import storage
+from config.pages.base import Page, counted
+from exports import quotas, rates, views
+from exports.models import Job
+
+
+class ExportsPage(Page):
+    """A page for which a GET counts like one of the API's. What POSTs count as, each says itself."""
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        count(request)
+        return super().get(request, *args, **kwargs)
+
+    @property
+    def asked(self) -> Request:
+        """The request as the API's functions take it."""
+        return counted(self.request)
+
+
+class JobPage(ExportsPage):
+    """A page about one job. A stranger's is 404; staff may look at any."""
+
+    def job(self) -> Job:
+        job_id: UUID = self.kwargs["job_id"]
+        return views.owned(self.asked, job_id)
+
+
+def count(request: HttpRequest) -> None:
+    """Count a request by EXPORT_RATE or EXPORT_POLL_RATE. Raises RateLimited."""
+    rates.PerUser().allow_request(counted(request), cast("Any", None))
+
+
+def left(user_id: int) -> dict[str, Any]:
+    """Return the day's quota of a user, in the words of templates."""
+    quota = quotas.state(user_id)
+    return {
+        "jobs": max(quota.daily_jobs - quota.jobs, 0),
+        "daily_jobs": quota.daily_jobs,
+        "chunks": max(quota.daily_chunks - quota.chunks, 0),
+        "daily_chunks": quota.daily_chunks,
+        "seconds": quota.seconds_left,
+    }
+
+
+def with_downloads(response: HttpResponse) -> HttpResponse:
+    """Let the forms of a page lead to where downloads come from: browsers hold a page's `form-action` against whatever
+    the answer to a form redirects to, too."""
+    url = urlsplit(storage.presign_download("-", seconds=1, content_type="-", file_name="-"))
+    response._csp_update = {"form-action": [f"{url.scheme}://{url.netloc}"]}  # type: ignore[attr-defined]
+    return response

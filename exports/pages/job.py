@@ -1,0 +1,213 @@
+"""One export: how far it is, what may be done, its receipt, its chunks, its story.
+
+The page is made of parts that refresh by themselves, each as often as it is worth: progress with every piece of news,
+the chunk table every few seconds, the buttons and the receipt only when they changed, so that nothing is taken away
+from under a finger. A part says in `shown` what it looks like; when it would look the same the answer is 204.
+"""
+
+import shlex
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from django.db.models import Count, F, Min, QuerySet, Sum
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from config.api.paging import refusal
+from config.pages.base import Listing, counted
+from exports import links, representation, views
+from exports.errors import explain
+from exports.models import Chunk, Job, Link
+from exports.pages import timeline
+from exports.pages.base import JobPage, left, with_downloads
+from exports.states import ChunkStatus, JobStatus
+
+GROUPS = 10  # of failures; the others are in the table
+FIRST = timedelta(seconds=1)  # a link that is younger than its receipt by more is not the one that it came with
+
+
+class OneExport(JobPage):
+    """The whole page."""
+
+    template_name = "exports/job.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        job = self.job()
+        return super().get_context_data(
+            **facts(job, self.request), **chunks(job, self.request), title=f"Export of {job.dataset.name}", **context
+        )
+
+    def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        return with_downloads(super().render_to_response(context, **kwargs))
+
+
+class Now(JobPage):
+    """How far it is; and with it, when they are others than what is shown, the buttons, the receipt and the story."""
+
+    template_name = "exports/_now.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        shown = facts(self.job(), self.request)
+        return super().get_context_data(**shown, changed=shown["shown"] != self.request.GET.get("shown"), **context)
+
+
+class Chunks(JobPage):
+    """The chunk table: it keeps its page and its filter, as they are in the URL."""
+
+    template_name = "exports/_chunks.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        job = self.job()
+        return super().get_context_data(job=job, **chunks(job, self.request), **context)
+
+
+class Receipt(JobPage):
+    """The receipt, when it is another than what is shown: its link was used, its time is over."""
+
+    template_name = "exports/_receipt.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        response = super().get(request, *args, **kwargs)
+        shown = response.context_data["shown"]  # type: ignore[attr-defined]
+        return HttpResponse(status=204) if shown == request.GET.get("shown") else response
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**facts(self.job(), self.request), **context)
+
+
+# ---- What the parts show --------------------------------------------------------------------------------------------
+
+
+def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
+    """Return what the page shows of a job, but for its chunks."""
+    now = timezone.now()
+    is_owner = request.user.pk == job.user_id
+    receipt = receipt_of(job, request) if job.status == JobStatus.SUCCESS else None
+    is_failed = job.status == JobStatus.FAILED
+    progress = representation.progress(job, now)
+    return {
+        "job": job,
+        "is_owner": is_owner,
+        "progress": progress,
+        "parts": parts(progress),
+        "error": explain(job.error_code, job.error_detail) if is_failed and job.error_code else None,
+        "receipt": receipt,
+        "quota": left(job.user_id) if is_failed else None,
+        "purge_at": representation.purge_at(job),
+        "took": job.finished_at - job.created_at if job.finished_at else now - job.created_at,
+        "shown": " ".join(
+            map(str, (job.status, job.failed, *((receipt["state"], receipt["link_id"]) if receipt else ())))
+        ),
+        "once": uuid4(),
+        "story": partial(timeline.of, job),  # asked for only where it is shown
+    }
+
+
+WIDTH, LEAST = 1000, 6  # of the bar and of what can still be seen of it, in units of its own
+
+
+def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of the bar, from the left: what has ended, what runs. What is left is its ground."""
+    x, found = 0, []
+    for status in ("done", "failed", "cancelled", "retrying", "running"):
+        if number := progress[status]:
+            width = max(LEAST, round(WIDTH * number / progress["total"]))
+            found.append({"status": status, "x": x, "width": width})
+            x += width
+    return found
+
+
+def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
+    """Return the receipt as the page shows it: for others than the owner without what leads to its data."""
+    receipt, now = job.receipt, timezone.now()
+    link = next(iter(receipt.links.all()), None)
+    state = state_of(link, is_over=receipt.expires_at <= now)
+    mine = request.user.pk == job.user_id and state == "open"
+    return {
+        "it": receipt,
+        "state": state,
+        "link": link,
+        "link_id": link.pk if link else "",
+        "is_minted": state == "open" and link is not None and link.created_at > receipt.issued_at + FIRST,
+        "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
+        "url": request.build_absolute_uri(links.path_of(link)) if mine and link else "",
+        **(binding(link, request) if mine and link else {}),
+    }
+
+
+def state_of(link: Link | None, *, is_over: bool) -> str:
+    if is_over:
+        return "expired"
+    if link is None or link.revoked_at:
+        return "revoked"
+    return "used" if link.used_at else "open"
+
+
+def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
+    """Return from where and with what program a link works, and whether that is this browser's."""
+    client = views.client_of(counted(request))
+    here = links.bound_to(client)
+    is_here = link.network in ("", here["network"]) and link.agent in ("", here["agent"])
+    agent = client.user_agent if link.agent and link.agent == here["agent"] else ""
+    return {
+        "network": link.network,
+        "agent": link.agent,
+        "is_here": is_here,
+        "agent_option": shlex.quote(agent) if agent else "",
+    }
+
+
+def chunks(job: Job, request: HttpRequest) -> dict[str, Any]:
+    """Return a page of the chunk table, in the order of the request, and the failures by kind."""
+    status = request.GET.get("status", "")
+    if status and status not in ChunkStatus.values:
+        raise refusal("status", f"Must be one of: {', '.join(sorted(ChunkStatus.values))}.", code="invalid_choice")
+    rows = Chunk.objects.filter(job=job)
+    listing = Listing(request, rows.filter(status=status) if status else rows, ordering=("seq",))
+    return {
+        "listing": listing,
+        "status": status,
+        "rows": [
+            {"chunk": each, "error": explain(each.error_code, each.error_detail) if each.error_code else None}
+            for each in listing.rows or []
+        ],
+        "failures": failures(rows) if job.failed else [],
+        "retries": rows.filter(attempts__gt=1).aggregate(sum=Sum(F("attempts") - 1))["sum"] or 0,
+        "tabs": tabs(job),
+        "can_fetch": can_fetch(job, request),
+        "query": request.GET.urlencode(),
+    }
+
+
+def can_fetch(job: Job, request: HttpRequest) -> bool:
+    is_ready = job.status == JobStatus.SUCCESS and request.user.pk == job.user_id
+    return is_ready and job.receipt.expires_at > timezone.now()
+
+
+def tabs(job: Job) -> list[tuple[str, str, int]]:
+    """Return the filters of the table, with how many each would show; those that would show none are left out."""
+    progress = representation.progress(job, timezone.now())
+    named = [(status, status, progress[status]) for status in ChunkStatus.values if progress[status]]
+    return [("", "all", job.total), *named]
+
+
+def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:
+    """Return why chunks failed, the most frequent first: what it means, what to do, how many, and one of them."""
+    groups = (
+        rows.filter(status=ChunkStatus.FAILED)
+        .values("error_code", "error_detail")
+        .annotate(count=Count("pk"), first=Min("seq"))
+        .order_by("-count", "error_code")[:GROUPS]
+    )
+    found = list(groups)
+    examples = {each.seq: each for each in rows.filter(seq__in=[group["first"] for group in found])}
+    return [
+        {
+            **explain(group["error_code"], group["error_detail"]),
+            "count": group["count"],
+            "example": examples.get(group["first"]),
+        }
+        for group in found
+    ]

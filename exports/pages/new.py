@@ -1,0 +1,169 @@
+"""A new export: the form, what it would do while it is filled in, and the job that it makes, once."""
+
+import math
+import time
+from typing import Any, cast
+
+from django.conf import settings
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django_htmx.http import HttpResponseClientRedirect
+from rest_framework.request import Request
+
+from config.api.idempotency import Idempotency, InFlight, KeyReused, fingerprint
+from config.api.problems import Problem
+from config.pages.base import counted, is_htmx, told
+from exports import rates, representation, submission, views
+from exports.models import Dataset, Job
+from exports.pages import form as forms
+from exports.pages.base import ExportsPage, count, left
+from exports.pages.form import ExportForm
+from exports.pages.jobs import uuid_of
+from exports.states import JobStatus
+
+NEWEST = 5  # exports that tell how long the next one takes
+TRIES, WAIT_SECONDS = 15, 0.2  # for a first click that is still being worked on
+
+
+class NewExport(ExportsPage):
+    """The form. htmx sends it so that an answer of 503 leaves it on the screen; without scripts it works as well."""
+
+    template_name = "exports/new.html"
+    fragment_name = "exports/_new.html"
+    title = "New export"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        datasets = list(Dataset.objects.order_by("name"))
+        form = context.pop("form", None) or ExportForm(initial=self.initial(), datasets=datasets)
+        return super().get_context_data(
+            form=form,
+            datasets=datasets,
+            chosen=chosen(form, datasets),
+            quota=left(self.user.pk),
+            most=settings.SLUICE.export_max_chunks_per_job,
+            **context,
+        )
+
+    def initial(self) -> dict[str, Any]:
+        """What the form begins with: a job's own request with `?from=`, where the job may be seen."""
+        earlier = uuid_of(self.request.GET.get("from", ""))
+        if earlier is None:
+            return forms.fresh() | {"dataset": self.request.GET.get("dataset", "")}
+        return forms.like(views.owned(self.asked, earlier))
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
+        try:
+            if "check" in request.POST:
+                Previewing().allow_request(counted(request), cast("Any", self))
+                return self.show(form, preview=preview(form) if form.is_valid() else None)
+            count(request)
+            if form.is_valid():
+                return gone_to(request, make(form, request))
+        except KeyReused:
+            form.add_error(
+                None, "This form has made an export already, with another content. Send it again to make one more."
+            )
+            form.again()
+        except Problem as problem:
+            form.add_error(None, told(problem))
+        return self.show(form)
+
+    def show(self, form: ExportForm, **context: Any) -> HttpResponse:
+        form.keep_file()
+        return self.render_to_response(self.get_context_data(form=form, **context))
+
+
+class Preview(ExportsPage):
+    """What the form would do as it is now, for htmx. Changes nothing."""
+
+    http_method_names = ["post"]
+    template_name = "exports/_preview.html"
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        datasets = list(Dataset.objects.order_by("name"))
+        form, shown = ExportForm(request.POST, datasets=datasets), None
+        try:
+            Previewing().allow_request(counted(request), cast("Any", self))
+            shown = preview(form) if form.is_valid() else None
+        except Problem as problem:
+            form.add_error(None, told(problem))
+        return self.render_to_response(
+            {
+                "problems": problems(form) if begun(form) else [],
+                "preview": shown,
+                "chosen": chosen(form, datasets),
+                "quota": left(self.user.pk),
+            }
+        )
+
+
+class Previewing(rates.PerUser):
+    """EXPORT_RATE again, in a window of its own: what is shown while one types uses up nothing of what one sends."""
+
+    def counted(self, request: Request) -> tuple[str, str]:
+        name, who = super().counted(request)
+        return name, f"{who}:preview"
+
+
+def preview(form: ExportForm) -> dict[str, int | None]:
+    assert form.wanted is not None  # noqa: S101 - the form is valid
+    counts = representation.preview(submission.preview(form.wanted))
+    return {**counts, "seconds": usual_seconds(form.wanted.dataset, counts["quotaCost"])}
+
+
+def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
+    """Return how long so many chunks take, going by the newest exports of the dataset; None without any to go by."""
+    ended = Job.objects.filter(dataset=dataset, status=JobStatus.SUCCESS, reused__lt=F("total"))
+    took = F("finished_at") - F("started_at")
+    newest = list(ended.annotate(took=took).order_by("-finished_at").values_list("took", "total", "reused")[:NEWEST])
+    spent = sum(took.total_seconds() for took, _, _ in newest if took)
+    read = sum(total - reused for took, total, reused in newest if took)
+    return math.ceil(spent / read * chunks) if read else None
+
+
+def make(form: ExportForm, request: HttpRequest) -> Job:
+    """Make the job, or return the one that this very form made before: a second click, a reload.
+
+    Raises what `submission.submit` raises; InFlight only when the first click takes longer than anybody waits.
+    """
+    once = Idempotency(key=forms.once_of(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+    assert form.wanted is not None  # noqa: S101 - the form is valid
+    for _ in range(TRIES):
+        try:
+            return submission.submit(form.wanted, idempotency=once, **views.requester(counted(request)))
+        except submission.AlreadyMade as earlier:
+            return earlier.job
+        except InFlight:
+            time.sleep(WAIT_SECONDS)
+    raise InFlight
+
+
+def gone_to(request: HttpRequest, job: Job) -> HttpResponseBase:
+    """Lead to the job's page, by htmx or by a plain redirect."""
+    url = reverse("export", args=[job.pk])
+    return HttpResponseClientRedirect(url) if is_htmx(request) else redirect(url)
+
+
+def chosen(form: ExportForm, datasets: list[Dataset]) -> Dataset | None:
+    name = form["dataset"].value() or (datasets[0].name if len(datasets) == 1 else "")
+    return next((each for each in datasets if each.name == name), None)
+
+
+def problems(form: ExportForm) -> list[str]:
+    """Return what is wrong with the form as sentences: those of the list name their lines themselves."""
+    named = (
+        (form[name].label if name in form.fields and name != "items" else "", each)
+        for name, each in form.errors.items()
+    )
+    return [f"{label}: {each}" if label else str(each) for label, errors in named for each in errors]
+
+
+def begun(form: ExportForm) -> bool:
+    """Tell whether enough was typed for errors to be worth saying: nobody wants to read what is missing as yet."""
+    data = form.data
+    if data.get("how") == forms.FILTERS:
+        return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))
+    return bool(data.get("dataset") and data.get("items"))

@@ -1,0 +1,143 @@
+"""My webhooks: where I am told of the ends of my exports, and what was sent there."""
+
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from rest_framework.exceptions import ValidationError
+from rest_framework.serializers import Serializer
+
+from config.api.problems import BadInput, Problem, input_errors
+from config.pages.base import Listing, is_htmx, show_in
+from exports import representation, webhooks
+from exports.models import Delivery, Webhook
+from exports.models.webhook import Hook
+from exports.pages import deliveries
+from exports.pages.base import ExportsPage, count
+from exports.pages.deliveries import NAMES, mine
+from exports.webhook_views import NewWebhookSerializer, WebhookChangeSerializer
+
+FRESH = "webhook_with_fresh_secret"  # in the session: whose secret the next page may show, and no page after it
+STATUSES = {"": "All", "pending": "Waiting", "delivered": "Delivered", "failed": "Failed"}
+EVENTS = [(hook.value, NAMES[hook.value]) for hook in Hook]
+
+
+class WebhookForm(forms.Form):
+    """Nothing is checked here: the API's serializer does."""
+
+    url = forms.CharField(
+        label="URL", required=False, widget=forms.URLInput({"placeholder": "https://example.com/hooks", "size": 48}),
+        help_text="Each end is posted there as JSON, signed. It must be public, and speak https.",
+    )  # fmt: skip
+    events = forms.MultipleChoiceField(
+        label="Tell it of these", required=False, choices=EVENTS, widget=forms.CheckboxSelectMultiple
+    )
+
+    def __init__(self, data: QueryDict | None = None, **options: Any) -> None:
+        super().__init__(data, **options)
+        self.sent = data or QueryDict()
+
+    def body(self) -> dict[str, Any]:
+        return {"url": self.sent.get("url", "").strip(), "events": self.sent.getlist("events")}
+
+    def read(self, kind: type[Serializer], body: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what the API would take; None where it would not, and then the fields say why."""
+        serializer = kind(data=body)
+        try:
+            serializer.is_valid(raise_exception=True)
+        except ValidationError as error:
+            self.refuse(BadInput(*input_errors(error.detail)))
+            return None
+        return dict(serializer.validated_data)
+
+    def refuse(self, problem: Problem) -> None:
+        self.is_valid()  # which Django wants before errors are added
+        show_in(self, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
+
+
+def empty() -> WebhookForm:
+    return WebhookForm(initial={"events": [Hook.SUCCEEDED.value, Hook.FAILED.value]})
+
+
+def of_webhook(webhook: Webhook) -> WebhookForm:
+    return WebhookForm(initial={"url": webhook.url, "events": webhook.events})
+
+
+class Webhooks(ExportsPage):
+    template_name = "webhooks/list.html"
+    title = "Webhooks"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        found = list(Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: webhooks.MOST])
+        rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
+        form = context.pop("form", None) or empty()
+        return super().get_context_data(
+            rows=rows, form=form, most=webhooks.MOST, is_full=len(rows) >= webhooks.MOST, title=self.title, **context
+        )
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form = WebhookForm(request.POST)
+        try:
+            count(request)
+            taken = form.read(NewWebhookSerializer, form.body())
+            if taken is not None:
+                return self.made(webhooks.create(user_id=self.user.pk, **taken))
+        except Problem as problem:
+            form.refuse(problem)
+        return self.render_to_response(self.get_context_data(form=form))
+
+    def made(self, webhook: Webhook) -> HttpResponse:
+        self.request.session[FRESH] = str(webhook.pk)
+        messages.success(self.request, "The webhook is made. Send a test to see that it works.")
+        return redirect("webhook", webhook.pk)
+
+
+class OneWebhook(ExportsPage):
+    """A webhook with what was sent to it; htmx gets the log alone, as long as something is on the way."""
+
+    template_name = "webhooks/webhook.html"
+    fragment_name = "webhooks/log.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        webhook = context.pop("webhook", None) or mine(self.user, self.kwargs["webhook_id"])
+        status = self.request.GET.get("status", "")
+        sent = Delivery.objects.filter(webhook=webhook)
+        if status in STATUSES and status:
+            sent = sent.filter(status=status)
+        listing = Listing(self.request, representation.with_log(sent), ordering=("-created_at", "-id"))
+        lines = [deliveries.line(each) for each in listing.rows]
+        test = deliveries.last_test(webhook)
+        return super().get_context_data(
+            webhook=webhook, lines=lines, list=listing, status=status, statuses=STATUSES, test=test,
+            is_testing=bool(test and not test.has_ended), failed=webhooks.failed(webhook).count(),
+            seconds=deliveries.look_again([*lines, *([test] if test else [])]),
+            form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
+            title=f"Webhook to {webhook.url}", **context,
+        )  # fmt: skip
+
+    def fresh_secret(self, webhook: Webhook) -> str:
+        """Return the secret where it was just made. It is the only time that a page shows it."""
+        if is_htmx(self.request) or self.request.session.get(FRESH) != str(webhook.pk):
+            return ""
+        del self.request.session[FRESH]
+        return webhook.secret
+
+    def post(self, request: HttpRequest, webhook_id: UUID) -> HttpResponse:
+        """Change where it leads, and what it is told."""
+        webhook = mine(self.user, webhook_id)
+        form = WebhookForm(request.POST)
+        try:
+            count(request)
+            # What stays as it is is not looked up again: its name may have moved to where no new one may lead.
+            new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
+            taken = form.read(WebhookChangeSerializer, new)
+            if taken is not None:
+                webhooks.change(webhook, **taken)
+                messages.success(request, "The webhook is changed." if taken else "Nothing was changed.")
+                return redirect("webhook", webhook.pk)
+        except Problem as problem:
+            form.refuse(problem)
+        return self.render_to_response(self.get_context_data(webhook=webhook, form=form))

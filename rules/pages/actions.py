@@ -1,0 +1,47 @@
+"""Buttons of rules."""
+
+from django.urls import reverse
+
+from config.pages.base import Action
+from rules import editing, rates
+from rules.editing import SAYS
+from rules.models import Rule
+from rules.pages import access
+from rules.serializers import RuleSerializer
+from rules.views import NoSuchRule
+
+
+class Delete(Action):
+    throttle = rates.PerUser
+
+    def act(self, *, rule_id: int) -> str:
+        rule = access.visible(self.user, rule_id)
+        if not editing.delete(access.changeable(self.user, rule_id), rule_id):
+            raise NoSuchRule
+        return f"“{rule.name}” is deleted. Documents that were submitted with it keep what it said, and can be retried."
+
+    def then(self, *, rule_id: int) -> str:
+        return "rules"
+
+
+class Restore(Action):
+    """What a rule said in a version becomes what it says now, as a new version."""
+
+    throttle = rates.PerUser
+
+    def act(self, *, rule_id: int, version: int) -> str:
+        rule = access.visible(self.user, rule_id)
+        rules = access.changeable(self.user, rule_id)
+        old = access.version_of(rule, version)
+        # The configuration may know other modes today than then.
+        said = RuleSerializer.read({name: getattr(old, name) for name in SAYS})
+        try:
+            changed = editing.change(rules, rule_id, **said)
+        except Rule.DoesNotExist:  # deleted meanwhile
+            raise NoSuchRule from None
+        if changed.version == rule.version:
+            return f"The rule says just what version {version} said. Nothing was changed."
+        return f"The rule says what it said in version {version}. That is version {changed.version} now."
+
+    def then(self, *, rule_id: int, version: int) -> str:
+        return reverse("rule-versions", args=[rule_id])

@@ -1,0 +1,58 @@
+"""What changed between two wordings of a rule, line by line."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import unified_diff
+
+from rules.pages import explanations
+
+LABELS = {
+    "name": "Name",
+    "description": "Description",
+    "postprocess_mode": "Mode",
+    "postprocess_strategy": "Strategy",
+    "system_prompt": "Prompt",
+    "json_schema": "JSON Schema",
+}
+AROUND = 3  # lines that did not change, shown before and after those that did
+# Beyond it a comparison may take seconds, of a thread that others wait for.
+MOST_LINES = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    kind: str  # added, removed, same or where
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One field that differs. `lines` are none where the texts are too long to be compared."""
+
+    label: str
+    lines: list[Line]
+
+
+KINDS = {"+": "added", "-": "removed", "@": "where", " ": "same"}
+
+
+def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[Part]:
+    """Return the fields that differ, each with its lines as `diff -u` has them."""
+    return [
+        Part(label=label, lines=list(compared(shown(name, old[name]), shown(name, new[name]))))
+        for name, label in LABELS.items()
+        if old[name] != new[name]
+    ]
+
+
+def compared(old: str, new: str) -> Iterator[Line]:
+    before, after = old.splitlines(), new.splitlines()
+    if max(len(before), len(after)) > MOST_LINES:
+        return
+    for line in list(unified_diff(before, after, lineterm="", n=AROUND))[2:]:  # without the names of files
+        yield Line(kind=KINDS[line[0]], text=line if line[0] == "@" else line[1:])
+
+
+def shown(name: str, value: str) -> str:
+    words = {"postprocess_mode": explanations.mode, "postprocess_strategy": explanations.strategy}.get(name)
+    return words(value) if words else value

@@ -1,0 +1,162 @@
+"""What is typed into the editor: made into the very body that the API takes, and checked by the API's serializer.
+
+Nothing is checked here a second time. What the API says is wrong is put where it was typed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+
+from config.api.problems import BadInput, InputError
+from config.pages.base import show_in
+from rules.editing import SAYS
+from rules.json_schema import PLACE
+from rules.models import Rule, RuleVersion
+from rules.pages import access, schema_text
+from rules.pages.schema_text import Place, Room
+from rules.serializers import RuleSerializer
+
+SCHEMA = "json_schema"
+MOST_SHOWN = 20
+NEW_SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": ["string", "null"], "description": "As it is printed."}},
+    "required": ["title"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flaw:
+    """Something that the API would refuse. `place` is where in the schema's text, `pointer` where in the schema."""
+
+    field: str
+    label: str
+    detail: str
+    pointer: str = ""
+    place: Place | None = None
+
+
+class RuleForm(forms.Form):
+    """A rule as it is typed; its fields are drawn by the template. `since`: the version that the typing began with."""
+
+    name = forms.CharField(required=False, strip=False)
+    description = forms.CharField(required=False, strip=False)
+    postprocess_mode = forms.CharField(label="Mode", required=False)
+    postprocess_strategy = forms.CharField(label="Strategy", required=False)
+    system_prompt = forms.CharField(label="Prompt", required=False, strip=False)
+    json_schema = forms.CharField(label="JSON Schema", required=False, strip=False)
+
+    def __init__(self, data: Any = None, *, rule: Rule | None = None, initial: dict[str, Any] | None = None) -> None:
+        super().__init__(data, initial=initial)
+        self.rule = rule
+        self.flaws: list[Flaw] = []
+        self.room: Room | None = None
+
+    def typed(self, name: str) -> str:
+        """Return a field as it stands in the browser, or would: there lines end in LF."""
+        value = self.data.get(name, "") if self.is_bound else self.get_initial_for_field(self.fields[name], name)
+        return lines(str(value or ""))
+
+    def body(self) -> tuple[dict[str, Any], list[InputError]]:
+        """Return what the API would be sent, and what keeps it from being JSON; then the schema in it is an empty one.
+
+        What was not touched is what it was: a browser would otherwise change the ends of lines that came by the API.
+        """
+        typed: dict[str, Any] = {name: self.typed(name) for name in SAYS}
+        untouched = says(self.rule) if self.rule else {}
+        kept = {name: getattr(self.rule, name) for name in SAYS if untouched.get(name) == typed[name]}
+        broken: list[InputError] = []
+        if SCHEMA not in kept:
+            try:
+                typed[SCHEMA] = schema_text.read(typed[SCHEMA])
+            except BadInput as refused:
+                typed[SCHEMA], broken = {}, list(refused.errors)
+        return {**typed, **kept}, broken
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what the rule is to say. None: it would be refused, and why is in `flaws` and at the fields."""
+        body, errors = self.body()
+        if not errors and body[SCHEMA] is not None:
+            self.room = schema_text.room(body[SCHEMA])
+        says: dict[str, Any] | None = None
+        try:
+            says = RuleSerializer.read(body)
+        except BadInput as refused:
+            errors += refused.errors
+        if errors:
+            self.show(errors)
+        return None if errors else says
+
+    def formatted(self) -> str | None:
+        """Return the schema's text as we would write it, None where it is no JSON."""
+        try:
+            return schema_text.write(schema_text.read(self.typed(SCHEMA)))
+        except BadInput:
+            return None
+
+    def since(self) -> int | None:
+        """Return the version that the typing began with; none where the form does not tell."""
+        return access.number(str(self.data.get("since", ""))) or None
+
+    def show(self, errors: list[InputError]) -> None:
+        seek = finder(self.typed(SCHEMA))
+        for error in errors[:MOST_SHOWN]:
+            field = field_of(error.pointer)
+            inside = error.pointer.removeprefix(PLACE) if field == SCHEMA else ""
+            label = str(self[field].label)
+            found = seek(inside) if field == SCHEMA else None
+            self.flaws.append(Flaw(field=field, label=label, detail=error.detail, pointer=inside, place=found))
+        if self.is_bound:
+            self.is_valid()  # which Django wants before errors are added
+            show_in(self, BadInput(*errors), fields=field_of)
+
+
+def field_of(pointer: str) -> str:
+    """Return the field that a pointer into the body is about; what is about all of it is shown at the schema."""
+    name = pointer.split("/")[1] if pointer.startswith("/") else ""
+    return name if name in SAYS else SCHEMA
+
+
+def finder(text: str) -> Callable[[str], Place | None]:
+    """Return what finds the place of a pointer into a schema in its text; the nearest part that is there around it."""
+    if not text.strip():
+        return lambda _: None
+    if broken := schema_text.broken_at(text):
+        return lambda _: broken
+    try:
+        schema_text.read(text)
+    except BadInput:  # too deep to be walked
+        return lambda _: None
+    known = schema_text.spans(text)
+
+    def find(pointer: str) -> Place:
+        while pointer not in known:
+            pointer = pointer.rpartition("/")[0]
+        return schema_text.place(text, known[pointer])
+
+    return find
+
+
+def says(rule: Rule | RuleVersion) -> dict[str, str]:
+    """Return what a rule says as the texts of the editor's fields."""
+    texts = {name: lines(getattr(rule, name)) for name in SAYS if name != SCHEMA}
+    return {**texts, "name": texts["name"].replace("\n", ""), SCHEMA: schema_text.write(rule.json_schema)}
+
+
+def lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def of_rule(rule: Rule) -> RuleForm:
+    return RuleForm(rule=rule, initial={**says(rule), "since": rule.version})
+
+
+def copy_of(rule: Rule) -> RuleForm:
+    return RuleForm(initial={**says(rule), "name": f"{rule.name} (mine)"[:200]})
+
+
+def empty() -> RuleForm:
+    return RuleForm(initial={"postprocess_mode": "llm", SCHEMA: schema_text.write(NEW_SCHEMA)})

@@ -1,0 +1,56 @@
+"""The rules that I can use: mine and the system's."""
+
+from collections import Counter
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from config.pages.base import Listing
+from rules import catalog
+from rules.models import Rule
+from rules.models.rule import RuleQuerySet
+from rules.pages import explanations
+from rules.pages.base import RulesPage
+
+ORDER = ("-created_at", "-rule_id")
+LOOKED_AT = 1_000  # of a user's newest documents, however many there are
+FILTERS = {"": "All", "mine": "Mine", "system": "The system's"}
+
+
+class Rules(RulesPage):
+    template_name = "rules/list.html"
+    title = "Rules"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        whose = self.request.GET.get("whose", "")
+        listing = Listing(self.request, rules_of(self.user, whose).select_related("owner"), ordering=ORDER)
+        default, used = catalog.default(), uses_by(self.user)
+        rows = [row(rule, self.user, used=used[rule.pk]) for rule in listing.rows]
+        return super().get_context_data(
+            rows=rows, list=listing, whose=whose, filters=FILTERS, default=default.pk if default else None,
+            looked_at=min(used.total(), LOOKED_AT), is_part=used.total() >= LOOKED_AT, title=self.title, **context,
+        )  # fmt: skip
+
+
+def rules_of(user: User, whose: str) -> RuleQuerySet:
+    rules = catalog.visible_to(user)
+    if whose == "mine":
+        return rules.filter(owner=user)
+    return rules.filter(owner=None) if whose == "system" else rules
+
+
+def uses_by(user: User) -> Counter[int]:
+    """Return how many of a user's newest documents were submitted with each rule: one look at one index."""
+    newest = user.etl_tasks.order_by("-created_at", "-task_id").values_list("rule_id", flat=True)[:LOOKED_AT]
+    return Counter(newest)
+
+
+def row(rule: Rule, user: User, *, used: int) -> dict[str, Any]:
+    is_mine = rule.owner_id == user.pk
+    return {
+        "rule": rule,
+        "whose": "mine" if is_mine else str(rule.owner) if rule.owner else "the system's",
+        "mode": explanations.mode(rule.postprocess_mode),
+        "strategy": explanations.strategy(rule.postprocess_strategy),
+        "used": used,
+    }

@@ -1,0 +1,155 @@
+"""A JSON Schema as people type it: read as the API reads bodies, and where in the text each part of it stands.
+
+Positions in the text are for browsers, which count in UTF-16 code units and know no line end but LF.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from config.api import parsers
+from config.api.problems import BadInput, InputError, join
+from rules.json_schema import PLACE, SAVED, compact_size, levels_of
+
+TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+MALFORMED = "malformed"
+STEP = "  "
+LONGEST_LIST = 80  # characters of one that stays in one line
+Span = tuple[int, int]
+Tokens = Iterator[re.Match[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a text: `line` counts from 1, `start` and `end` are what a browser selects."""
+
+    line: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much of what a schema may be is used: bytes of compact JSON, and levels."""
+
+    size: int
+    levels: int
+    most_size: int = SAVED.size
+    most_levels: int = SAVED.depth
+
+
+def write(schema: Any) -> str:
+    """Return a schema as it is shown: indented, its members in their order, `["string", "null"]` in one line; "" for
+    none."""
+    return "" if schema is None else indented(schema, "")
+
+
+def indented(value: Any, margin: str) -> str:
+    if isinstance(value, dict) and value:
+        parts = [f"{flat(name)}: {indented(inside, margin + STEP)}" for name, inside in value.items()]
+        return block("{", parts, "}", margin)
+    if isinstance(value, list) and value and not is_short(value):
+        return block("[", [indented(inside, margin + STEP) for inside in value], "]", margin)
+    return flat(value)
+
+
+def block(begin: str, parts: list[str], end: str, margin: str) -> str:
+    inside = ",\n".join(f"{margin}{STEP}{part}" for part in parts)
+    return f"{begin}\n{inside}\n{margin}{end}"
+
+
+def is_short(values: list[Any]) -> bool:
+    return not any(isinstance(value, dict | list) for value in values) and len(flat(values)) <= LONGEST_LIST
+
+
+def flat(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def read(text: str) -> Any:
+    """Return what a text says, None where it says nothing. Raises BadInput, with pointers below `/json_schema`."""
+    if not text.strip():
+        return None
+    body = text.encode(errors="replace")
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        detail = f"This is not JSON: {error.msg}."
+        raise BadInput(InputError(pointer=PLACE, code=MALFORMED, detail=detail)) from None
+    try:
+        return parsers.load(body)
+    except BadInput as refused:
+        found = [
+            InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
+        ]
+        raise BadInput(*found) from None
+
+
+def broken_at(text: str) -> Place | None:
+    """Return where a text stops being JSON, None where it is JSON."""
+    try:
+        orjson.loads(text.encode(errors="replace"))
+    except orjson.JSONDecodeError as error:
+        # Behind the end of a text there is nothing to put a cursor on but the end.
+        start = min(error.pos, len(text))
+        return place(text, (start, min(start + 1, len(text))))
+    return None
+
+
+def room(schema: Any) -> Room:
+    return Room(size=compact_size(schema), levels=levels_of(schema, most=SAVED.depth))
+
+
+def place(text: str, span: Span) -> Place:
+    start, end = (offset if text.isascii() else units(text[:offset]) for offset in span)
+    return Place(line=text.count("\n", 0, span[0]) + 1, start=start, end=end)
+
+
+def units(text: str) -> int:
+    return len(text.encode("utf-16-le", errors="surrogatepass")) // 2
+
+
+def spans(text: str) -> dict[str, Span]:
+    """Return where each value of a JSON text stands, by its JSON Pointer: a scalar itself, and of what is an object or
+    a list its name, or where it opens. The text is one that `read` took: it is JSON, of a bounded depth."""
+    found: dict[str, Span] = {}
+    tokens = TOKEN.finditer(text)
+    note_value(next(tokens), tokens, "", found, name=None)
+    return found
+
+
+def note_value(
+    first: re.Match[str], tokens: Tokens, pointer: str, found: dict[str, Span], *, name: Span | None
+) -> None:
+    token = first[0]
+    found[pointer] = name or first.span() if token in "{[" else first.span()
+    if token == "{":
+        note_members(tokens, pointer, found)
+    elif token == "[":
+        note_items(tokens, pointer, found)
+
+
+def note_members(tokens: Tokens, pointer: str, found: dict[str, Span]) -> None:
+    for token in tokens:
+        if token[0] == "}":
+            return
+        if token[0] == ",":
+            continue
+        next(tokens)  # the colon
+        inside = join(pointer, orjson.loads(token[0]))
+        note_value(next(tokens), tokens, inside, found, name=token.span())
+
+
+def note_items(tokens: Tokens, pointer: str, found: dict[str, Span]) -> None:
+    index = 0
+    for token in tokens:
+        if token[0] == "]":
+            return
+        if token[0] == ",":
+            index += 1
+            continue
+        note_value(token, tokens, join(pointer, index), found, name=None)

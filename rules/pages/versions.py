@@ -1,0 +1,59 @@
+"""What a rule said in each version, and what changed between two."""
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from config.pages.base import Listing
+from rules.models import Rule, RuleVersion
+from rules.pages import access, comparison, explanations, forms
+from rules.pages.base import RulesPage
+
+
+class Versions(RulesPage):
+    """The list, newest first; with `?old=` and `?new=` also what changed between those two."""
+
+    template_name = "rules/versions.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        rule = access.visible(self.user, self.kwargs["rule_id"])
+        listing = Listing(
+            self.request, rule.versions.defer("json_schema", "system_prompt"), ordering=("-version", "-pk")
+        )
+        old, new = chosen(self.request, rule)
+        parts = None
+        if old and new:
+            parts = comparison.compare(*(forms.says(access.version_of(rule, each)) for each in (old, new)))
+        return super().get_context_data(
+            rule=rule, list=listing, rows=listing.rows, old=old, new=new, parts=parts,
+            is_changeable=access.is_changeable(self.user, rule), title=f"Versions of {rule.name}", **context,
+        )  # fmt: skip
+
+
+def chosen(request: HttpRequest, rule: Rule) -> tuple[int, int]:
+    """Return the two versions to compare: those that are asked for, else the newest and the one before. 0 is none."""
+    old, new = (access.number(request.GET.get(name, "")) for name in ("old", "new"))
+    return (old, new) if old and new else (rule.version - 1, rule.version)
+
+
+class Version(RulesPage):
+    """One version, to be read."""
+
+    template_name = "rules/version.html"
+
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        rule = access.visible(self.user, self.kwargs["rule_id"])
+        kept = access.version_of(rule, self.kwargs["version"])
+        return super().get_context_data(
+            rule=rule, kept=kept, is_changeable=access.is_changeable(self.user, rule),
+            title=f"{kept.name}, version {kept.version}", **wording(kept), **context,
+        )  # fmt: skip
+
+
+def wording(said: Rule | RuleVersion) -> dict[str, Any]:
+    """Return what a rule says as pages show it to be read."""
+    return {
+        "says": forms.says(said),
+        "mode_label": explanations.mode(said.postprocess_mode),
+        "strategy_label": explanations.strategy(said.postprocess_strategy),
+    }

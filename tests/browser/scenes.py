@@ -1,0 +1,18 @@
+"""What pictures of the pages are taken of: see `make screenshots`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """A page in a state. `prepare` makes the rows, as that user, and `path` says where to look then."""
+
+    name: str  # such as exports-busy
+    path: Callable[[User], str]
+    prepare: Callable[[User], None] = lambda _: None
+    staff: bool = False
+    anonymous: bool = False
+    status: int = 200

@@ -1,0 +1,158 @@
+"""Pictures of the exports pages: empty, busy with 1,000 rows, under way, failed, ready, over."""
+
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from exports import control, leases, links, receipts
+from exports.errors import SourceRefused, SourceTimeout
+from exports.models import Chunk, Dataset, Job, Receipt, Slot
+from exports.states import JobStatus
+from tests.browser.scenes import Scene
+from tests.integration.factories import make_job, result_of
+
+MANY = 1_000
+
+
+def dataset(name: str = "flights") -> Dataset:
+    Slot.objects.provide(count=8)
+    made, _ = Dataset.objects.get_or_create(name=name, function=f"data.{name}", base_path=name)
+    return made
+
+
+def newest(user: User) -> str:
+    return f"/app/exports/{Job.objects.filter(user=user).latest('created_at').pk}"
+
+
+def under_way(user: User) -> None:
+    """A large job in the middle, with chunks that are done, that run, that wait for another attempt and that failed."""
+    job = make_job(dataset(), user, MANY)
+    claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
+    for claim in claims[:3]:
+        leases.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
+    leases.fail(claims[3], SourceTimeout(), delay=20)
+    leases.fail(claims[4], SourceRefused("SQLSTATE 42883"), delay=None)
+    facts = {
+        "status": "done",
+        "attempts": 1,
+        "source": "live",
+        "rows": 345,
+        "bytes": 24_000,
+        "etag": "x",
+        "sha256": "x",
+    }
+    job.chunks.filter(seq__gte=10, seq__lt=310).update(**facts, data_as_of=timezone.now())
+    Job.objects.filter(pk=job.pk).update(done=F("done") + 300, rows=F("rows") + 103_500, bytes=F("bytes") + 7_200_000)
+
+
+def busy(user: User) -> None:
+    """1,000 exports of many kinds."""
+    bookings = dataset("bookings")
+    statuses = [status for status in JobStatus.values if status != JobStatus.SUCCESS]
+    now = timezone.now()
+    jobs = Job.objects.bulk_create(
+        Job(
+            user=user,
+            dataset=bookings,
+            schema_version=1,
+            format=("csv", "jsonl", "json")[n % 3],
+            delivery=("zip", "single", "manifest")[n % 3],
+            compression=("none", "gzip")[n % 2],
+            ttl=600,
+            total=100 + n,
+            **counts(statuses[n % len(statuses)], 100 + n),
+            finished_at=now,
+        )
+        for n in range(MANY)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE exports_jobs j SET created_at = now() - n * interval '7 min'"
+            " FROM unnest(%s::uuid[]) WITH ORDINALITY AS each (id, n) WHERE j.job_id = id",
+            [[job.pk for job in jobs]],
+        )
+    ready(user)
+    under_way(user)
+    make_job(dataset(), user, 3)
+
+
+def counts(status: str, total: int) -> dict[str, object]:
+    facts: dict[str, object] = {"status": status, "done": total // 3, "rows": total * 1_234, "bytes": total * 567_890}
+    if status == JobStatus.FAILED:
+        facts |= {"failed": total - total // 3, "error_code": "EXPORT_SOURCE_ERROR"}
+    if status == JobStatus.CANCELLED:
+        facts |= {"cancelled": total - total // 3}
+    if status == JobStatus.PENDING:
+        facts |= {"done": 0, "rows": 0, "bytes": 0}
+    return facts
+
+
+def failed(user: User) -> None:
+    """Failures of two kinds, and what did succeed."""
+    make_job(dataset(), user, 12)
+    kinds = [SourceRefused("SQLSTATE 42883"), SourceTimeout(), None]
+    for n in range(12):
+        claim = leases.claim(backend="scene")
+        assert claim
+        if error := kinds[n % 3]:
+            leases.fail(claim, error, delay=None)
+        else:
+            leases.finish([(claim, result_of(claim))])
+
+
+def ready(user: User) -> None:
+    """A receipt; one chunk is from an older file, one was reused."""
+    job = make_job(dataset("weather"), user, 6)
+    for _ in range(6):
+        claim = leases.claim(backend="scene")
+        assert claim
+        leases.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
+    Chunk.objects.filter(job=job, seq=1).update(source="snapshot", data_as_of=timezone.now() - timedelta(days=3))
+    Chunk.objects.filter(job=job, seq=2).update(source="reused", data_as_of=timezone.now() - timedelta(hours=5))
+    now = timezone.now()
+    Job.objects.filter(pk=job.pk).update(status=JobStatus.SUCCESS, finished_at=now, reused=1, degraded=1)
+    with transaction.atomic():
+        receipt = Receipt.objects.create(
+            job=job,
+            object_key="_receipts/x",
+            etag='"x"',
+            checksum="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            size_bytes=592_590,
+            rows=6_000,
+            files=6,
+            degraded=True,
+            content_type="application/zip",
+            file_name="weather_20240228-20240304.zip",
+            expires_at=now + timedelta(seconds=job.ttl),
+        )
+        links.mint(receipt)
+
+
+def over(user: User) -> None:
+    ready(user)
+    receipts.revoke(Receipt.objects.get(Q(job__user=user)))
+
+
+def cancelled(user: User) -> None:
+    control.cancel(make_job(dataset(), user, 40))
+
+
+def there(user: User) -> None:
+    dataset()
+    dataset("weather")
+
+
+SCENES = [
+    Scene(name="exports-empty", path=lambda _: "/app/exports"),
+    Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
+    Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=there),
+    Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
+    Scene(name="export-running", path=newest, prepare=under_way),
+    Scene(name="export-failed", path=newest, prepare=failed),
+    Scene(name="export-ready", path=newest, prepare=ready),
+    Scene(name="export-over", path=newest, prepare=over),
+    Scene(name="export-cancelled", path=newest, prepare=cancelled),
+]

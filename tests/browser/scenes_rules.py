@@ -1,0 +1,86 @@
+"""The pages of rules: empty, busy and failed."""
+
+from django.contrib.auth.models import User
+
+from etl.models import Task
+from rules import editing, loading
+from rules.models import Rule
+from tests.browser.scenes import Scene
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "plate": {"type": ["string", "null"], "description": "The registration, as printed."},
+        "amount": {"type": ["number", "null"], "description": "What was paid, without the currency."},
+    },
+    "required": ["plate", "amount"],
+    "additionalProperties": False,
+}
+
+
+def says(number: int = 0, **changes: object) -> dict[str, object]:
+    return {
+        "name": f"Parking tickets of district {number}",
+        "description": "Machines of the city, and those of garages.",
+        "json_schema": SCHEMA,
+        "system_prompt": "You read parking tickets.\nGive what is printed; null for what is not.",
+        "postprocess_mode": "llm",
+        "postprocess_strategy": "",
+        **changes,
+    }
+
+
+def newest(user: User) -> Rule:
+    return Rule.objects.filter(owner=user).latest("rule_id")
+
+
+def one(user: User) -> None:
+    loading.load_all()
+    editing.create(owner=user, says=says())
+
+
+def many(user: User) -> None:
+    loading.load_all()
+    for number in range(1000):
+        editing.create(owner=user, says=says(number))
+    rule = newest(user)
+    Task.objects.bulk_create(
+        Task(user=user, rule=rule, rule_version=1, kind="pdf", size=1, document_key=f"etl/documents/{n}")
+        for n in range(1200)
+    )
+
+
+def edited(user: User) -> None:
+    one(user)
+    rules, rule = Rule.objects.all(), newest(user)
+    editing.change(rules, rule.pk, system_prompt="You read parking tickets of Lyon.\nGive what is printed.")
+    wider = {**SCHEMA, "properties": {**SCHEMA["properties"], "until": {"type": ["string", "null"], "format": "time"}}}  # type: ignore[dict-item]
+    editing.change(rules, rule.pk, json_schema=wider, postprocess_strategy="direct-json")
+
+
+def broken(user: User) -> None:
+    """A rule that the API would refuse today, as one that was saved when more was allowed."""
+    one(user)
+    bad = {**SCHEMA, "required": "plate", "properties": {"plate": {"type": "text"}, "amount": {"$ref": "other.json"}}}
+    Rule.objects.filter(pk=newest(user).pk).update(json_schema=bad, name="")
+
+
+def path_of(user: User, rest: str = "") -> str:
+    return f"/app/rules/{newest(user).pk}{rest}"
+
+
+SCENES = [
+    Scene(name="rules-empty", path=lambda _: "/app/rules?whose=mine"),
+    Scene(name="rules", path=lambda _: "/app/rules", prepare=one),
+    Scene(name="rules-busy", path=lambda _: "/app/rules", prepare=many),
+    Scene(name="rule-new", path=lambda _: "/app/rules/new", prepare=one),
+    Scene(name="rule", path=path_of, prepare=one),
+    Scene(name="rule-failed", path=path_of, prepare=broken),
+    Scene(
+        name="rule-system",
+        path=lambda _: f"/app/rules/{Rule.objects.get(slug='invoice').pk}",
+        prepare=one,
+    ),
+    Scene(name="rule-versions", path=lambda user: path_of(user, "/versions"), prepare=edited),
+    Scene(name="rule-version", path=lambda user: path_of(user, "/versions/1"), prepare=edited),
+]

@@ -1,0 +1,85 @@
+"""The pages of webhooks: empty, busy and failed."""
+
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+
+from exports import webhooks
+from exports.models import Attempt, Delivery, Webhook
+from exports.models.webhook import Hook
+from tests.browser.scenes import Scene
+
+BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
+
+
+def make(user: User, number: int = 0, **changes: object) -> Webhook:
+    webhook = webhooks.create(
+        user_id=user.pk, url=f"https://hooks.example.com/sluice/{number}", events=[Hook.SUCCEEDED.value]
+    )
+    Webhook.objects.filter(pk=webhook.pk).update(**changes)
+    return webhook
+
+
+def only(user: User) -> None:
+    make(user)
+
+
+def sent(user: User, *, count: int = 1000) -> None:
+    """Deliveries in every state, with an attempt each."""
+    webhook = make(user)
+    states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no answer in time")]
+    made = Delivery.objects.bulk_create(
+        Delivery(
+            webhook=webhook, type=Hook.SUCCEEDED, body=BODY, status=states[n % 3][0], attempts=n % 10 + 1,
+            seq=n, available_at=Now() + timedelta(hours=1), created_at=Now() - timedelta(minutes=n),
+            finished_at=Now() if n % 3 < 2 else None,
+        )
+        for n in range(count)
+    )  # fmt: skip
+    Attempt.objects.bulk_create(
+        Attempt(delivery=each, status_code=states[n % 3][1], error=states[n % 3][2], duration_ms=31 + n)
+        for n, each in enumerate(made)
+    )
+    test = Delivery.objects.create(
+        webhook=webhook, type=webhooks.TEST, body=BODY, status="delivered", attempts=1, finished_at=Now()
+    )
+    Attempt.objects.create(delivery=test, status_code=204, duration_ms=18)
+
+
+def broken(user: User) -> None:
+    sent(user, count=6)
+    hook = Webhook.objects.get(user=user)
+    Webhook.objects.filter(pk=hook.pk).update(
+        enabled=False, disabled_reason="No attempt has succeeded for three days.", failures=12,
+        failing_since=Now() - timedelta(days=3),
+    )  # fmt: skip
+    Delivery.objects.filter(type=webhooks.TEST).update(status="failed")
+    Attempt.objects.filter(delivery__type=webhooks.TEST).update(status_code=None, error="no answer in time")
+
+
+def many(user: User) -> None:
+    for number in range(99):
+        make(user, number)
+    make(user, 99, enabled=False, disabled_reason="The endpoint answered 410 Gone.")
+    Webhook.objects.filter(url__endswith="7").update(failures=3, failing_since=Now() - timedelta(hours=2))
+
+
+def path_of(user: User, rest: str = "") -> str:
+    return f"/app/webhooks/{Webhook.objects.filter(user=user).latest('created_at').pk}{rest}"
+
+
+def of_delivery(user: User) -> str:
+    delivery = Delivery.objects.filter(webhook__user=user, status="failed").order_by("-created_at").first()
+    assert delivery
+    return path_of(user, f"/deliveries/{delivery.pk}")
+
+
+SCENES = [
+    Scene(name="webhooks-empty", path=lambda _: "/app/webhooks"),
+    Scene(name="webhooks-busy", path=lambda _: "/app/webhooks", prepare=many),
+    Scene(name="webhook-empty", path=path_of, prepare=only),
+    Scene(name="webhook-busy", path=path_of, prepare=sent),
+    Scene(name="webhook-failed", path=path_of, prepare=broken),
+    Scene(name="webhook-delivery", path=of_delivery, prepare=broken),
+]

@@ -1,0 +1,71 @@
+"""Pictures of every page, by `make screenshots`: light, dark and on a phone; empty, busy and failed.
+
+They go into .local/screenshots as <scene>-<look>.png, with an index.html to look through them. Not part of the tests:
+it only asserts that each page answers as it should.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser
+
+from config.stack.processes import Web
+from tests.browser import scenes_admin, scenes_documents, scenes_exports, scenes_rules, scenes_webhooks
+from tests.browser.conftest import HOST, sign_in
+from tests.browser.scenes import Scene
+
+FOLDER = Path(settings.BASE_DIR) / ".local" / "screenshots"
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light", "viewport": WIDE},
+    "dark": {"color_scheme": "dark", "viewport": WIDE},
+    "phone": {"color_scheme": "light", "viewport": NARROW},
+}
+TALLEST = 4000  # pixels of a page; of a longer one the rest is left out
+OWN = [
+    Scene(name="home", path=lambda _: "/", anonymous=True),
+    Scene(name="sign-in", path=lambda _: "/app/sign-in", anonymous=True),
+    Scene(name="account", path=lambda _: "/app/account"),
+    Scene(name="password", path=lambda _: "/app/account/password"),
+    Scene(name="not-found", path=lambda _: "/app/nothing", status=404),
+    Scene(name="api-docs", path=lambda _: "/api/docs", anonymous=True),
+]
+MODULES = (scenes_exports, scenes_documents, scenes_rules, scenes_webhooks, scenes_admin)
+SCENES: list[Scene] = [*OWN, *(scene for module in MODULES for scene in module.SCENES)]
+INDEX = "<!doctype html><title>Screenshots</title><style>img {{ max-width: 100%; border: 1px solid }}</style>{}"
+FIGURE = '<figure><figcaption>{0}</figcaption><img loading="lazy" src="{0}" alt=""></figure>\n'
+
+
+@pytest.fixture(scope="session")
+def folder() -> Iterator[Path]:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    yield FOLDER
+    names = sorted(path.name for path in FOLDER.glob("*.png"))
+    (FOLDER / "index.html").write_text(INDEX.format("".join(map(FIGURE.format, names))))
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+def test_it_looks_so(scene: Scene, browser: Browser, web: Web, alice: User, folder: Path) -> None:
+    if scene.staff:
+        User.objects.filter(pk=alice.pk).update(is_staff=True, is_superuser=True)
+    scene.prepare(alice)
+    path = scene.path(alice)
+    for look, options in LOOKS.items():
+        context = browser.new_context(base_url=f"http://{HOST}:{web.port}", reduced_motion="reduce", **options)
+        if not scene.anonymous:
+            sign_in(context, alice)
+        page = context.new_page()
+        answer = page.goto(path)
+        assert answer
+        assert answer.status == scene.status
+        page.wait_for_timeout(500)  # for what htmx and charts add
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": options["viewport"]["width"], "height": max(844, min(height, TALLEST))})
+        page.screenshot(path=folder / f"{scene.name}-{look}.png")
+        context.close()

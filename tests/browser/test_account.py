@@ -1,0 +1,127 @@
+"""Signing in and out, tokens, the password, and what is said when something is not there. C1."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, expect
+
+from config.stack.processes import Web
+from tests.browser.conftest import Watch, fits
+from tests.e2e.test_streams import Client
+
+Accessible = Callable[[Page], None]
+PASSWORD = "only for tests, 1"
+
+
+@pytest.fixture
+def carol(transactional_db: None) -> User:
+    return User.objects.create_user("carol", password=PASSWORD)
+
+
+def enter(page: Page, name: str, password: str) -> None:
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_it_leads_a_stranger_in_and_out_again(anonymous: Page, carol: User, accessible: Accessible) -> None:
+    anonymous.goto("/")
+    accessible(anonymous)
+    anonymous.get_by_role("button", name="Sign in").click()
+    accessible(anonymous)
+    enter(anonymous, "carol", PASSWORD)
+    expect(anonymous.get_by_role("navigation", name="Main")).to_contain_text("Exports")
+    assert anonymous.url.endswith("/app/exports")
+
+    anonymous.get_by_role("button", name="Sign out").click()
+    expect(anonymous.get_by_role("navigation", name="Main")).to_contain_text("Sign in")
+    anonymous.goto("/app/account")
+    assert "/app/sign-in?next=/app/account" in anonymous.url
+
+
+def test_it_takes_one_to_the_page_that_was_asked_for(anonymous: Page, carol: User) -> None:
+    anonymous.goto("/app/account")
+    enter(anonymous, "carol", PASSWORD)
+    expect(anonymous.get_by_role("heading", level=1)).to_have_text("Account")
+
+
+def test_it_follows_no_way_out_to_another_host(anonymous: Page, carol: User) -> None:
+    anonymous.goto("/app/sign-in?next=https://elsewhere.example/")
+    enter(anonymous, "carol", PASSWORD)
+    expect(anonymous).to_have_url(re.compile("/app/exports$"))
+
+
+def test_it_says_the_same_of_a_wrong_name_and_a_wrong_password(anonymous: Page, carol: User) -> None:
+    anonymous.goto("/app/sign-in")
+    for name in ("carol", "nobody"):
+        enter(anonymous, name, "wrong")
+        expect(anonymous.get_by_role("alert")).to_contain_text("do not go together")
+
+
+def test_a_token_is_shown_once_works_and_is_revoked(page: Page, web: Web, accessible: Accessible) -> None:
+    page.goto("/app/account")
+    accessible(page)
+    page.get_by_label("Works for").select_option("7")
+    page.get_by_role("button", name="Make a token").click()
+    token = page.locator("#made").inner_text()
+    accessible(page)
+    assert answer_to(web, token) == 200
+
+    page.goto("/app/account")
+    expect(page.locator("#made")).to_have_count(0)
+    expect(page.get_by_role("row").nth(1)).to_contain_text("in 6 d")
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Revoke").click()
+    assert answer_to(web, token) == 200
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("status")).to_contain_text("is revoked")
+    assert answer_to(web, token) == 401
+
+
+def answer_to(web: Web, token: str) -> int:
+    client = Client(web, token)
+    try:
+        return client.ask("/exports/limits").status
+    finally:
+        client.leave()
+
+
+def test_the_password_is_changed(anonymous: Page, carol: User, accessible: Accessible) -> None:
+    anonymous.goto("/app/account/password")
+    enter(anonymous, "carol", PASSWORD)
+    accessible(anonymous)
+    anonymous.get_by_label("Old password").fill(PASSWORD)
+    for label in ("New password", "New password confirmation"):
+        anonymous.get_by_label(label, exact=True).fill("12345678")
+    anonymous.get_by_role("button", name="Change it").click()
+    expect(anonymous.get_by_role("alert").first).to_contain_text("too common")
+
+    anonymous.get_by_label("Old password").fill(PASSWORD)
+    for label in ("New password", "New password confirmation"):
+        anonymous.get_by_label(label, exact=True).fill("another one, 2")
+    anonymous.get_by_role("button", name="Change it").click()
+    expect(anonymous.get_by_role("status")).to_contain_text("is changed")
+    carol.refresh_from_db()
+    assert carol.check_password("another one, 2")
+
+
+def test_what_is_not_there_is_said_on_a_page(page: Page, watch: Watch, accessible: Accessible) -> None:
+    watch.expect("404")
+    answer = page.goto("/app/exports/00000000-0000-0000-0000-000000000000")
+    assert answer
+    assert answer.status == 404
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    accessible(page)
+    page.get_by_role("link", name="To the start").click()
+    expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+
+
+def test_it_fits_a_phone(page: Page, anonymous: Page) -> None:
+    for each, paths in ((anonymous, ("/", "/app/sign-in")), (page, ("/app/account",))):
+        each.set_viewport_size({"width": 390, "height": 800})
+        for path in paths:
+            each.goto(path)
+            assert fits(each), path

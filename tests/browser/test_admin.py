@@ -1,0 +1,107 @@
+"""C2: the staff's pages in a browser: no script is refused, nothing grave for those who cannot see, and an action from
+the list to its record."""
+
+from collections.abc import Callable
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from playwright.sync_api import Page, expect
+
+from exports.models import Chunk, Job
+from tests.browser.conftest import fits
+from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
+
+PAGES = {scene.name: scene for scene in SCENES}
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture
+def alice_is_staff(alice: User) -> User:
+    User.objects.filter(pk=alice.pk).update(is_staff=True, is_superuser=True)
+    return alice
+
+
+def open_dark(page: Page, path: str) -> None:
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.goto(path)
+
+
+def test_the_start_page_says_what_to_do_first(
+    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
+) -> None:
+    page.goto("/admin/")
+    accessible(page)
+    page.get_by_role("link", name="Register a dataset").click()
+    expect(page.get_by_label("Base path")).to_be_visible()
+    accessible(page)
+
+
+def test_the_start_page_draws_its_charts_and_has_them_as_tables(
+    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
+) -> None:
+    busy(alice_is_staff)
+    page.goto("/admin/")
+    chart = page.get_by_role("img", name="Chart: Jobs by status")
+    expect(chart).to_be_visible()
+    drawn = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
+    assert chart.locator("canvas").evaluate(drawn) > 3
+    accessible(page)
+    open_dark(page, "/admin/")
+    accessible(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert fits(page)
+
+    section = page.get_by_role("region", name="Jobs by status")
+    section.get_by_text("As a table").click()
+    accessible(page)
+    link = section.get_by_role("row").nth(1).get_by_role("link").first
+    count = link.inner_text()
+    link.click()
+    expect(page.locator("#result_list tbody")).to_have_count(int(count))
+
+
+def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
+    page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
+) -> None:
+    busy(alice_is_staff)
+    paths = [list_of(model)(alice_is_staff) for model in LISTS]
+    names = ("job-running", "job-failed", "job-retry", "job-cancel", "chunk-failed", "task-failed", "delivery-failed")
+    for path in (*paths, *(PAGES[f"admin-{name}"].path(alice_is_staff) for name in names)):
+        answer = page.goto(path)
+        assert answer
+        assert answer.status == 200
+        accessible(page)
+
+
+def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_is_staff: User) -> None:
+    busy(alice_is_staff)
+    page.goto("/admin/exports/job/?status__exact=failed")
+    for place in (0, 1):
+        page.get_by_label("Select record").nth(place + 1).check()
+    page.locator("select[name=action]").select_option("retry")
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("heading", name="Retry failed: 2 jobs?")).to_be_visible()
+    before = set(Job.objects.filter(status="running").values_list("pk", flat=True))
+
+    page.get_by_role("button", name="Retry failed: 2 jobs").dblclick()
+
+    expect(page.get_by_text("Retried 2 jobs.")).to_be_visible()
+    retried = set(Job.objects.filter(status="running").values_list("pk", flat=True)) - before
+    assert len(retried) == 2
+    assert Chunk.objects.filter(job__in=retried, status="pending").count() == 6
+    done = LogEntry.objects.filter(object_id__in=[str(pk) for pk in retried], change_message__startswith="Retried")
+    assert done.filter(user=alice_is_staff, change_message__contains="3 failed chunks").count() >= 2
+
+
+def test_a_rows_button_leads_there_and_back(page: Page, alice_is_staff: User) -> None:
+    busy(alice_is_staff)
+    path = PAGES["admin-job-running"].path(alice_is_staff)
+    page.goto(path)
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("link", name="Go back, change nothing").click()
+    assert Job.objects.filter(status="running").count() == 1
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("button", name="Cancel: 1 job").click()
+    expect(page.get_by_text("Cancelled 1 job. 30 chunks will not be exported.")).to_be_visible()
+    expect(page.get_by_role("link", name="Cancel", exact=True)).to_have_count(0)

@@ -1,0 +1,332 @@
+"""C1: documents in a browser: uploads with progress, live stages, results side by side, failures and their remedies."""
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, Page, Route, expect
+
+from config.stack.processes import Web
+from etl.models import Task
+from tests import rehearsal
+from tests.browser import scenes_documents as scenes
+from tests.browser.conftest import Watch, download, fits, sign_in
+from tests.browser.scenes import Scene
+from tests.e2e.conftest import Workers
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.etl_progress import begin, complete
+from tests.samples import sample
+from tests.waiting import wait_until
+
+Accessible = Callable[[Page], None]
+LIST = "/app/documents"
+BOTH = "etl-ocr,etl-postprocess"
+SECONDS = 1000  # milliseconds
+DROP = """([files]) => {
+  const transfer = new DataTransfer();
+  for (const [name, content] of files) {
+    const bytes = Uint8Array.from(atob(content), (char) => char.charCodeAt(0));
+    transfer.items.add(new File([bytes], name));
+  }
+  const form = document.querySelector("form[data-upload]");
+  for (const kind of ["dragover", "drop"]) {
+    form.dispatchEvent(new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true }));
+  }
+}"""
+
+
+def drop(page: Page, *files: tuple[str, bytes]) -> None:
+    page.evaluate(DROP, [[[name, base64.b64encode(content).decode()] for name, content in files]])
+
+
+def path(task: Task) -> str:
+    return f"{LIST}/{task.pk}"
+
+
+def status(page: Page, word: str, *, limit: float = 30) -> None:
+    expect(page.locator("#document .state").first).to_have_text(word, timeout=limit * SECONDS)
+
+
+@pytest.fixture
+def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the workers do what the document says."""
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
+    monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
+
+
+# ---- On the way in --------------------------------------------------------------------------------------------------
+def test_files_are_chosen_and_dropped_and_their_results_come(
+    page: Page, workers: Workers, watch: Watch, accessible: Accessible, tmp_path: Path
+) -> None:
+    watch.expect("400")
+    page.goto(LIST)
+    expect(page.locator("#rows")).to_contain_text("No documents yet")
+    expect(page.locator("#id_file_helptext")).to_contain_text("PDF, PNG, JPEG")
+    accessible(page)
+    page.locator("#id_file").set_input_files(sample("invoice.pdf"))
+    page.get_by_role("button", name="Submit").click()
+    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    drop(page, ("scan.jpg", sample("notice-zh-scan.jpg").read_bytes()), ("nothing.txt", b""), ("b.txt", b"Hello."))
+    expect(page.locator(".uploads li").nth(3)).to_contain_text("Accepted")
+    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document has no bytes.")
+    expect(page.locator("#rows tbody tr")).to_have_count(3)
+    accessible(page)
+
+    workers.start(BOTH, concurrency=2)
+    for row in range(3):
+        expect(page.locator("#rows .state").nth(row)).to_have_text("completed", timeout=90 * SECONDS)
+    page.get_by_role("link", name="invoice.pdf").click()
+    expect(page.locator("#page-1 .rendered")).to_contain_text("Invoice")
+    expect(page.locator("#json")).to_contain_text("makes no JSON")
+    accessible(page)
+    file = download(page, lambda: page.get_by_role("button", name="Download Markdown").click(), tmp_path)
+    assert file.name == "invoice.md"
+    assert file.read_text().startswith("<!-- page: 1 -->")
+
+
+def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: Watch) -> None:
+    context = browser.new_context(base_url=f"http://localhost:{web.port}", java_script_enabled=False)
+    sign_in(context, alice)
+    page = watch.over(context.new_page())
+    page.goto(LIST)
+    page.locator("#id_file").set_input_files(sample("invoice.pdf"))
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_role("status")).to_contain_text("is accepted")
+    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    task = Task.objects.get()
+    assert page.url.endswith(path(task))
+    scenes.read_paper(task)
+    scenes.complete_paper(task, scenes.DATA, scenes.CITATIONS)
+    page.reload()
+    expect(page.locator("#page-1 td").first).to_have_text("Desk lamp")
+    page.get_by_role("link", name="page 2", exact=True).click()
+    expect(page.locator("#page-2")).to_be_in_viewport()
+    page.get_by_role("link", name="Text", exact=True).click()
+    expect(page.locator("#raw")).to_contain_text('"number": "INV-2024-17"')
+    context.close()
+
+
+def test_an_answer_that_is_lost_makes_no_second_task(page: Page, watch: Watch) -> None:
+    watch.expect("net::ERR_FAILED")
+    lost: list[int] = []
+
+    def lose(route: Route) -> None:
+        if lost:
+            route.continue_()
+            return
+        lost.append(route.fetch().status)
+        route.abort()
+
+    page.route("**/api/v1/etl/submit", lose)
+    page.goto(LIST)
+    drop(page, ("a.txt", b"Hello."))
+    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    assert lost == [202]
+    assert Task.objects.count() == 1
+
+
+def test_what_is_refused_is_told_in_the_api_s_words(page: Page, watch: Watch) -> None:
+    watch.expect("415")
+    page.goto(LIST)
+    docx = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
+    drop(page, ("letter.docx", docx))
+    said = page.locator(".uploads li")
+    expect(said).to_contain_text("This is a file of kind DOCX. The configured OCR provider takes")
+    expect(said.get_by_role("button", name="Try again")).to_be_hidden()
+    page.evaluate("document.querySelector('[data-upload]').dataset.most = 5")
+    drop(page, ("large.txt", b"Hello."))
+    expect(page.locator(".uploads li").nth(1)).to_contain_text("Not sent: it is larger than 52.4 MB")
+    assert not Task.objects.exists()
+
+
+def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/v1/etl/submit", lambda route: held.append(route))  # noqa: PLW0108 - playwright wants a function
+    page.goto(LIST)
+    drop(page, ("a.txt", b"Hello."))
+    page.locator(".uploads").get_by_role("button", name="Cancel").click()
+    expect(page.locator(".uploads li")).to_contain_text("Cancelled: not sent")
+    page.unroute("**/api/v1/etl/submit")
+    page.locator(".uploads").get_by_role("button", name="Try again").click()
+    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    assert len(held) == 1
+    assert Task.objects.count() == 1
+
+
+# ---- Watching -------------------------------------------------------------------------------------------------------
+def test_stages_are_shown_as_they_come_also_after_a_reload(
+    page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
+) -> None:
+    rule = make_rule(alice, mode="llm", name="Rehearsed")
+    word = f"go-{rule.pk}-"
+    task = make_task(alice, f"page 3 10\nuntil {word}1\npost:until {word}2", rule=rule)
+    page.goto(path(task))
+    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    accessible(page)
+    workers.start(BOTH)
+    status(page, "reading")
+    expect(page.locator(".steps .now")).to_contain_text("30 %. Page 3 of 10.")
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+    expect(page.locator("#document")).to_contain_text("It cannot be cancelled any more.")
+    page.reload()
+    status(page, "reading")
+    rehearsal.allow(f"{word}1")
+    status(page, "extracting")
+    accessible(page)
+    rehearsal.allow(f"{word}2")
+    status(page, "completed")
+    expect(page.locator("#json .value")).to_have_text(re.compile(r"\d+"))
+    expect(page.locator("#page-1")).to_contain_text("until")
+    accessible(page)
+
+
+def test_it_goes_on_when_the_stream_is_cut(page: Page, alice: User, watch: Watch) -> None:
+    watch.expect("net::ERR_FAILED")
+    task = make_task(alice)
+    page.route("**/events", lambda route: route.abort())
+    page.goto(path(task))
+    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    complete(task)
+    status(page, "completed")
+
+
+def test_a_document_that_waits_is_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
+    waiting, running = make_task(alice), make_task(alice)
+    begin(running)
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.goto(path(waiting))
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("status")).to_contain_text("Nothing of it was read")
+    status(page, "cancelled")
+    accessible(page)
+    assert Task.objects.get(pk=waiting.pk).status == "cancelled"
+
+
+def test_several_are_cancelled_at_once_and_the_others_told(page: Page, alice: User, accessible: Accessible) -> None:
+    rule = make_rule(alice)
+    tasks = [make_task(alice, rule=rule) for _ in range(3)]
+    page.goto(LIST)
+    expect(page.locator("#several")).to_be_hidden()
+    begin(tasks[0])
+    page.locator(f"#pick-{tasks[1].pk}").check()
+    page.locator("#all").check()
+    accessible(page)
+    expect(page.locator("#rows .state").last).to_have_text("reading")  # fetched anew; what is ticked stays ticked
+    page.get_by_role("button", name="Cancel 3").click()
+    expect(page.get_by_role("status").first).to_contain_text("2 cancelled. 1 left alone: The task has started: ocr.")
+    expect(page.locator("#rows .state")).to_have_text(["cancelled", "cancelled", "reading"])
+
+
+# ---- Failures -------------------------------------------------------------------------------------------------------
+def test_a_failure_is_explained_and_mended(
+    page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
+) -> None:
+    strict, plain = make_rule(alice, mode="llm", name="Strict"), make_rule(alice, name="Plain")
+    task = make_task(alice, "post:raise SchemaInvalid", rule=strict)
+    workers.start(BOTH)
+    page.goto(path(task))
+    status(page, "failed")
+    expect(page.locator(".failure")).to_contain_text("does not fit the rule's schema")
+    expect(page.locator(".failure")).to_contain_text("What to do: Make the rule's schema more forgiving")
+    expect(page.locator("#page-1")).to_contain_text("SchemaInvalid")
+    accessible(page)
+
+    page.get_by_label("Rule").select_option(str(plain.pk))
+    page.get_by_role("button", name="Extract again").click()
+    expect(page.get_by_role("status")).to_contain_text("the document is not read again")
+    status(page, "completed")
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+    page.get_by_text("Run it again, or with another rule").click()
+    page.get_by_role("button", name="Read again from the beginning").click()
+    expect(page.get_by_role("status")).to_contain_text("from the beginning")
+    status(page, "completed")
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
+
+
+# ---- Results --------------------------------------------------------------------------------------------------------
+def test_values_lead_to_where_they_stand(
+    page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rule = make_rule(alice, mode="llm", name="Invoices")
+    table = "| Item | Price |\n| --- | --- |\n| Desk lamp | 31.50 |"
+    text = f"# Invoice INV-2024-17\n\n{table}\n\n<b>Total</b> due: 645.00 EUR"
+    found = {"number": "INV-2024-17", "total": 645.0, "vat": "none at all"}
+    quotes = {
+        "/number": {"page": 1, "quote": "Invoice INV-2024-17"},
+        "/total": {"page": 1, "quote": "<b>Total</b> due: 645.00"},
+        "/vat": {"page": 1, "quote": "no such words"},
+    }
+    with openai_server.running() as models:
+        models.always(openai_server.gives(found, quotes))
+        monkeypatch.setenv("ETL_LLM_BASE_URL", models.url)
+        monkeypatch.setenv("ETL_LLM_MODEL", openai_server.MODEL)
+        task = make_task(alice, text, rule=rule, filename="invoice.md", kind="md")
+        workers.start(BOTH)
+        page.goto(path(task))
+        status(page, "completed")
+    rows = page.locator("#json li")
+    expect(rows.filter(has_text="vat")).to_contain_text("no source")
+    expect(page.locator(".remarks")).to_contain_text("Some evidence did not hold")
+    rows.filter(has_text="total").get_by_role("link").click()
+    expect(page.locator("mark.quoted")).to_have_text(["Total", "due: 645.00"])
+    expect(page.locator("mark.quoted").first).to_be_in_viewport()
+    rows.filter(has_text="number").get_by_role("link").click()
+    expect(page.locator("mark.quoted")).to_have_text("Invoice INV-2024-17")
+    page.get_by_role("link", name="Source").click()
+    expect(page.locator("#page-1 .source")).to_contain_text("| Desk lamp | 31.50 |")
+    rows.filter(has_text="total").get_by_role("link").click()
+    expect(page.locator("mark.quoted")).to_have_text("b>Total</b> due: 645.00")
+    file = download(page, lambda: page.get_by_role("button", name="Download JSON").click(), tmp_path)
+    assert file.name == "invoice.json"
+    assert '"total": 645.0' in file.read_text()
+
+
+def test_a_long_result_opens_at_once_and_more_comes_when_it_is_looked_at(page: Page, alice: User) -> None:
+    scenes.long(alice)
+    page.goto(scenes.newest(alice))
+    assert page.locator(".sheet").count() < 50
+    last = page.locator(".sheet").last
+    before = page.locator(".sheet").count()
+    last.scroll_into_view_if_needed()
+    page.locator("#sheets").evaluate("sheets => { sheets.scrollTop = sheets.scrollHeight; }")
+    wait_until(lambda: page.locator(".sheet").count() > before)
+
+    page.locator("a.cite", has_text="page 250").click()
+    expect(page.locator("mark.quoted")).to_have_text("Chapter 250")
+    expect(page.locator("mark.quoted")).to_be_in_viewport()
+    page.get_by_role("link", name="Show the pages before").click()
+    expect(page.locator("#page-249")).to_be_visible()
+    page.get_by_role("link", name="Show more of 10,000 items").click()
+    expect(page.locator("#json summary", has_text=re.compile("^101 "))).to_be_visible()
+
+
+def test_the_tree_is_opened_by_the_keyboard(page: Page, alice: User) -> None:
+    task = scenes.paper(alice)
+    scenes.read_paper(task)
+    scenes.complete_paper(
+        task,
+        {"deep": {str(n): [] for n in range(2)} | {"a": {"b": {"c": {"d": {"e": {"f": {"g": {"h": {"i": 1}}}}}}}}}},
+    )
+    page.goto(path(task))
+    for name in "bcdefgh":
+        summary = page.locator("#json summary", has_text=re.compile(f"^{name} "))
+        if not summary.locator("..").evaluate("details => details.open"):
+            summary.focus()
+            page.keyboard.press("Enter")
+    expect(page.locator("#json .value")).to_have_text("1")
+
+
+@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.name)
+def test_every_page_is_accessible_and_fits_a_phone(
+    scene: Scene, page: Page, alice: User, accessible: Accessible
+) -> None:
+    scene.prepare(alice)
+    page.goto(scene.path(alice))
+    accessible(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert fits(page)

@@ -1,0 +1,421 @@
+"""C1: exports in a real browser, with real workers and a real object store: from the form to the file on the disk."""
+
+import hashlib
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
+from playwright.sync_api import BrowserContext, Page, expect
+
+from exports import control
+from exports.models import Chunk, Dataset, Job, Receipt
+from tests.browser import scenes_exports
+from tests.browser.conftest import HOST, Watch, download, fits
+from tests.e2e.conftest import Workers
+from tests.integration.factories import fail_chunk, make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.waiting import wait_until
+
+Accessible = Callable[[Page], None]
+SOON = 30_000  # milliseconds: workers start in the meantime
+
+# A chunk comes when the gate is at its day or later. A sequence, because no snapshot holds it back.
+GATED = """
+CREATE SEQUENCE data.gate MINVALUE 0 START 0;
+CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE plpgsql AS $$ #variable_conflict use_column
+BEGIN
+    WHILE (SELECT last_value FROM data.gate) <= $2 - date '2024-02-28' LOOP PERFORM pg_sleep(0.02); END LOOP;
+    RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, 3) n;
+END $$
+"""
+
+
+class Gate:
+    """Lets chunks of a job pass, as many as it says."""
+
+    def __init__(self, source_db: psycopg.Connection) -> None:
+        self.source_db = source_db
+        source_db.execute(GATED)
+
+    def open(self, chunks: int) -> None:
+        self.source_db.execute("SELECT setval('data.gate', %s)", [chunks])
+
+
+@pytest.fixture
+def gate(dataset: Dataset, source_db: psycopg.Connection) -> Iterator[Gate]:
+    gate = Gate(source_db)
+    yield gate
+    gate.open(10_000)
+
+
+def job_of(page: Page) -> Job:
+    return Job.objects.get(pk=page.url.partition("?")[0].rpartition("/")[2])
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def heading(page: Page) -> Any:
+    return page.get_by_role("heading", level=1)
+
+
+# ---- From the form to the file --------------------------------------------------------------------------------------
+
+
+def test_it_goes_from_the_form_to_the_file(
+    dataset: Dataset, page: Page, workers: Workers, accessible: Accessible, tmp_path: Path
+) -> None:
+    workers.start()
+    page.goto("/app/exports")
+    accessible(page)
+    page.get_by_role("button", name="Make the first one").click()
+    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-28\nLGA 29.02.2024\nJFK 2024-02-28")
+    preview = page.locator("#preview")
+    expect(preview).to_contain_text("Line 2: “29.02.2024” is not a date; write it as 2024-02-29.")
+    page.get_by_role("button", name="Export", exact=True).click()
+    expect(page.locator("#id_items_error")).to_contain_text("Line 2: “29.02.2024” is not a date")
+    accessible(page)
+    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-28\nLGA 2024-02-29\nJFK 2024-02-28")
+    expect(preview).to_contain_text("1 repeated pair is left out")
+    expect(preview).to_contain_text(re.compile(r"Chunks\s*2"))
+    accessible(page)
+    page.get_by_role("button", name="Export", exact=True).click()
+
+    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    page.evaluate("window.same = true")
+    accessible(page)
+    checksum = page.locator("#checksum").inner_text()
+    receipt = Receipt.objects.get(job=job_of(page))
+    assert receipt.checksum == checksum
+    button = page.get_by_role("button", name=re.compile("^Download"))
+    for times in (1, 2):
+        file = download(page, button.click, tmp_path)
+        assert (sha256(file), file.name) == (checksum, receipt.file_name)
+        expect(page.locator("#receipt")).to_contain_text("The newest link was used")
+        assert receipt.links.filter(used_at__isnull=False).count() == times
+        expect(button).to_be_enabled()
+    assert page.evaluate("window.same"), "the page was never loaded anew"
+    page.reload()
+    expect(page.locator("#story")).to_contain_text("Downloaded")
+    page.goto("/app/exports")
+    assert sha256(download(page, page.get_by_role("button", name="Download").click, tmp_path)) == checksum
+
+
+def test_a_link_for_a_program_is_made_and_copied(
+    dataset: Dataset, page: Page, context: BrowserContext, alice: User, accessible: Accessible
+) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    scenes_exports.ready(alice)
+    page.goto(scenes_exports.newest(alice))
+    page.get_by_text("A link for a program").click()
+    page.get_by_role("button", name="Make a new one-time link").click()
+    expect(page.get_by_role("status").first).to_contain_text("Here is a new one-time link")
+    expect(page.locator("#receipt")).to_contain_text("127.0.0.0/24")
+    accessible(page)
+    page.get_by_role("button", name="Copy the command").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert re.match(r"curl -fL -A 'Mozilla/5\.0 .*' -o 'weather_\S+' 'http://\S+/download\?token=\S+'$", copied)
+
+
+def test_a_file_is_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text("key,effectiveDate\nJFK,2024-02-29\nLGA,2024-03-01\n")
+    page.goto("/app/exports/new")
+    page.get_by_label("Or a CSV file").set_input_files(file)
+    expect(page.get_by_label("Keys and dates, a pair a line")).to_have_value(file.read_text())
+    expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*2"))
+    page.get_by_role("button", name="Export", exact=True).click()
+    expect(heading(page)).to_contain_text("pending")
+    assert job_of(page).total == 2
+
+
+def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> None:
+    page.goto("/app/exports/new")
+    page.get_by_label("Dataset").focus()
+    press = page.keyboard.press
+    press("Tab")
+    press("ArrowDown")  # filters instead of items
+    expect(page.get_by_label("Keys and dates, a pair a line")).to_be_hidden()
+    press("Tab")
+    page.keyboard.type("JFK LGA")
+    press("Tab")
+    page.keyboard.type("02282024")
+    for _ in range(6):  # the parts of a date and its picker are stops of their own
+        if page.evaluate("document.activeElement.id") == "id_date_to":
+            break
+        press("Tab")
+    page.keyboard.type("03012024")
+    expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*6"))
+    for _ in range(30):
+        press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Export":
+            break
+    press("Enter")
+    expect(heading(page)).to_contain_text("pending")
+    assert (job_of(page).total, (job_of(page).filters or {})["keys"]) == (6, ["JFK", "LGA"])
+
+
+def test_csv_options_are_shown_where_they_count(dataset: Dataset, page: Page) -> None:
+    page.goto("/app/exports/new")
+    delimiter, written_for = page.get_by_label("Between cells"), page.get_by_label("CSV is for")
+    expect(delimiter).to_be_hidden()
+    written_for.select_option("own")
+    expect(delimiter).to_be_visible()
+    page.get_by_label("Format").select_option("json")
+    expect(written_for).to_be_hidden()
+
+
+# ---- While it runs --------------------------------------------------------------------------------------------------
+
+
+def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset, gate: Gate, alice: User, page: Page, context: BrowserContext, watch: Watch, workers: Workers
+) -> None:
+    job = make_job(dataset, alice, 6)
+    page.goto(f"/app/exports/{job.pk}")
+    expect(page.locator("#now")).to_contain_text("it is next in line")
+    other = watch.over(context.new_page())
+    other.goto("/app/exports")
+    workers.start()
+    gate.open(2)
+    done = re.compile(r"Done\s*2 of 6")
+    expect(page.locator("#now")).to_contain_text(done, timeout=SOON)
+    expect(page.locator("#head")).to_contain_text("Cancel")
+    page.reload()
+    expect(page.locator("#now")).to_contain_text(done)
+    expect(other.locator("#jobs")).to_contain_text("2 of 6")
+    other.get_by_label(f"Tick things {str(job.pk)[:8]}").check()
+    page.get_by_role("link", name="done 2").click()
+    expect(page.locator("#chunks tbody tr")).to_have_count(2)
+    page.go_back()
+    expect(page.locator("#chunks tbody tr")).to_have_count(6)
+    page.get_by_role("link", name="done 2").click()
+    gate.open(4)
+    expect(page.locator("#chunks tbody tr")).to_have_count(4, timeout=SOON)
+    assert page.url.endswith("?status=done")
+    gate.open(6)
+    for tab in (page, other):
+        expect(tab.locator("#head, #jobs")).to_contain_text("ready", timeout=SOON)
+    expect(page.locator("#receipt")).to_contain_text("It lives for")
+    expect(page.locator("#said")).to_have_text("The export is ready.")
+    expect(other.get_by_label(f"Tick things {str(job.pk)[:8]}")).to_be_checked()
+
+
+class Line:
+    """A way to the web process that can lose its event streams, and let no others through."""
+
+    def __init__(self, port: int) -> None:
+        self.target, self.is_cut, self.refused = port, False, 0
+        self.streams: list[socket.socket] = []
+        self.listener = socket.create_server((HOST if HOST != "localhost" else "127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.target))
+                threading.Thread(target=self.carry, args=(client, server, True), daemon=True).start()
+                threading.Thread(target=self.carry, args=(server, client, False), daemon=True).start()
+
+    def carry(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:  # noqa: FBT001 - a thread's
+        with source, target, suppress(OSError):
+            while data := source.recv(65536):
+                if is_request and b"/events HTTP/1.1" in data.partition(b"\r\n")[0]:
+                    self.refused += self.is_cut
+                    if self.is_cut:
+                        return
+                    self.streams.append(source)
+                target.sendall(data)
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for stream in self.streams:
+            with suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+        self.streams.clear()
+
+
+@pytest.fixture
+def line(web: Any) -> Iterator[Line]:
+    with ExitStack() as stack:
+        line = Line(web.port)
+        stack.enter_context(line.listener)
+        yield line
+
+
+def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset, gate: Gate, alice: User, page: Page, line: Line, watch: Watch, workers: Workers
+) -> None:
+    watch.expect("ERR_")  # the browser tells of each stream that broke
+    watch.allowed += (f"{HOST}:{line.port}",)
+    job = make_job(dataset, alice, 6)
+    workers.start()
+    page.goto(f"http://{HOST}:{line.port}/app/exports/{job.pk}")
+    wait_until(lambda: line.streams)
+    line.cut()
+    gate.open(2)
+    expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*2 of 6"), timeout=SOON)
+    wait_until(lambda: line.refused >= 1, limit=20)
+    gate.open(3)
+    expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*3 of 6"), timeout=SOON)
+    line.is_cut = False
+    wait_until(lambda: line.streams, limit=20)
+    gate.open(6)
+    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+
+
+def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset, gate: Gate, alice: User, page: Page, workers: Workers, accessible: Accessible
+) -> None:
+    job = make_job(dataset, alice, 4)
+    page.goto(f"/app/exports/{job.pk}")
+    workers.start()
+    gate.open(1)
+    expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*1 of 4"), timeout=SOON)
+    accessible(page)
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Cancel").click()
+    job.refresh_from_db()
+    assert not job.has_ended
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("status").first).to_contain_text("Cancelled; 3 chunks were not done.")
+    expect(heading(page)).to_contain_text("cancelled")
+    accessible(page)
+
+    gate.open(4)
+    page.get_by_role("button", name="Export the same again").click()
+    expect(page.get_by_role("status").first).to_contain_text("The same export, as a new one")
+    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    assert job_of(page).pk != job.pk
+    expect(page.locator("#now")).to_contain_text(re.compile(r"Reused\s*1"))
+    expect(page.locator("#chunks")).to_contain_text("reused: it cost nothing")
+
+
+def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset, alice: User, page: Page, source_db: psycopg.Connection, workers: Workers, accessible: Accessible
+) -> None:
+    source_db.execute("ALTER FUNCTION data.rows_for RENAME TO away")
+    job = make_job(dataset, alice, 3)
+    page.goto(f"/app/exports/{job.pk}")
+    workers.start()
+    expect(heading(page)).to_contain_text("failed", timeout=SOON)
+    expect(page.locator("#chunks")).to_contain_text("The source database raised an error: 3 chunks")
+    expect(page.locator("#chunks")).to_contain_text("SQLSTATE 42883")
+    expect(page.locator("#head")).to_contain_text("A retry takes 3 of the")
+    accessible(page)
+
+    source_db.execute("ALTER FUNCTION data.away RENAME TO rows_for")
+    page.get_by_role("button", name="Retry 3 failed chunks").click()
+    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    expect(page.locator("#story")).to_contain_text("Failed")
+
+
+# ---- What goes wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_fails_takes_nothing_from_the_form(
+    dataset: Dataset, page: Page, watch: Watch, accessible: Accessible
+) -> None:
+    """A table is away while the form is sent."""
+    watch.expect("500")
+    page.goto("/app/exports/new")
+    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-29")
+    expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*1"))
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE exports_jobs RENAME TO away")
+        try:
+            page.get_by_role("button", name="Export", exact=True).click()
+            expect(page.locator("#trouble")).to_be_visible()
+            accessible(page)
+        finally:
+            cursor.execute("ALTER TABLE away RENAME TO exports_jobs")
+    expect(page.get_by_label("Keys and dates, a pair a line")).to_have_value("JFK 2024-02-29")
+    page.get_by_role("button", name="Export", exact=True).click()
+    expect(heading(page)).to_contain_text("pending")
+    assert Job.objects.count() == 1
+
+
+def test_a_receipt_that_is_over_says_so_without_a_reload(
+    dataset: Dataset, alice: User, page: Page, accessible: Accessible
+) -> None:
+    scenes_exports.ready(alice)
+    Receipt.objects.update(expires_at=timezone.now() + timedelta(seconds=3))
+    page.goto(scenes_exports.newest(alice))
+    expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
+    expect(page.locator("#receipt")).to_contain_text("The receipt ended")
+    accessible(page)
+    page.get_by_role("button", name=re.compile("^Download")).click()
+    expect(page.get_by_role("status").first).to_contain_text("The receipt's time is over")
+    expect(page.get_by_role("button", name=re.compile("^Download"))).to_have_count(0)
+
+
+# ---- The list -------------------------------------------------------------------------------------------------------
+
+
+def test_several_are_ticked_counted_and_cancelled(
+    dataset: Dataset, alice: User, page: Page, accessible: Accessible
+) -> None:
+    failed = make_job(dataset, alice, 1)
+    fail_chunk()
+    for _ in range(2):
+        make_job(dataset, alice, 3)
+    page.goto("/app/exports")
+    cancel = page.get_by_role("button", name="Cancel …")
+    expect(cancel).to_be_disabled()
+    page.get_by_label("Tick all").check()
+    expect(page.get_by_text("3 ticked.")).to_be_visible()
+    accessible(page)
+    cancel.click()
+    expect(heading(page)).to_have_text("Cancel 2 exports?")
+    accessible(page)
+    page.get_by_role("button", name="Cancel 2 exports").click()
+    expect(page.get_by_role("status").first).to_contain_text("2 exports cancelled.")
+    failed.refresh_from_db()
+    assert failed.status == "failed"
+
+
+@pytest.mark.parametrize("scene", scenes_exports.SCENES, ids=lambda scene: scene.name)
+def test_each_state_is_accessible_and_fits_a_phone(scene: Any, alice: User, page: Page, accessible: Accessible) -> None:
+    scene.prepare(alice)
+    page.set_viewport_size({"width": 390, "height": 800})
+    many = "?limit=10" if scene.name == "exports-busy" else ""  # axe looks at each row
+    page.goto(scene.path(alice) + many)
+    expect(heading(page)).to_be_visible()
+    accessible(page)
+    assert fits(page)
+    if "<details" in page.content():
+        for summary in page.locator("summary").all():
+            summary.click()
+        accessible(page)
+        assert fits(page)
+
+
+def test_a_strangers_job_is_a_page_that_is_not_there(
+    dataset: Dataset, bob: User, page: Page, watch: Watch, accessible: Accessible
+) -> None:
+    watch.expect("404")
+    job = make_job(dataset, bob, 1)
+    answer = page.goto(f"/app/exports/{job.pk}")
+    assert answer
+    assert answer.status == 404
+    expect(page.get_by_text("There is no such export.")).to_be_visible()
+    accessible(page)
+    control.cancel(job)
+    assert Chunk.objects.get().status == "cancelled"

@@ -1,0 +1,446 @@
+"""Rules in a browser: listed, typed, checked while they are typed, tried, saved, compared and brought back. C1."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Route, expect
+from psycopg.conninfo import make_conninfo
+
+from config.stack.identity import Identity
+from config.stack.processes import Web
+from rules import editing, loading
+from rules.models import Rule, RuleVersion
+from rules.pages import schema_text
+from tests.browser import scenes_rules
+from tests.browser.conftest import Watch, fits, sign_in
+from tests.browser.scenes_rules import says
+from tests.integration import openai_server
+from tests.integration.openai_server import MODEL, ModelServer, gives, problem
+from tests.integration.test_rules_pages import read_document  # noqa: F401 - a fixture
+
+Accessible = Callable[[Page], None]
+
+
+@pytest.fixture(scope="module")
+def spoken_to() -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def models(spoken_to: ModelServer) -> ModelServer:
+    spoken_to.requests.clear()
+    spoken_to.script.clear()
+    spoken_to.otherwise = None
+    return spoken_to
+
+
+@pytest.fixture(scope="module")
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, spoken_to: ModelServer) -> Iterator[Web]:
+    """A web process whose language model is the scripted one."""
+    root = tmp_path_factory.mktemp("web")
+    environment = {
+        **os.environ,
+        "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
+        "ETL_LLM_BASE_URL": spoken_to.url,
+        "ETL_LLM_MODEL": MODEL,
+        "ETL_LLM_TIMEOUT_SECONDS": "5",
+    }
+    running = Web(root, Identity(root), environment)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def rule(alice: User) -> Rule:
+    return editing.create(owner=alice, says=says())
+
+
+@pytest.fixture
+def editor(page: Page, rule: Rule) -> Page:
+    page.goto(f"/app/rules/{rule.pk}")
+    return page
+
+
+def type_schema(page: Page, text: str) -> None:
+    page.get_by_label("JSON Schema", exact=True).fill(text)
+
+
+def selected(page: Page) -> str:
+    area = page.get_by_label("JSON Schema", exact=True)
+    return str(area.evaluate("area => area.value.slice(area.selectionStart, area.selectionEnd)"))
+
+
+def save(page: Page) -> None:
+    page.locator("#editor .save").click()
+
+
+# ---- Lists and beginnings -------------------------------------------------------------------------------------------
+
+
+def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
+    page: Page, alice: User, accessible: Accessible
+) -> None:
+    loading.load_all()
+    page.goto("/app/rules?whose=mine")
+    expect(page.locator(".empty")).to_contain_text("a prompt and a JSON Schema")
+    accessible(page)
+    page.get_by_role("link", name="Copy one of the system's").click()
+    page.get_by_role("link", name="Receipt", exact=True).click()
+    expect(page.get_by_text("everybody's")).to_be_visible()
+    accessible(page)
+    page.get_by_role("button", name="Copy as mine").click()
+    expect(page.locator("#check")).to_contain_text("can be saved")
+    accessible(page)
+    save(page)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Receipt (mine)")
+    mine = Rule.objects.get(owner=alice)
+    assert mine.json_schema == Rule.objects.get(slug="receipt").json_schema
+    page.goto("/app/rules?whose=mine")
+    expect(page.get_by_role("row")).to_have_count(2)
+    accessible(page)
+
+
+def test_a_rule_is_made_from_an_empty_one(page: Page, alice: User) -> None:
+    page.goto("/app/rules/new")
+    page.get_by_label("Name").fill("Tickets")
+    page.get_by_label("Prompt", exact=True).fill("You read tickets.\nGive what is printed.")
+    page.get_by_label("Piece by piece").check()
+    save(page)
+    expect(page.get_by_role("status").first).to_contain_text("is saved")
+    rule = Rule.objects.get(owner=alice)
+    assert (rule.name, rule.postprocess_strategy) == ("Tickets", "chunked-extract")
+    assert rule.system_prompt == "You read tickets.\nGive what is printed."
+    page.reload()
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("You read tickets.\nGive what is printed.")
+
+
+# ---- Typing ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_is_said_while_one_types_and_leads_to_its_place(editor: Page, accessible: Accessible) -> None:
+    page = editor
+    expect(page.locator("#check")).to_contain_text("4 of 32 levels")
+    type_schema(
+        page,
+        '{\n  "type": "object",\n  "properties": {\n    "🎉": {"type": "text"},\n    "b": {"$ref": "x.json"}\n  }\n}',
+    )
+    expect(page.locator("#check")).to_contain_text("/properties/b/$ref")
+    seek = page.get_by_role("button", name="JSON Schema, line 5")
+    expect(page.locator(".gutter .flawed")).to_have_text("5")
+    accessible(page)
+    seek.click()
+    expect(page.get_by_label("JSON Schema", exact=True)).to_be_focused()
+    assert selected(page) == '"x.json"'
+
+    type_schema(page, '{\n  "type": "object",\n  "properties": {"🎉": {"type": "text"}}\n}')
+    expect(page.locator("#check")).to_contain_text("/properties/🎉/type")
+    page.get_by_role("button", name="JSON Schema, line 3").click()
+    assert selected(page) == '"text"'
+
+    type_schema(page, '{\n  "type": object\n}')
+    expect(page.locator("#check")).to_contain_text("not JSON")
+    page.get_by_role("button", name="JSON Schema, line 2").click()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.type('"')
+    page.get_by_label("Name").fill(" ")
+    expect(page.locator("#check")).to_contain_text("may not be blank")
+    page.get_by_role("button", name="Name").click()
+    expect(page.get_by_label("Name")).to_be_focused()
+    page.get_by_label("Name").fill("Tickets")
+    type_schema(page, '{"type": "object"}')
+    expect(page.locator("#check")).to_contain_text("can be saved")
+
+
+def test_tab_indents_and_esc_lets_the_keyboard_out(editor: Page) -> None:
+    page = editor
+    area = page.get_by_label("JSON Schema", exact=True)
+    area.fill("{")
+    area.press("End")
+    area.press("Enter")
+    page.keyboard.type('"type": "object"')
+    expect(area).to_have_value('{\n  "type": "object"')
+    page.keyboard.press("Shift+Tab")
+    expect(area).to_have_value('{\n"type": "object"')
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.press("Tab")
+    expect(area).to_have_value('  {\n  "type": "object"')
+    page.keyboard.press("ControlOrMeta+z")
+    expect(area).to_have_value('{\n"type": "object"')
+    expect(area).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    expect(area).not_to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_role("button", name="Format")).to_be_focused()
+
+
+def test_the_schema_is_formatted_and_that_can_be_undone(editor: Page) -> None:
+    page = editor
+    typed = '{"required":["a"],"type":"object","properties":{"a":{"type":["string","null"]}}}'
+    type_schema(page, typed)
+    page.get_by_role("button", name="Format").click()
+    area = page.get_by_label("JSON Schema", exact=True)
+    expect(area).to_have_value(schema_text.write(json.loads(typed)))
+    expect(page.locator(".gutter span")).to_have_count(9)
+    page.keyboard.press("ControlOrMeta+z")
+    expect(area).to_have_value(typed)
+
+    type_schema(page, "{ oops")
+    page.get_by_role("button", name="Format").click()
+    expect(page.locator("#check")).to_contain_text("not JSON")
+    expect(area).to_have_value("{ oops")
+
+
+# ---- Saving ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_saved_stays_in_the_form(editor: Page, rule: Rule, accessible: Accessible) -> None:
+    page = editor
+    page.get_by_label("Name").fill("")
+    type_schema(page, '{"type": "text"}')
+    save(page)
+    expect(page.get_by_role("alert").first).to_contain_text("Not saved")
+    expect(page.get_by_label("JSON Schema", exact=True)).to_have_value('{"type": "text"}')
+    accessible(page)
+    page.get_by_role("button", name="JSON Schema, line 1").click()
+    assert selected(page) == '"text"'
+    page.keyboard.type('"object"')
+    page.get_by_label("Name").fill("Mended")
+    save(page)
+    expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
+    rule.refresh_from_db()
+    assert (rule.name, rule.json_schema) == ("Mended", {"type": "object"})
+
+
+def test_the_second_of_two_tabs_is_told_and_decides(
+    editor: Page, context: BrowserContext, watch: Watch, rule: Rule, accessible: Accessible
+) -> None:
+    first, second = editor, watch.over(context.new_page())
+    second.goto(f"/app/rules/{rule.pk}")
+    first.get_by_label("Prompt", exact=True).fill("From the first tab.")
+    save(first)
+    expect(first.get_by_role("status").first).to_contain_text("version 2")
+
+    second.get_by_label("Prompt", exact=True).fill("From the second tab.")
+    save(second)
+    expect(second.get_by_role("alert").first).to_contain_text("was changed meanwhile")
+    expect(second.get_by_label("Prompt", exact=True)).to_have_value("From the second tab.")
+    expect(second.locator(".diff .removed")).to_contain_text(["From the first tab."])
+    accessible(second)
+    rule.refresh_from_db()
+    assert rule.system_prompt == "From the first tab."
+    second.get_by_role("button", name="Save mine over version 2").click()
+    expect(second.get_by_role("status").first).to_contain_text("version 3")
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt) == (3, "From the second tab.")
+
+
+def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, watch: Watch, rule: Rule) -> None:
+    page = editor
+    for words in ("503", "Failed to load", "htmx:"):
+        watch.expect(words)
+    page.get_by_label("Prompt", exact=True).fill("Long work.")
+    expect(page.locator("#check")).to_contain_text("can be saved")
+
+    def fail(route: Route) -> None:
+        route.fulfill(status=503, content_type="text/html", body="<main><p>The database does not answer.</p></main>")
+
+    for trouble, said in ((fail, "The database does not answer."), (lambda route: route.abort(), "does not answer")):
+        page.route(f"**/app/rules/{rule.pk}", trouble)
+        save(page)
+        expect(page.locator("#unsaved")).to_contain_text(said)
+        expect(page.locator("#unsaved")).to_be_in_viewport()
+        expect(page.get_by_label("Prompt", exact=True)).to_have_value("Long work.")
+        page.unroute(f"**/app/rules/{rule.pk}")
+    save(page)
+    expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
+
+
+def test_who_is_signed_out_while_typing_signs_in_elsewhere_and_saves(
+    editor: Page, context: BrowserContext, watch: Watch, alice: User, rule: Rule
+) -> None:
+    page = editor
+    watch.expect("401")
+    page.get_by_label("Prompt", exact=True).fill("Long work.")
+    expect(page.locator("#check")).to_contain_text("can be saved")
+    context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
+    save(page)
+    expect(page.locator("#unsaved")).to_contain_text("Sign in in another tab")
+    sign_in(context, alice)
+    watch.over(context.new_page()).goto("/app/account")  # where there is a form, and with it another token
+    save(page)
+    expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
+    rule.refresh_from_db()
+    assert rule.system_prompt == "Long work."
+
+
+def test_leaving_with_something_typed_is_asked_about(editor: Page, rule: Rule) -> None:
+    page = editor
+    asked: list[str] = []
+
+    def stay(dialog: Dialog) -> None:
+        asked.append(dialog.type)
+        dialog.dismiss()
+
+    page.get_by_label("Name").press("End")
+    page.keyboard.type(" 2")
+    page.on("dialog", stay)
+    page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
+    expect(page.get_by_label("Name")).to_have_value("Parking tickets of district 0 2")
+    assert asked == ["beforeunload"]
+
+
+def test_a_rule_is_deleted_when_asked_twice(editor: Page, rule: Rule) -> None:
+    page = editor
+    page.get_by_text("Delete this rule").click()
+    page.once("dialog", lambda dialog: dialog.dismiss())
+    page.get_by_role("button", name="Delete “").click()
+    rule.refresh_from_db()
+    assert rule.deleted_at is None
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete “").click()
+    expect(page.get_by_role("status").first).to_contain_text("is deleted")
+    rule.refresh_from_db()
+    assert rule.deleted_at is not None
+
+
+# ---- Versions -------------------------------------------------------------------------------------------------------
+
+
+def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessible: Accessible) -> None:
+    scenes_rules.edited(alice)
+    rule = scenes_rules.newest(alice)
+    page.goto(f"/app/rules/{rule.pk}")
+    page.get_by_role("link", name="Version 3").click()
+    expect(page.locator(".diff .added").first).to_contain_text("All at once")
+    accessible(page)
+    page.get_by_role("spinbutton", name="From").fill("1")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("heading", name="From version 1 to version 3")).to_be_visible()
+    expect(page.get_by_role("region", name="Changes of Prompt")).to_contain_text("removed")
+
+    page.get_by_role("link", name="Version 1").click()
+    expect(page.get_by_text("The rule is at version 3 now")).to_be_visible()
+    accessible(page)
+    page.get_by_role("button", name="Restore this version").click()
+    expect(page.get_by_role("status").first).to_contain_text("version 4 now")
+    rule.refresh_from_db()
+    assert (rule.version, rule.postprocess_strategy, rule.system_prompt) == (4, "", says()["system_prompt"])
+    assert RuleVersion.objects.filter(rule=rule).count() == 4
+
+
+# ---- Trying ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_tried_as_it_is_typed(editor: Page, models: ModelServer, rule: Rule, accessible: Accessible) -> None:
+    page = editor
+    models.always(gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}}))
+    page.get_by_label("Prompt", exact=True).fill("A prompt that nobody saved.")
+    page.get_by_label("Markdown to try it on").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
+    page.locator("#try").get_by_role("button", name="Try it").click()
+    expect(page.locator("#outcome pre")).to_contain_text('"plate": "B-XY 123"')
+    expect(page.get_by_role("row").filter(has_text="/amount")).to_contain_text("Paid: 4.50 EUR")
+    expect(page.locator("#outcome")).to_contain_text("11 tokens read, 7 written")
+    accessible(page)
+    assert "A prompt that nobody saved." in models.requests[0].message("system")
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("A prompt that nobody saved.")
+    rule.refresh_from_db()
+    assert rule.version == 1
+
+
+def test_what_a_document_would_fail_with_is_explained(
+    editor: Page, models: ModelServer, accessible: Accessible
+) -> None:
+    page = editor
+    models.always(problem(401))
+    page.get_by_label("Markdown to try it on").fill("Paid: 4.50 EUR")
+    try_it = page.locator("#try").get_by_role("button", name="Try it")
+    try_it.click()
+    expect(page.locator("#outcome")).to_contain_text("A document would fail like this")
+    expect(page.locator("#outcome")).to_contain_text("llm_unavailable")
+    accessible(page)
+    type_schema(page, "{")
+    try_it.click()
+    expect(page.locator("#outcome")).to_contain_text("cannot be used as it stands")
+
+
+def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_document: Any) -> None:  # noqa: F811
+    page = editor
+    page.reload()
+    page.get_by_label("Markdown of a document").select_option(str(read_document.pk))
+    expect(page.get_by_label("Markdown to try it on")).to_have_value("Total: 12.50 EUR\n")
+    models.always(gives({"plate": None, "amount": 12.5}))
+    page.locator("#try").get_by_role("button", name="Try it").click()
+    expect(page.locator("#outcome pre")).to_contain_text("12.5")
+    assert "Total: 12.50 EUR" in models.requests[0].message("user")
+
+
+def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer, alice: User) -> None:
+    loading.load_all()
+    page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")
+    page.get_by_label("Markdown to try it on").fill("Hello")
+    page.get_by_role("button", name="Try it").click()
+    expect(page.locator("#outcome")).to_contain_text("No model was asked")
+    assert models.requests == []
+
+
+# ---- Without scripts, and on a phone --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(browser: Browser, browser_context_args: dict[str, Any], watch: Watch, alice: User) -> Iterator[Page]:
+    """A page of a browser without scripts."""
+    context = browser.new_context(**browser_context_args, java_script_enabled=False)
+    sign_in(context, alice)
+    yield watch.over(context.new_page())
+    context.close()
+
+
+def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule: Rule) -> None:
+    page = plain
+    page.goto(f"/app/rules/{rule.pk}")
+    models.always(gives({"plate": "B-XY 123", "amount": None}))
+    page.get_by_label("Prompt", exact=True).fill("Typed without scripts.")
+    page.get_by_label("Markdown to try it on").fill("Plate B-XY 123")
+    page.locator("#try").get_by_role("button", name="Try it").click()
+    expect(page.locator("#outcome pre")).to_contain_text("B-XY 123")
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("Typed without scripts.")
+    expect(page.get_by_label("Markdown to try it on")).to_have_value("Plate B-XY 123")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
+    page.get_by_label("JSON Schema", exact=True).fill('{\n"type": 3}')
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#check")).to_contain_text("line 2")
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt) == (2, "Typed without scripts.")
+
+
+def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
+    scenes_rules.edited(alice)
+    rule = scenes_rules.newest(alice)
+    page.set_viewport_size({"width": 390, "height": 800})
+    system = Rule.objects.get(slug="invoice").pk
+    for path in ("", "/new", f"/{rule.pk}", f"/{system}", f"/{rule.pk}/versions", f"/{rule.pk}/versions/1"):
+        page.goto(f"/app/rules{path}")
+        assert fits(page), path
+    page.goto(f"/app/rules/{rule.pk}")
+    long = {"plate": "B-XY 123 " * 30, "amount": 4.5}
+    models.always(gives(long, {"/plate": {"page": 1, "quote": "B-XY 123 " * 30}}))
+    type_schema(page, json.dumps({"type": "object", "properties": {"a" * 200: {"type": "x"}}}))
+    expect(page.locator("#check")).to_contain_text("one of")
+    assert fits(page)
+    type_schema(page, json.dumps({"type": "object"}))
+    page.get_by_label("Markdown to try it on").fill("B-XY 123 " * 30)
+    page.locator("#try").get_by_role("button", name="Try it").click()
+    expect(page.locator("#outcome pre")).to_be_visible()
+    assert fits(page)

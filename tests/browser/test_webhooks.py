@@ -1,0 +1,212 @@
+"""Webhooks in a browser, to a real receiver and by real workers: made, tested, looked at, sent again. C1, A25."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db.models.functions import Now
+from playwright.sync_api import Page, Route, expect
+from standardwebhooks import Webhook as Verifier
+
+from exports import webhooks
+from exports.models import Delivery, Webhook
+from exports.models.webhook import Hook
+from tests.browser import scenes_webhooks
+from tests.browser.conftest import Watch, fits
+from tests.e2e.conftest import Workers
+from tests.integration.receiver import OK, Receiver, answer, receiver
+from tests.integration.test_webhooks import allow
+
+Accessible = Callable[[Page], None]
+SUCCEEDED = Hook.SUCCEEDED.value
+
+
+@pytest.fixture
+def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver that this process, the web process and the workers may reach."""
+    allow(settings, "127.0.0.0/8")
+    monkeypatch.setenv("EXPORT_WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8")
+    with receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def hook(alice: User, there: Receiver) -> Webhook:
+    return webhooks.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+
+
+def failed(hook: Webhook, count: int) -> list[Delivery]:
+    return Delivery.objects.bulk_create(
+        Delivery(
+            webhook=hook, type=SUCCEEDED, body='{"n":1}', seq=n, status="failed", attempts=10, finished_at=Now(),
+            created_at=Now() - timedelta(minutes=n),
+        )
+        for n in range(count)
+    )  # fmt: skip
+
+
+def open_page(page: Page, hook: Webhook) -> Page:
+    page.goto(f"/app/webhooks/{hook.pk}")
+    return page
+
+
+def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
+    page: Page, workers: Workers, there: Receiver, accessible: Accessible
+) -> None:
+    workers.start("webhooks")
+    page.goto("/app/webhooks")
+    expect(page.locator(".empty")).to_contain_text("no webhooks yet")
+    accessible(page)
+    page.get_by_label("URL").fill("ftp://nowhere")
+    page.get_by_role("button", name="Make the webhook").click()
+    expect(page.get_by_role("alert")).to_contain_text("Must be a URL")
+    expect(page.get_by_label("URL")).to_have_value("ftp://nowhere")
+    accessible(page)
+    page.get_by_label("URL").fill(there.url)
+    page.get_by_role("button", name="Make the webhook").click()
+    secret = page.locator("#secret").inner_text()
+    accessible(page)
+
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.get_by_text("A test is on its way.")).to_be_visible()
+    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=20_000)
+    expect(page.locator("#log")).to_have_attribute("data-ended", "")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("delivered")
+    accessible(page)
+    (got,) = there.received
+    assert Verifier(secret).verify(got.body, got.headers)
+    page.reload()
+    expect(page.locator("#secret")).to_have_count(0)
+
+
+def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook: Webhook, there: Receiver) -> None:
+    workers.start("webhooks")
+    there.then = answer(503)
+    open_page(page, hook).get_by_role("button", name="Send a test").click()
+    expect(page.locator(".last-test")).to_contain_text("it was answered 503", timeout=20_000)
+    page.get_by_role("link", name="Look at it").click()
+    expect(page.get_by_role("row").nth(1)).to_contain_text("503")
+    there.then = OK
+    page.get_by_role("button", name="Send it again").click()
+    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=20_000)
+    expect(page.get_by_role("row")).to_have_count(3)
+
+
+def test_all_that_failed_is_sent_again_with_the_number_told_first(
+    page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
+) -> None:
+    failed(hook, 3)
+    workers.start("webhooks")
+    open_page(page, hook)
+    accessible(page)
+    asked: list[str] = []
+
+    def decide(dialog: Any) -> None:
+        asked.append(dialog.message)
+        (dialog.accept if len(asked) > 1 else dialog.dismiss)()
+
+    page.on("dialog", decide)
+    button = page.get_by_role("button", name="Send all 3 failed again")
+    button.click()
+    assert Delivery.objects.filter(status="failed").count() == 3
+    button.click()
+    expect(page.get_by_text("3 deliveries are sent again")).to_be_visible()
+    assert asked == ["Send 3 failed deliveries again?"] * 2
+    expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=20_000)
+    expect(page.get_by_role("button", name="failed again")).to_have_count(0)
+    assert len(set(there.ids)) == 3
+
+
+def test_one_delivery_is_looked_at_and_sent_again(
+    page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
+) -> None:
+    (delivery,) = failed(hook, 1)
+    open_page(page, hook).get_by_role("link", name="Export succeeded").click()
+    expect(page.locator("#payload")).to_contain_text('"n": 1')
+    expect(page.get_by_text(f"webhook-id: {delivery.pk}")).to_be_visible()
+    assert hook.secret not in page.content()
+    accessible(page)
+    page.get_by_role("button", name="Send it again").click()
+    expect(page.locator("#attempts dd").first).to_contain_text("waiting")
+    workers.start("webhooks")
+    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=20_000)
+    expect(page.get_by_role("row").nth(1)).to_contain_text("204")
+    assert there.ids == [str(delivery.pk)]
+
+
+def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, accessible: Accessible) -> None:
+    failed(hook, 1)
+    Webhook.objects.update(enabled=False, disabled_reason="No attempt has succeeded for three days.")
+    open_page(page, hook)
+    expect(page.locator(".message.warning")).to_contain_text("No attempt has succeeded for three days.")
+    expect(page.get_by_role("button", name="Send all 1 failed again")).to_be_disabled()
+    accessible(page)
+    page.get_by_role("button", name="Enable").click()
+    expect(page.get_by_text("what waited goes out now")).to_be_visible()
+    page.get_by_role("button", name="Disable").click()
+    expect(page.locator(".message.warning")).to_contain_text("Switched off by a person.")
+
+
+def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook, accessible: Accessible) -> None:
+    open_page(page, hook)
+    page.get_by_label("Export failed").check()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("The webhook is changed.")).to_be_visible()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Get a new secret").click()
+    expect(page.locator("#secret")).to_contain_text("whsec_")
+    hook.refresh_from_db()
+    assert hook.events == [SUCCEEDED, Hook.FAILED.value]
+    assert page.locator("#secret").inner_text() == hook.secret
+    accessible(page)
+    page.get_by_text("Delete this webhook").click()
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete the webhook").click()
+    expect(page.locator(".empty")).to_contain_text("no webhooks yet")
+    assert not Webhook.objects.exists()
+
+
+def test_the_log_is_filtered_and_paged(page: Page, alice: User, accessible: Accessible) -> None:
+    scenes_webhooks.sent(alice)
+    page.goto(scenes_webhooks.path_of(alice))
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("link", name="Failed", exact=True).click()
+    expect(page.locator(".state", has_text="failed")).to_have_count(50)
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator(".state", has_text="failed")).to_have_count(50)
+    expect(page.get_by_role("link", name="Newer")).to_be_visible()
+    accessible(page)
+
+
+def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
+    page: Page, watch: Watch, workers: Workers, hook: Webhook
+) -> None:
+    watch.expect("503")
+    open_page(page, hook)
+
+    def fail(route: Route) -> None:
+        if "hx-request" in route.request.headers:
+            route.fulfill(
+                status=503, content_type="text/html", body="<main><p>The database does not answer.</p></main>"
+            )
+        else:
+            route.continue_()
+
+    page.route("**/app/webhooks/**", fail)
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator("#trouble")).to_contain_text("The database does not answer.")
+    page.unroute("**/app/webhooks/**")
+    workers.start("webhooks")
+    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=20_000)
+    expect(page.locator("#trouble")).to_have_count(0)
+
+
+def test_it_fits_a_phone(page: Page, alice: User) -> None:
+    scenes_webhooks.broken(alice)
+    page.set_viewport_size({"width": 390, "height": 800})
+    Webhook.objects.update(url="https://hooks.example.com/" + "x" * 300)
+    for path in ("/app/webhooks", scenes_webhooks.path_of(alice), scenes_webhooks.of_delivery(alice)):
+        page.goto(path)
+        assert fits(page), path

@@ -1,0 +1,244 @@
+"""The OpenAPI document: valid, whole, and true. C4."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import orjson
+import pytest
+import yaml
+from django.urls import URLPattern, URLResolver, get_resolver
+from drf_spectacular.validation import validate_schema
+
+from config.settings import BASE_DIR
+from tests.integration.test_schema import check, formats, resolved
+
+DOCUMENT: Path = BASE_DIR / "docs" / "openapi.yaml"
+METHODS = {"get", "put", "post", "delete", "patch"}
+# What answers under the API's paths and is not in the document, and why.
+EXCEPTIONS = {
+    "api/schema": "it is the document",
+    "api/docs": "it shows the document, as a page",
+}
+PAGES = ("", "app/", "admin/")
+
+
+@cache
+def document() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load(DOCUMENT.read_text(), yaml.CSafeLoader)
+    return loaded
+
+
+def operations() -> dict[str, dict[str, Any]]:
+    paths = document()["paths"]
+    return {f"{method} {path}": paths[path][method] for path in paths for method in paths[path]}
+
+
+def hooks() -> dict[str, dict[str, Any]]:
+    return {name: hook["post"] for name, hook in document()["webhooks"].items()}
+
+
+every_operation = pytest.mark.parametrize("operation", operations().values(), ids=operations().keys())
+every_operation_and_hook = pytest.mark.parametrize(
+    "operation", [*operations().values(), *hooks().values()], ids=[*operations(), *hooks()]
+)
+
+
+def responses(operation: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {status: resolved(said, document()) for status, said in operation["responses"].items()}
+
+
+def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield status, media type and what is said of each body; the request's status is ""."""
+    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield "", media_type, content
+    for status, response in responses(operation).items():
+        for media_type, content in response.get("content", {}).items():
+            yield status, media_type, content
+
+
+# ---- Valid ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_openapi_3_1() -> None:
+    assert document()["openapi"] == "3.1.0"
+    validate_schema(document())  # type: ignore[no-untyped-call]
+
+
+def test_its_shapes_are_json_schemas() -> None:
+    """OpenAPI's own meta-schema leaves them to JSON Schema's."""
+    for shape in chain(document()["components"]["schemas"].values(), inline_shapes(document())):
+        jsonschema.Draft202012Validator.check_schema(shape)
+
+
+def inline_shapes(node: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(node, dict):
+        if isinstance(shape := node.get("schema"), dict):
+            yield shape
+        for member in node.values():
+            yield from inline_shapes(member)
+    elif isinstance(node, list):
+        for member in node:
+            yield from inline_shapes(member)
+
+
+def test_its_references_lead_somewhere() -> None:
+    found = re.findall(r"\$ref: ['\"]?(#/[\w/.-]+)", DOCUMENT.read_text())
+    assert len(found) > 300
+    for reference in set(found):
+        assert resolved({"$ref": reference}, document())
+
+
+# ---- Whole ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_is_and_where() -> None:
+    info = document()["info"]
+    assert (info["title"], document()["servers"][0]["url"]) == ("Sluice", "/")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", info["version"])
+    assert document()["externalDocs"]["url"] == "/api/docs"
+    for word in ("Bearer", "Idempotency-Key", "Retry-After", "Last-Event-ID", "problem+json", "next", "X-CSRFToken"):
+        assert word in info["description"], word
+
+
+def test_its_tags_come_in_the_order_of_use() -> None:
+    names = [tag["name"] for tag in document()["tags"]]
+    assert names == ["exports", "downloads", "webhooks", "documents", "rules", "operations"]
+    assert all(tag["description"] for tag in document()["tags"])
+    used = [*operations().values(), *hooks().values()]
+    assert {name for operation in used for name in operation["tags"]} == set(names)
+    assert {len(operation["tags"]) for operation in used} == {1}
+
+
+@every_operation_and_hook
+def test_an_operation_says_what_it_is_for(operation: dict[str, Any]) -> None:
+    assert 5 < len(operation["summary"]) < 50
+    assert len(operation["description"]) > 40
+    assert not re.match(r"`(GET|POST|PUT|PATCH|DELETE)\b", operation["description"])  # a docstring, which is about code
+    for parameter in operation.get("parameters", []):
+        assert parameter["in"] == "path" or parameter.get("description"), parameter["name"]
+    assert all(response["description"] for response in responses(operation).values())
+
+
+@every_operation
+def test_an_operation_says_who_may_ask(operation: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    ways = operation.get("security", [])
+    names = [set(way) for way in ways]
+    if operation["operationId"] in ("livez", "readyz", "download"):
+        assert names in ([], [set()])
+    elif operation["operationId"] == "metrics":
+        assert names == [set(), {"bearer"}, {"session"}]
+    elif request.node.callspec.id.startswith("get "):
+        assert names == [{"bearer"}, {"session"}]
+    else:
+        assert names == [{"bearer"}, {"session", "csrf"}]
+    assert set().union(*names) <= set(document()["components"]["securitySchemes"])
+
+
+@every_operation
+def test_an_operation_lists_the_codes_of_its_problems(operation: dict[str, Any]) -> None:
+    for status, media_type, content in contents(operation):
+        if media_type == "application/problem+json":
+            assert content["schema"]["$ref"] == "#/components/schemas/Problem"
+            codes = content["schema"]["properties"]["code"]["enum"]
+            assert codes
+            assert {example["value"]["code"] for example in content["examples"].values()} == set(codes)
+            assert {example["value"]["status"] for example in content["examples"].values()} == {int(status)}
+            told = responses(operation)[status]["description"]
+            assert all(f"`{code}`: " in told for code in codes)
+    problems = {status for status, response in responses(operation).items() if status >= "400"}
+    assert {"400", "500"} <= problems
+    assert "default" not in operation["responses"]
+
+
+@every_operation
+def test_waits_are_told_wherever_they_come(operation: dict[str, Any]) -> None:
+    for status in {"429", "503"} & set(operation["responses"]):
+        assert responses(operation)[status]["headers"]["Retry-After"]["required"]
+
+
+@every_operation_and_hook
+def test_an_operation_shows_what_goes_in_and_what_comes_out(operation: dict[str, Any]) -> None:
+    for status, media_type, content in contents(operation):
+        if media_type != "multipart/form-data":
+            assert content.get("examples"), (status, media_type)
+
+
+# ---- True -----------------------------------------------------------------------------------------------------------
+
+
+@every_operation_and_hook
+def test_its_examples_fit(operation: dict[str, Any]) -> None:
+    for _, _, content in contents(operation):
+        for example in content.get("examples", {}).values():
+            check(example["value"], content["schema"], document())
+    for parameter in operation.get("parameters", []):
+        if "example" in parameter:
+            check(parameter["example"], parameter["schema"], document())
+
+
+@pytest.mark.parametrize(("name", "subject"), [("watchExport", "Job"), ("watchTask", "Task")])
+def test_the_events_that_it_shows_fit(name: str, subject: str) -> None:
+    (operation,) = (each for each in operations().values() if each["operationId"] == name)
+    (example,) = responses(operation)["200"]["content"]["text/event-stream"]["examples"].values()
+    told = re.findall(r"id: (\d+)\nevent: (\w+)\ndata: (.*)\n\n", example["value"])
+    assert [int(number) for number, _, _ in told] == sorted({int(number) for number, _, _ in told})
+    assert (told[0][1], told[-1][1]) == ("snapshot", "status")
+    shapes = {"snapshot": subject, "chunk": "Chunk", **({"progress": "Progress"} if subject == "Job" else {})}
+    for _, event, data in told:
+        if event in shapes:
+            check(orjson.loads(data), {"$ref": f"#/components/schemas/{shapes[event]}"}, document())
+        assert f"`{event}`" in responses(operation)["200"]["description"]
+
+
+def test_its_links_lead_to_operations_by_what_the_answer_holds() -> None:
+    by_name = {operation["operationId"]: operation for operation in operations().values()}
+    found = 0
+    for operation in operations().values():
+        for response in responses(operation).values():
+            for link in response.get("links", {}).values():
+                target = by_name[link["operationId"]]
+                wanted = {each["name"] for each in target["parameters"] if each["in"] == "path"}
+                assert set(link["parameters"]) == wanted
+                assert all(can_be_found(way, operation, response) for way in link["parameters"].values())
+                found += 1
+    assert found > 20
+
+
+def can_be_found(way: str, operation: dict[str, Any], response: dict[str, Any]) -> bool:
+    """Tell whether a runtime expression finds something in the operation's own examples."""
+    if name := re.fullmatch(r"\$request\.path\.(\w+)", way):
+        return name[1] in {each["name"] for each in operation["parameters"]}
+    member = way.removeprefix("$response.body#/")
+    shown = response["content"]["application/json"]["examples"].values()
+    return all(example["value"].get(member) for example in shown)
+
+
+def test_every_route_of_the_api_is_documented_or_a_known_exception() -> None:
+    """With each of its methods; `tests/integration/test_schema.py` compares the methods the other way round."""
+    documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
+    served = {re.sub(r"<[^>]*>", "{}", route) for route in routes(get_resolver()) if not is_page(route)}
+    assert served - documented == set(EXCEPTIONS)
+    assert documented <= served
+
+
+def routes(resolver: URLResolver, prefix: str = "") -> Iterator[str]:
+    for entry in resolver.url_patterns:
+        route = f"{prefix}{entry.pattern}"
+        if isinstance(entry, URLPattern):
+            yield route
+        else:
+            yield from routes(entry, route)
+
+
+def is_page(route: str) -> bool:
+    return route == "" or route.startswith(PAGES[1:])
+
+
+def test_formats_are_checked() -> None:
+    """The checks above would pass by accident if the checker knew no formats."""
+    assert {"date", "date-time", "uuid", "uri"} <= set(formats.checkers)

@@ -1,0 +1,82 @@
+"""Methods, media types and forms that an operation does not take: 405, 415, 406, each a problem. C4."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
+
+from config.api.problems import CONTENT_TYPE
+from exports import webhooks
+from exports.models import Dataset
+from tests.contract.test_document import METHODS, document, operations
+from tests.integration.etl_factories import make_rule, make_task
+from tests.integration.factories import make_job
+from tests.integration.test_schema import EXAMPLES
+
+WRITES = ("POST", "PUT", "PATCH")
+ANY_FORM = {"livez", "readyz", "metrics", "watchExport", "watchTask", "getMarkdown"}  # one form, whatever Accept says
+
+
+def asked(**known: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for name, operation in operations().items():
+        method, _, path = name.partition(" ")
+        yield method.upper(), path.format(**{**EXAMPLES, **known}), operation
+
+
+def code(response: Any, status: int) -> str:
+    assert (response.status_code, response["Content-Type"]) == (status, CONTENT_TYPE), response
+    return str(response.json()["code"])
+
+
+def test_methods_that_a_path_does_not_take_are_405_with_those_that_it_does(api: APIClient) -> None:
+    for path, operations_of_it in document()["paths"].items():
+        taken = {method.upper() for method in operations_of_it}
+        for method in {each.upper() for each in METHODS} - taken | {"TRACE"}:
+            response = api.generic(method, path.format(**EXAMPLES))
+            assert code(response, 405) == "method_not_allowed", (method, path)
+            allowed = set(response["Allow"].replace(" ", "").split(","))
+            assert allowed - {"HEAD", "OPTIONS"} == taken, (method, path)
+
+
+def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """Also where no body is wanted at all."""
+    hook = webhooks.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
+    known = {
+        "rule_id": make_rule(alice).pk,
+        "jobId": make_job(dataset, alice).pk,
+        "task_id": make_task(alice).pk,
+        "webhookId": hook.pk,
+        "deliveryId": webhooks.ping(hook).pk,
+    }
+    for method, path, operation in asked(**known):
+        if method in WRITES:
+            assert "415" in operation["responses"]
+            for media_type in ("text/plain", "application/xml", "application/x-www-form-urlencoded"):
+                response = api.generic(method, path, "a=1", content_type=media_type)
+                assert code(response, 415) == "unsupported_media_type", (method, path, media_type)
+
+
+def test_a_body_for_what_takes_none_is_an_error(api: APIClient, alice: User) -> None:
+    hook = webhooks.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
+    for action in ("test", "rotate-secret", f"deliveries/{webhooks.ping(hook).pk}/redeliver"):
+        response = api.post(f"/exports/webhooks/{hook.pk}/{action}", {"surprise": True})
+        assert code(response, 400) == "invalid"
+        assert response.json()["errors"][0]["pointer"] == "/surprise"
+
+
+def test_forms_that_there_are_not_are_406(api: APIClient) -> None:
+    for method, path, operation in asked():
+        response = api.generic(method, path, content_type="application/json", headers={"accept": "text/csv"})
+        is_documented = "406" in operation["responses"]
+        assert is_documented is (operation["operationId"] not in ANY_FORM)
+        if is_documented:
+            assert code(response, 406) == "not_acceptable", (method, path)
+        else:
+            assert response.status_code != 406
+
+
+@pytest.mark.parametrize("path", ["/exports/nowhere", "/api/v1/etl/tasks/x", "/api/v1/nothing", "/exports/"])
+def test_paths_that_there_are_not_are_404(api: APIClient, path: str) -> None:
+    assert code(api.get(path), 404) == "not_found"

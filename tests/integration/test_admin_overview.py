@@ -1,0 +1,204 @@
+"""C2: the start page of the staff's pages tells whether all is well, to those who may know, at a bounded cost."""
+
+import html
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from config.admin import overview
+from exports import leases
+from exports.admin import overview as exports_overview
+from exports.models import Chunk, Dataset, Job, Slot, Webhook
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_progress import complete
+from tests.integration.etl_progress import fail as fail_task
+from tests.integration.factories import end_chunk, make_job
+from tests.integration.staff import list_of, text_of
+from tests.integration.test_admin_lists import MANY_JOBS, add_chunks, run
+from tests.integration.test_leases import claim
+
+START = "/admin/"
+QUERIES = 16
+
+
+def figures(pages: Client) -> dict[str, tuple[str, str, str]]:
+    """Return what the page says now: `{title: (value, note, url)}`."""
+    shown = pages.get(START).context["figures"]
+    return {figure.title: (figure.value, figure.note, figure.url) for figure in shown}
+
+
+def chart(pages: Client, begin: str) -> overview.Chart:
+    (found,) = (chart for chart in pages.get(START).context["charts"] if chart.title.startswith(begin))
+    assert isinstance(found, overview.Chart)
+    return found
+
+
+def rows_behind(pages: Client, url: str) -> int:
+    return int(pages.get(url).context["cl"].result_count)
+
+
+# ---- What it says ---------------------------------------------------------------------------------------------------
+def test_it_says_what_to_do_first(pages: Client, slots: int) -> None:
+    page = text_of(pages.get(START))
+    assert "Register a dataset" in page
+    assert reverse("admin:exports_dataset_add") in page
+    assert "None in the last 24 hours." in page
+    Dataset.objects.create(name="things", function="a.b", base_path="things")
+    assert "Nothing can be exported yet" not in text_of(pages.get(START))
+
+
+def test_it_counts_what_waits_and_runs_and_leads_there(pages: Client, dataset: Dataset, alice: User) -> None:
+    first, _second = make_job(dataset, alice, 3), make_job(dataset, alice, 2, key="EWR")
+    Job.objects.filter(pk=first.pk).update(created_at=timezone.now() - timedelta(minutes=9))
+    claim()
+
+    shown = figures(pages)
+
+    assert shown["Chunks waiting"][:2] == ("4", "of 2 jobs that have not ended")
+    assert shown["Chunks running"][:2] == ("1", "all with a live lease")
+    assert shown["Oldest waiting chunk"][:2] == ("9 min", "waits long: are workers up, and slots free?")
+    assert shown["Slots in use"][0] == f"1 of {Slot.objects.count()}"
+    for title, rows in (("Chunks waiting", 4), ("Chunks running", 1), ("Oldest waiting chunk", 2), ("Slots in use", 1)):
+        assert rows_behind(pages, shown[title][2]) == rows, title
+
+
+def test_it_tells_of_lost_workers(pages: Client, dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    claim()
+    Chunk.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
+    Slot.objects.held().update(lease_until=timezone.now() - timedelta(minutes=1))
+
+    shown = figures(pages)
+
+    assert shown["Chunks running"][1] == "1 with a lease that is over: their workers are lost"
+    assert shown["Slots in use"][1].startswith("1 of lost workers")
+
+
+def test_it_tells_of_webhooks_that_fail(pages: Client, alice: User) -> None:
+    Webhook.objects.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
+    assert figures(pages)["Deliveries waiting"][:2] == ("0", "1 webhook failing, 1 disabled")
+
+
+def test_its_charts_are_by_the_hour_and_lead_to_what_they_count(
+    pages: Client, failed: Job, dataset: Dataset, alice: User
+) -> None:
+    old = make_job(dataset, alice, 1, key="LGA")
+    Job.objects.filter(pk=old.pk).update(created_at=timezone.now() - timedelta(days=2))
+    earlier = make_job(dataset, alice, 1, key="EWR")
+    Job.objects.filter(pk=earlier.pk).update(created_at=timezone.now() - timedelta(hours=2))
+
+    jobs = chart(pages, "Jobs by status")
+
+    found = {series.label: series for series in jobs.series}
+    assert sum(value or 0 for series in jobs.series for value in series.values) == 2
+    assert (found["failed"].values[-1], found["pending"].values[-3]) == (1, 1)
+    assert rows_behind(pages, found["failed"].urls[-1]) == 1
+    assert rows_behind(pages, found["pending"].urls[-3]) == 1
+    assert [label for label, _ in jobs.rows] == [jobs.labels[-1], jobs.labels[-3]]
+
+
+def test_it_sums_what_was_exported(pages: Client, dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    end_chunk()
+    end_chunk()
+    Job.objects.filter(pk=job.pk).update(status="success", finished_at=timezone.now())
+
+    rows, sizes = chart(pages, "Rows exported"), chart(pages, "Bytes exported")
+
+    assert (rows.series[0].values[-1], sizes.series[0].values[-1]) == (6, 120)
+    assert rows_behind(pages, rows.series[0].urls[-1]) == 1
+
+
+def test_it_counts_failures_by_their_error(pages: Client, failed: Job) -> None:
+    Chunk.objects.filter(status="failed").update(finished_at=timezone.now())
+
+    failures = chart(pages, "Failed chunks")
+
+    assert (list(failures.labels), failures.series[0].values) == (["The source database raised an error"], [2])
+    assert rows_behind(pages, failures.series[0].urls[0]) == 2
+
+
+def test_it_tells_how_documents_do(pages: Client, alice: User) -> None:
+    done, gone, _open = make_task(alice), make_task(alice), make_task(alice)
+    complete(done)
+    fail_task(gone)
+
+    assert figures(pages)["Tasks open"][0] == "1"
+    by_status = {series.label: series.values[-1] for series in chart(pages, "Documents by status").series}
+    assert by_status == {"open": 1, "completed": 1, "failed": 1, "cancelled": 0}
+    times = {series.label: series.texts[-1] for series in chart(pages, "Times of documents").series}
+    assert times["OCR, median"] == times["OCR, 95 of 100"] == "5 ms"
+    assert times["in all, median"] != "-"
+    failures = chart(pages, "Failed documents")
+    assert list(failures.labels) == ["file encrypted"]
+    assert rows_behind(pages, failures.series[0].urls[0]) == 1
+
+
+def test_its_charts_have_the_same_numbers_as_tables(pages: Client, failed: Job) -> None:
+    page = text_of(pages.get(START))
+    assert re.search(r'<canvas class="chart"[^>]*data-type="bar"', page)
+    assert 'role="img" aria-label="Chart: Jobs by status' in page
+    (link,) = re.findall(r'<td><a class="text-link" href="([^"]+status__exact=failed[^"]+)">1</a></td>', page)
+    assert rows_behind(pages, html.unescape(link)) == 1
+
+
+# ---- To whom --------------------------------------------------------------------------------------------------------
+def test_it_tells_each_what_they_may_see(failed: Job) -> None:
+    user = User.objects.create_user("vera", is_staff=True)
+    client = Client()
+    client.force_login(user)
+    assert "Nothing here is yours to look at yet." in text_of(client.get(START))
+    user.user_permissions.add(Permission.objects.get(codename="view_slot"))
+    assert list(figures(client)) == ["Slots in use"]
+    assert client.get(START).context["charts"] == []
+
+
+# ---- What it costs --------------------------------------------------------------------------------------------------
+def test_it_costs_the_same_with_100_000_chunks(pages: Client, failed: Job, alice: User) -> None:
+    few = queries(pages)
+    add_chunks(failed, 100_000)
+    run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
+    run("ANALYZE exports_jobs")
+    assert len(queries(pages)) == len(few) <= QUERIES
+    assert chart(pages, "Jobs by status").note == "Of the newest 10,000 jobs."
+    assert rows_behind(pages, list_of("job")) == 10_000
+
+
+@pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
+def test_it_reads_by_indexes_alone(pages: Client, failed: Job, alice: User, name: str) -> None:
+    add_chunks(failed, 20_000)
+    run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
+    run("UPDATE exports_jobs SET created_at = created_at - interval '3 days', finished_at = now() - interval '3 days'")
+    run("ANALYZE exports_jobs")
+    with connection.cursor() as cursor:
+        statement = getattr(exports_overview, name)
+        cursor.execute(f"EXPLAIN {statement}", {"since": timezone.now() - timedelta(days=1), "most": overview.MOST})
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+
+    assert "Seq Scan on exports_chunk" not in plan
+    assert "Seq Scan on exports_jobs" not in plan
+
+
+def queries(pages: Client) -> list[str]:
+    with CaptureQueriesContext(connection) as captured:
+        assert pages.get(START).status_code == 200
+    return [query["sql"] for query in captured]
+
+
+def test_a_number_is_counted_no_further_than_it_is_shown() -> None:
+    assert [overview.at_most(count) for count in (0, 10_000, 10_001)] == ["0", "10,000", "10,000+"]
+
+
+def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    held = claim()
+    assert figures(pages)["Oldest waiting chunk"][0] == "none"
+    leases.release([held])
+    assert figures(pages)["Chunks waiting"][0] == "1"

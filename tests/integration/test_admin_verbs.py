@@ -1,0 +1,418 @@
+"""C2: what staff do to rows: asked about first, done by POST, told, on record, and harmless when it is sent twice."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from config.admin import verbs
+from exports import leases, links, recovery, sweeper
+from exports.errors import LeaseLost
+from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
+from tests.broker import lose_messages, queued
+from tests.integration.factories import make_job, result_of
+from tests.integration.staff import confirm, fail, form_in, list_of, page_of, press, said, select, text_of
+from tests.integration.test_leases import claim
+
+LONG_AGO = "2000-01-01T00:00:00Z"
+
+
+def records() -> set[tuple[str | None, str]]:
+    return set(LogEntry.objects.values_list("object_id", "change_message"))
+
+
+# ---- Asking ---------------------------------------------------------------------------------------------------------
+def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
+    pages: Client, failed: Job, dataset: Dataset, alice: User
+) -> None:
+    fine = make_job(dataset, alice, chunks=1, key="LGA")
+
+    response = select(pages, "retry", failed, fine)
+
+    words = " ".join(text_of(response).split())
+    assert "1 job of 2 jobs chosen will be touched." in words
+    assert "Left alone: 1 job" in words
+    assert "Only a failed export can be retried; this one has not failed." in words
+    assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+    assert not LogEntry.objects.exists()
+
+
+def test_looking_changes_nothing(pages: Client, failed: Job, delivered: Receipt) -> None:
+    before = [list(model.objects.order_by("pk").values()) for model in (Job, Chunk, Link, Receipt, File)]
+    for row, verb in (
+        (failed, "retry"), (failed, "replay"), (delivered, "revoke"), (Link.objects.get(), "revoke"),
+        (File.objects.get(), "invalidate"), (failed.chunks.filter(status="failed").first(), "retry"),
+    ):  # fmt: skip
+        action, _ = form_in(pages.get(page_of(row, verb)))
+        assert pages.get(action).status_code == 405
+    assert [list(model.objects.order_by("pk").values()) for model in (Job, Chunk, Link, Receipt, File)] == before
+
+
+def test_a_page_has_the_buttons_that_would_do_something(
+    pages: Client, failed: Job, dataset: Dataset, alice: User
+) -> None:
+    waiting = make_job(dataset, alice, chunks=1, key="EWR")
+    for job, there, absent in ((failed, "retry", "cancel"), (waiting, "cancel", "retry")):
+        text = text_of(pages.get(page_of(job)))
+        assert f'href="{page_of(job, there)}"' in text
+        assert page_of(job, absent) not in text
+
+
+def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
+    pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C2: however many are selected, no more are read than are done."""
+    monkeypatch.setattr(verbs, "MOST", 1)
+    chunks = list(failed.chunks.order_by("-pk"))
+
+    with CaptureQueriesContext(connection) as queries:
+        response = select(pages, "retry", chunks[0], select_across="1")
+
+    words = " ".join(text_of(response).split())
+    assert "More are selected than are done at a time. These are the first 1, in the order of the list." in words
+    reads = [
+        query["sql"] for query in queries if 'SELECT "exports_chunk"' in query["sql"] and "LIMIT 2" in query["sql"]
+    ]
+    assert len(reads) == 1
+    action, fields = form_in(response)
+    three = json.dumps([[str(chunk.pk), ""] for chunk in chunks])
+    assert pages.post(action, fields | {"chosen": three}).status_code == 400
+
+
+@pytest.mark.parametrize("chosen", ["", "no json", "[1]", '[["nonsense", ""]]', '[["\\u0000", ""]]', "{}[]"])
+def test_a_form_that_is_none_is_refused(pages: Client, failed: Job, chosen: str) -> None:
+    action, fields = form_in(pages.get(page_of(failed, "retry")))
+
+    assert pages.post(action, fields | {"chosen": chosen}).status_code == 400
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+
+
+def test_it_leads_back_to_where_it_came_from_and_nowhere_else(pages: Client, failed: Job) -> None:
+    url = list_of("job", status__exact="failed")
+    chosen = {"action": "retry", "_selected_action": [failed.pk], "select_across": "0", "index": "0"}
+    assert confirm(pages, pages.post(url, chosen))["Location"] == url
+    action, fields = form_in(pages.get(page_of(failed, "replay")))
+    assert pages.post(action, fields | {"back": "https://example.org/"})["Location"] == list_of("job")
+
+
+# ---- Jobs -----------------------------------------------------------------------------------------------------------
+def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
+    pages: Client, staff: User, failed: Job, dataset: Dataset, alice: User
+) -> None:
+    another, fine = make_job(dataset, alice, chunks=2, key="EWR"), make_job(dataset, alice, chunks=1, key="LGA")
+    fail(another, chunks=1)
+    action, fields = form_in(select(pages, "retry", failed, another, fine))
+    both = json.loads(fields["chosen"])
+
+    response = pages.post(action, fields | {"chosen": json.dumps([*both, [str(fine.pk), ""]])})
+
+    assert said(response) == [
+        "Retried 2 jobs.",
+        "Left alone: 1 job. Only a failed export can be retried; this one has not failed.",
+    ]
+    assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
+    assert Chunk.objects.filter(status="pending").count() == 4
+    assert records() == {
+        (str(failed.pk), "Retried: 2 failed chunks started again."),
+        (str(another.pk), "Retried: 1 failed chunk started again."),
+    }
+    assert set(LogEntry.objects.values_list("user_id", flat=True)) == {staff.pk}
+    assert "2 failed chunks started again" in text_of(pages.get(page_of(failed, "history")))
+    assert "2 failed chunks started again" in text_of(pages.get("/admin/admin/logentry/"))
+
+
+def test_a_second_click_does_nothing(pages: Client, failed: Job) -> None:
+    action, fields = form_in(pages.get(page_of(failed, "retry")))
+    pages.post(action, fields)
+    fail(failed, chunks=1)  # it has run, and failed again, before the second one comes
+
+    response = pages.post(action, fields)
+
+    assert said(response)[-1] == "Left alone: 1 job. It has changed since it was chosen."
+    assert LogEntry.objects.count() == 1
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+
+
+def test_it_retries_a_delivery_alone(pages: Client, failed: Job) -> None:
+    fail(failed, chunks=0)
+
+    assert said(press(pages, failed, "retry")) == ["Retried 1 job. The delivery alone: no chunk had failed."]
+
+
+def test_a_retry_over_the_owners_quota_says_so(pages: Client, failed: Job, alice: User) -> None:
+    Allowance.objects.create(user=alice, daily_chunks=0)
+
+    (words,) = said(press(pages, failed, "retry"))
+    assert words.startswith("Left alone: 1 job. Its owner's quota: This takes 2 chunks, and 0 of today's 0 are left.")
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+    assert not LogEntry.objects.exists()
+
+
+def test_it_cancels(pages: Client, dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, chunks=2)
+
+    assert said(press(pages, job, "cancel")) == ["Cancelled 1 job. 2 chunks will not be exported."]
+    assert Job.objects.get().status == "cancelled"
+    assert records() == {(str(job.pk), "Cancelled: 2 chunks will not be exported.")}
+
+
+def test_it_replays_for_the_owner_once(pages: Client, failed: Job, alice: User) -> None:
+    """The new job is as the old one: whose it is, and to whom its link is bound."""
+    Job.objects.filter(pk=failed.pk).update(network="192.0.2.0/24", agent="0123456789abcdef")
+    action, fields = form_in(pages.get(page_of(failed, "replay")))
+
+    first, second = pages.post(action, fields), pages.post(action, fields)
+
+    new = Job.objects.exclude(pk=failed.pk).get()
+    assert (new.user, new.total, new.network, new.agent) == (alice, 3, "192.0.2.0/24", "0123456789abcdef")
+    assert said(first) == [f"Replayed 1 job. The same request is job {new.pk}."]
+    assert said(second)[-1] == f"Left alone: 1 job. That was done already: job {new.pk}."
+    assert records() == {(str(failed.pk), f"Replayed: The same request is job {new.pk}.")}
+
+
+def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
+    pages: Client, failed: Job, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is away costs two seconds a row."""
+    another = make_job(dataset, alice, chunks=1, key="EWR")
+    fail(another, chunks=1)
+    monkeypatch.setattr(verbs, "SECONDS", -1.0)
+
+    response = confirm(pages, select(pages, "retry", failed, another))
+
+    assert said(response)[1] == "Left alone: 1 job. There was no time left. Do it once more for these."
+    assert Job.objects.filter(status="failed").count() == LogEntry.objects.count() == 1
+
+
+# ---- Chunks ---------------------------------------------------------------------------------------------------------
+def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, alice: User) -> None:
+    first, second = failed.chunks.filter(status="failed").order_by("seq")
+
+    assert said(press(pages, first, "retry")) == ["Retried 1 chunk. Started again, with all its attempts."]
+
+    failed.refresh_from_db()
+    assert (failed.status, failed.failed, failed.error_code) == ("running", 1, "EXPORT_SOURCE_ERROR")
+    assert set(failed.chunks.values_list("seq", "status")) == {(0, "pending"), (1, "failed"), (2, "done")}
+    assert records() == {(str(first.pk), "Retried: Started again, with all its attempts.")}
+    assert "Its job has not ended yet." in text_of(pages.get(page_of(second, "retry")))
+
+    done = claim()
+    leases.finish([(done, result_of(done))])
+    failed.refresh_from_db()
+    assert (failed.status, failed.done, failed.failed, failed.error_code) == ("failed", 2, 1, "EXPORT_SOURCE_ERROR")
+
+
+def test_it_retries_chunks_of_several_jobs(pages: Client, failed: Job, dataset: Dataset, alice: User) -> None:
+    another = make_job(dataset, alice, chunks=2, key="EWR")
+    fail(another, chunks=2)
+    chosen = list(Chunk.objects.filter(status="failed"))
+
+    assert said(confirm(pages, select(pages, "retry", *chosen))) == ["Retried 4 chunks."]
+    assert set(Job.objects.values_list("status", "failed", "error_code")) == {("running", 0, "")}
+    assert LogEntry.objects.count() == 4
+
+
+def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset: Dataset, alice: User) -> None:
+    """C2, A11, A13: whoever held it writes nothing any more, and its slot stays taken until its call is over."""
+    make_job(dataset, alice, chunks=1)
+    held = claim()
+    lose_messages()
+
+    response = press(pages, Chunk.objects.get(), "release")
+
+    assert said(response) == ["Released 1 chunk. It is back in the queue."]
+    assert queued("exports") == 1
+    assert records() == {(str(held.chunk_id), "Released: It is back in the queue.")}
+    again = claim()
+    assert (again.chunk_id, again.attempts) == (held.chunk_id, 2)
+    assert Slot.objects.held().count() == 2
+    with pytest.raises(LeaseLost):
+        leases.renew(held)
+    Slot.objects.filter(token=held.token).update(lease_until=LONG_AGO)
+    sweeper.free_slots()
+    assert Slot.objects.held().get().token == again.token
+    assert leases.finish([(held, result_of(held))]) is None
+    leases.renew(again)
+
+
+def test_a_second_click_leaves_the_next_worker_alone(pages: Client, dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, chunks=1)
+    claim()
+    action, fields = form_in(pages.get(page_of(Chunk.objects.get(), "release")))
+    pages.post(action, fields)
+    next_one = claim()
+
+    assert said(pages.post(action, fields))[-1] == "Left alone: 1 chunk. It has changed since it was chosen."
+    leases.renew(next_one)
+
+
+def test_a_lease_is_withdrawn_from_its_holder_alone(dataset: Dataset, alice: User) -> None:
+    """A11: also when the row was read a moment too early."""
+    make_job(dataset, alice, chunks=1)
+    first = claim()
+    assert recovery.withdraw(first.chunk_id, token=first.token)
+    second = claim()
+
+    assert recovery.withdraw(first.chunk_id, token=first.token) is None
+    leases.renew(second)
+
+
+def test_a_chunk_without_attempts_left_fails_when_it_is_released(
+    pages: Client, dataset: Dataset, alice: User, settings: Any
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
+    job = make_job(dataset, alice, chunks=1)
+    claim()
+
+    assert said(press(pages, Chunk.objects.get(), "release")) == [
+        "Released 1 chunk. Its attempts are used up: it has failed."
+    ]
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_WORKER_LOST")
+
+
+# ---- Files, receipts, links, slots ----------------------------------------------------------------------------------
+def test_an_invalidated_file_is_not_reused(pages: Client, delivered: Receipt, dataset: Dataset, alice: User) -> None:
+    file = File.objects.get()
+    assert make_job(dataset, alice, chunks=1).chunks.get().reusable
+
+    assert said(press(pages, file, "invalidate")) == ["Invalidated 1 file. No export reuses it any more."]
+
+    assert not make_job(dataset, alice, chunks=1).chunks.get().reusable
+    assert records() == {(file.path, "Invalidated: No export reuses it any more.")}
+
+
+def test_a_file_that_was_replaced_meanwhile_is_left_alone(pages: Client, delivered: Receipt) -> None:
+    action, fields = form_in(pages.get(page_of(File.objects.get(), "invalidate")))
+    File.objects.update(etag="a later one's")
+
+    assert said(pages.post(action, fields)) == ["Left alone: 1 file. It has changed since it was chosen."]
+    assert File.objects.exists()
+
+
+def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
+    pages: Client, delivered: Receipt, settings: Any
+) -> None:
+    link = Link.objects.get()
+    nobody = links.Client(address=None, user_agent="")
+
+    assert said(press(pages, link, "revoke")) == ["Revoked 1 link. It works no more."]
+
+    with pytest.raises(links.Refused, match="link_revoked"):
+        links.redeem(delivered.pk, links.token_of(link), nobody)
+    assert links.mint(delivered).pk != link.pk
+    assert "Only a link that can still be used can be revoked" in text_of(pages.get(page_of(link, "revoke")))
+
+
+def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Receipt) -> None:
+    link = Link.objects.get()
+
+    response = press(pages, delivered, "revoke")
+
+    assert said(response) == ["Revoked 1 receipt. Its link works no more, and its object is deleted within a minute."]
+    with pytest.raises(links.Refused):
+        links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
+    with pytest.raises(links.ReceiptExpired):
+        links.mint(delivered)
+    Receipt.objects.update(expires_at=timezone.now() - timedelta(minutes=1))
+    assert Receipt.objects.due_for_deletion().get() == delivered
+
+
+def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client, dataset: Dataset, alice: User) -> None:
+    """A13: not while its worker may be there."""
+    make_job(dataset, alice, chunks=1)
+    held = claim()
+    slot = Slot.objects.held().get()
+    action, fields = form_in(pages.get(page_of(slot, "release")))
+    assert fields["chosen"] == "[]"
+    chosen = json.dumps([[str(slot.pk), str(slot.token)]])
+    assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Left alone: 1 slot. The worker that")
+
+    recovery.withdraw(held.chunk_id, token=held.token)
+    Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
+
+    assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. The call under it is ended")
+    assert not Slot.objects.held().exists()
+
+
+def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
+    pages: Client, dataset: Dataset, alice: User, settings: Any
+) -> None:
+    """A13."""
+    make_job(dataset, alice, chunks=1)
+    held = claim()
+    recovery.withdraw(held.chunk_id, token=held.token)
+    Slot.objects.held().update(lease_until=LONG_AGO)
+    slot = Slot.objects.held().get()
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere(settings)})
+
+    (words,) = said(press(pages, slot, "release"))
+
+    assert words.startswith("Left alone: 1 slot. The source database could not be asked")
+    assert Slot.objects.held().exists()
+
+
+def nowhere(settings: Any) -> Any:
+    return type(settings.SLUICE.database_url)("postgresql://nobody@127.0.0.1:1/nothing")
+
+
+# ---- Who may --------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def viewer(transactional_db: None) -> Client:
+    """A browser of somebody who may look at everything, and change nothing."""
+    user = User.objects.create_user("vera", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__startswith="view_"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_who_may_look_may_not_touch(viewer: Client, pages: Client, failed: Job, delivered: Receipt) -> None:
+    hook = Webhook.objects.create(user=failed.user, url="https://a.example", events=[], secret="x", enabled=False)
+    delivery = Delivery.objects.create(webhook=hook, type="webhook.test", body="{}", status="failed")
+    rows: list[tuple[Any, str]] = [
+        (failed, "retry"), (failed, "replay"), (failed, "cancel"), (failed.chunks.first(), "retry"),
+        (failed.chunks.first(), "release"), (File.objects.get(), "invalidate"), (delivered, "revoke"),
+        (Link.objects.get(), "revoke"), (Slot.objects.first(), "release"), (hook, "enable"), (hook, "disable"),
+        (delivery, "redeliver"),
+    ]  # fmt: skip
+    for row, verb in rows:
+        action, fields = form_in(pages.get(page_of(row, verb)))
+        assert page_of(row, verb) not in text_of(viewer.get(page_of(row)))
+        assert viewer.get(page_of(row, verb)).status_code == 403
+        assert viewer.post(action, fields).status_code == 403
+        assert select(viewer, verb, row).status_code in (200, 302)
+        assert f'value="{verb}"' not in text_of(viewer.get(list_of(row._meta.label_lower.replace(".", "_"))))
+    assert not LogEntry.objects.exists()
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+
+
+def test_who_is_no_staff_is_sent_to_the_login(failed: Job, alice: User) -> None:
+    client = Client()
+    client.force_login(alice)
+    for url in (page_of(failed, "retry"), reverse("admin:exports_job_do_retry")):
+        assert client.post(url, {"chosen": f'[["{failed.pk}", ""]]'})["Location"].startswith("/admin/login/")
+    assert Job.objects.get(pk=failed.pk).status == "failed"
+
+
+def test_it_wants_the_forms_token(staff: User, failed: Job) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(staff)
+    action, fields = form_in(client.get(page_of(failed, "retry")))
+
+    assert client.post(action, {"chosen": fields["chosen"]}).status_code == 403
+    assert client.post(action, fields).status_code == 302
+
+
+def test_it_knows_no_row_by_a_wrong_id(pages: Client, slots: int) -> None:
+    assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302  # Django's: to the index, with a message
+    assert pages.get("/admin/exports/job/nonsense/retry/").status_code == 404

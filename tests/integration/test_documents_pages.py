@@ -1,0 +1,439 @@
+"""C1: the pages of documents, as a browser without scripts has them: who sees what, what it costs, what is refused."""
+
+import ast
+import html
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings, settings
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from config import storage
+from etl import errors, explanations, lookup
+from etl.models import Task
+from etl.pages import sheets, tree
+from etl.providers.base import page_marker
+from rules.models import Rule
+from tests.broker import valkey
+from tests.browser import scenes_documents as scenes
+from tests.integration.etl_factories import make_row, make_rule, make_task
+from tests.integration.etl_progress import begin, complete, fail
+from tests.integration.test_etl_submission import change
+
+LIST = "/app/documents"
+SUBMIT = f"{LIST}/submit"
+DOCX = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
+
+
+@pytest.fixture(autouse=True)
+def _empty(transactional_db: None) -> None:
+    valkey().flushdb()
+    lookup.breaker_of.cache_clear()
+    sheets.index.cache_clear()
+
+
+@pytest.fixture
+def client(alice: User) -> Client:
+    return signed_in(alice)
+
+
+def signed_in(user: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+def path(task: Task, *rest: str) -> str:
+    return "/".join((LIST, str(task.pk), *rest))
+
+
+def text(response: Any) -> str:
+    assert response.status_code == 200, response.content
+    return html.unescape(response.content.decode())
+
+
+def followed(client: Client, url: str, **fields: Any) -> str:
+    return text(client.post(url, fields, follow=True))
+
+
+def file(content: bytes = b"Hello.", name: str = "a.txt") -> SimpleUploadedFile:
+    return SimpleUploadedFile(name, content)
+
+
+def invoice(user: User) -> Task:
+    scenes.completed(user)
+    return Task.objects.latest("task_id")
+
+
+# ---- Who sees what --------------------------------------------------------------------------------------------------
+PARTS = ("", "pages", "branch", "markdown", "json")
+ACTIONS = ("cancel", "retry")
+
+
+def test_a_stranger_s_document_is_not_there(alice: User, bob: User) -> None:
+    task, stranger = invoice(alice), signed_in(bob)
+    for part in PARTS:
+        url = path(task, part).rstrip("/")
+        assert stranger.get(url).status_code == 404, url
+        assert stranger.get(url.replace(str(task.pk), str(10**30))).status_code == 404, url
+    for action in ACTIONS:
+        assert stranger.post(path(task, action), {"from_stage": "ocr"}).status_code == 404, action
+    assert "invoice-0417.pdf" not in text(stranger.get(LIST))
+    assert Task.objects.get().status == "completed"
+
+
+def test_staff_see_it_and_whose_it_is(alice: User) -> None:
+    task = invoice(alice)
+    staff = signed_in(User.objects.create_user("sam", is_staff=True))
+    assert "of alice" in text(staff.get(path(task)))
+    assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list is of one's own
+
+
+def test_strangers_without_a_session_are_led_to_the_sign_in(alice: User) -> None:
+    task = invoice(alice)
+    for url in (LIST, *(path(task, part).rstrip("/") for part in PARTS)):
+        assert Client().get(url)["Location"].startswith("/app/sign-in"), url
+    for url in (SUBMIT, f"{LIST}/several", path(task, "cancel")):
+        assert Client().post(url)["Location"].startswith("/app/sign-in"), url
+
+
+def test_only_a_post_with_the_session_s_token_changes_anything(alice: User) -> None:
+    task = make_task(alice)
+    client = signed_in(alice, enforce_csrf_checks=True)
+    for url in (SUBMIT, f"{LIST}/several", path(task, "cancel"), path(task, "retry")):
+        assert client.get(url).status_code == 405, url
+        assert client.post(url, {"file": file(), "task": task.pk, "do": "cancel"}).status_code == 403, url
+    assert list(Task.objects.values_list("status", flat=True)) == ["pending"]
+    client.get(LIST)
+    token = client.cookies["csrftoken"].value
+    sent = client.post(SUBMIT, {"file": file(), "csrfmiddlewaretoken": token})
+    assert (sent.status_code, Task.objects.count()) == (302, 2)
+
+
+def test_requests_count_as_the_api_s_do(settings: LazySettings, alice: User) -> None:
+    task, client = make_task(alice), signed_in(alice)
+    change(settings, etl_rate="1/min", etl_poll_rate="2/min")
+    assert "Nothing of it was read" in followed(client, path(task, "cancel"))  # which ends in a GET
+    assert client.get(LIST).status_code == 200
+    assert client.get(LIST).status_code == 429
+    assert client.get(path(task, "json")).status_code == 429
+    change(settings, etl_rate="1/min", etl_poll_rate="100/min")
+    assert "Too many requests" in followed(client, path(task, "retry"), from_stage="ocr")
+    refused = client.post(SUBMIT, {"file": file()})
+    assert (refused.status_code, "Too many requests" in refused.content.decode()) == (429, True)
+    assert Task.objects.get().status == "cancelled"
+
+
+# ---- What it costs --------------------------------------------------------------------------------------------------
+def queries(client: Client, url: str) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        text(client.get(url))
+    return len(captured)
+
+
+def test_a_list_costs_the_same_for_many_as_for_two(client: Client, alice: User) -> None:
+    rule = make_rule(alice)
+    running = make_task(alice, rule=rule)
+    begin(running)
+    make_task(alice, rule=rule)
+    few = queries(client, LIST), queries(client, f"{LIST}?status=pending")
+    for number in range(60):
+        make_row(alice, rule=make_rule(alice) if number % 9 == 0 else rule)
+    assert (queries(client, f"{LIST}?limit=200"), queries(client, f"{LIST}?status=pending&limit=200")) == few
+
+
+def test_a_poll_of_the_rows_costs_less_than_the_page(client: Client, alice: User) -> None:
+    begin(make_task(alice))
+    with CaptureQueriesContext(connection) as captured:
+        rows = text(client.get(LIST, headers={"HX-Request": "true"}))
+    assert len(captured) <= 3  # the session, its user, the rows
+    assert "reading" in rows
+    assert "<form" not in rows
+
+
+def test_a_result_of_megabytes_is_not_read_for_a_look_at_the_task(client: Client, alice: User) -> None:
+    task = invoice(alice)
+    with CaptureQueriesContext(connection) as captured:
+        text(client.get(path(task)))
+    assert not [query["sql"] for query in captured if '"etl_task"."result"' in query["sql"]]
+    assert len(captured) <= 8
+
+
+# ---- Submitting -----------------------------------------------------------------------------------------------------
+def test_limits_and_rules_are_said_before(client: Client, alice: User, bob: User) -> None:
+    make_rule(alice, name="Invoices of mine")
+    make_rule(bob, name="Invoices of theirs")
+    page = text(client.get(LIST))
+    assert "PDF, PNG, JPEG, TIFF, WebP, plain text and Markdown. Up to 52.4 MB and 500 pages each." in page
+    assert "Default: Default" in page
+    assert "Invoices of mine" in page
+    assert "Invoices of theirs" not in page
+
+
+def test_the_plain_form_makes_one_task_however_often_it_is_sent(client: Client, alice: User) -> None:
+    rule = make_rule(alice)
+    once = re.findall(r'name="once" value="([^"]+)"', text(client.get(LIST)))[0]
+    for content in (b"Hello.", b"Hello.", b"Another."):
+        page = followed(client, SUBMIT, file=file(content), rule_id=rule.pk, once=once)
+        assert "a.txt" in page
+    assert list(Task.objects.values_list("rule_id", flat=True)) == [rule.pk] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "said"),
+    [
+        ({}, 400, "No file was submitted."),
+        ({"file": file(b"")}, 400, "The document has no bytes."),
+        ({"file": file(DOCX, "a.docx")}, 415, "This is a file of kind DOCX."),
+        ({"file": file(), "rule_id": "10"}, 400, "There is no such rule."),
+        ({"file": file(), "rule_id": "x"}, 400, "A valid integer is required."),
+        ({"file": file(), "rule_id": "9" * 5000}, 400, "rule_id"),
+    ],
+)
+def test_what_is_refused_is_said_in_the_form(client: Client, fields: dict[str, Any], status: int, said: str) -> None:
+    Rule.objects.filter(pk=10).delete()
+    response = client.post(SUBMIT, fields)
+    page = html.unescape(response.content.decode())
+    assert (response.status_code, said in page, "No documents yet" in page) == (status, True, True)
+    assert not Task.objects.exists()
+
+
+def test_a_file_that_is_too_large_is_refused_while_it_comes(client: Client, settings: LazySettings) -> None:
+    change(settings, etl_max_file_bytes=5)
+    assert "larger than a document may be: 5 bytes" in followed(client, SUBMIT, file=file(b"123456"))
+    assert not Task.objects.exists()
+
+
+def test_a_full_queue_is_said(client: Client, alice: User, settings: LazySettings) -> None:
+    make_task(alice)
+    change(settings, etl_queue_size=1)
+    response = client.post(SUBMIT, {"file": file()})
+    assert (response.status_code, b"as many documents as it may" in response.content) == (503, True)
+
+
+# ---- The list -------------------------------------------------------------------------------------------------------
+def test_all_states_are_shown_and_filtered(client: Client, alice: User) -> None:
+    rule = make_rule(alice)
+    waiting, running, failed, done = (make_task(alice, rule=rule, filename=f"{n}.txt") for n in range(4))
+    begin(running)
+    fail(failed)
+    complete(done)
+    page = text(client.get(LIST))
+    assert "The file needs a password" in page
+    for task, status in ((waiting, "pending"), (running, "mineru_parsing"), (failed, "failed"), (done, "completed")):
+        assert path(task) in page
+        fitting = text(client.get(f"{LIST}?status={status}"))
+        assert re.findall(rf'href="({LIST}/\d+)"', fitting) == [path(task)], status
+        assert task.filename in text(client.get(path(task)))
+    assert "None here" in text(client.get(f"{LIST}?status=llm_processing"))
+    assert client.get(f"{LIST}?status=nonsense").status_code == 400
+    assert client.get(f"{LIST}?cursor=nonsense").status_code == 400
+
+
+def test_pages_follow_each_other(client: Client, alice: User) -> None:
+    rule = make_rule(alice)
+    tasks = [make_row(alice, rule=rule) for _ in range(5)]
+    url, seen = f"{LIST}?limit=2&status=pending", []
+    while url:
+        page = text(client.get(url))
+        seen += re.findall(rf'href="({LIST}/\d+)"', page)
+        older = re.search(r'rel="next" href="([^"]+)"', page)
+        url = LIST + older[1] if older else ""
+    assert seen == [path(task) for task in reversed(tasks)]
+
+
+def test_several_are_done_at_once_and_the_others_are_told(client: Client, alice: User, bob: User) -> None:
+    rule = make_rule(alice)
+    waiting, running, failed, done = (make_task(alice, rule=rule) for _ in range(4))
+    theirs = make_task(bob)
+    begin(running)
+    fail(failed)
+    complete(done)
+    chosen = [task.pk for task in (waiting, running, failed, done, theirs)]
+    page = followed(client, f"{LIST}/several?status=failed", do="cancel", task=chosen)
+    assert "1 cancelled. 1 left alone: The task has ended: completed." in page
+    assert "1 left alone: The task has started: ocr." in page
+    assert 'aria-current="true">Failed' in page
+    page = followed(client, f"{LIST}/several", do="retry", task=chosen)
+    assert "2 started again. 1 left alone: It is completed." in page
+    assert followed(client, f"{LIST}/several", do="retry").count("Choose documents first.") == 1
+    assert Task.objects.get(pk=theirs.pk).fence == 1
+
+
+# ---- One document ---------------------------------------------------------------------------------------------------
+def test_a_result_is_shown_with_its_sources(client: Client, alice: User) -> None:
+    task = invoice(alice)
+    page = text(client.get(path(task)))
+    assert '<td class="right">12</td>' in page
+    assert "read with 71 % confidence, check it" in page
+    assert "2 things to look at" in page
+    assert 'data-page="2" data-quote="<td>DE02 1203 0000 0000 2020 51</td>"' in page
+    assert page.count("no source") == 1 + 5  # the legend's; two prices, an item, a quantity, the discount
+    assert page.count("page 1?") == 1
+    assert re.findall(r'class="name">(number|supplier|discount)<', page) == [
+        "number",
+        "supplier",
+        "discount",
+    ]  # the rule's order
+    raw = text(client.get(f"{path(task)}?json=raw"))
+    assert '"total": 645.0' in raw
+    assert "| Desk lamp | 12 | 31.50 EUR |" in text(client.get(f"{path(task)}?view=source"))
+
+
+def test_files_come_under_the_document_s_name(client: Client, alice: User) -> None:
+    task = invoice(alice)
+    data = client.get(path(task, "json"))
+    assert data["Content-Disposition"].startswith('attachment; filename="invoice-0417.json"')
+    assert list(json.loads(data.content)) == list(scenes.DATA)
+    markdown = client.get(path(task, "markdown"))
+    assert markdown["Content-Disposition"].startswith('attachment; filename="invoice-0417.md"')
+    assert markdown.getvalue().startswith(b"<!-- page: 1 -->")
+
+
+def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: User) -> None:
+    task = invoice(alice)
+    sheets.index.cache_clear()
+    storage.delete_many(item.key for item in storage.list_objects(f"etl/tasks/{task.pk}/"))
+    page = text(client.get(path(task)))
+    assert "There is no stored result of OCR" in page
+    assert "INV-2024-17" in page  # the database has the result
+
+
+def test_retries_say_what_is_done_again(client: Client, alice: User) -> None:
+    task = invoice(alice)
+    other = make_rule(alice, name="Other")
+    assert "There is no such rule." in followed(client, path(task, "retry"), from_stage="postprocess", rule_id="999999")
+    assert "valid choice" in followed(client, path(task, "retry"), from_stage="everything")
+    page = followed(client, path(task, "retry"), from_stage="postprocess", rule_id=other.pk)
+    assert "the document is not read again" in page
+    assert "Other, version 1" in page
+    assert Task.objects.get().rule_id == other.pk
+
+
+def test_cancelling_too_late_says_why(client: Client, alice: User) -> None:
+    task = make_task(alice)
+    assert path(task, "cancel") in text(client.get(path(task)))
+    begin(task)
+    assert path(task, "cancel") not in text(client.get(path(task)))
+    assert "The task has started: ocr." in followed(client, path(task, "cancel"))
+
+
+def test_a_name_or_a_text_is_never_markup(client: Client, alice: User) -> None:
+    task = scenes.paper(alice, "<img src=x onerror=alert(1)>.pdf")
+    scenes.read_paper(task, ("<script>alert(1)</script> [x](javascript:alert(1))",))
+    data = {"</span><script>alert(2)</script>": "<script>alert(3)</script>"}
+    scenes.complete_paper(task, data, [{"pointer": "/x", "page": 1, "quote": '"><script>', "match": "exact"}])
+    for url in (path(task), LIST, f"{path(task)}?json=raw&view=source", path(task, "pages"), path(task, "branch")):
+        response = client.get(url)
+        assert response.status_code == 200
+        body = response.content.decode()
+        assert not re.search(r"<script>|<img src=x|href=\"javascript", body), url
+        assert "nonce" not in response["Content-Security-Policy"]
+
+
+# ---- Large ones -----------------------------------------------------------------------------------------------------
+def test_a_document_of_many_pages_is_shown_a_few_at_a_time(client: Client, alice: User) -> None:
+    scenes.long(alice)
+    task = Task.objects.latest("task_id")
+    began = time.thread_time()
+    page = text(client.get(path(task)))
+    assert time.thread_time() - began < 3
+    shown = [int(number) for number in re.findall(r'id="page-(\d+)"', page)]
+    assert shown == list(range(1, len(shown) + 1))
+    assert len(shown) < 50
+    seen, url = shown, f"?at={len(shown)}"
+    while url and len(seen) < 300:
+        part = text(client.get(path(task, "pages") + url))
+        assert "pages before" not in part
+        seen += [int(number) for number in re.findall(r'id="page-(\d+)"', part)]
+        url = next(iter(re.findall(r'hx-get="[^"]*(\?at=\d+)"', part)), "")
+    assert seen == list(range(1, 301))
+    led = text(client.get(path(task, "pages") + "?page=250"))
+    assert re.findall(r'id="page-(\d+)"', led)[0] == "250"
+    before = text(client.get(path(task, "pages") + re.findall(r'hx-get="[^"]*(\?before=\d+)"', led)[0]))
+    assert re.findall(r'id="page-(\d+)"', before)[-1] == "249"
+    assert "more pages" not in before
+
+
+def test_a_page_that_is_too_long_is_shown_as_text_in_parts_and_nothing_is_lost(alice: User) -> None:
+    task = scenes.paper(alice)
+    long = "".join(f"{number} äöü € 𝄞 " for number in range(20_000))
+    scenes.read_paper(task, ("first", long.strip(), "last"))
+    key = lookup.known([task.pk])[task.pk].markdown_key
+    found, at = [], 0
+    while True:
+        stack = sheets.stack(key, at=at)
+        found += stack.sheets
+        if stack.after is None:
+            break
+        at = stack.after
+    assert [sheet.piece.page for sheet in found] == [1, *[2] * found[1].piece.parts, 3]
+    assert "".join(sheet.text for sheet in found if sheet.piece.page == 2).strip() == long.strip()
+    assert [sheet.html is None for sheet in found] == [False, *[True] * found[1].piece.parts, False]
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_pages_are_found_wherever_the_object_storage_cuts(size: int) -> None:
+    content = "".join(
+        f"{page_marker(number)}\n\ntext {number} <!-- page: 9 --> x\n\n" for number in range(1, 30)
+    ).encode()
+    blocks = [content[at : at + size] for at in range(0, len(content), size)]
+    pieces = list(sheets.cut(sheets.marks(blocks)))
+    assert [piece.page for piece in pieces] == list(range(1, 30))
+    assert all(content[piece.start : piece.end].strip().startswith(b"text %d " % piece.page) for piece in pieces)
+
+
+def test_a_large_json_is_shown_a_branch_at_a_time(client: Client, alice: User) -> None:
+    scenes.long(alice)
+    task = Task.objects.latest("task_id")
+    page = text(client.get(path(task)))
+    assert "10,000 items" in page
+    assert len(page) < 400_000
+    more = text(client.get(path(task, "branch") + "?node=/items&from=9950"))
+    assert "Item 9999" in more
+    assert "Show more" not in more
+    assert "too large to be shown as text" in text(client.get(f"{path(task)}?json=raw"))
+    for nothing in ("/nothing", "/items/10000", "/items/x", "/title/0"):
+        assert client.get(path(task, "branch"), {"node": nothing}).status_code == 404, nothing
+
+
+def test_a_tree_points_at_what_it_shows() -> None:
+    data = {"a/b": {"c~d": [1, {"": None}]}, "deep": json.loads("[" * 60 + "]" * 60)}
+
+    def walk(node: tree.Node) -> None:
+        value = tree.resolve(data, node.pointer)
+        assert tree.kind_of(value) == node.kind
+        for child in node.children or []:
+            walk(child)
+
+    root = tree.grow(data, tree.Sources([]))
+    walk(root)
+    assert tree.grow(data, tree.Sources([]), at="/a~1b/c~0d").children is not None
+
+
+# ---- Explanations ---------------------------------------------------------------------------------------------------
+def test_every_error_is_explained_and_nothing_else() -> None:
+    assert set(explanations.ERRORS) == errors.codes() | {"queue_full"}
+    for each in (*explanations.ERRORS.values(), *explanations.WARNINGS.values()):
+        assert each.title
+        assert each.title[-1] not in ".!"
+        assert each.advice.endswith(".")
+
+
+def test_every_warning_is_explained_and_nothing_else() -> None:
+    """What our own code warns of: the first argument of `….warn(…)`."""
+    told = set()
+    for file in Path(settings.BASE_DIR, "etl").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "warn" and node.args:
+                first = node.args[0]
+                told |= {first.value} if isinstance(first, ast.Constant) else set()
+    assert told == set(explanations.WARNINGS)

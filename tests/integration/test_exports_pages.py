@@ -1,0 +1,560 @@
+"""C1: the pages of exports without a browser: whose they are, what they cost, what a form makes, and how often."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.contrib.messages import get_messages
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from config.api import throttling
+from exports import completion, control, execution, links
+from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
+from tests.broker import valkey
+from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_leases import in_threads
+
+AGENT = "Mozilla/5.0 (X11) Test/1.0"
+BROWSER = {"User-Agent": AGENT}
+HTMX = {"HX-Request": "true"}
+UNLIKE = ("once", "items", "reuse", "allow_degraded", "delivery")
+ITEMS = "JFK 2024-02-29\nLGA,2024-03-01\n"
+FORM = {
+    "dataset": "things",
+    "how": "items",
+    "items": ITEMS,
+    "format": "csv",
+    "written_for": "standard",
+    "compression": "none",
+    "delivery": "auto",
+    "reuse": "on",
+    "allow_degraded": "on",
+}
+
+
+def as_user(user: User) -> Client:
+    client = Client(headers=BROWSER)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def visitor(alice: User) -> Client:
+    return as_user(alice)
+
+
+@pytest.fixture
+def ready(dataset: Dataset, alice: User) -> Job:
+    """A job of two chunks with its receipt."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
+    return job
+
+
+def form(**changes: Any) -> dict[str, Any]:
+    return {**FORM, "once": str(uuid4()), **changes}
+
+
+def text(response: Any) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
+
+
+def said(response: Any) -> list[str]:
+    return [str(message) for message in get_messages(response.wsgi_request)]
+
+
+# ---- Whose they are -------------------------------------------------------------------------------------------------
+
+OF_A_JOB = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]
+ACTIONS = ["cancel", "retry", "replay", "link", "download"]
+
+
+def test_a_strangers_job_is_not_there(ready: Job, bob: User) -> None:
+    stranger = as_user(bob)
+    for path in OF_A_JOB:
+        assert stranger.get(f"/app/exports/{ready.pk}{path}").status_code == 404, path
+    for name in ACTIONS:
+        assert stranger.post(f"/app/exports/{ready.pk}/{name}").status_code == 404, name
+    assert stranger.get(f"/app/exports/new?from={ready.pk}").status_code == 404
+    assert str(ready.pk) not in stranger.get("/app/exports").content.decode()
+    assert Link.objects.count() == 1
+    assert Job.objects.count() == 1
+
+
+def test_several_touches_ones_own_alone(dataset: Dataset, alice: User, bob: User) -> None:
+    theirs = make_job(dataset, bob)
+    for more in ({}, {"sure": "1"}):
+        as_user(alice).post("/app/exports/several", {"verb": "cancel", "job": [str(theirs.pk), "no id"], **more})
+    theirs.refresh_from_db()
+    assert theirs.status == "pending"
+
+
+def test_staff_look_at_any_job_and_get_nothing_of_its_data(ready: Job) -> None:
+    staff = as_user(User.objects.create_user("sam", is_staff=True))
+    shown = staff.get(f"/app/exports/{ready.pk}").content.decode()
+    assert "This is an export of alice" in shown
+    assert "token=" not in shown
+    assert "/files/" not in shown
+    assert staff.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28").status_code == 404
+    for name in ("link", "download"):
+        assert staff.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
+
+
+def test_it_leads_who_is_not_signed_in_to_the_sign_in(ready: Job) -> None:
+    for path in ("", "/new", f"/{ready.pk}"):
+        response = Client().get(f"/app/exports{path}")
+        assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/app/sign-in"), path
+    for name in ACTIONS:
+        assert Client().post(f"/app/exports/{ready.pk}/{name}")["Location"].startswith("/app/sign-in")
+    part = Client().get(f"/app/exports/{ready.pk}/now", headers=HTMX)
+    assert part.status_code == 401
+    assert "You are signed out" in text(part)
+
+
+def test_it_changes_nothing_by_get_and_nothing_without_the_csrf_token(ready: Job, alice: User) -> None:
+    careful = Client(enforce_csrf_checks=True, headers=BROWSER)
+    careful.force_login(alice)
+    paths = [f"/app/exports/{ready.pk}/{name}" for name in ACTIONS] + [
+        "/app/exports/several",
+        "/app/exports/new/preview",
+    ]
+    for path in paths:
+        assert careful.get(path).status_code == 405, path
+        assert careful.post(path).status_code == 403, path
+    assert careful.post("/app/exports/new", form()).status_code == 403
+    assert (Job.objects.count(), Link.objects.count()) == (1, 1)
+
+
+# ---- What they cost -------------------------------------------------------------------------------------------------
+
+
+def queries(visitor: Client, path: str) -> int:
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        assert visitor.get(path).status_code == 200
+    return len(captured)
+
+
+def test_a_list_of_200_takes_as_many_queries_as_one_of_two(dataset: Dataset, alice: User, visitor: Client) -> None:
+    for _ in range(2):
+        make_job(dataset, alice, 1)
+    few = queries(visitor, "/app/exports?limit=200")
+    Job.objects.bulk_create(
+        [
+            Job(
+                user=alice,
+                dataset=dataset,
+                schema_version=1,
+                format="csv",
+                delivery="zip",
+                ttl=600,
+                total=2,
+                status=status,
+            )
+            for status in ["pending", "failed", "running"] * 66
+        ]
+    )
+    shown = visitor.get("/app/exports?limit=200")
+    assert shown.content.decode().count('name="job"') == 200
+    assert queries(visitor, "/app/exports?limit=200") == few <= 10
+
+
+def test_a_job_of_many_chunks_takes_as_many_queries_as_one_of_two(
+    dataset: Dataset, alice: User, visitor: Client
+) -> None:
+    few, many = make_job(dataset, alice, 2), make_job(dataset, alice, 300)
+    for part, most in (("", 12), ("/now", 8), ("/chunks", 8)):
+        cost = queries(visitor, f"/app/exports/{few.pk}{part}")
+        assert queries(visitor, f"/app/exports/{many.pk}{part}") == cost <= most, part
+
+
+# ---- The list -------------------------------------------------------------------------------------------------------
+
+
+def test_it_filters_and_pages(dataset: Dataset, alice: User, visitor: Client) -> None:
+    jobs = [make_job(dataset, alice, 1) for _ in range(3)]
+    control.cancel(jobs[0])
+    cancelled = visitor.get("/app/exports?status=cancelled").content.decode()
+    assert (str(jobs[0].pk) in cancelled, str(jobs[1].pk) in cancelled) == (True, False)
+    assert "every 3s" not in cancelled, "what has ended is not asked for again"
+    under_way = visitor.get("/app/exports?status=active&limit=1").content.decode()
+    assert str(jobs[2].pk) in under_way
+    assert "every 3s" in under_way
+    older = re.search(r'rel="next" href="([^"]+)"', under_way)
+    assert older
+    assert str(jobs[1].pk) in visitor.get("/app/exports" + older[1].replace("&amp;", "&")).content.decode()
+    assert "No export here" in visitor.get("/app/exports?dataset=nothing%00").content.decode()
+    assert visitor.get("/app/exports?status=odd").status_code == 400
+
+
+def test_it_says_what_to_do_first(alice: User, visitor: Client) -> None:
+    assert "No exports yet" in visitor.get("/app/exports").content.decode()
+    assert "There is no dataset yet" in visitor.get("/app/exports/new").content.decode()
+
+
+def test_several_are_told_before_and_done_after(dataset: Dataset, alice: User, visitor: Client) -> None:
+    failed = make_job(dataset, alice, 2)
+    end_chunk()
+    fail_chunk()
+    jobs = [make_job(dataset, alice, 3), make_job(dataset, alice, 3), failed]
+    ticked = {"verb": "cancel", "job": [str(job.pk) for job in jobs]}
+
+    asked = visitor.post("/app/exports/several", ticked)
+    assert "Cancel 2 exports?" in text(asked)
+    assert "6 chunks will not be done" in text(asked)
+    assert Job.objects.filter(status="pending").count() == 2
+    done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
+    assert "2 exports cancelled." in said(done)
+    assert sorted(Job.objects.values_list("status", flat=True)) == ["cancelled", "cancelled", "failed"]
+
+    ticked["verb"] = "retry"
+    assert "1 failed chunk will be tried again" in text(visitor.post("/app/exports/several", ticked))
+    done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
+    assert "1 export started again." in said(done)
+    failed.refresh_from_db()
+    assert failed.status == "running"
+    assert "Tick the exports first" in said(visitor.post("/app/exports/several", {"verb": "cancel"}))[-1]
+
+
+# ---- The form -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_pasted_becomes_the_job(dataset: Dataset, visitor: Client) -> None:
+    lines = ["\ufeffkey,effectiveDate", '"JFK","2024-02-29"', "", "# a remark", "LGA;2024-03-01;", "EWR\t2024-03-02"]
+    pasted = "\r\n".join([*lines, "JFK 2024-02-29"])
+    response = visitor.post("/app/exports/new", form(items=pasted, written_for="excel", reuse="", delivery="manifest"))
+    job = Job.objects.get()
+    assert response["Location"] == f"/app/exports/{job.pk}"
+    assert [f"{key} {day}" for key, day in job.chunks.order_by("seq").values_list("key", "effective_date")] == [
+        "JFK 2024-02-29",
+        "LGA 2024-03-01",
+        "EWR 2024-03-02",
+    ]
+    assert (job.duplicates, job.delivery, job.reuse, job.allow_degraded) == (1, "manifest", "never", True)
+    assert job.dialect == {"bom": True, "delimiter": ",", "formula_policy": "escape"}
+    assert job.agent == links.Client(address=None, user_agent=AGENT).agent
+
+
+def test_keys_and_days_become_the_job(dataset: Dataset, visitor: Client) -> None:
+    visitor.post(
+        "/app/exports/new",
+        form(how="filters", keys="JFK, LGA\nEWR", date_from="2024-02-28", date_to="2024-03-01", format="jsonl"),
+    )
+    job = Job.objects.get()
+    assert (job.total, job.format, job.delivery) == (9, "jsonl", "zip")
+    assert job.filters == {"keys": ["JFK", "LGA", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}
+
+
+def test_a_file_becomes_the_job_and_stays_when_it_is_wrong(dataset: Dataset, visitor: Client) -> None:
+    def send(content: bytes) -> Any:
+        return visitor.post("/app/exports/new", form(items="", file=SimpleUploadedFile("pairs.csv", content)))
+
+    wrong = send(b"JFK,2024-02-29\nLGA,yesterday\n")
+    assert "Line 2: “yesterday” is not a date; write it as 2024-02-29." in text(wrong)
+    assert "LGA,yesterday\n</textarea>" in wrong.content.decode()
+    assert "not text in UTF-8" in text(send(b"\xff\xfe\x00"))
+    assert send(b"JFK,2024-02-29\nLGA,2024-03-01\n").status_code == 302
+    assert Job.objects.get().total == 2
+
+
+@pytest.mark.parametrize(
+    ("items", "line"),
+    [
+        ("JFK 2024-02-29\n" * 16 + "JFK 29.02.2024", "Line 17: “29.02.2024” is not a date; write it as 2024-02-29."),
+        ("\n# x\nJFK", "Line 3: the date is missing; write KEY 2024-02-29."),
+        ("J/K 2024-02-29", "Line 1: “J/K” is not a key of this dataset"),
+        ("JFK,2024-02-29,more", "Line 1: more than a key and a date"),
+        ("key,date\nJFK,2024-02-30", "Line 2: “2024-02-30” is not a date"),
+        ("", "Write at least one pair"),
+    ],
+)
+def test_an_error_is_said_at_its_line(dataset: Dataset, visitor: Client, items: str, line: str) -> None:
+    response = visitor.post("/app/exports/new", form(items=items))
+    assert line in text(response)
+    assert not Job.objects.exists()
+
+
+def test_of_many_errors_the_first_are_said_and_the_others_counted(dataset: Dataset, visitor: Client) -> None:
+    shown = text(visitor.post("/app/exports/new", form(items="JFK never\n" * 60)))
+    assert "Line 20: " in shown
+    assert "Line 21: " not in shown
+    assert "And 40 more." in shown
+
+
+def test_every_other_error_is_said_at_its_field(dataset: Dataset, visitor: Client, settings: LazySettings) -> None:
+    def errors(**changes: Any) -> dict[str, Any]:
+        found = visitor.post("/app/exports/new", form(**changes)).context["form"].errors
+        return {name: list(each) for name, each in found.items()}
+
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    filters = {"how": "filters", "keys": "A B", "date_from": "2024-01-01", "date_to": "2024-01-02"}
+    assert errors(**filters, format="odd").keys() == {"format"}
+    assert errors(dataset="").keys() == {"dataset"}
+    assert errors(**{**filters, "keys": ""}) == {"keys": ["Write at least one key."]}
+    assert errors(**{**filters, "keys": "A /"})["keys"][0].startswith("Key 2: ")
+    assert errors(**{**filters, "date_from": ""}) == {"date_from": ["Write it as 2024-02-29."]}
+    assert errors(**{**filters, "date_to": "2023-01-01"}) == {"date_to": ["This is before the first day."]}
+    assert errors(**{**filters, "date_to": "2024-01-03"}) == {"keys": ["One export holds at most 5 chunks."]}
+    Dataset.objects.update(formats=["csv"])
+    assert errors(format="json") == {"format": ["This dataset comes as: csv."]}
+
+
+def test_a_double_click_makes_one_job(dataset: Dataset, alice: User, visitor: Client) -> None:
+    sent = form()
+    places = in_threads(4, lambda _: as_user(alice).post("/app/exports/new", sent)["Location"])
+    places.append(visitor.post("/app/exports/new", sent)["Location"])
+    assert set(places) == {f"/app/exports/{Job.objects.get().pk}"}
+    assert Usage.objects.get().jobs == 1
+
+
+def test_a_form_that_was_sent_and_changed_is_told_and_can_be_sent_again(dataset: Dataset, visitor: Client) -> None:
+    sent = form()
+    visitor.post("/app/exports/new", sent)
+    response = visitor.post("/app/exports/new", {**sent, "items": "JFK 2024-01-01"})
+    assert "has made an export already" in text(response)
+    again = re.search(r'name="once" value="([^"]+)"', response.content.decode())
+    assert again
+    assert visitor.post("/app/exports/new", {**sent, "items": "JFK 2024-01-01", "once": again[1]}).status_code == 302
+    assert Job.objects.count() == 2
+
+
+def test_htmx_is_led_to_the_job_and_gets_the_form_alone_when_it_is_wrong(dataset: Dataset, visitor: Client) -> None:
+    wrong = visitor.post("/app/exports/new", form(items="JFK"), headers=HTMX)
+    assert wrong.content.decode().startswith('<form id="new-export"')
+    right = visitor.post("/app/exports/new", form(), headers=HTMX)
+    assert right["HX-Redirect"] == f"/app/exports/{Job.objects.get().pk}"
+
+
+def test_the_preview_says_what_it_would_do_and_changes_nothing(dataset: Dataset, alice: User, visitor: Client) -> None:
+    make_job(dataset, alice, 2)
+    execution.drain()
+    Allowance.objects.create(user=alice, daily_chunks=7)
+    before = (Job.objects.count(), Usage.objects.get().chunks)
+    filters = form(how="filters", keys="JFK JFK", date_from="2024-02-28", date_to="2024-03-01")
+    for path, more in (("/app/exports/new/preview", {}), ("/app/exports/new", {"check": "1"})):
+        shown = text(visitor.post(path, {**filters, **more}))
+        assert "Chunks 3 There already 2 Cost in the end 1" in shown
+        assert "3 repeated pairs are left out" in shown
+        assert "It takes 3 of the 5 chunks that are left today, and gives 2 back" in shown
+    too_much = {**filters, "date_to": "2024-03-10"}
+    assert "It is more than a whole day's" in text(visitor.post("/app/exports/new/preview", too_much))
+    wrong = text(visitor.post("/app/exports/new/preview", form(items="JFK x")))
+    assert "Line 1: “x” is not a date" in wrong
+    assert (Job.objects.count(), Usage.objects.get().chunks) == before
+
+
+def test_the_preview_says_how_long_it_usually_takes(ready: Job, visitor: Client) -> None:
+    assert "Usually ready in about 1 s" in text(visitor.post("/app/exports/new/preview", form()))
+
+
+def test_a_quota_that_is_used_up_is_told_with_its_time_and_keeps_the_form(
+    dataset: Dataset, alice: User, visitor: Client
+) -> None:
+    Allowance.objects.create(user=alice, daily_jobs=0)
+    response = visitor.post("/app/exports/new", form())
+    assert "All 0 exports of today are used" in text(response)
+    assert re.search(r"Try again in \d+ (h|min|s)", text(response))
+    assert "LGA,2024-03-01" in response.content.decode()
+
+
+def test_it_begins_with_what_a_job_was_asked(dataset: Dataset, visitor: Client) -> None:
+    for sent in (
+        form(
+            items="LGA 2024-03-01\nJFK 2024-02-29", written_for="excel-semicolon", allow_degraded="", compression="gzip"
+        ),
+        form(
+            how="filters", keys="A\nB", date_from="2024-02-28", date_to="2024-03-01", written_for="own", delimiter="|"
+        ),
+    ):
+        visitor.post("/app/exports/new", sent)
+        job = Job.objects.latest("created_at")
+        shown = visitor.get(f"/app/exports/new?from={job.pk}").context["form"]
+        assert shown["items"].value() == (sent["items"].strip() if sent["how"] == "items" else None)
+        kept = {name: shown[name].value() for name in sent if name not in UNLIKE}
+        assert kept == {name: sent[name] for name in kept}
+        assert (shown["allow_degraded"].value(), shown["reuse"].value()) == (bool(sent["allow_degraded"]), True)
+        assert shown["delivery"].value() == "zip"
+        assert str(shown["once"].value()) != job.idempotency_key
+
+
+# ---- A job ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_buttons_do_what_the_api_does(dataset: Dataset, alice: User, visitor: Client) -> None:
+    job = make_job(dataset, alice, 2)
+    page = f"/app/exports/{job.pk}"
+    cancelled = visitor.post(f"{page}/cancel")
+    assert (cancelled["Location"], said(cancelled)) == (
+        page,
+        ["Cancelled; 2 chunks were not done. Files that are done stay, to be reused."],
+    )
+    assert "Only an export that has not ended" in said(visitor.post(f"{page}/cancel"))[-1]
+    assert "Only a failed export can be retried" in said(visitor.post(f"{page}/retry"))[-1]
+    assert "has no receipt yet" in said(visitor.post(f"{page}/download"))[-1]
+
+    sent = {"once": str(uuid4())}
+    places = {visitor.post(f"{page}/replay", sent)["Location"] for _ in range(3)}
+    assert places == {f"/app/exports/{Job.objects.exclude(pk=job.pk).get().pk}"}
+
+
+def test_failures_are_grouped_and_explained_and_a_retry_says_its_cost(
+    dataset: Dataset, alice: User, visitor: Client
+) -> None:
+    job = make_job(dataset, alice, 3)
+    end_chunk()
+    fail_chunk()
+    fail_chunk()
+    shown = text(visitor.get(f"/app/exports/{job.pk}"))
+    assert "The source database raised an error : 2 chunks, such as JFK 2024-02-29." in shown
+    assert "SQLSTATE 42883" in shown
+    assert "something has to be mended first" in shown
+    assert "Retry 2 failed chunks" in shown
+    assert "A retry takes 2 of the" in shown
+
+    Allowance.objects.create(user=alice, daily_chunks=2)
+    short = visitor.get(f"/app/exports/{job.pk}")
+    assert "A retry takes 2 chunks of the quota, and 1 are left today" in text(short)
+    assert "/retry" not in short.content.decode()
+    Allowance.objects.all().delete()
+    assert said(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks started again, with all attempts."]
+
+
+def test_the_chunk_table_keeps_its_filter_and_its_page(dataset: Dataset, alice: User, visitor: Client) -> None:
+    job = make_job(dataset, alice, 5)
+    fail_chunk()
+    only = visitor.get(f"/app/exports/{job.pk}/chunks?status=failed").content.decode()
+    assert only.count("<tr>") == 2
+    assert f'hx-get="/app/exports/{job.pk}/chunks?status=failed"' in only
+    first = visitor.get(f"/app/exports/{job.pk}?limit=2&status=pending").content.decode()
+    after = re.search(r'rel="next" id="chunks-after" href="[^"]*\?([^"]+)#chunks"', first)
+    assert after
+    query = after[1].replace("&amp;", "&")
+    second = visitor.get(f"/app/exports/{job.pk}/chunks?{query}").content.decode()
+    assert ["2024-03-02" in second, "2024-03-01" in second] == [True, False]
+    assert f'hx-get="/app/exports/{job.pk}/chunks?{after[1]}"' in second
+    assert visitor.get(f"/app/exports/{job.pk}?status=odd").status_code == 400
+
+
+def test_buttons_come_again_only_when_something_changed(dataset: Dataset, alice: User, visitor: Client) -> None:
+    job = make_job(dataset, alice, 1)
+    now = f"/app/exports/{job.pk}/now"
+    shown = visitor.get(now).context["shown"]
+    assert 'id="head"' not in visitor.get(now, {"shown": shown}).content.decode()
+    assert "data-ended" not in visitor.get(now, {"shown": shown}).content.decode()
+    control.cancel(job)
+    ended = visitor.get(now, {"shown": shown}).content.decode()
+    assert 'id="head" class="head" hx-swap-oob="true"' in ended
+    assert "data-ended" in ended
+
+
+# ---- Its receipt ----------------------------------------------------------------------------------------------------
+
+
+def test_each_download_has_a_link_of_its_own(ready: Job, visitor: Client) -> None:
+    page = f"/app/exports/{ready.pk}"
+    for _ in range(2):
+        minted = visitor.post(f"{page}/download")
+        assert minted["Location"].startswith(f"/exports/{ready.pk}/download?token=")
+        assert visitor.get(minted["Location"]).status_code == 302
+        assert visitor.get(minted["Location"]).status_code == 403
+        assert said(minted) == []
+    assert "The newest link was used" in text(visitor.get(page))
+    assert "Downloaded" in text(visitor.get(page))
+    assert "link was used already" in text(visitor.get(page))
+
+
+def test_the_page_may_lead_a_form_to_the_object_storage_and_nowhere_else(ready: Job, visitor: Client) -> None:
+    minted = visitor.post(f"/app/exports/{ready.pk}/download")
+    origin = "/".join(visitor.get(minted["Location"])["Location"].split("/")[:3])
+    policy = visitor.get(f"/app/exports/{ready.pk}")["Content-Security-Policy"]
+    assert f"form-action 'self' {origin};" in f"{policy};"
+
+
+def test_a_link_for_a_program_is_shown_with_what_it_is_bound_to(ready: Job, visitor: Client) -> None:
+    page = f"/app/exports/{ready.pk}"
+    assert visitor.post(f"{page}/link")["Location"] == f"{page}#receipt"
+    shown = visitor.get(page).content.decode()
+    assert "from the network <code>127.0.0.0/24</code> alone" in shown
+    command = re.search(r'<code id="link">(.*?)</code>', shown, re.DOTALL)
+    assert command
+    assert "-A &#x27;Mozilla/5.0 (X11) Test/1.0&#x27;" in command[1]
+    token = re.search(r"/exports/[^'&]*", command[1])
+    assert token
+    assert Client(headers={"User-Agent": "curl/8"}).get(token[0]).json()["code"] == "link_mismatch"
+    assert visitor.get(token[0]).status_code == 302
+    assert "token=" not in visitor.get(page).content.decode()
+
+
+def test_a_receipt_that_is_over_says_what_to_do(ready: Job, visitor: Client) -> None:
+    page = f"/app/exports/{ready.pk}"
+    shown = visitor.get(f"{page}/receipt").context["shown"]
+    assert visitor.get(f"{page}/receipt", {"shown": shown}).status_code == 204
+    Receipt.objects.update(expires_at=timezone.now())
+    over = visitor.get(f"{page}/receipt", {"shown": shown})
+    assert "The receipt ended" in text(over)
+    assert "are reused, cost nothing" in text(over)
+    assert "every 10s" not in over.content.decode()
+    assert "/download" not in visitor.get(page).content.decode()
+    assert "The receipt's time is over" in said(visitor.post(f"{page}/download"))[-1]
+    assert visitor.get(f"{page}/files/JFK/2024-02-28").status_code == 410
+
+
+def test_a_single_file_is_fetched_from_the_table(ready: Job, visitor: Client) -> None:
+    assert (
+        f'href="/app/exports/{ready.pk}/files/JFK/2024-02-28"'
+        in visitor.get(f"/app/exports/{ready.pk}").content.decode()
+    )
+    assert "X-Amz-Signature" in visitor.get(f"/app/exports/{ready.pk}/files/JFK/2024-02-28")["Location"]
+    for odd in ("JFK/2024-02-30", "JFK/x", "ABC/2024-02-28"):
+        assert visitor.get(f"/app/exports/{ready.pk}/files/{odd}").status_code == 404, odd
+
+
+def test_its_story_is_told_and_bounded(ready: Job, visitor: Client) -> None:
+    shown = text(visitor.get(f"/app/exports/{ready.pk}"))
+    told = [shown.index(words) for words in ("Ready: the receipt is issued", "Chunks: 2 done", "Accepted: 2 chunks")]
+    assert told == sorted(told)
+    Event.objects.all().delete()
+    assert "Ready: the receipt is issued" in text(visitor.get(f"/app/exports/{ready.pk}"))
+
+
+# ---- How often ------------------------------------------------------------------------------------------------------
+
+
+def test_it_counts_like_the_api(dataset: Dataset, alice: User, visitor: Client, settings: LazySettings) -> None:
+    throttling.limiter_of.cache_clear()
+    valkey().flushdb()
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "3/min", "export_poll_rate": "5/min"})
+    job = make_job(dataset, alice, 1)
+    for _ in range(3):
+        visitor.post("/app/exports/new/preview", form())
+    assert "Too many requests" in text(visitor.post("/app/exports/new/preview", form()))
+    visitor.post(f"/app/exports/{job.pk}/cancel")
+    visitor.post("/app/exports/several", {"verb": "cancel", "job": [str(job.pk)]})
+    assert visitor.post("/app/exports/new", form()).status_code == 302
+    refused = visitor.post("/app/exports/new", form())
+    assert "Too many requests in a short time" in text(refused)
+    assert "LGA,2024-03-01" in refused.content.decode()
+    assert "Too many requests" in said(visitor.post(f"/app/exports/{job.pk}/replay"))[-1]
+    assert Job.objects.count() == 2
+    pages: list[Callable[[], Any]] = [lambda: visitor.get("/app/exports")] * 6
+    assert [page().status_code for page in pages] == [200] * 5 + [429]
+    valkey().flushdb()
+
+
+def test_an_unknown_job_is_not_there(visitor: Client) -> None:
+    response = visitor.get(f"/app/exports/{UUID(int=1)}")
+    assert response.status_code == 404
+    assert "There is no such export" in text(response)

@@ -1,0 +1,141 @@
+"""What all pages share: who may see them, what they may load, and how errors look there. C1."""
+
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from config.pages.account import tokens_of
+from config.templatetags import pages
+from tests.broker import valkey
+
+PASSWORD = "only for tests, 1"
+
+
+@pytest.fixture(autouse=True)
+def windows() -> None:
+    """No test's tries count in the next one's."""
+    valkey().flushdb()
+
+
+@pytest.fixture
+def carol(transactional_db: None) -> User:
+    return User.objects.create_user("carol", password=PASSWORD)
+
+
+def signed_in(user: User) -> Client:
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
+    return client.post("/app/sign-in", {"username": name, "password": password}, **more).content.decode()
+
+
+# ---- Signing in -----------------------------------------------------------------------------------------------------
+def test_it_looks_at_few_passwords_a_minute(carol: User, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "3/min"})
+    for _ in range(3):
+        assert "do not go together" in sign_in(Client(), "carol", "wrong")
+    assert "Too many tries" in sign_in(Client(), "carol", PASSWORD)
+    assert "Too many tries" in sign_in(Client(), "somebody else", "wrong")  # from the same address
+    staff = Client().post("/admin/login/", {"username": "carol", "password": PASSWORD})
+    assert staff.status_code == 200
+
+
+def test_it_counts_a_name_from_all_addresses(carol: User, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    for number in range(2):
+        assert "do not go together" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number}")
+    assert "Too many tries" in sign_in(Client(), "CAROL", PASSWORD, REMOTE_ADDR="192.0.2.9")
+    assert (
+        Client().post("/app/sign-in", {"username": "x" * 150, "password": "\0"}, REMOTE_ADDR="192.0.2.10").status_code
+        == 200
+    )
+
+
+def test_pages_are_for_those_who_are_signed_in(transactional_db: None) -> None:
+    paths = [path for path in page_paths() if path not in ("app/sign-in", "app/sign-out")]
+    assert len(paths) > 3
+    for path in paths:
+        for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
+            if answer.status_code not in (401, 405):  # in place of a page: to a script; to the wrong method
+                assert answer.status_code == 302, path
+                assert answer["Location"].startswith("/app/sign-in?next="), path
+
+
+def page_paths() -> list[str]:
+    """The paths of pages that have no parameters."""
+
+    def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> list[str]:
+        found = []
+        for pattern in patterns:
+            path = before + str(pattern.pattern)
+            found += walk(pattern.url_patterns, path) if isinstance(pattern, URLResolver) else [path]
+        return found
+
+    return [path for path in walk(get_resolver().url_patterns) if path.startswith("app/") and "<" not in path]
+
+
+# ---- What a page may do ---------------------------------------------------------------------------------------------
+def test_a_page_may_load_only_what_is_ours(client: Client, carol: User) -> None:
+    policy = client.get("/app/sign-in")["Content-Security-Policy"]
+    directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
+    assert directives["default-src"] == directives["frame-ancestors"] == directives["base-uri"] == "'none'"
+    assert directives["script-src"] == directives["style-src"] == directives["connect-src"] == "'self'"
+
+
+@pytest.mark.parametrize("path", ["/exports", "/livez", "/api/v1/etl/tasks", "/nothing", "/admin/login/", "/api/docs"])
+def test_every_answer_has_a_policy(client: Client, transactional_db: None, path: str) -> None:
+    assert "default-src 'none'" in client.get(path)["Content-Security-Policy"]
+
+
+def test_a_page_is_not_kept_by_caches(carol: User) -> None:
+    answer = signed_in(carol).get("/app/account")
+    assert answer["Cache-Control"] == "no-store"
+    assert "HX-Request" in answer["Vary"]
+
+
+def test_tokens_of_others_cannot_be_revoked(carol: User, alice: User) -> None:
+    mine = signed_in(carol)
+    mine.post("/app/account", {"days": "7"})
+    handle = tokens_of(carol.pk).get().handle
+    assert signed_in(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
+    assert mine.get(f"/app/account/tokens/{handle}/revoke").status_code == 405
+    assert tokens_of(carol.pk).count() == 1
+    mine.post(f"/app/account/tokens/{handle}/revoke")
+    assert tokens_of(carol.pk).count() == 0
+
+
+def test_a_form_without_its_token_is_refused_on_a_page(carol: User) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(carol)
+    answer = client.post("/app/account", {"days": "7"})
+    assert answer.status_code == 403
+    assert b"too old" in answer.content
+    assert tokens_of(carol.pk).count() == 0
+
+
+# ---- Words ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90_000, "1 d 1 h"), (None, "–")],
+)
+def test_it_writes_durations(value: float | None, words: str) -> None:
+    assert pages.duration(value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**15, "1000.0 TB")],
+)
+def test_it_writes_sizes(value: int, words: str) -> None:
+    assert pages.size(value) == words
+
+
+def test_it_escapes_what_it_writes() -> None:
+    assert "<b>" not in pages.state("<b>")

@@ -1,0 +1,535 @@
+"""The pages of rules, without a browser: who may do what, what is refused, and what is never lost. C1."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from config import storage
+from etl.models import Task
+from rules import editing, json_schema, loading
+from rules.editing import ChangedMeanwhile
+from rules.models import Rule, RuleVersion
+from rules.pages import comparison, schema_text
+from tests.integration import openai_server
+from tests.integration.openai_server import MODEL, ModelServer, gives
+
+SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
+SAYS: dict[str, Any] = {
+    "name": "Totals",
+    "description": "",
+    "json_schema": SCHEMA,
+    "system_prompt": "Find the total.",
+    "postprocess_mode": "llm",
+    "postprocess_strategy": "",
+}
+TYPED = {**SAYS, "json_schema": json.dumps(SCHEMA)}
+HTMX = {"HX-Request": "true"}
+
+
+@pytest.fixture
+def rule(alice: User) -> Rule:
+    return editing.create(owner=alice, says=SAYS)
+
+
+@pytest.fixture
+def me(alice: User) -> Client:
+    return signed_in(alice)
+
+
+def signed_in(user: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+def page_of(rule: Rule) -> str:
+    return reverse("rule", args=[rule.pk])
+
+
+def save(me: Client, rule: Rule, *, since: int = 1, **changes: Any) -> Any:
+    return me.post(page_of(rule), {**TYPED, "rule": rule.pk, "since": since, **changes})
+
+
+def configure(settings: Any, **values: Any) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+
+@pytest.fixture
+def shipped(transactional_db: None) -> None:
+    loading.load_all()
+
+
+@pytest.fixture
+def models(settings: Any) -> Iterator[ModelServer]:
+    with openai_server.running() as server:
+        configure(settings, etl_llm_base_url=server.url, etl_llm_model=MODEL, etl_llm_timeout_seconds=5.0)
+        yield server
+
+
+# ---- Whose it is ----------------------------------------------------------------------------------------------------
+
+
+def all_gets(rule: Rule) -> list[str]:
+    return [
+        *(reverse(name, args=[rule.pk]) for name in ("rule", "rule-versions")),
+        reverse("rule-version", args=[rule.pk, 1]),
+        f"{reverse('new-rule')}?from={rule.pk}",
+    ]
+
+
+def all_posts(rule: Rule) -> list[str]:
+    return [page_of(rule), reverse("delete-rule", args=[rule.pk]), reverse("restore-rule", args=[rule.pk, 1])]
+
+
+def test_a_strangers_rule_is_not_there_on_any_page_and_for_any_button(bob: User, rule: Rule) -> None:
+    me = signed_in(bob)
+    for path in all_gets(rule):
+        assert me.get(path).status_code == 404, path
+    for path in all_posts(rule):
+        assert me.post(path, TYPED).status_code == 404, path
+    assert me.post(reverse("try-rule"), {**TYPED, "rule": rule.pk, "markdown": "x"}).status_code == 404
+    assert Rule.objects.get(pk=rule.pk).deleted_at is None
+    assert f"/app/rules/{rule.pk}" not in me.get(reverse("rules")).content.decode()
+
+
+def test_everything_leads_the_signed_out_to_the_sign_in(client: Client, rule: Rule) -> None:
+    for path in (*all_gets(rule), reverse("rules"), reverse("rule-documents"), reverse("rule-markdown")):
+        assert "/app/sign-in" in client.get(path)["Location"], path
+    for path in (*all_posts(rule), reverse("check-rule"), reverse("try-rule")):
+        assert "/app/sign-in" in client.post(path)["Location"], path
+
+
+def test_buttons_are_posts_with_a_token(alice: User, me: Client, rule: Rule) -> None:
+    checking = signed_in(alice, enforce_csrf_checks=True)
+    for path in (*all_posts(rule), reverse("check-rule"), reverse("try-rule")):
+        assert checking.post(path, TYPED).status_code == 403, path
+    for path in (*all_posts(rule)[1:], reverse("check-rule"), reverse("try-rule")):
+        assert me.get(path).status_code == 405, path
+    assert Rule.objects.filter(owner=alice, deleted_at=None).count() == 1
+
+
+def test_a_system_rule_is_read_and_copied_and_never_changed(me: Client, shipped: None) -> None:
+    invoice = Rule.objects.get(slug="invoice")
+    page = me.get(page_of(invoice)).content.decode()
+    assert "everybody&#x27;s" in page or "everybody's" in page
+    assert 'name="json_schema"' not in page
+    assert me.post(page_of(invoice), {**TYPED, "since": 1}).status_code == 200
+    me.post(reverse("delete-rule", args=[invoice.pk]))
+    invoice.refresh_from_db()
+    assert (invoice.version, invoice.deleted_at) == (1, None)
+
+    copy = me.get(f"{reverse('new-rule')}?from={invoice.pk}").context["form"]
+    me.post(reverse("new-rule"), {name: copy.typed(name) for name in editing.SAYS})
+    mine = Rule.objects.get(owner__username="alice")
+    assert (mine.name, mine.json_schema) == (f"{invoice.name} (mine)", invoice.json_schema)
+    assert mine.system_prompt == invoice.system_prompt
+
+
+def test_staff_look_at_others_rules_and_leave_them(bob: User, rule: Rule) -> None:
+    User.objects.filter(pk=bob.pk).update(is_staff=True)
+    me = signed_in(User.objects.get(pk=bob.pk))
+    page = me.get(page_of(rule)).content.decode()
+    assert "alice" in page
+    assert 'name="json_schema"' not in page
+    me.post(page_of(rule), {**TYPED, "name": "Theirs", "since": 1})
+    me.post(reverse("delete-rule", args=[rule.pk]))
+    rule.refresh_from_db()
+    assert (rule.name, rule.deleted_at) == ("Totals", None)
+
+
+# ---- Lists ----------------------------------------------------------------------------------------------------------
+
+
+def queries(me: Client, path: str) -> int:
+    with CaptureQueriesContext(connection) as seen:
+        assert me.get(path).status_code == 200
+    return len(seen)
+
+
+def fill(owner: User, count: int) -> None:
+    Rule.objects.bulk_create(Rule(owner=owner, **{**SAYS, "name": f"Rule {number}"}) for number in range(count))
+
+
+def versions(rule: Rule, count: int) -> None:
+    first = rule.versions.count() + 1
+    RuleVersion.objects.bulk_create(RuleVersion(rule=rule, version=first + n, **SAYS) for n in range(count))
+
+
+def test_lists_cost_as_many_queries_for_200_rows_as_for_2(alice: User, me: Client, rule: Rule) -> None:
+    paths = [f"{reverse('rules')}?limit=200", f"{reverse('rule-versions', args=[rule.pk])}?limit=200"]
+    fill(alice, 2)
+    versions(rule, 2)
+    before = [queries(me, path) for path in paths]
+    fill(alice, 200)
+    versions(rule, 200)
+    assert [queries(me, path) for path in paths] == before
+    assert max(before) <= 8
+
+
+def documents(user: User, rule: Rule, count: int) -> None:
+    fields = {"user": user, "rule": rule, "rule_version": 1, "kind": "txt", "size": 1}
+    Task.objects.bulk_create(Task(**fields, document_key=f"etl/documents/{n}") for n in range(count))
+
+
+def test_it_says_how_many_of_my_documents_use_a_rule_and_looks_at_a_thousand(
+    alice: User, bob: User, me: Client, rule: Rule
+) -> None:
+    documents(bob, rule, 3)
+    documents(alice, rule, 2)
+    row = me.get(reverse("rules")).context["rows"][0]
+    assert (row["rule"], row["used"]) == (rule, 2)
+    documents(alice, rule, 1100)
+    context = me.get(reverse("rules")).context
+    assert (context["rows"][0]["used"], context["is_part"]) == (1000, True)
+
+
+def test_it_marks_the_default_and_shows_whose_a_rule_is(alice: User, me: Client, shipped: None) -> None:
+    editing.create(owner=alice, says=SAYS)
+    context = me.get(reverse("rules")).context
+    assert context["default"] == Rule.objects.get(slug="default").pk
+    whose = {row["rule"].name: row["whose"] for row in context["rows"]}
+    assert (whose["Totals"], whose["Invoice"]) == ("mine", "the system's")
+    only = me.get(f"{reverse('rules')}?whose=mine").context["rows"]
+    assert [row["rule"].name for row in only] == ["Totals"]
+    assert me.get(f"{reverse('rules')}?cursor=nonsense").status_code == 400
+
+
+# ---- Saving ---------------------------------------------------------------------------------------------------------
+
+
+def test_saving_makes_a_version_exactly_when_something_changed(me: Client, rule: Rule) -> None:
+    assert save(me, rule)["Location"] == page_of(rule)
+    assert RuleVersion.objects.filter(rule=rule).count() == 1
+    save(me, rule, system_prompt="Find the sum.")
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt) == (2, "Find the sum.")
+
+
+def test_a_browsers_ends_of_lines_change_nothing(alice: User, me: Client) -> None:
+    """Browsers send CRLF. What was typed is LF, and what came by the API stays as it came."""
+    rule = editing.create(owner=alice, says={**SAYS, "system_prompt": "one\ntwo", "description": "a\r\nb"})
+    typed = me.get(page_of(rule)).context["typed"]
+    sent = {name: value.replace("\n", "\r\n") for name, value in typed.items()}
+    me.post(page_of(rule), {**sent, "since": 1})
+    rule.refresh_from_db()
+    assert (rule.version, rule.description) == (1, "a\r\nb")
+
+    me.post(page_of(rule), {**sent, "since": 1, "system_prompt": "one\r\ntwo\r\nthree"})
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt, rule.description) == (2, "one\ntwo\nthree", "a\r\nb")
+
+
+def test_what_is_refused_is_said_at_its_place_and_nothing_typed_is_lost(me: Client, rule: Rule) -> None:
+    typed: dict[str, Any] = {
+        "name": " ",
+        "json_schema": '{\n "type": "object",\n "properties": {"a": {"type": "text"}}\n}',
+    }
+    response = save(me, rule, **typed)
+    assert response.status_code == 200
+    flaws = {(flaw.field, flaw.pointer, flaw.place and flaw.place.line) for flaw in response.context["form"].flaws}
+    assert flaws == {("name", "", None), ("json_schema", "/properties/a/type", 3)}
+    assert response.context["typed"]["json_schema"] == typed["json_schema"]
+    assert RuleVersion.objects.filter(rule=rule).count() == 1
+
+
+def test_what_is_not_json_is_said_together_with_the_rest(me: Client) -> None:
+    response = me.post(reverse("new-rule"), {**TYPED, "name": "", "json_schema": '{"type":\n oops}'})
+    flaws = [(flaw.field, flaw.place and flaw.place.line) for flaw in response.context["form"].flaws]
+    assert sorted(flaws, key=str) == [("json_schema", 2), ("name", None)]
+    assert not Rule.objects.exists() or not Rule.objects.filter(owner__username="alice").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", '{"a": "\\u0000"}', "[" * 300 + "]" * 300, '{"a": NaN}', "\ud800{}"])
+def test_no_text_of_a_schema_is_an_error_of_ours(me: Client, text: str) -> None:
+    response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text.encode(errors="surrogatepass")})
+    assert response.status_code == 200
+    assert [flaw.field for flaw in response.context["form"].flaws] == ["json_schema"]
+
+
+def test_the_second_of_two_tabs_is_told_and_loses_nothing(me: Client, rule: Rule) -> None:
+    save(me, rule, system_prompt="The first tab.")
+    response = save(me, rule, system_prompt="The second tab.")
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt) == (2, "The first tab.")
+    page = response.content.decode()
+    assert "changed meanwhile" in page
+    assert response.context["typed"]["system_prompt"] == "The second tab."
+    (part,) = response.context["overwrites"]
+    assert [(line.kind, line.text) for line in part.lines[1:]] == [
+        ("removed", "The first tab."),
+        ("added", "The second tab."),
+    ]
+    assert 'name="since" value="2"' in page
+
+    save(me, rule, system_prompt="The second tab.", since=2)
+    rule.refresh_from_db()
+    assert (rule.version, rule.system_prompt) == (3, "The second tab.")
+
+
+def test_a_second_click_that_says_the_same_is_no_conflict(me: Client, rule: Rule) -> None:
+    for _ in range(2):
+        assert save(me, rule, name="Sums")["Location"] == page_of(rule)
+    rule.refresh_from_db()
+    assert rule.version == 2
+
+
+def test_of_two_changes_at_the_same_moment_one_is_refused(alice: User, rule: Rule) -> None:
+    """Decided under the row's lock, in two real transactions."""
+    rules = Rule.objects.filter(owner=alice)
+    locked, waiting = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with transaction.atomic():
+            editing.change(rules, rule.pk, since=1, name="First")
+            locked.set()
+            assert waiting.wait(10)
+        connection.close()
+
+    def second() -> str:
+        assert locked.wait(10)
+        threading.Timer(0.2, waiting.set).start()  # while it waits for the lock
+        try:
+            editing.change(rules, rule.pk, since=1, name="Second")
+        except ChangedMeanwhile as refused:
+            return refused.code
+        finally:
+            connection.close()
+        return "saved"
+
+    with ThreadPoolExecutor(2) as pool:
+        done, outcome = pool.submit(first), pool.submit(second)
+        done.result()
+        assert outcome.result() == "changed_meanwhile"
+    rule.refresh_from_db()
+    assert (rule.name, rule.version) == ("First", 2)
+
+
+def test_what_is_typed_survives_that_the_rule_was_deleted(me: Client, rule: Rule) -> None:
+    me.post(reverse("delete-rule", args=[rule.pk]))
+    response = save(me, rule, name="Still here")
+    page = response.content.decode()
+    assert "was deleted meanwhile" in page
+    assert f'action="{reverse("new-rule")}"' in page
+    assert response.context["typed"]["name"] == "Still here"
+
+
+def test_htmx_is_led_on_by_a_header_and_gets_the_form_back_alone(me: Client, rule: Rule) -> None:
+    saved = me.post(page_of(rule), {**TYPED, "since": 1, "name": "Sums"}, headers=HTMX)
+    assert (saved.status_code, saved["HX-Redirect"]) == (204, page_of(rule))
+    refused = me.post(page_of(rule), {**TYPED, "since": 2, "name": ""}, headers=HTMX).content.decode()
+    assert "<form" in refused
+    assert "<html" not in refused
+
+
+# ---- Checking while one types ---------------------------------------------------------------------------------------
+
+
+def test_the_check_says_what_the_api_says(me: Client, rule: Rule) -> None:
+    bad = {"type": "object", "properties": {"a": {"$ref": "http://x"}, "b": {"type": 3}, "c": {"pattern": "(?=x)"}}}
+    told = {error.pointer for error in json_schema.check(bad)}
+    response = me.post(reverse("check-rule"), {**TYPED, "json_schema": json.dumps(bad)})
+    assert {f"/json_schema{flaw.pointer}" for flaw in response.context["form"].flaws} == told
+
+
+def test_the_check_tells_the_room_that_is_left_and_formats(me: Client) -> None:
+    response = me.post(reverse("check-rule"), {**TYPED, "format": "1"})
+    assert response.context["form"].flaws == []
+    room = response.context["form"].room
+    assert (room.levels, room.most_levels, room.most_size) == (3, 32, 65536)
+    assert response.context["formatted"] == schema_text.write(SCHEMA)
+    assert me.post(reverse("check-rule"), {**TYPED, "json_schema": "{", "format": "1"}).context["formatted"] is None
+
+
+def test_posts_count_as_those_of_the_api(settings: Any, me: Client, rule: Rule) -> None:
+    configure(settings, etl_rate="2/min")
+    for _ in range(2):
+        assert me.post(reverse("check-rule"), TYPED).status_code == 200
+    refused = me.post(reverse("check-rule"), TYPED)
+    assert (refused.status_code, bool(refused["Retry-After"])) == (429, True)
+    response = save(me, rule, name="Too often")
+    assert "Too many requests" in response.content.decode()
+    assert response.context["typed"]["name"] == "Too often"
+    assert "Too many requests" in str(me.post(reverse("try-rule"), {**TYPED, "markdown": "x"}).content)
+
+
+# ---- Places in a text -----------------------------------------------------------------------------------------------
+
+
+def test_places_are_those_that_a_browser_counts() -> None:
+    text = '{\n  "café 🎉": {"type": ["string",\n "text"]}\n}'
+    found = schema_text.spans(text)
+    assert set(found) == {"", "/café 🎉", "/café 🎉/type", "/café 🎉/type/0", "/café 🎉/type/1"}
+    place = schema_text.place(text, found["/café 🎉/type/1"])
+    assert place.line == 3
+    units = text.encode("utf-16-le")
+    assert units[2 * place.start : 2 * place.end].decode("utf-16-le") == '"text"'
+
+
+def test_names_are_escaped_as_in_pointers() -> None:
+    text = '{"a/b": {"~\\u0041": [[], {"x": 1}]}, "a/b": 2}'
+    assert schema_text.spans('{"a/b": {"~\\u0041": [[], {"x": 1}]}}').keys() == {
+        "", "/a~1b", "/a~1b/~0A", "/a~1b/~0A/0", "/a~1b/~0A/1", "/a~1b/~0A/1/x",
+    }  # fmt: skip
+    start, end = schema_text.spans(text)["/a~1b"]
+    assert text[start:end] == "2"  # of two with the same name the last one counts, as it does in the parser
+
+
+def test_a_schema_is_written_so_that_it_says_the_same() -> None:
+    schema = {"b": [1, 2.5, "ü", None, True], "a": {}, "c": [[], [{"x": []}]], "long": ["word" * 10] * 9}
+    assert json.loads(schema_text.write(schema)) == schema
+    assert list(json.loads(schema_text.write(schema))) == list(schema)
+
+
+# ---- Versions -------------------------------------------------------------------------------------------------------
+
+
+def test_two_versions_are_compared_and_an_old_one_comes_back_as_a_new_one(me: Client, rule: Rule) -> None:
+    save(me, rule, system_prompt="Find the sum.")
+    save(me, rule, system_prompt="Find the sum.", name="Sums", since=2)
+    parts = me.get(f"{reverse('rule-versions', args=[rule.pk])}?old=1&new=3").context["parts"]
+    assert [part.label for part in parts] == ["Name", "Prompt"]
+
+    response = me.post(reverse("restore-rule", args=[rule.pk, 1]), follow=True)
+    assert "version 4 now" in response.content.decode()
+    rule.refresh_from_db()
+    assert (rule.version, rule.name, rule.system_prompt) == (4, "Totals", "Find the total.")
+    me.post(reverse("restore-rule", args=[rule.pk, 1]))
+    rule.refresh_from_db()
+    assert rule.version == 4
+
+
+def test_versions_that_there_are_not_are_not_there(me: Client, rule: Rule) -> None:
+    versions_path = reverse("rule-versions", args=[rule.pk])
+    for path in (reverse("rule-version", args=[rule.pk, 9]), f"{versions_path}?old=1&new={'9' * 17}"):
+        assert me.get(path).status_code == 404
+    assert me.post(reverse("restore-rule", args=[rule.pk, 9])).status_code == 404
+    assert me.get(f"{versions_path}?old=x&new={'9' * 5000}").status_code == 200
+
+
+def test_a_version_that_is_refused_today_is_not_restored(settings: Any, me: Client, alice: User) -> None:
+    settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "old": settings.ETL_POSTPROCESSORS["skip"]}
+    rule = editing.create(owner=alice, says={**SAYS, "postprocess_mode": "old"})
+    editing.change(Rule.objects.all(), rule.pk, postprocess_mode="llm")
+    settings.ETL_POSTPROCESSORS = {name: path for name, path in settings.ETL_POSTPROCESSORS.items() if name != "old"}
+    response = me.post(reverse("restore-rule", args=[rule.pk, 1]), follow=True)
+    assert "not a valid choice" in response.content.decode()
+    rule.refresh_from_db()
+    assert rule.version == 2
+
+
+def test_very_long_texts_are_not_compared_line_by_line() -> None:
+    texts = dict.fromkeys(comparison.LABELS, "")
+    (part,) = comparison.compare(texts, {**texts, "system_prompt": "x\n" * 16_000})
+    assert (part.label, part.lines) == ("Prompt", [])
+
+
+# ---- Trying ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read_document(alice: User, rule: Rule) -> Task:
+    """A document of alice's that was read."""
+    key = f"etl/tasks/1/ocr-1/{uuid4()}.md"
+    storage.put(key, b"Total: 12.50 EUR\n", content_type="text/markdown")
+    return Task.objects.create(
+        user=alice, rule=rule, rule_version=1, kind="txt", size=1, filename="ticket.txt", document_key="etl/1",
+        status="failed", error={"code": "x"}, metadata={"artifact_mineru_markdown_key": key},
+    )  # fmt: skip
+
+
+def try_out(me: Client, **changes: Any) -> Any:
+    return me.post(reverse("try-rule"), {**TYPED, "markdown": "Total: 12.50 EUR", **changes})
+
+
+def test_a_rule_is_tried_as_it_is_typed_and_nothing_is_kept(me: Client, models: ModelServer, rule: Rule) -> None:
+    models.always(gives({"total": 12.5}, {"/total": {"page": 1, "quote": "Total: 12.50 EUR"}}))
+    response = try_out(me, rule=rule.pk, system_prompt="A prompt that is not saved.")
+    assert "A prompt that is not saved." in models.requests[0].message("system")
+    assert json.loads(response.context["outcome"]["text"]) == {"total": 12.5}
+    page = response.content.decode()
+    assert "/total" in page
+    assert "A prompt that is not saved." in response.context["typed"]["system_prompt"]
+    rule.refresh_from_db()
+    assert rule.version == 1
+    assert not Task.objects.exists()
+
+
+def test_a_rule_that_is_only_shown_is_tried_as_it_is(me: Client, shipped: None) -> None:
+    default = Rule.objects.get(slug="default")
+    response = me.post(reverse("try-rule"), {"rule": default.pk, "markdown": "Hello"}, headers=HTMX)
+    assert response.context["outcome"]["ok"] is True
+    assert "No model was asked" in response.content.decode()
+    assert "<html" not in response.content.decode()
+
+
+def test_a_rule_that_would_be_refused_asks_no_model(me: Client, models: ModelServer) -> None:
+    response = try_out(me, json_schema="{")
+    assert "cannot be used as it stands" in response.content.decode()
+    assert "Paste some Markdown first" in try_out(me, markdown=" \n").content.decode()
+    assert "no more than 1000000" in try_out(me, markdown="x" * 1_000_001).content.decode()
+    assert models.requests == []
+
+
+def test_what_a_document_would_fail_with_is_explained(me: Client, models: ModelServer) -> None:
+    models.always(openai_server.problem(503))
+    response = try_out(me)
+    assert "A document would fail like this" in response.content.decode()
+    assert response.context["outcome"]["error"]["code"] == "llm_unavailable"
+
+
+def test_markdown_comes_from_my_documents_alone(me: Client, bob: User, read_document: Task) -> None:
+    path = f"{reverse('rule-markdown')}?document={read_document.pk}"
+    assert "Total: 12.50 EUR" in me.get(path).content.decode()
+    assert "ticket.txt" in me.get(reverse("rule-documents")).content.decode()
+
+    stranger = signed_in(bob)
+    page = stranger.get(path).content.decode()
+    assert "Total: 12.50" not in page
+    assert "There is no such document" in page
+    assert "ticket.txt" not in stranger.get(reverse("rule-documents")).content.decode()
+
+
+def test_the_number_of_a_document_does_without_text(me: Client, models: ModelServer, read_document: Task) -> None:
+    models.always(gives({"total": 12.5}))
+    try_out(me, markdown="", document=str(read_document.pk))
+    assert "Total: 12.50 EUR" in models.requests[0].message("user")
+
+
+def test_documents_without_markdown_are_explained(alice: User, me: Client, rule: Rule, read_document: Task) -> None:
+    documents(alice, rule, 1)
+    waiting = Task.objects.get(status="pending")
+    assert "no Markdown yet" in me.get(f"{reverse('rule-markdown')}?document={waiting.pk}").content.decode()
+    storage.delete(read_document.metadata["artifact_mineru_markdown_key"])
+    assert 'role="alert"' in me.get(f"{reverse('rule-markdown')}?document={read_document.pk}").content.decode()
+
+
+def test_text_from_anywhere_is_shown_and_never_run(
+    alice: User, me: Client, models: ModelServer, escaped: Callable[[str], None]
+) -> None:
+    evil = "<script>alert(1)</script>"
+    rule = editing.create(owner=alice, says={**SAYS, "name": evil, "description": evil, "system_prompt": evil})
+    editing.change(Rule.objects.all(), rule.pk, system_prompt=f"{evil}\n{evil}", name=f"{evil}2")
+    models.always(gives({"total": 1, "note": evil}))
+    for path in (*all_gets(rule), reverse("rules")):
+        escaped(me.get(path).content.decode())
+    loose = json.dumps({"type": "object", "description": evil})
+    escaped(try_out(me, name=evil, json_schema=loose, markdown=evil).content.decode())
+
+
+@pytest.fixture
+def escaped() -> Callable[[str], None]:
+    def check(page: str) -> None:
+        assert "<script>alert" not in page
+        assert "&lt;script&gt;alert" in page
+
+    return check

@@ -1,0 +1,347 @@
+"""The pages of webhooks, without a browser: whose they are, what is shown once, and what buttons do. C1, A25."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from exports import courier, webhooks
+from exports.models import Attempt, Delivery, Webhook
+from exports.models.webhook import Hook
+from tests.broker import lose_messages
+from tests.integration.receiver import Receiver, answer, receiver
+from tests.integration.test_leases import in_threads
+from tests.integration.test_webhooks import allow
+
+SUCCEEDED = Hook.SUCCEEDED.value
+LIST = "/app/webhooks"
+HTMX = {"HX-Request": "true"}
+GETS = ("webhook", "delivery")
+BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
+
+
+@pytest.fixture(autouse=True)
+def empty_queues() -> None:
+    lose_messages()
+
+
+@pytest.fixture
+def there(settings: Any) -> Iterator[Receiver]:
+    allow(settings, "127.0.0.0/8")
+    with receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def me(alice: User) -> Client:
+    return signed_in(alice)
+
+
+def signed_in(user: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def hook(alice: User, there: Receiver) -> Webhook:
+    return webhooks.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+
+
+def sent(hook: Webhook, count: int = 1, *, status: str = "failed", **fields: Any) -> list[Delivery]:
+    """Deliveries with two attempts each."""
+    first = Delivery.objects.count()
+    ended = {"finished_at": Now()} if status != "pending" else {}
+    made = Delivery.objects.bulk_create(
+        Delivery(
+            webhook=hook, type=SUCCEEDED, body='{"a":1}', seq=first + n, status=status, attempts=2, **ended, **fields
+        )
+        for n in range(count)
+    )
+    Attempt.objects.bulk_create(
+        Attempt(delivery=each, status_code=500, duration_ms=7) for each in made for _ in range(2)
+    )
+    return made
+
+
+def page_of(hook: Webhook, query: str = "") -> str:
+    return reverse("webhook", args=[hook.pk]) + query
+
+
+def all_buttons(hook: Webhook, delivery: Delivery) -> list[str]:
+    return [
+        page_of(hook), *(reverse(name, args=[hook.pk]) for name in BUTTONS),
+        reverse("redeliver", args=[hook.pk, delivery.pk]),
+    ]  # fmt: skip
+
+
+# ---- Whose it is ----------------------------------------------------------------------------------------------------
+
+
+def test_a_strangers_webhook_is_not_there_for_staff_either(bob: User, hook: Webhook) -> None:
+    (delivery,) = sent(hook)
+    for is_staff in (False, True):
+        User.objects.filter(pk=bob.pk).update(is_staff=is_staff)
+        stranger = signed_in(User.objects.get(pk=bob.pk))
+        for path in (page_of(hook), reverse("delivery", args=[hook.pk, delivery.pk])):
+            assert stranger.get(path).status_code == 404, path
+        for path in all_buttons(hook, delivery):
+            assert stranger.post(path, {"url": "https://example.com", "events": SUCCEEDED}).status_code == 404, path
+        assert hook.url not in stranger.get(LIST).content.decode()
+    assert Webhook.objects.filter(pk=hook.pk, enabled=True, secret=hook.secret, url=hook.url).exists()
+    assert Delivery.objects.get().status == "failed"
+
+
+def test_a_delivery_belongs_to_its_webhook(me: Client, alice: User, hook: Webhook) -> None:
+    other = webhooks.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
+    (delivery,) = sent(other)
+    assert me.get(reverse("delivery", args=[hook.pk, delivery.pk])).status_code == 404
+    assert me.post(reverse("redeliver", args=[hook.pk, delivery.pk])).status_code == 404
+
+
+def test_buttons_are_posts_with_a_token_of_who_is_signed_in(
+    client: Client, alice: User, me: Client, hook: Webhook
+) -> None:
+    (delivery,) = sent(hook)
+    checking = signed_in(alice, enforce_csrf_checks=True)
+    for path in (LIST, *all_buttons(hook, delivery)):
+        assert checking.post(path).status_code == 403, path
+        assert "/app/sign-in" in client.post(path)["Location"], path
+    for path in all_buttons(hook, delivery)[1:]:
+        assert me.get(path).status_code == 405, path
+    assert Webhook.objects.count() == 1
+
+
+# ---- Making and changing --------------------------------------------------------------------------------------------
+
+
+def make(me: Client, url: str, *events: str) -> Any:
+    return me.post(LIST, {"url": url, "events": events or [SUCCEEDED]})
+
+
+def test_a_secret_is_shown_once_after_it_is_made(me: Client, there: Receiver) -> None:
+    response = make(me, f"  {there.url} ")
+    hook = Webhook.objects.get()
+    assert response["Location"] == page_of(hook)
+    assert hook.secret not in me.get(page_of(hook), headers=HTMX).content.decode()
+    first = me.get(page_of(hook))
+    assert (hook.secret in first.content.decode(), first["Cache-Control"]) == (True, "no-store")
+    assert hook.secret not in me.get(page_of(hook)).content.decode()
+
+    me.post(reverse("rotate-webhook", args=[hook.pk]))
+    old = hook.secret
+    hook.refresh_from_db()
+    page = me.get(page_of(hook)).content.decode()
+    assert (hook.secret in page, old in page, "signs too until" in page) == (True, False, True)
+    assert hook.secret not in me.get(page_of(hook)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "field", "words"),
+    [
+        ("", "url", "Must be a URL"),
+        ("ftp://example.com", "url", "Must be a URL"),
+        ("http://10.0.0.1/", "url", "private"),
+        ("https://u:p@example.com/", "url", "credentials"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field(me: Client, there: Receiver, url: str, field: str, words: str) -> None:
+    response = make(me, url)
+    assert words in " ".join(response.context["form"].errors[field])
+    assert response.context["form"]["events"].value() == [SUCCEEDED]
+    assert not Webhook.objects.exists()
+
+
+def test_a_webhook_is_told_of_something(me: Client, there: Receiver) -> None:
+    response = me.post(LIST, {"url": there.url})
+    assert "Must not be empty." in response.context["form"].errors["events"]
+    assert response.context["form"]["url"].value() == there.url
+
+
+def test_there_are_a_hundred_at_most(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
+    monkeypatch.setattr(webhooks, "MOST", 1)
+    page = make(me, hook.url).content.decode()
+    assert "as many webhooks" in page
+    assert Webhook.objects.count() == 1
+
+
+def test_it_is_changed_and_what_is_wrong_changes_nothing(me: Client, hook: Webhook) -> None:
+    me.post(page_of(hook), {"url": f"{hook.url}/2", "events": [Hook.FAILED.value]})
+    changed = Webhook.objects.get()
+    assert (changed.url, changed.events) == (f"{hook.url}/2", [Hook.FAILED.value])
+    response = me.post(page_of(hook), {"url": "nowhere", "events": []})
+    assert set(response.context["form"].errors) == {"url", "events"}
+    assert Webhook.objects.get().url == f"{hook.url}/2"
+
+
+def test_what_stays_as_it_is_is_not_looked_up_again(me: Client, hook: Webhook, settings: Any) -> None:
+    """The operator allows inner networks no more: its owner can still choose what it is told of."""
+    allow(settings)
+    me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, Hook.FAILED.value]})
+    assert Webhook.objects.get().events == [SUCCEEDED, Hook.FAILED.value]
+
+
+def test_switching_off_and_on_says_why_it_was_off(me: Client, hook: Webhook) -> None:
+    me.post(reverse("disable-webhook", args=[hook.pk]))
+    assert "Switched off by a person." in me.get(page_of(hook)).content.decode()
+    me.post(reverse("enable-webhook", args=[hook.pk]))
+    assert Webhook.objects.get().enabled
+    Webhook.objects.update(enabled=False, disabled_reason="The endpoint answered 410 Gone.")
+    for path in (LIST, page_of(hook)):
+        assert "The endpoint answered 410 Gone." in me.get(path).content.decode()
+
+
+def test_deleting_takes_its_log_with_it(me: Client, hook: Webhook) -> None:
+    sent(hook, 3)
+    assert me.post(reverse("delete-webhook", args=[hook.pk]))["Location"] == LIST
+    assert not Delivery.objects.exists()
+
+
+# ---- The log --------------------------------------------------------------------------------------------------------
+
+
+def queries(me: Client, path: str) -> int:
+    with CaptureQueriesContext(connection) as seen:
+        assert me.get(path).status_code == 200
+    return len(seen)
+
+
+def test_pages_cost_as_many_queries_for_200_rows_as_for_2(me: Client, alice: User, hook: Webhook) -> None:
+    def few(count: int) -> None:
+        for status in ("delivered", "failed", "pending"):
+            sent(hook, count, status=status)
+        Webhook.objects.bulk_create(
+            Webhook(user=alice, url=hook.url, events=[SUCCEEDED], secret="x") for _ in range(count)
+        )
+
+    paths = (LIST, page_of(hook, "?limit=200"), page_of(hook, "?status=failed"))
+    few(2)
+    before = [queries(me, path) for path in paths]
+    few(70)
+    assert [queries(me, path) for path in paths] == before
+    assert max(before) <= 11
+
+
+def test_a_line_says_what_came_and_what_comes_next(me: Client, hook: Webhook) -> None:
+    sent(hook, status="pending", available_at=Now() + timedelta(hours=2, seconds=5))
+    context = me.get(page_of(hook)).context
+    (line,) = context["lines"]
+    assert (line.last["statusCode"], line.is_sending, line.is_due, context["seconds"]) == (500, False, False, 15)
+    assert "in 2 h" in me.get(page_of(hook)).content.decode()
+
+    Webhook.objects.update(enabled=False)
+    context = me.get(page_of(hook)).context
+    assert (context["lines"][0].next_at, context["seconds"]) == (None, 0)
+
+
+def test_the_log_is_filtered(me: Client, hook: Webhook) -> None:
+    for number, status in enumerate(("delivered", "failed", "pending"), 1):
+        sent(hook, number, status=status)
+    shown = {status: len(me.get(page_of(hook, f"?status={status}")).context["lines"]) for status in ("", "failed", "?")}
+    assert shown == {"": 6, "failed": 2, "?": 6}
+    assert me.get(page_of(hook, "?cursor=x")).status_code == 400
+
+
+def test_a_page_asks_again_as_long_as_something_is_on_the_way(me: Client, hook: Webhook) -> None:
+    def asks() -> str:
+        return me.get(page_of(hook), headers=HTMX).content.decode()
+
+    assert "data-ended" in asks()
+    me.post(reverse("test-webhook", args=[hook.pk]))
+    assert 'hx-trigger="every 2s"' in asks()
+    assert "waits for a worker" in asks()
+    courier.drain()
+    assert "answered 204" in asks()
+    assert "data-ended" in asks()
+    assert "<html" not in asks()
+
+
+def test_a_test_that_fails_says_what_was_answered(me: Client, hook: Webhook, there: Receiver) -> None:
+    there.then = answer(503)
+    me.post(reverse("test-webhook", args=[hook.pk]))
+    assert "has not ended" in me.post(reverse("test-webhook", args=[hook.pk]), follow=True).content.decode()
+    courier.drain()
+    assert "it was answered 503, and 2xx was expected" in me.get(page_of(hook)).content.decode()
+
+
+def test_a_delivery_shows_its_content_and_no_secret(me: Client, hook: Webhook) -> None:
+    (delivery,) = sent(hook)
+    Delivery.objects.update(body='{"type":"<script>alert(1)</script>","n":[1,2]}')
+    page = me.get(reverse("delivery", args=[hook.pk, delivery.pk])).content.decode()
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+    assert str(delivery.pk) in page
+    assert hook.secret not in page
+
+
+def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook, there: Receiver) -> None:
+    (delivery,) = sent(hook)
+    again = reverse("redeliver", args=[hook.pk, delivery.pk])
+    assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
+    assert "has not ended" in me.post(again, follow=True).content.decode()
+    courier.drain()
+    assert there.ids == [str(delivery.pk)]
+    assert Delivery.objects.get().status == "delivered"
+
+
+def test_all_that_failed_is_sent_again_and_nothing_else(
+    me: Client, alice: User, hook: Webhook, there: Receiver
+) -> None:
+    other = webhooks.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
+    failed = {str(each.pk) for each in sent(hook, 3)}
+    sent(hook, 1, status="delivered")
+    sent(other, 1)
+    Delivery.objects.create(webhook=hook, type=webhooks.TEST, body="{}", status="failed", finished_at=Now())
+    page = me.get(page_of(hook)).content.decode()
+    assert "Send all 3 failed again" in page
+
+    response = me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True)
+    assert "3 deliveries are sent again" in response.content.decode()
+    courier.drain()
+    assert set(there.ids) == failed
+    assert (
+        "nothing to be sent again" in me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True).content.decode()
+    )
+
+
+def test_a_disabled_webhook_is_sent_nothing_again(me: Client, hook: Webhook) -> None:
+    sent(hook, 2)
+    Webhook.objects.update(enabled=False)
+    assert "enable the webhook first" in me.get(page_of(hook)).content.decode()
+    assert "is disabled" in me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True).content.decode()
+    assert set(Delivery.objects.values_list("status", flat=True)) == {"failed"}
+
+
+def test_sending_all_again_and_deleting_at_once_do_not_stop_each_other(hook: Webhook) -> None:
+    sent(hook, 200)
+
+    def redeliver() -> str:
+        try:
+            return str(webhooks.redeliver_failed(Webhook(pk=hook.pk)))
+        except webhooks.NoSuchWebhook:
+            return "gone"
+
+    def delete() -> str:
+        webhooks.delete(Webhook.objects.get(pk=hook.pk))
+        return "deleted"
+
+    outcomes = in_threads(2, lambda n: (redeliver, delete)[n]())
+    assert "deleted" in outcomes
+    assert not Delivery.objects.exists()
+
+
+def test_posts_count_as_those_of_the_api(settings: Any, me: Client, hook: Webhook) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    me.post(reverse("test-webhook", args=[hook.pk]))
+    for path in all_buttons(hook, sent(hook)[0]):
+        response = me.post(path, {"url": hook.url, "events": [Hook.FAILED.value]}, follow=True)
+        assert "Too many requests" in response.content.decode(), path
+    assert "Too many requests" in make(me, hook.url).content.decode()
+    assert Webhook.objects.get().events == [SUCCEEDED]

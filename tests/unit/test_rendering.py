@@ -1,0 +1,149 @@
+"""C1: Markdown of strangers as HTML of ours: harmless whatever it holds, whole, and quick."""
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etl.pages.rendering import MOST_CHARACTERS, TAGS, is_plain, render
+
+TAG = re.compile(r"<\s*/?\s*([a-zA-Z][^\s/>]*)([^>]*)>")
+ATTRIBUTE = re.compile(r"\s([a-zA-Z:-]+)=\"([^\"]*)\"")
+KNOWN = {"href", "rel", "colspan", "rowspan", "class", "start"}
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "![x](http://evil.example/x.png)",
+    "[x](javascript:alert(1))",
+    "[x](JaVaScRiPt:alert(1))",
+    "[x](data:text/html;base64,PHNjcmlwdD4=)",
+    "[x](vbscript:x)",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<a href='&#106;avascript:alert(1)'>x</a>",
+    "<a href=' javascript:alert(1)'>x</a>",
+    "<a href='//evil.example' target=_blank ping=http://evil.example>x</a>",
+    "<iframe src=http://evil.example></iframe>",
+    "<style>body { display: none }</style>",
+    "<p style='position:fixed;inset:0;background:url(http://evil.example)'>x</p>",
+    "<form action=http://evil.example><input name=csrfmiddlewaretoken><button>Go</button></form>",
+    "<td id=document class=message name=body hx-get=/app/sign-out hx-trigger=load data-events=/x>x</td>",
+    "<div hx-get='/x' hx-trigger='load'></div>",
+    "<svg><animate onbegin=alert(1)></svg>",
+    '<math><mtext><table><mglyph><style><!--</style><img title="--><img src=1 onerror=alert(1)>">',
+    '<noscript><p title="</noscript><img src=x onerror=alert(1)>">',
+    "<table><tr><td background=http://evil.example>x</td></tr></table>",
+    "<base href=http://evil.example><link rel=stylesheet href=//evil.example><meta http-equiv=refresh content=0>",
+    "<object data=x></object><embed src=x><video src=x><audio src=x><source srcset=x>",
+    "<!--><script>alert(1)</script-->",
+    "<?php echo 1 ?><![CDATA[<script>alert(1)</script>]]>",
+    "<textarea><script>alert(1)</script></textarea><title>x</title><xmp><b></xmp>",
+    "</div></article></main><script>alert(1)</script>",
+    '<http://evil.example/"onmouseover=alert(1)>',
+    "[x]: javascript:alert(1)\n[x]",
+    "```html\n<script>alert(1)</script>\n```",
+]
+
+
+def assert_harmless(html: str) -> None:
+    for name, attributes in TAG.findall(html):
+        assert name.lower() in TAGS, html
+        for attribute, value in ATTRIBUTE.findall(attributes):
+            assert attribute in KNOWN, html
+            if attribute == "href":
+                assert value.startswith(("http://", "https://", "mailto:")), html
+            if attribute == "class":
+                assert set(value.split()) <= {"left", "center", "right", ""}, html
+        assert "on" not in {attribute[:2] for attribute, _ in ATTRIBUTE.findall(attributes)}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_harmful_gets_through(text: str) -> None:
+    for around in (
+        "{}",
+        "A word {} and another.",
+        "> {}",
+        "| a |\n| - |\n| {} |",
+        "<table><tr><td>{}</td></tr></table>",
+    ):
+        assert_harmless(render(around.format(text)))
+
+
+@given(
+    st.lists(
+        st.sampled_from([*HOSTILE, "<", ">", '"', "'", "\n", "\n\n", "`", "|", "*", "<td ", "<a href="]), max_size=8
+    )
+)
+def test_nothing_harmful_comes_of_pieces_of_it(parts: list[str]) -> None:
+    assert_harmless(render("".join(parts)))
+
+
+def test_links_lead_out_and_are_not_followed_by_machines() -> None:
+    html = render("[terms](https://lamps.example/terms) and [ours](/app/account)")
+    assert 'href="https://lamps.example/terms" rel="nofollow noopener noreferrer ugc"' in html
+    assert "/app/account" not in html
+    assert "target" not in html
+
+
+def test_what_is_no_harmless_tag_stays_as_text() -> None:
+    """A document may be about such things: nothing of it vanishes."""
+    html = render("Use List<String> and <script>alert(1)</script>, not <iframe src=x>.\n\n<custom-tag>x</custom-tag>")
+    for text in (
+        "List&lt;String&gt;",
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+        "&lt;iframe src=x&gt;",
+        "&lt;custom-tag&gt;",
+    ):
+        assert text in html
+
+
+def test_tables_are_kept_also_those_of_html() -> None:
+    html = render(
+        "<table><tr><td colspan=2 style='color:red'>Sum</td></tr></table>\n\n| a | b |\n| --: | - |\n| 1 | 2 |"
+    )
+    assert '<td colspan="2">Sum</td>' in html
+    assert '<td class="right">1</td>' in html
+    assert "style" not in html
+
+
+def test_an_image_is_named_and_not_fetched() -> None:
+    assert "<em>[A lamp]</em>" in render("![A lamp](http://lamps.example/lamp.png)")
+
+
+BOMBS = {
+    "quotes": ">" * 100_000 + "x",
+    "lists": "- " * 50_000 + "x",
+    "indented": "\n".join(" " * 2 * depth + "- x" for depth in range(1_000)),
+    "brackets": "[" * 60_000,
+    "images": "![" * 30_000,
+    "few images": "![" * 900,
+    "stars": "*a**b" * 12_000,
+    "few stars": "*a**b" * 3_900,
+    "ticks": "".join("`" * number + " " for number in range(340)),
+    "tags": "<b>" * 20_000,
+    "tables": "<table><tr><td>" * 4_000,
+    "columns": "|a" * 500 + "\n" + "|-" * 500 + "\n" + "|1\n" * 10_000,
+    "blanks": "\n" * 64_000,
+    "megabytes": "word " * 2_000_000,
+    "attributes": "<a " + "x=1 " * 15_000 + ">",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_no_text_takes_long(name: str) -> None:
+    """What would is shown as text instead."""
+    text = BOMBS[name]
+    began = time.thread_time()
+    if not is_plain(text):
+        render(text)
+    assert time.thread_time() - began < 5
+
+
+def test_ordinary_pages_are_rendered() -> None:
+    page = "# A title\n\n" + "A paragraph with *emphasis*, a [link](https://a.example) and `code`.\n\n" * 300
+    assert not is_plain(page)
+    assert not is_plain("> " * 12 + "deep")
+    assert "deep" in render("> " * 12 + "deep")
+    assert is_plain("x" * (MOST_CHARACTERS + 1))
