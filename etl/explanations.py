@@ -1,7 +1,7 @@
 """What can go wrong with a document, and what to remark on one, for people: a title, and what to do.
 
-Errors carry a sentence on what happened (`etl.errors`); these say what comes next. Written once, for pages and for the
-staff; a test holds them complete.
+Errors carry a sentence on what happened (`etl.errors`); these say what comes next. Written once; a test holds
+them complete.
 """
 
 from typing import NamedTuple

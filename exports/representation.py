@@ -151,9 +151,10 @@ def receipt(job: Job, request: Request | None, now: datetime) -> dict[str, Any]:
 
 
 def receipt_state(receipt: Receipt, newest: Link | None, now: datetime) -> str:
+    """A link that staff revoked is told as a used one: the owner can make another as long as the receipt lives."""
     if receipt.expires_at <= now:
         return "expired"
-    return "redeemed" if newest is None or newest.used_at else "active"
+    return "active" if newest and newest.state_at(now) == "open" else "redeemed"
 
 
 def chunk(chunk: Chunk) -> dict[str, Any]:

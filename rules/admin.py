@@ -1,4 +1,4 @@
-"""Rules and their versions, to be looked at: users change theirs by the API, system rules are files."""
+"""Rules and their versions, to be looked at: users change theirs elsewhere, and system rules are files."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from config.admin.display import badge, list_of, moment, side_by_side
-from config.admin.lists import ReadOnly
+from config.admin.lists import OwnFilters, ReadOnly
 
 for model in (User, Group, AuthToken):
     admin.site.unregister(model)
@@ -36,8 +36,13 @@ THEIRS = {
 }
 
 
+POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
+
+
 @admin.register(User)
-class Users(UserAdmin, ModelAdmin):
+class Users(OwnFilters, UserAdmin, ModelAdmin):
+    """Accounts. Who may change them must not become more by it: only superusers make staff, or touch other staff."""
+
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
@@ -56,6 +61,16 @@ class Users(UserAdmin, ModelAdmin):
     readonly_fields = ("related",)
     fieldsets = (*(UserAdmin.fieldsets or ()), ("What is theirs", {"fields": ("related",)}))
 
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """The page of the password asks this, too."""
+        is_above = obj is not None and (obj.is_staff or obj.is_superuser) and obj.pk != request.user.pk
+        allowed = bool(super().has_change_permission(request, obj))
+        return allowed and (is_superuser(request) or not is_above)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        fields = tuple(super().get_readonly_fields(request, obj))
+        return fields if is_superuser(request) else (*fields, *POWERS)
+
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Accounts are switched off (`active`), not deleted: exports and the history name them."""
         return False
@@ -66,14 +81,29 @@ class Users(UserAdmin, ModelAdmin):
         return side_by_side([list_of(model, text, of_user) for model, text in THEIRS.items()])
 
 
+def is_superuser(request: HttpRequest) -> bool:
+    return isinstance(request.user, User) and request.user.is_superuser
+
+
 @admin.register(Group)
-class Groups(GroupAdmin, ModelAdmin):
+class Groups(OwnFilters, GroupAdmin, ModelAdmin):
+    """What a group may, its members may: groups are the superusers' to change, as powers of users are."""
+
     filter_horizontal = ()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_superuser)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.is_superuser)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.is_superuser)
 
 
 CONFIRM_REVOKE = ActionDialog(
     title="Revoke this token?",
-    description="Requests with it are refused from now on. This cannot be undone; issue_token makes a new one.",
+    description="Requests with it are refused from now on. This cannot be undone; its owner can make another.",
     form_class=None,
     form_submit_text="Revoke",
 )

@@ -1,9 +1,10 @@
 """Lists and pages of rows that nobody types in, quick however many rows there are."""
 
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from django.contrib.admin import ShowFacets
+from django.contrib.admin import ListFilter, ShowFacets
 from django.contrib.admin.utils import get_fields_from_path
 from django.core.paginator import Paginator
 from django.db.models import ForeignKey, Q, QuerySet, UUIDField
@@ -12,6 +13,7 @@ from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 
 COUNTED = 10_000
+OPERATORS = frozenset({"exact", "gte", "lt", "isnull", "in"})  # what our filters and links compare by
 
 
 class MoreThan(int):
@@ -30,7 +32,41 @@ class BoundedPaginator(Paginator):
         return MoreThan(COUNTED) if count > COUNTED else count
 
 
-class ReadOnly(ModelAdmin):
+class OwnFilters:
+    """Lists that a URL filters by what they offer, and by what rows belong to: that is where links lead.
+
+    Django takes any field and any comparison: `?secret__startswith=a` would tell, letter by letter, what no page shows.
+    """
+
+    def lookup_allowed(self: Any, lookup: str, value: str, request: HttpRequest) -> bool:
+        """What is not is answered by 400. A filter of ours takes its parameter as a whole, and compares by itself."""
+        offered = self.get_list_filter(request)
+        if lookup in {each.parameter_name for each in offered if is_own(each)}:
+            return True
+        path, _, operator = lookup.rpartition("__")
+        fields = set(self.filtered_by(each for each in offered if not is_own(each)))
+        return lookup in fields or (operator in OPERATORS and path in fields)
+
+    def filtered_by(self: Any, offered: Iterator[Any]) -> Iterator[str]:
+        """Yield the paths to fields that are offered; to relations also with the field that they go by."""
+        fields: dict[str, Any] = {path: get_fields_from_path(self.model, path)[-1] for path in map(name_of, offered)}
+        fields |= {field.name: field for field in self.opts.concrete_fields if field.is_relation}
+        for path, field in fields.items():
+            yield path
+            if field.is_relation:
+                yield f"{path}__{field.target_field.name}"
+
+
+def is_own(offered: Any) -> bool:
+    """Tell a filter with a parameter of its own from a field, and from a field with a way to show it."""
+    return isinstance(offered, type) and issubclass(offered, ListFilter)
+
+
+def name_of(offered: Any) -> str:
+    return str(offered[0] if isinstance(offered, tuple | list) else offered)
+
+
+class ReadOnly(OwnFilters, ModelAdmin):
     """Rows that nobody makes, edits or deletes by hand.
 
     `search_fields` are compared as they are, so that an index can answer: Django's own search looks into the middle

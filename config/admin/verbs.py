@@ -29,6 +29,7 @@ from config.admin.lists import ReadOnly
 from config.api.problems import Problem
 
 MOST = 1_000  # rows at a time, however many are selected
+LONGEST = 2_000 * MOST  # characters of what a form carries: of each row its key, a path perhaps, and its mark
 SECONDS = 20.0  # after which no further row is begun: a broker that is away costs two seconds each time
 NAMED = 20  # rows that the page names; the others it counts
 CHANGED = "It has changed since it was chosen."
@@ -240,10 +241,12 @@ class WithVerbs(ReadOnly):
 
     def chosen(self, request: HttpRequest) -> dict[str, str]:
         """Return `{pk: mark}` as the page carried them."""
+        text = request.POST.get("chosen", "")
+        if len(text) > LONGEST:
+            raise SuspiciousOperation
         try:
-            pairs = json.loads(request.POST.get("chosen", ""))
-            chosen = {str(pk): str(mark) for pk, mark in pairs}
-        except (TypeError, ValueError):
+            chosen = {str(pk): str(mark) for pk, mark in json.loads(text)}
+        except (TypeError, ValueError, RecursionError):
             raise SuspiciousOperation from None
         if len(chosen) > MOST:
             raise SuspiciousOperation

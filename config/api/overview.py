@@ -38,7 +38,7 @@ with `Idempotency-Replayed: true`; the same key with another body is 422.
 
 ### Limits
 
-Requests are counted by user: those that write under `/exports` (`EXPORT_RATE`, 60 a minute), those that read
+Requests are counted by user: POSTs under `/exports` (`EXPORT_RATE`, 60 a minute), all else there
 (`EXPORT_POLL_RATE`, 1,200), those about documents and rules (`ETL_RATE`, `ETL_POLL_RATE`); downloads by address
 (`EXPORT_DOWNLOAD_RATE`, 600). One too many is 429 `rate_limited`. Exports have a quota of jobs and chunks a day
 besides, `GET /exports/limits`: 429 `quota_exceeded`. A JSON body has 5 MiB at most.

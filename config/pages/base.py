@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, cast
 
 from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
@@ -63,10 +64,11 @@ def is_boosted(request: HttpRequest) -> bool:
 
 
 class Action(LoginRequiredMixin, View):
-    """A button: `act` does it and returns what to say, and where to go then. A Problem is said instead."""
+    """A button: `act` does it and returns what to say, `then` where to go. A Problem is said instead."""
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
     throttle: ClassVar[type[Throttle] | None] = None  # what counts it, as the API counts the same request
+    touched: Any = None  # the row it is about: what staff do to another's goes into its history
 
     @property
     def user(self) -> User:
@@ -82,9 +84,16 @@ class Action(LoginRequiredMixin, View):
         except Problem as problem:
             messages.error(request, told(problem))
         else:
+            self.put_on_record(said)
             if said:
                 messages.success(request, said)
         return redirect(self.then(**kwargs))
+
+    def put_on_record(self, said: str) -> None:
+        if self.touched is not None and self.touched.user_id != self.user.pk:
+            LogEntry.objects.log_actions(
+                self.user.pk, [self.touched], CHANGE, change_message=f"On its page: {said}", single_object=True
+            )
 
     def act(self, *args: Any, **kwargs: Any) -> str:
         """Do it; return one sentence that says what was done, "" for nothing to say."""

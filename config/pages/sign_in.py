@@ -3,30 +3,36 @@
 from hashlib import sha256
 from typing import Any
 
+import structlog
 from django.contrib.auth.backends import ModelBackend
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from config.api.addresses import client_address, network_around
 from config.api.throttling import limiter, rate
 
+log = structlog.get_logger(__name__)
+
+BY_NAME = 30
 WAIT = "sign_in_wait"  # on the request: seconds until the next try is looked at
 
 
 class Backend(ModelBackend):
-    """Passwords are looked at SIGN_IN_RATE times for each address and for each name, also right ones.
+    """Passwords are looked at SIGN_IN_RATE times for each address, also right ones, and BY_NAME times that for a name.
 
-    By the name, because a guesser may have many addresses; by the address, because it may try many names. It is left
-    open when Valkey is away: nobody can sign in to mend things otherwise.
+    By the address, because a guesser may try many names; by the name, because it may have many addresses. The name has
+    a wider window, and what the address is refused for does not count there: nobody can shut others out from one
+    address. It is left open when Valkey is away: nobody can sign in to mend things otherwise.
     """
 
     def authenticate(self, request: HttpRequest | None, **words: Any) -> User | None:  # type: ignore[override]
         """The words are Django's: `username` and `password`."""
         if request is not None and (seconds := seconds_to_wait(request, words.get("username") or "")):
             setattr(request, WAIT, seconds)
+            log.warning("sign_in_refused", seconds=seconds)
             raise PermissionDenied  # ends Django's search: no other backend is asked
         return super().authenticate(request, **words)
 
@@ -36,9 +42,9 @@ def seconds_to_wait(request: HttpRequest, name: str) -> int:
     address = client_address(request)
     around = network_around(address, ipv4=32, ipv6=64) if address else "unknown"
     who = sha256(name.casefold().encode()).hexdigest()  # names are personal, and as long as somebody likes
-    return max(
-        limiter().wait(rate("sign_in_rate"), f"{kind}:{value}") for kind, value in (("from", around), ("as", who))
-    )
+    by_address = rate("sign_in_rate")
+    by_name = type(by_address)(by_address.amount * BY_NAME, by_address.multiples, namespace="sign_in_rate_of_a_name")
+    return limiter().wait(by_address, f"from:{around}") or limiter().wait(by_name, f"as:{who}")
 
 
 class SignInForm(AuthenticationForm):
@@ -56,3 +62,11 @@ class SignInForm(AuthenticationForm):
 class SignIn(LoginView):
     template_name = "config/sign_in.html"
     authentication_form = SignInForm
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        log.info("signed_in")
+        return super().form_valid(form)
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        log.warning("sign_in_failed")
+        return super().form_invalid(form)

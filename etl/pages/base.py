@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from rest_framework import serializers
@@ -14,7 +15,6 @@ from etl import lookup
 from etl.models import Task
 from etl.runstate import RunState
 from rules import catalog, rates
-from rules.models import Rule
 
 UNKNOWN = "There is no such document of yours."
 MOST_RULES = 300
@@ -73,14 +73,8 @@ def rules_for(user: User) -> tuple[str, Groups]:
     """Return the name of the default rule, "" without one, and the rules that the user may use, in groups."""
     rules = catalog.visible_to(user).only("rule_id", "name", "owner_id", "slug").order_by("name", "rule_id")
     groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "Everybody's": [], "Other people's": []}
-    default = ""
+    default = catalog.default() if settings.SLUICE.etl_global_rule_enabled else None
     for rule in rules[:MOST_RULES]:
-        default = rule.name if is_default(rule) else default
         group = "Everybody's" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other people's"
         groups[group].append((str(rule.pk), rule.name))
-    return default, [(name, choices) for name, choices in groups.items() if choices]
-
-
-def is_default(rule: Rule) -> bool:
-    named = catalog.named_default()
-    return rule.slug == catalog.DEFAULT_SLUG if named is None else rule.pk == named
+    return default.name if default else "", [(name, choices) for name, choices in groups.items() if choices]

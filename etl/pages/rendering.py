@@ -6,7 +6,7 @@ cleaned by nh3, by a short list of what may stay. No ids, no styles, no images, 
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import nh3
@@ -39,6 +39,23 @@ CLASSES = {name: {"left", "center", "right"} for name in ("td", "th")}
 FOREIGN_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECASE)
 ALIGNED = re.compile(r"text-align:(\w+)")
 
+# HTML's parsers open what formats text, and was not closed, again in each block after it, with all its attributes. So
+# few bytes may become many: how many, in characters, is known beforehand. What was closed at once is not among them;
+# only what is surely a tag is taken for one that closes, as a quote may hide it.
+MOST_COPIED = 2_000_000
+MOST_TAGS = 10_000  # that open, without those of tables; the deeper they are, the longer each takes
+MOST_HTML = 2_000_000  # characters
+MOST_PASSES = 8  # levels of formatting within formatting
+FORMATS = "a|b|code|em|i|s|small|strong|u"
+BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+CLOSED = re.compile(rf'<({FORMATS})(?:\s+[\w-]+(?:="[^"<>]*")?)*\s*>[^<>]*</\1>', re.IGNORECASE)
+BARE = re.compile(rf"<(?:{FORMATS})>", re.IGNORECASE)
+OPENED = re.compile(rf"<(?:{FORMATS})\b", re.IGNORECASE)
+# Blocks, a link within another, and what closes anything: all that may come between is closed, to be opened again.
+BREAKING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
+COUNTED = re.compile(r"<(?!(?:table|caption|thead|tbody|tfoot|tr|th|td)\b)[a-z]", re.IGNORECASE)
+BARE_CHARACTERS = 10  # of one that is opened again, about
+
 
 def is_plain(text: str) -> bool:
     """Tell whether a text is one that is not rendered: too long, or built to be slow."""
@@ -48,6 +65,7 @@ def is_plain(text: str) -> bool:
         or sum(map(text.count, "*_~")) > MOST_STARS
         or cells(text) > MOST_CELLS
         or NESTED.search(text) is not None
+        or laid_out(text) is None
     )
 
 
@@ -58,20 +76,50 @@ def cells(text: str) -> int:
 
 
 def render(text: str) -> SafeString:
-    """Return the HTML of a page's Markdown."""
+    """Return the HTML of a page's Markdown; of what `is_plain`, its text."""
+    html = laid_out(text)
+    return SafeString(f"<pre>{escape(text)}</pre>") if html is None else html
+
+
+@lru_cache(maxsize=8)  # who renders asks `is_plain` before
+def laid_out(text: str) -> SafeString | None:
+    """Return the HTML of a page's Markdown; None where its tags would make too much of it."""
     html = parser().render(text)
-    return SafeString(
-        nh3.clean(
-            html,
-            tags=set(TAGS),
-            attributes=ATTRIBUTES,
-            allowed_classes=CLASSES,
-            clean_content_tags=set(),
-            url_schemes={"http", "https", "mailto"},
-            url_relative="deny",  # they would lead to pages of ours
-            link_rel="nofollow noopener noreferrer ugc",
-        )
+    if is_tangled(html):
+        return None
+    clean = nh3.clean(
+        html,
+        tags=set(TAGS),
+        attributes=ATTRIBUTES,
+        allowed_classes=CLASSES,
+        clean_content_tags=set(),
+        url_schemes={"http", "https", "mailto"},
+        url_relative="deny",  # they would lead to pages of ours
+        link_rel="nofollow noopener noreferrer ugc",
     )
+    return SafeString(clean) if len(clean) <= MOST_HTML else None
+
+
+def is_tangled(html: str) -> bool:
+    """Tell whether nh3 could make far more of this HTML than it is, or take long."""
+    return len(html) > MOST_HTML or sum(1 for _ in COUNTED.finditer(html)) > MOST_TAGS or copied(html) > MOST_COPIED
+
+
+def copied(html: str) -> int:
+    """Return how many characters of tags a parser may come to open again, at most.
+
+    Where a tag with attributes ends only a parser knows: it might be with the text. What is taken out leaves a dot, so
+    that what was around it makes no tag that was not there.
+    """
+    html = BREAK.sub(".", html)
+    for _ in range(MOST_PASSES):
+        html, number = CLOSED.subn(".", html)
+        if not number:
+            break
+    breaks = sum(1 for _ in BREAKING.finditer(html))
+    html, bare = BARE.subn(".", html)
+    first = OPENED.search(html)
+    return breaks * (bare * BARE_CHARACTERS + (len(html) - first.start() if first else 0))
 
 
 @cache

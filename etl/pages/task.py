@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from config.pages.base import Action
 from etl import control, explanations, representation
+from etl.models import Task
 from etl.pages import results
 from etl.pages.base import TaskPage, owned, rules_for
 from etl.pages.listing import retry
@@ -83,9 +84,9 @@ def why_not_cancelled(state: RunState) -> str:
     """Return why a task that goes on cannot be cancelled, "" when it can. The button may still come too late."""
     if state.status == Status.PENDING and not state.started:
         return ""
-    seconds = settings.SLUICE.etl_task_timeout // 60 or 1
+    minutes = settings.SLUICE.etl_task_timeout // 60 or 1
     return (
-        f"It has begun, and a document that has begun is brought to its end: each attempt takes {seconds} min at most."
+        f"It has begun, and a document that has begun is brought to its end: each attempt takes {minutes} min at most."
     )
 
 
@@ -94,6 +95,10 @@ class TaskAction(Action):
     """A button of a task. A stranger's is 404."""
 
     throttle = rates.PerUser
+
+    def task(self, task_id: int) -> Task:
+        self.touched = task = owned(task_id, user=self.user)
+        return task
 
     def then(self, *, task_id: int) -> str:
         return reverse("document", args=[task_id])
@@ -104,14 +109,14 @@ class TaskAction(Action):
 
 class Cancel(TaskAction):
     def act(self, *, task_id: int) -> str:
-        control.cancel(task=owned(task_id, user=self.user))
+        control.cancel(task=self.task(task_id))
         return "Cancelled. Nothing of it was read."
 
 
 class Retry(TaskAction):
     def act(self, *, task_id: int) -> str:
         stage = self.request.POST.get("from_stage", "")
-        task = owned(task_id, user=self.user)
+        task = self.task(task_id)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
         if stage == Phase.POSTPROCESS:
             return "It is extracted again from the text that is there; the document is not read again."

@@ -10,6 +10,7 @@ from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from config.admin.display import instant, list_of, moment, number, side_by_side, size
+from config.admin.lists import OwnFilters
 from config.admin.verbs import WithVerbs
 from exports import source
 from exports.admin import verbs
@@ -38,7 +39,7 @@ class DatasetForm(forms.ModelForm):
 
 
 @admin.register(Dataset)
-class DatasetAdmin(ModelAdmin):
+class DatasetAdmin(OwnFilters, ModelAdmin):
     form = DatasetForm
     list_display = ("name", "function", "base_path", "offered", "schema_version", "calls_at_once", "timeout", "related")
     search_fields = ("name", "function", "base_path")

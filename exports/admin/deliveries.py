@@ -81,7 +81,7 @@ class LinkAdmin(WithVerbs):
 
     @admin.display(description="state")
     def state(self, link: Link) -> str:
-        return badge(state_of(link))
+        return badge(link.state_at(timezone.now()))
 
     @admin.display(description="receipt")
     def of_receipt(self, link: Link) -> SafeString:
@@ -116,11 +116,3 @@ class DownloadAdmin(ReadOnly):
 
 def has_passed(moment: datetime) -> bool:
     return moment <= timezone.now()
-
-
-def state_of(link: Link) -> str:
-    if link.used_at:
-        return "used"
-    if link.revoked_at:
-        return "revoked"
-    return "expired" if has_passed(link.expires_at) else "open"

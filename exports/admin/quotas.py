@@ -4,7 +4,7 @@ from django.contrib import admin
 from unfold.admin import ModelAdmin
 
 from config.admin.display import moment, number
-from config.admin.lists import ReadOnly
+from config.admin.lists import OwnFilters, ReadOnly
 from exports.models import Allowance, Usage
 
 
@@ -28,7 +28,7 @@ class UsageAdmin(ReadOnly):
 
 
 @admin.register(Allowance)
-class AllowanceAdmin(ModelAdmin):
+class AllowanceAdmin(OwnFilters, ModelAdmin):
     """The one place where a limit is typed in. What a day has used stays used."""
 
     list_display = ("user", "daily_jobs", "daily_chunks")

@@ -220,8 +220,7 @@ RECEIPTS = (
 
 
 def why_not_revoke_link(link: Link) -> str:
-    is_open = not link.used_at and not link.revoked_at and link.expires_at > timezone.now()
-    return "" if is_open else links.NotOpen.said()
+    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.said()
 
 
 def revoke_link(link: Link, _asking: Asking) -> str:

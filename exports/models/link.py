@@ -1,4 +1,5 @@
 import uuid
+from datetime import datetime
 
 from django.db import models
 from django.db.models.functions import Now
@@ -33,6 +34,14 @@ class Link(models.Model):
 
     def __str__(self) -> str:
         return str(self.link_id)
+
+    def state_at(self, now: datetime) -> str:
+        """Return `open`, or why it works no more: `used`, `revoked` or `expired`."""
+        if self.used_at:
+            return "used"
+        if self.revoked_at:
+            return "revoked"
+        return "open" if self.expires_at > now else "expired"
 
 
 class Download(models.Model):

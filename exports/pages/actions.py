@@ -25,7 +25,8 @@ class JobAction(Action):
     throttle = rates.PerUser
 
     def job(self, job_id: UUID) -> Job:
-        return views.owned(counted(self.request), job_id)
+        self.touched = job = views.owned(counted(self.request), job_id)
+        return job
 
     def then(self, *, job_id: UUID) -> str:
         return reverse("export", args=[job_id])

@@ -5,6 +5,7 @@ the chunk table every few seconds, the buttons and the receipt only when they ch
 from under a finger. A part says in `shown` what it looks like; when it would look the same the answer is 204.
 """
 
+import re
 import shlex
 from datetime import timedelta
 from functools import partial
@@ -24,6 +25,7 @@ from exports.pages import timeline
 from exports.pages.base import JobPage, left, with_downloads
 from exports.states import ChunkStatus, JobStatus
 
+QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
 GROUPS = 10  # of failures; the others are in the table
 FIRST = timedelta(seconds=1)  # a link that is younger than its receipt by more is not the one that it came with
 
@@ -123,7 +125,7 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the receipt as the page shows it: for others than the owner without what leads to its data."""
     receipt, now = job.receipt, timezone.now()
     link = next(iter(receipt.links.all()), None)
-    state = state_of(link, is_over=receipt.expires_at <= now)
+    state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
     mine = request.user.pk == job.user_id and state == "open"
     return {
         "it": receipt,
@@ -132,17 +134,23 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         "link_id": link.pk if link else "",
         "is_minted": state == "open" and link is not None and link.created_at > receipt.issued_at + FIRST,
         "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
+        "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
+        "shell_name": for_shell(receipt.file_name),
+        "powershell_name": for_powershell(receipt.file_name),
         "url": request.build_absolute_uri(links.path_of(link)) if mine and link else "",
         **(binding(link, request) if mine and link else {}),
     }
 
 
-def state_of(link: Link | None, *, is_over: bool) -> str:
-    if is_over:
-        return "expired"
-    if link is None or link.revoked_at:
-        return "revoked"
-    return "used" if link.used_at else "open"
+def for_shell(text: str) -> str:
+    """Quote it as shlex does, plain names too: a command that is copied looks the same for all."""
+    return shlex.quote(f" {text}").replace(" ", "", 1)
+
+
+def for_powershell(text: str) -> str:
+    """Quote it so that nothing in it is run. Curly quotes end a text there as well as straight ones."""
+    doubled = QUOTES.sub(r"\g<0>\g<0>", text)
+    return f"'{doubled}'"
 
 
 def binding(link: Link, request: HttpRequest) -> dict[str, Any]:

@@ -28,7 +28,7 @@ TRIES, WAIT_SECONDS = 15, 0.2  # for a first click that is still being worked on
 
 
 class NewExport(ExportsPage):
-    """The form. htmx sends it so that an answer of 503 leaves it on the screen; without scripts it works as well."""
+    """The form. htmx sends it so that an answer of 429 or 503 leaves it on the screen; it works without scripts too."""
 
     template_name = "exports/new.html"
     fragment_name = "exports/_new.html"
@@ -54,12 +54,16 @@ class NewExport(ExportsPage):
         return forms.like(views.owned(self.asked, earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
+        """Who asks too often is refused before the form is read: to read a long list is what costs."""
+        is_check = "check" in request.POST
+        if is_check:
+            Previewing().allow_request(counted(request), cast("Any", self))
+        else:
+            count(request)
         form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
         try:
-            if "check" in request.POST:
-                Previewing().allow_request(counted(request), cast("Any", self))
+            if is_check:
                 return self.show(form, preview=preview(form) if form.is_valid() else None)
-            count(request)
             if form.is_valid():
                 return gone_to(request, make(form, request))
         except KeyReused:
@@ -83,10 +87,10 @@ class Preview(ExportsPage):
     template_name = "exports/_preview.html"
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
+        Previewing().allow_request(counted(request), cast("Any", self))
         datasets = list(Dataset.objects.order_by("name"))
         form, shown = ExportForm(request.POST, datasets=datasets), None
         try:
-            Previewing().allow_request(counted(request), cast("Any", self))
             shown = preview(form) if form.is_valid() else None
         except Problem as problem:
             form.add_error(None, told(problem))

@@ -1,5 +1,6 @@
 """What changed between two wordings of a rule, line by line."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -17,6 +18,9 @@ LABELS = {
 AROUND = 3  # lines that did not change, shown before and after those that did
 # Beyond it a comparison may take seconds, of a thread that others wait for.
 MOST_LINES = 3_000
+# So may one of fewer lines that repeat: each is held against all that equal it, again and again.
+MOST_PAIRS = 20_000
+UNCOMPARED = "Too much alike to be compared line by line: all of the old, then all of the new."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +53,21 @@ def compared(old: str, new: str) -> Iterator[Line]:
     before, after = old.splitlines(), new.splitlines()
     if max(len(before), len(after)) > MOST_LINES:
         return
+    if pairs(before, after) > MOST_PAIRS:
+        yield Line(kind="where", text=UNCOMPARED)
+        yield from (Line(kind="removed", text=line) for line in before)
+        yield from (Line(kind="added", text=line) for line in after)
+        return
     for line in list(unified_diff(before, after, lineterm="", n=AROUND))[2:]:  # without the names of files
         yield Line(kind=KINDS[line[0]], text=line if line[0] == "@" else line[1:])
+
+
+def pairs(before: list[str], after: list[str]) -> int:
+    """Return how many pairs of equal lines difflib looks at: in 200 lines and more it passes over those that are more
+    than a hundredth, such as the brackets of a schema."""
+    most = len(after) // 100 + 1 if len(after) >= 200 else len(after)  # noqa: PLR2004 - difflib's own number
+    counts = {line: number for line, number in Counter(after).items() if number <= most}
+    return sum(number * counts.get(line, 0) for line, number in Counter(before).items())
 
 
 def shown(name: str, value: str) -> str:

@@ -122,7 +122,7 @@ def field_of(pointer: str) -> str:
 
 def finder(text: str) -> Callable[[str], Place | None]:
     """Return what finds the place of a pointer into a schema in its text; the nearest part that is there around it."""
-    if not text.strip():
+    if not text.strip() or schema_text.is_too_long(text):
         return lambda _: None
     if broken := schema_text.broken_at(text):
         return lambda _: broken

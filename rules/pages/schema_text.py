@@ -14,10 +14,14 @@ import orjson
 from config.api import parsers
 from config.api.problems import BadInput, InputError, join
 from rules.json_schema import PLACE, SAVED, compact_size, levels_of
+from rules.subschemas import refusal
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 MALFORMED = "malformed"
 STEP = "  "
+# Beyond it a text is refused unread: it has far more than indenting makes of the largest schema, and to look at each
+# value of some megabytes, and where it stands, takes a minute.
+MOST_TYPED = 8 * SAVED.size
 LONGEST_LIST = 80  # characters of one that stays in one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
@@ -72,6 +76,9 @@ def flat(value: Any) -> str:
 
 def read(text: str) -> Any:
     """Return what a text says, None where it says nothing. Raises BadInput, with pointers below `/json_schema`."""
+    if is_too_long(text):
+        detail = f"Must not be larger than {SAVED.size} bytes as compact JSON."
+        raise BadInput(refusal(PLACE, "too_large", detail))
     if not text.strip():
         return None
     body = text.encode(errors="replace")
@@ -87,6 +94,10 @@ def read(text: str) -> Any:
             InputError(pointer=PLACE + each.pointer, code=each.code, detail=each.detail) for each in refused.errors
         ]
         raise BadInput(*found) from None
+
+
+def is_too_long(text: str) -> bool:
+    return len(text) > MOST_TYPED
 
 
 def broken_at(text: str) -> Place | None:

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from exports.models import Chunk, Job
 from tests.browser.conftest import fits
 from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
+from tests.waiting import wait_until
 
 PAGES = {scene.name: scene for scene in SCENES}
 PHONE = {"width": 390, "height": 844}
@@ -50,7 +51,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     open_dark(page, "/admin/")
     accessible(page)
     page.set_viewport_size({"width": 390, "height": 844})
-    assert fits(page)
+    wait_until(lambda: fits(page), limit=10)  # charts are drawn anew
 
     section = page.get_by_role("region", name="Jobs by status")
     section.get_by_text("As a table").click()

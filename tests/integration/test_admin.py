@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib.admin import site
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
+from config.admin.lists import OwnFilters
 from exports import links
 from exports.errors import EXPLANATIONS
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
@@ -113,6 +115,102 @@ def test_it_lets_nobody_type_outcomes(pages: Client, delivered: Receipt) -> None
         pages.post(list_of(model), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
 
         assert list(rows.all().values()) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "lookup"),
+    [
+        ("webhook", "secret__startswith"),
+        ("webhook", "secret"),
+        ("webhook", "url__contains"),
+        ("job", "status__startswith"),
+        ("job", "user__password__startswith"),
+        ("chunk", "error_code__regex"),
+        ("dataset", "function__startswith"),
+        ("allowance", "user__password__startswith"),
+        ("etl_task", "result__icontains"),
+        ("etl_task", "result__data__iban__exact"),
+        ("knox_authtoken", "digest__startswith"),
+        ("auth_user", "email__startswith"),
+        ("auth_group", "name__startswith"),
+        ("admin_logentry", "change_message__contains"),
+    ],
+)
+def test_a_list_tells_nothing_by_what_it_is_filtered_by(pages: Client, model: str, lookup: str) -> None:
+    assert pages.get(list_of(model, **{lookup: "a"})).status_code == 400
+
+
+def test_every_list_is_filtered_by_what_it_offers_alone() -> None:
+    assert [each for each in site._registry.values() if not isinstance(each, OwnFilters)] == []
+
+
+def test_a_list_is_filtered_by_what_it_offers_and_where_links_lead(pages: Client, failed: Job) -> None:
+    for model, query in (
+        ("job", {"user__id__exact": failed.user_id, "dataset__id__exact": 1, "status__exact": "failed"}),
+        ("job", {"created_at__gte": "2024-01-01T00:00:00Z", "finished_at__isnull": "False"}),
+        ("chunk", {"job": failed.pk, "status__in": "failed,done", "error_code": "EXPORT_SOURCE_ERROR"}),
+        ("slot", {"dataset__isnull": True, "state": "held"}),
+        ("download", {"link__link_id__exact": failed.pk}),
+        ("delivery", {"webhook__id__exact": failed.pk}),
+        ("etl_task", {"rule__rule_id__exact": 1, "user__id__exact": 1, "created_at__lt": "2024-01-01T00:00:00Z"}),
+        ("auth_user", {"is_staff__exact": 1, "groups__id__exact": 1}),
+        ("admin_logentry", {"content_type__id__exact": 1}),
+    ):
+        assert pages.get(list_of(model, **query)).status_code == 200, query
+
+
+# ---- Accounts -----------------------------------------------------------------------------------------------------
+def helper() -> User:
+    """Somebody who may change accounts, and is no superuser."""
+    user = User.objects.create_user("hal", password="only for tests", is_staff=True)
+    user.user_permissions.set(
+        Permission.objects.filter(codename__in=("view_user", "change_user", "add_user", "change_group"))
+    )
+    return user
+
+
+def test_groups_are_changed_by_superusers_alone(alice: User) -> None:
+    """Whoever may change a group could give it, and so its members, everything."""
+    client, group = Client(), Group.objects.create(name="desk")
+    client.force_login(helper())
+    assert client.get(reverse("admin:auth_group_change", args=[group.pk])).status_code == 403
+
+
+def test_who_may_change_accounts_makes_nobody_more(alice: User) -> None:
+    hal, client = helper(), Client()
+    client.force_login(hal)
+    form = {
+        "is_staff": "on",
+        "is_superuser": "on",
+        "date_joined_0": "2024-01-01",
+        "date_joined_1": "00:00:00",
+        "user_permissions": Permission.objects.values_list("pk", flat=True),
+    }
+    for user in (hal, alice):
+        before = set(user.user_permissions.all())
+        page = reverse("admin:auth_user_change", args=[user.pk])
+        assert 'name="is_superuser"' not in text_of(client.get(page))
+        sent = {"username": user.username, "email": "new@a.example", "is_active": "on", **form}
+        assert client.post(page, sent).status_code == 302
+        found = User.objects.get(pk=user.pk)
+        assert (found.email, found.is_staff, found.is_superuser) == ("new@a.example", user.is_staff, False)
+        assert set(found.user_permissions.all()) == before
+
+
+def test_who_may_change_accounts_does_not_touch_those_of_other_staff(pages: Client, staff: User, alice: User) -> None:
+    hal, client = helper(), Client()
+    client.force_login(hal)
+    other = User.objects.create_user("olga", password="only for tests", is_staff=True)
+    new = {"password1": "aZ9!kkkkqq", "password2": "aZ9!kkkkqq", "usable_password": "true", "set-password": "1"}
+    for browser, user, code in (
+        (client, staff, 403), (client, other, 403), (client, alice, 302), (client, hal, 302), (pages, other, 302),
+    ):  # fmt: skip
+        if code == 403:
+            page = reverse("admin:auth_user_change", args=[user.pk])
+            assert browser.post(page, {"username": "mine"}).status_code == 403
+        assert browser.post(reverse("admin:auth_user_password_change", args=[user.pk]), new).status_code == code
+        assert User.objects.get(pk=user.pk).check_password("aZ9!kkkkqq") is (code == 302)
+    assert 'name="is_superuser"' in text_of(pages.get(reverse("admin:auth_user_change", args=[other.pk])))
 
 
 # ---- Datasets -----------------------------------------------------------------------------------------------------

@@ -88,7 +88,11 @@ def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
     assert pages.post(action, fields | {"chosen": three}).status_code == 400
 
 
-@pytest.mark.parametrize("chosen", ["", "no json", "[1]", '[["nonsense", ""]]', '[["\\u0000", ""]]', "{}[]"])
+@pytest.mark.parametrize(
+    "chosen",
+    ["", "no json", "[1]", '[["nonsense", ""]]', '[["\\u0000", ""]]', "{}[]", "[" * 200_000, f"[]{' ' * 2_000_000}"],
+    ids=range(8),
+)
 def test_a_form_that_is_none_is_refused(pages: Client, failed: Job, chosen: str) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
 

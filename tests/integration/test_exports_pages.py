@@ -1,12 +1,16 @@
 """C1: the pages of exports without a browser: whose they are, what they cost, what a form makes, and how often."""
 
+import html
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
 from django.conf import LazySettings
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.messages import get_messages
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -18,6 +22,7 @@ from django.utils import timezone
 from config.api import throttling
 from exports import completion, control, execution, links
 from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
+from exports.pages import lines
 from tests.broker import valkey
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -99,6 +104,16 @@ def test_several_touches_ones_own_alone(dataset: Dataset, alice: User, bob: User
         as_user(alice).post("/app/exports/several", {"verb": "cancel", "job": [str(theirs.pk), "no id"], **more})
     theirs.refresh_from_db()
     assert theirs.status == "pending"
+
+
+def test_what_staff_do_to_anothers_job_is_put_on_record(dataset: Dataset, alice: User) -> None:
+    jobs = [make_job(dataset, alice) for _ in range(2)]
+    sam = User.objects.create_user("sam", is_staff=True)
+    as_user(sam).post(f"/app/exports/{jobs[0].pk}/cancel")
+    as_user(alice).post(f"/app/exports/{jobs[1].pk}/cancel")
+    entry = LogEntry.objects.get()
+    assert (entry.user, entry.object_id) == (sam, str(jobs[0].pk))
+    assert "Cancelled" in entry.change_message
 
 
 def test_staff_look_at_any_job_and_get_nothing_of_its_data(ready: Job) -> None:
@@ -498,6 +513,21 @@ def test_a_link_for_a_program_is_shown_with_what_it_is_bound_to(ready: Job, visi
     assert "token=" not in visitor.get(page).content.decode()
 
 
+def test_a_files_name_runs_nothing_in_the_commands_to_copy(ready: Job, visitor: Client) -> None:
+    name = "it's \u2019$(id)`id`\"; id.csv"
+    Receipt.objects.update(file_name=name)
+    visitor.post(f"/app/exports/{ready.pk}/link")
+    shown = html.unescape(visitor.get(f"/app/exports/{ready.pk}").content.decode())
+    check = re.search(r'<code id="check-unix">(.*?)</code>', shown, re.DOTALL)
+    fetch = re.search(r'<code id="link">(.*?)</code>', shown, re.DOTALL)
+    assert check
+    assert fetch
+    assert shlex.split(check[1])[:2] == ["echo", f"{ready.receipt.checksum}  {name}"]
+    words = shlex.split(fetch[1])
+    assert words[words.index("-o") + 1] == name
+    assert """Path 'it''s \u2019\u2019$(id)`id`"; id.csv').Hash""" in shown
+
+
 def test_a_receipt_that_is_over_says_what_to_do(ready: Job, visitor: Client) -> None:
     page = f"/app/exports/{ready.pk}"
     shown = visitor.get(f"{page}/receipt").context["shown"]
@@ -540,18 +570,53 @@ def test_it_counts_like_the_api(dataset: Dataset, alice: User, visitor: Client, 
     job = make_job(dataset, alice, 1)
     for _ in range(3):
         visitor.post("/app/exports/new/preview", form())
-    assert "Too many requests" in text(visitor.post("/app/exports/new/preview", form()))
+    for path, more in (("/app/exports/new/preview", {}), ("/app/exports/new", {"check": "1"})):
+        early = visitor.post(path, form(**more))
+        assert (early.status_code, "Too many requests" in text(early)) == (429, True)
     visitor.post(f"/app/exports/{job.pk}/cancel")
     visitor.post("/app/exports/several", {"verb": "cancel", "job": [str(job.pk)]})
     assert visitor.post("/app/exports/new", form()).status_code == 302
     refused = visitor.post("/app/exports/new", form())
-    assert "Too many requests in a short time" in text(refused)
-    assert "LGA,2024-03-01" in refused.content.decode()
+    assert (refused.status_code, "Too many requests in a short time" in text(refused)) == (429, True)
     assert "Too many requests" in said(visitor.post(f"/app/exports/{job.pk}/replay"))[-1]
     assert Job.objects.count() == 2
     pages: list[Callable[[], Any]] = [lambda: visitor.get("/app/exports")] * 6
     assert [page().status_code for page in pages] == [200] * 5 + [429]
     valkey().flushdb()
+
+
+def test_who_is_refused_has_nothing_read(
+    dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """htmx leaves a form on the screen that is refused, and says the first paragraph of `main`."""
+    throttling.limiter_of.cache_clear()
+    valkey().flushdb()
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
+    visitor.post("/app/exports/new/preview", form())
+    visitor.post("/app/exports/new", form())
+    read = Mock(return_value=[])
+    monkeypatch.setattr(lines, "read", read)
+    for path, more in (("/preview", {}), ("", {}), ("", {"check": "1"})):
+        refused = visitor.post(f"/app/exports/new{path}", form(**more), headers=HTMX)
+        assert refused.status_code == 429, path
+        assert int(refused["Retry-After"]) > 0
+        assert "<p>Too many requests in a short time." in refused.content.decode()
+    read.assert_not_called()
+    valkey().flushdb()
+
+
+def test_a_list_without_end_is_not_taken_apart(
+    dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
+    cells = Mock(wraps=lines.cells)
+    monkeypatch.setattr(lines, "cells", cells)
+    for items, accepted in (("key,date\n" + "JFK,2024-02-29\n" * 50, True), ("key,date\n" + "J,1\n" * 9999, False)):
+        cells.reset_mock()
+        response = visitor.post("/app/exports/new", form(items=items))
+        assert (response.status_code == 302) is accepted
+        assert ("One export holds at most 5 chunks." in text(response)) is not accepted
+        assert cells.call_count <= 52
 
 
 def test_an_unknown_job_is_not_there(visitor: Client) -> None:

@@ -1,14 +1,18 @@
 """What all pages share: who may see them, what they may load, and how errors look there. C1."""
 
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from django.conf import LazySettings
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from config.pages.account import tokens_of
+from config.pages.sign_in import BY_NAME
 from config.templatetags import pages
 from tests.broker import valkey
 
@@ -48,14 +52,22 @@ def test_it_looks_at_few_passwords_a_minute(carol: User, settings: LazySettings)
 
 
 def test_it_counts_a_name_from_all_addresses(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
-    for number in range(2):
-        assert "do not go together" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number}")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/min"})
+    for number in range(BY_NAME):
+        assert "do not go together" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number + 10}")
     assert "Too many tries" in sign_in(Client(), "CAROL", PASSWORD, REMOTE_ADDR="192.0.2.9")
-    assert (
-        Client().post("/app/sign-in", {"username": "x" * 150, "password": "\0"}, REMOTE_ADDR="192.0.2.10").status_code
-        == 200
-    )
+
+
+def test_nobody_shuts_others_out_from_one_address(carol: User, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    for _ in range(2 * BY_NAME + 5):
+        sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.1")
+    assert "do not go together" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
+
+
+def test_it_takes_any_text_for_a_password(carol: User) -> None:
+    assert "Null characters are not allowed" in sign_in(Client(), "x" * 100, "\0 ")
+    assert "do not go together" in sign_in(Client(), "x" * 100, "漢字" * 1000)
 
 
 def test_pages_are_for_those_who_are_signed_in(transactional_db: None) -> None:
@@ -102,7 +114,7 @@ def test_a_page_is_not_kept_by_caches(carol: User) -> None:
 
 def test_tokens_of_others_cannot_be_revoked(carol: User, alice: User) -> None:
     mine = signed_in(carol)
-    mine.post("/app/account", {"days": "7"})
+    mine.post("/app/account", {"days": "7", "once": uuid4()})
     handle = tokens_of(carol.pk).get().handle
     assert signed_in(alice).post(f"/app/account/tokens/{handle}/revoke").status_code == 404
     assert mine.get(f"/app/account/tokens/{handle}/revoke").status_code == 405
@@ -111,10 +123,45 @@ def test_tokens_of_others_cannot_be_revoked(carol: User, alice: User) -> None:
     assert tokens_of(carol.pk).count() == 0
 
 
+def test_a_form_that_is_sent_again_makes_no_second_token(carol: User) -> None:
+    client, form = signed_in(carol), {"days": "7", "once": str(uuid4())}
+    assert b"Your new token" in client.post("/app/account", form).content
+    again = client.post("/app/account", form).content
+    assert b"Your new token" not in again
+    assert b"was made already" in again
+    assert tokens_of(carol.pk).count() == 1
+
+
+def change_password(client: Client, old: str, **more: str) -> HttpResponse:
+    new = "another one, 2"
+    body = {"old_password": old, "new_password1": new, "new_password2": new, **more}
+    return cast("HttpResponse", client.post("/app/account/password", body))
+
+
+def test_a_new_password_ends_the_tokens_if_one_likes(carol: User) -> None:
+    client = signed_in(carol)
+    client.post("/app/account", {"days": "7", "once": uuid4()})
+    assert change_password(client, PASSWORD).status_code == 302
+    assert tokens_of(carol.pk).count() == 1
+    assert change_password(client, "another one, 2", revokes="on").status_code == 302
+    assert tokens_of(carol.pk).count() == 0
+    assert LogEntry.objects.filter(object_id=str(carol.pk)).count() == 3
+
+
+def test_the_old_password_is_guessed_a_few_times_only(carol: User, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
+    client = signed_in(carol)
+    for _ in range(2):
+        assert change_password(client, "wrong").status_code == 200
+    change_password(client, PASSWORD)
+    carol.refresh_from_db()
+    assert carol.check_password(PASSWORD)
+
+
 def test_a_form_without_its_token_is_refused_on_a_page(carol: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(carol)
-    answer = client.post("/app/account", {"days": "7"})
+    answer = client.post("/app/account", {"days": "7", "once": uuid4()})
     assert answer.status_code == 403
     assert b"too old" in answer.content
     assert tokens_of(carol.pk).count() == 0

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -350,6 +351,20 @@ def test_the_check_tells_the_room_that_is_left_and_formats(me: Client) -> None:
     assert me.post(reverse("check-rule"), {**TYPED, "json_schema": "{", "format": "1"}).context["formatted"] is None
 
 
+TOO_LONG = "Must not be larger than 65536 bytes as compact JSON."
+
+
+def test_a_schema_of_megabytes_is_refused_unread_wherever_it_is_sent(me: Client, rule: Rule) -> None:
+    """To look at each of its values would take a minute."""
+    typed = {**TYPED, "json_schema": "[" + "0," * 2_300_000 + "0]", "markdown": "x"}
+    began = time.thread_time()
+    for path in (reverse("check-rule"), reverse("new-rule"), page_of(rule), reverse("try-rule")):
+        response = me.post(path, {**typed, "format": "1"})
+        assert (response.status_code, TOO_LONG in response.content.decode()) == (200, True), path
+    assert time.thread_time() - began < 10
+    assert RuleVersion.objects.filter(rule=rule).count() == 1
+
+
 def test_posts_count_as_those_of_the_api(settings: Any, me: Client, rule: Rule) -> None:
     configure(settings, etl_rate="2/min")
     for _ in range(2):
@@ -431,6 +446,28 @@ def test_very_long_texts_are_not_compared_line_by_line() -> None:
     texts = dict.fromkeys(comparison.LABELS, "")
     (part,) = comparison.compare(texts, {**texts, "system_prompt": "x\n" * 16_000})
     assert (part.label, part.lines) == ("Prompt", [])
+
+
+def test_long_schemas_whose_brackets_repeat_are_compared() -> None:
+    old, new = (
+        schema_text.write({f"member_{each}": {"type": "string", "title": f"{word} {each}"} for each in range(500)})
+        for word in ("One", "Another")
+    )
+    texts = {**dict.fromkeys(comparison.LABELS, ""), "json_schema": old}
+    (part,) = comparison.compare(texts, {**texts, "json_schema": new})
+    assert {line.kind for line in part.lines} == {"where", "same", "removed", "added"}
+
+
+def test_texts_of_repeated_lines_are_shown_one_after_the_other() -> None:
+    """Those who compare lines hold each against all that equal it."""
+    old, new = ("\n".join(f"s{each % 50}\n{sign}{each}" for each in range(1_400)) for sign in "uv")
+    texts = {**dict.fromkeys(comparison.LABELS, ""), "system_prompt": old}
+    began = time.thread_time()
+    (part,) = comparison.compare(texts, {**texts, "system_prompt": new})
+    assert time.thread_time() - began < 1
+    assert part.lines[0].text == comparison.UNCOMPARED
+    for kind, text in (("removed", old), ("added", new)):
+        assert "\n".join(line.text for line in part.lines if line.kind == kind) == text
 
 
 # ---- Trying ---------------------------------------------------------------------------------------------------------

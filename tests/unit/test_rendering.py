@@ -128,16 +128,27 @@ BOMBS = {
     "blanks": "\n" * 64_000,
     "megabytes": "word " * 2_000_000,
     "attributes": "<a " + "x=1 " * 15_000 + ">",
+    "open in each block": "<p>" + "".join(f"<b x={i}>" for i in range(2_000)) + "<p>a" * 4_000,
+    "open in each paragraph": "".join(f"<b x={i}>" for i in range(1_500)) + "\n\n" + "a\n\n" * 4_000,
+    "a long link in each block": "<a href='http://x/" + "y" * 30_000 + "'>" + "<p>a" * 8_000,
+    "many attributes in each block": "<b " + " ".join(f"x{i}" for i in range(4_000)) + ">" + "<p>a" * 8_000,
+    "closed in attributes": "".join(f"<b x={i}><a t='</b>'>" for i in range(1_000)) + "<p>a" * 8_000,
+    "closed around": "".join(f"<b x={i}>" for i in range(1_500)) + "<i x=1>" * 3 + "y</b>" * 1_500,
+    "crossed": "".join(f"<b x={i}>" for i in range(1_500))
+    + "".join(f"<i x={i}>" for i in range(1_500))
+    + "y</b>" * 1_500,
+    "links in links": "<p><a>" + "".join(f"<i x={i}>" for i in range(1_500)) + "<a>y" * 8_000,
 }
+MOST_COME_OF_IT = 2_000_000
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_text_takes_long(name: str) -> None:
-    """What would is shown as text instead."""
+    """What would is shown as text instead; so is what would become far longer than it is."""
     text = BOMBS[name]
     began = time.thread_time()
     if not is_plain(text):
-        render(text)
+        assert len(render(text)) <= MOST_COME_OF_IT
     assert time.thread_time() - began < 5
 
 
@@ -147,3 +158,14 @@ def test_ordinary_pages_are_rendered() -> None:
     assert not is_plain("> " * 12 + "deep")
     assert "deep" in render("> " * 12 + "deep")
     assert is_plain("x" * (MOST_CHARACTERS + 1))
+
+
+def test_ordinary_formatting_is_rendered_however_much_of_it() -> None:
+    line = "A *line*, a [**bold** link](https://a.example 'A title'), `code`, <b>a<br>b</b> and <i><u>more</u></i>.\n\n"
+    assert not is_plain(line * 500)
+    assert not is_plain("<b>never closed\n\n" + "A paragraph.\n\n" * 300)
+    assert not is_plain("<table>" + ("<tr>" + "<td><b>1</b></td>" * 10 + "</tr>") * 300 + "</table>")
+
+
+def test_what_is_plain_is_text_even_if_it_is_rendered() -> None:
+    assert render(BOMBS["open in each block"]).startswith("<pre>&lt;p&gt;&lt;b x=0&gt;")

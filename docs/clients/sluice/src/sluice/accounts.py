@@ -35,7 +35,7 @@ def login(
 
 
 def logout(session: Session) -> None:
-    """Forget the address and the token. The token itself stays good until the staff revoke it."""
+    """Forget the address and the token. The token itself stays good until it is revoked, on the account page."""
     session.terminal.say("Signed out." if settings.forget() else "You were not signed in.")
 
 
@@ -58,7 +58,7 @@ def limits(session: Session) -> None:
     day = [day_of("exports", told["jobsPerDay"]), day_of("slices", told["chunksPerDay"])]
     session.terminal.table(("A DAY", "USED", "LIMIT", "LEFT", "MORE AT"), day)
     most, rate = number(told["maxChunksPerJob"]), told["rate"]
-    session.terminal.put("", f"At most {most} slices an export, and {rate} requests that change something.")
+    session.terminal.put("", f"At most {most} slices an export, and {rate} POSTs.")
 
 
 def day_of(name: str, told: dict[str, Any]) -> tuple[str, ...]:

@@ -44,10 +44,11 @@ class Wanted:
         if receipt["state"] == "expired":
             again = f"Export again, files that are there are reused: sluice export replay {job_id}"
             raise Trouble("The receipt's time is over.", again, code=Exit.NOT_FOUND, document=job)
-        name = PurePath(str(receipt["fileName"]).replace("\\", "/")).name
+        # No folder, and no file that a shell or an editor would read by itself.
+        name = PurePath(str(receipt["fileName"]).replace("\\", "/")).name.lstrip(".")
         return cls(
             job_id=job_id,
-            name=name if name not in {"", ".."} and name.isprintable() else f"{job_id}.download",
+            name=name if name and name.isprintable() else f"{job_id}.download",
             size=int(receipt["sizeBytes"]),
             sha256=str(receipt["checksum"]).removeprefix("sha256:"),
         )
@@ -246,7 +247,10 @@ def redeem(link: str) -> str:
         response = client.get(link)
     if not response.is_redirect:
         raise problem_of(response)
-    return str(httpx2.URL(link).join(response.headers["Location"]))
+    place = httpx2.URL(link).join(response.headers["Location"])
+    if httpx2.URL(link).scheme == "https" and place.scheme != "https":
+        raise Trouble("The link leads out of https. That is not followed: ask the staff.", code=Exit.UNEXPECTED)
+    return str(place)
 
 
 @contextmanager
