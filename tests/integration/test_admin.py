@@ -173,7 +173,7 @@ def test_groups_are_changed_by_superusers_alone(alice: User) -> None:
     """Whoever may change a group could give it, and so its members, everything."""
     client, group = Client(), Group.objects.create(name="desk")
     client.force_login(helper())
-    assert client.get(reverse("admin:auth_group_change", args=[group.pk])).status_code == 403
+    assert client.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "mine"}).status_code == 403
 
 
 def test_who_may_change_accounts_makes_nobody_more(alice: User) -> None:
