@@ -7,13 +7,14 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from unfold.utils import display_for_label
+
+from config.templatetags import pages
 
 NOTHING = "-"
 COLOURS = {
@@ -39,7 +40,6 @@ COLOURS = {
     "system": "info",
 }
 MONTH = timedelta(days=30)
-# The largest unit that fits twice, so that nothing is off by half: 90 s is said as such, and not as a minute.
 UNITS = (
     (timedelta(days=1), "d"),
     (timedelta(hours=1), "h"),
@@ -100,7 +100,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def size(value: int | None) -> str:
-    return NOTHING if value is None else filesizeformat(value)
+    return NOTHING if value is None else pages.size(value)
 
 
 def bar(done: int, total: int, *, unit: str = "") -> SafeString:
@@ -120,7 +120,7 @@ def exactly(value: datetime) -> str:
 
 
 def length(span: timedelta) -> str:
-    """Return such as `45 s`, `3 min`, `26 h`, `12 d`."""
+    """Return such as `45 s`, `3 min`, `26 h`: the largest unit that fits twice, so that nothing is off by half."""
     for unit, name in UNITS:
         if span >= 2 * unit:
             return f"{span // unit} {name}"

@@ -24,16 +24,34 @@ from config.api.throttling import Throttle
 from config.templatetags.pages import duration
 
 
-class Page(LoginRequiredMixin, TemplateView):
-    """A page, or with `fragment_name` a part of one: htmx asks for it by the header `HX-Request`."""
+class Counted:
+    """Counts requests as the API counts the same ones. Those that are about nothing of the API have no `throttle`."""
 
     request: HttpRequest
+    throttle: ClassVar[type[Throttle] | None] = None
+
+    def count(self, throttle: type[Throttle] | None = None) -> None:
+        """Raises RateLimited."""
+        if counting := throttle or self.throttle:
+            counting().allow_request(counted(self.request), cast("Any", self))
+
+
+class Page(LoginRequiredMixin, Counted, TemplateView):
+    """A page, or with `fragment_name` a part of one: htmx asks for it by the header `HX-Request`.
+
+    A GET is counted; what a POST counts as each page says itself.
+    """
+
     fragment_name: str = ""
     title: str = ""
 
     @property
     def user(self) -> User:
         return cast("User", self.request.user)
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        self.count()
+        return super().get(request, *args, **kwargs)
 
     def handle_no_permission(self) -> HttpResponseRedirect:
         """Lead to the sign-in; but htmx, which would put that into the middle of a page, is told by words."""
@@ -63,11 +81,10 @@ def is_boosted(request: HttpRequest) -> bool:
     return "HX-Boosted" in request.headers or "HX-History-Restore-Request" in request.headers
 
 
-class Action(LoginRequiredMixin, View):
+class Action(LoginRequiredMixin, Counted, View):
     """A button: `act` does it and returns what to say, `then` where to go. A Problem is said instead."""
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
-    throttle: ClassVar[type[Throttle] | None] = None  # what counts it, as the API counts the same request
     touched: Any = None  # the row it is about: what staff do to another's goes into its history
 
     @property
@@ -76,8 +93,7 @@ class Action(LoginRequiredMixin, View):
 
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         try:
-            if self.throttle:
-                self.throttle().allow_request(counted(request), cast("Any", self))
+            self.count()
             said = self.act(**kwargs)
         except NotFound:
             raise  # a stranger's is as little there as for a GET

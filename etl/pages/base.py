@@ -5,12 +5,11 @@ from typing import Any, cast
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.http import HttpRequest, HttpResponse
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from config.api.problems import BadInput, NotFound, input_errors
-from config.pages.base import Page, counted
+from config.pages.base import Page
 from etl import lookup
 from etl.models import Task
 from etl.runstate import RunState
@@ -21,11 +20,7 @@ MOST_RULES = 300
 
 
 class DocumentsPage(Page):
-    """A page for which a GET counts like one of the API's."""
-
-    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        count(request)
-        return super().get(request, *args, **kwargs)
+    throttle = rates.PerUser
 
 
 class TaskPage(DocumentsPage):
@@ -33,11 +28,6 @@ class TaskPage(DocumentsPage):
 
     def state(self) -> RunState:
         return seen(self.kwargs["task_id"], user=self.user)
-
-
-def count(request: HttpRequest) -> None:
-    """Count a request by ETL_RATE or ETL_POLL_RATE. Raises RateLimited."""
-    rates.PerUser().allow_request(counted(request), cast("Any", None))
 
 
 def owned(task_id: int, *, user: User) -> Task:

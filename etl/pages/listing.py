@@ -14,12 +14,13 @@ from config.api.throttling import RateLimited
 from config.pages.base import Action, Listing, told
 from etl import control, explanations, lookup
 from etl.models import Task
-from etl.pages.base import DocumentsPage, checked, count
+from etl.pages.base import DocumentsPage, checked
 from etl.pages.form import SubmitForm, limits
 from etl.runstate import RunState
 from etl.serializers import MOST, RetrySerializer
 from etl.states import ENDED, Phase, Status
 from etl.views import rule_of
+from rules import rates
 
 MOST_CHOSEN = 200  # as many as one page of a list has at most
 TABS = {
@@ -113,7 +114,7 @@ class Several(Action):
         left: Counter[str] = Counter()
         for number, task in enumerate(tasks):
             try:
-                count(self.request)
+                self.count(rates.PerUser)
                 verb(task)
             except RateLimited as problem:
                 left[told(problem)] += len(tasks) - number

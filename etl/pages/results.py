@@ -8,11 +8,11 @@ from django.http.response import HttpResponseBase
 
 from config import storage
 from config.api.problems import NotFound, Problem
-from config.pages.base import Page, counted
+from config.pages.base import counted
 from etl import artifacts, markdown, refusals
 from etl.models import Task
 from etl.pages import sheets, tree
-from etl.pages.base import TaskPage, count, seen
+from etl.pages.base import DocumentsPage, TaskPage, seen
 from etl.runstate import RunState
 from etl.states import Status
 
@@ -141,13 +141,13 @@ def dumped(data: Any) -> bytes:
 
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
-class Download(Page):
+class Download(DocumentsPage):
     """A file under the name of the document. As an attachment: no browser renders it under our address."""
 
     ending: str
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponseBase:  # type: ignore[override]
-        count(request)
+        self.count()
         state = seen(task_id, user=self.user)
         response = self.content(state)
         name = f"{state.filename.rpartition('.')[0] or state.filename}.{self.ending}"

@@ -19,7 +19,7 @@ from config.pages.base import show_in, told
 from etl import submission, uploads
 from etl.forms import BoundedFile
 from etl.models import Task
-from etl.pages.base import checked, count
+from etl.pages.base import checked
 from etl.pages.form import SubmitForm
 from etl.pages.listing import Documents
 from etl.serializers import SubmitFileSerializer
@@ -50,7 +50,7 @@ class Submitted(Documents):
         form.full_clean()
         form.errors.clear()  # the API's words come instead
         try:
-            count(request)
+            self.count()
             task = submit(request, self.user)
         except Problem as problem:
             show_in(form, problem, fields=lambda pointer: pointer[1:])

@@ -4,6 +4,8 @@ Bounded whatever the other side does, in time (`line`) and in bytes while they a
 here: no headers about this machine, none from `OPENAI_*` variables of other programs, and the key goes to no address
 that a redirect names. Proxies of the environment are used (`HTTPS_PROXY`, `NO_PROXY`): where the model is, is the
 operator's own choice, and may lie outside.
+
+The library takes a second to import, more than all the rest of a process: it is imported by who calls, when they call.
 """
 
 import json
@@ -13,10 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-import openai
 import structlog
 from django.conf import settings
 
@@ -25,6 +26,9 @@ from etl import peers
 from etl.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
 from etl.postprocessors.line import Line, watched
 from etl.work import Usage, Work
+
+if TYPE_CHECKING:
+    import openai
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +98,8 @@ def call(place: Place, request: dict[str, Any], *, work: Work) -> Reply:
 
     Raises Rejected for what the server says no to, LlmUnavailable, and what `work.check()` raises.
     """
+    import openai
+
     seconds = min(place.seconds, work.remaining())
     began = time.monotonic()
     line = Line()
@@ -116,6 +122,8 @@ def call(place: Place, request: dict[str, Any], *, work: Work) -> Reply:
 
 
 def post(place: Place, request: dict[str, Any], *, line: Line, seconds: float) -> bytes:
+    import openai
+
     limits = httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
     with (
         Session(line, key=place.key, verify=certificates(), timeout=limits) as session,
@@ -234,12 +242,14 @@ def tell(reply: Reply, *, seconds: float) -> None:
 
 # ---- What went wrong ------------------------------------------------------------------------------------------------
 def unreachable(error: Exception, line: Line) -> LlmUnavailable:
+    import openai
+
     if line.is_cut or isinstance(error, openai.APITimeoutError | TimeoutError):
         return LlmUnavailable("The language model did not answer in time.")
     return LlmUnavailable("The language model could not be reached.")
 
 
-def rejection(error: openai.APIStatusError) -> Rejected:
+def rejection(error: "openai.APIStatusError") -> Rejected:
     status = error.status_code
     words = error.response.text[:MAX_WORDS].lower()
     log.warning("llm_rejected", status=status)

@@ -9,10 +9,9 @@ from django.views.generic import View
 
 from config.api.idempotency import Idempotency, fingerprint
 from config.api.problems import NotFound
-from config.pages.base import Action, counted
+from config.pages.base import Action, Counted, counted
 from exports import control, files, links, rates, submission, views
 from exports.models import Job, Link
-from exports.pages.base import count
 from exports.pages.form import once_of
 from exports.pages.jobs import uuid_of
 from exports.serializers import as_day
@@ -102,13 +101,14 @@ def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
     return links.mint(job.receipt, links.bound_to(views.client_of(asked)))
 
 
-class File(LoginRequiredMixin, View):
+class File(LoginRequiredMixin, Counted, View):
     """One file of a job, for its owner, as often as they like while the receipt lives."""
 
     http_method_names = ["get"]
+    throttle = rates.PerUser
 
     def get(self, request: HttpRequest, *, job_id: UUID, key: str, day: str) -> HttpResponseBase:
-        count(request)
+        self.count()
         effective_date = as_day(day)
         if effective_date is None:
             raise NotFound

@@ -1,10 +1,10 @@
 """What the pages of exports share: who asks is counted as in the API, and sees the jobs that the API would show."""
 
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from rest_framework.request import Request
 
 from config import storage
@@ -14,11 +14,7 @@ from exports.models import Job
 
 
 class ExportsPage(Page):
-    """A page for which a GET counts like one of the API's. What POSTs count as, each says itself."""
-
-    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        count(request)
-        return super().get(request, *args, **kwargs)
+    throttle = rates.PerUser
 
     @property
     def asked(self) -> Request:
@@ -32,11 +28,6 @@ class JobPage(ExportsPage):
     def job(self) -> Job:
         job_id: UUID = self.kwargs["job_id"]
         return views.owned(self.asked, job_id)
-
-
-def count(request: HttpRequest) -> None:
-    """Count a request by EXPORT_RATE or EXPORT_POLL_RATE. Raises RateLimited."""
-    rates.PerUser().allow_request(counted(request), cast("Any", None))
 
 
 def left(user_id: int) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from under a finger. A part says in `shown` what it looks like; when it would lo
 
 import re
 import shlex
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -27,7 +26,6 @@ from exports.states import ChunkStatus, JobStatus
 
 QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
 GROUPS = 10  # of failures; the others are in the table
-FIRST = timedelta(seconds=1)  # a link that is younger than its receipt by more is not the one that it came with
 
 
 class OneExport(JobPage):
@@ -124,7 +122,8 @@ def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the receipt as the page shows it: for others than the owner without what leads to its data."""
     receipt, now = job.receipt, timezone.now()
-    link = next(iter(receipt.links.all()), None)
+    made = list(receipt.links.all())  # newest first; the oldest came with the receipt
+    link = made[0] if made else None
     state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
     mine = request.user.pk == job.user_id and state == "open"
     return {
@@ -132,7 +131,7 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
         "state": state,
         "link": link,
         "link_id": link.pk if link else "",
-        "is_minted": state == "open" and link is not None and link.created_at > receipt.issued_at + FIRST,
+        "is_minted": state == "open" and len(made) > 1,
         "seconds": max(0, int((receipt.expires_at - now).total_seconds())),
         "line": for_shell(f"{receipt.checksum}  {receipt.file_name}"),
         "shell_name": for_shell(receipt.file_name),

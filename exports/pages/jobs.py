@@ -6,16 +6,16 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils import timezone
 
 from config.api.paging import MAX_LIMIT, refusal
 from config.api.problems import BadInput, InputError, Problem
-from config.pages.base import Listing, Page, told
+from config.pages.base import Listing, told
 from exports import control, quotas, representation
 from exports.models import Dataset, Job
 from exports.models.job import JobQuerySet
-from exports.pages.base import ExportsPage, count, left, with_downloads
+from exports.pages.base import ExportsPage, left, with_downloads
 from exports.states import JOB_ACTIVE, JobStatus
 
 ACTIVE = "active"
@@ -77,7 +77,7 @@ def row(job: Job) -> dict[str, Any]:
 # ---- Several at once ------------------------------------------------------------------------------------------------
 
 
-class Several(Page):
+class Several(ExportsPage):
     """Cancel or retry what was ticked: the first POST tells what would be done, the second does it."""
 
     http_method_names = ["post"]
@@ -85,7 +85,7 @@ class Several(Page):
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         try:
-            count(request)
+            self.count()
             verb, jobs = self.asked_for()
         except Problem as problem:
             messages.error(request, told(problem))
@@ -107,9 +107,7 @@ class Several(Page):
 
     def ask(self, verb: str, jobs: list[Job]) -> HttpResponse:
         fitting = [job for job in jobs if fits(verb, job)]
-        return render(
-            self.request,
-            self.template_name,
+        return self.render_to_response(
             {
                 "verb": verb,
                 "fitting": fitting,

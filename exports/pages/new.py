@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, cast
+from typing import Any
 
 from django.conf import settings
 from django.db.models import F
@@ -18,7 +18,7 @@ from config.pages.base import counted, is_htmx, told
 from exports import rates, representation, submission, views
 from exports.models import Dataset, Job
 from exports.pages import form as forms
-from exports.pages.base import ExportsPage, count, left
+from exports.pages.base import ExportsPage, left
 from exports.pages.form import ExportForm
 from exports.pages.jobs import uuid_of
 from exports.states import JobStatus
@@ -57,9 +57,9 @@ class NewExport(ExportsPage):
         """Who asks too often is refused before the form is read: to read a long list is what costs."""
         is_check = "check" in request.POST
         if is_check:
-            Previewing().allow_request(counted(request), cast("Any", self))
+            self.count(Previewing)
         else:
-            count(request)
+            self.count()
         form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
         try:
             if is_check:
@@ -87,7 +87,7 @@ class Preview(ExportsPage):
     template_name = "exports/_preview.html"
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        Previewing().allow_request(counted(request), cast("Any", self))
+        self.count(Previewing)
         datasets = list(Dataset.objects.order_by("name"))
         form, shown = ExportForm(request.POST, datasets=datasets), None
         try:

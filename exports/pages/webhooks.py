@@ -16,7 +16,7 @@ from exports import representation, webhooks
 from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.pages import deliveries
-from exports.pages.base import ExportsPage, count
+from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES, mine
 from exports.webhook_views import NewWebhookSerializer, WebhookChangeSerializer
 
@@ -81,7 +81,7 @@ class Webhooks(ExportsPage):
     def post(self, request: HttpRequest) -> HttpResponse:
         form = WebhookForm(request.POST)
         try:
-            count(request)
+            self.count()
             taken = form.read(NewWebhookSerializer, form.body())
             if taken is not None:
                 return self.made(webhooks.create(user_id=self.user.pk, **taken))
@@ -130,7 +130,7 @@ class OneWebhook(ExportsPage):
         webhook = mine(self.user, webhook_id)
         form = WebhookForm(request.POST)
         try:
-            count(request)
+            self.count()
             # What stays as it is is not looked up again: its name may have moved to where no new one may lead.
             new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
             taken = form.read(WebhookChangeSerializer, new)

@@ -18,12 +18,15 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 from psycopg.conninfo import make_conninfo
 
 from config.stack.identity import Identity
 from config.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
+
+# A busy machine takes longer over a page than Playwright's five seconds, which says nothing about our code.
+expect.set_options(timeout=20_000)
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Chromium itself would look up hosts of its makers at every start.

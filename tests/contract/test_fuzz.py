@@ -23,7 +23,6 @@ from tests.integration.etl_progress import complete, fail
 from tests.integration.factories import fail_chunk, make_job
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES", "5")
-REPORT = ["--report", "har", "--report-har-path", os.environ["FUZZ_HAR"]] if "FUZZ_HAR" in os.environ else []
 SEED = os.environ.get("FUZZ_SEED", "20130215")
 CONFIGURATION = Path(__file__).with_name("schemathesis.toml")
 HOOKS = Path(__file__).with_name("fuzz_checks.py")
@@ -77,7 +76,7 @@ def test_no_input_breaks_what_it_promises(
     workers.start("exports,bundles,etl-ocr,etl-postprocess")
     ran = subprocess.run(
         [
-            sys.executable, "-m", "schemathesis.cli", "--config-file", settings, "run", *REPORT,
+            sys.executable, "-m", "schemathesis.cli", "--config-file", settings, "run",
             BASE_DIR / "docs" / "openapi.yaml", "--url", web.url, "--header", f"Authorization: Bearer {token}",
             "--max-examples", EXAMPLES, "--seed", SEED, "--no-color",
         ],
