@@ -11,7 +11,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from config.api import sse
 from config.api.problems import CONTENT_TYPE
-from config.api.schema import REQUEST_ID, Answer, to
+from config.api.schema import IDEMPOTENCY_REPLAYED, REQUEST_ID, Answer, answered, to
 from etl import examples, schemas
 from etl.states import Status
 
@@ -37,9 +37,6 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     description="1 to 255 visible ASCII characters, such as a UUID, good for as long as the task is kept. A repeat "
     "with the same rule and the same bytes, or the same `file_key`, gets the first answer.",
 )
-IDEMPOTENCY_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
-)
 
 
 def location(status: int) -> OpenApiParameter:
@@ -61,10 +58,6 @@ def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
 
 def asked(name: str, value: Any) -> OpenApiExample:
     return OpenApiExample(name, value, request_only=True, media_type="application/json")
-
-
-def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])
 
 
 # ---- On the way in --------------------------------------------------------------------------------------------------

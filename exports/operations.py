@@ -11,7 +11,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from config.api import sse
 from config.api.problems import CONTENT_TYPE
-from config.api.schema import REQUEST_ID, Answer, to
+from config.api.schema import IDEMPOTENCY_REPLAYED, REQUEST_ID, Answer, answered, asked, location, to
 from exports import examples, schemas
 from exports.states import ChunkStatus, JobStatus
 
@@ -34,16 +34,7 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     description="1 to 255 visible ASCII characters, such as a UUID, good for as long as the job is kept. A repeat with "
     "the same body gets the first answer.",
 )
-IDEMPOTENCY_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
-)
 NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
-
-
-def location(status: int, description: str) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description=description
-    )
 
 
 def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
@@ -55,14 +46,6 @@ def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
         response=[status],
         description="Seconds until it is worth asking for the job again; not there once it has ended.",
     )
-
-
-def asked(name: str, value: Any, about: str = "") -> OpenApiExample:
-    return OpenApiExample(name, value, description=about, request_only=True)
-
-
-def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])
 
 
 # ---- Exports --------------------------------------------------------------------------------------------------------

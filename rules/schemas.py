@@ -7,7 +7,7 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework import serializers
 
 from config.api.problems import CONTENT_TYPE
-from config.api.schema import REQUEST_ID, Answer, to
+from config.api.schema import REQUEST_ID, Answer, answered, asked, to
 from rules.serializers import ModeField
 
 TAGS = ["rules"]
@@ -85,14 +85,6 @@ REFUSED = OpenApiExample(
     status_codes=["400"],
     media_type=CONTENT_TYPE,
 )
-
-
-def asked(name: str, value: Any) -> OpenApiExample:
-    return OpenApiExample(name, value, request_only=True)
-
-
-def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])
 
 
 # ---- Operations -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from drf_spectacular.utils import OpenApiResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
 from config.api.problems import (
     CONTENT_TYPE,
@@ -166,3 +167,23 @@ class Answer(OpenApiResponse):
 def to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
     """Return a Link Object. Parameters are expressions: `to("getExport", "…", jobId="$response.body#/jobId")`."""
     return {"operationId": operation, "description": about, "parameters": parameters}
+
+
+# ---- What the apps' operations share --------------------------------------------------------------------------------
+IDEMPOTENCY_REPLAYED = OpenApiParameter(
+    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
+)
+
+
+def location(status: int, description: str) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description=description
+    )
+
+
+def asked(name: str, value: Any, about: str = "") -> OpenApiExample:
+    return OpenApiExample(name, value, description=about, request_only=True)
+
+
+def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
+    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])
