@@ -39,6 +39,13 @@ GRAVE = ("serious", "critical")
 HOST = "localhost"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have these tests run last: from the first of them on, Playwright's loop has the thread, and no other can run."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: here in item.path.parents)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def beside_a_loop() -> Iterator[None]:
     """Playwright's own event loop runs in this thread, and Django takes it for one that its queries would hold up."""

@@ -33,37 +33,40 @@ def headers(*secrets: str, at: datetime | None = None, body: str = BODY) -> dict
     }
 
 
-GOOD = {"ours": headers(SECRET), "a secret that changes": headers(OTHER, SECRET)}
-BAD = {
-    "another secret": headers(OTHER),
-    "another body": headers(SECRET, body=BODY.replace("succeeded", "failed")),
-    "another id": {**headers(SECRET), "webhook-id": "two"},
-    "yesterday": headers(SECRET, at=datetime.now(UTC) - timedelta(days=1)),
-    "tomorrow": headers(SECRET, at=datetime.now(UTC) + timedelta(days=1)),
-    "a time that is none": {**headers(SECRET), "webhook-timestamp": "soon"},
-    "another version": {
-        **headers(SECRET),
-        "webhook-signature": headers(SECRET)["webhook-signature"].replace("v1", "v0"),
-    },
-    "no signature": {name: value for name, value in headers(SECRET).items() if name != "webhook-signature"},
-    "nothing": {},
-}
+def good() -> dict[str, dict[str, str]]:
+    return {"ours": headers(SECRET), "a secret that changes": headers(OTHER, SECRET)}
+
+
+def bad() -> dict[str, dict[str, str]]:
+    genuine = headers(SECRET)
+    return {
+        "another secret": headers(OTHER),
+        "another body": headers(SECRET, body=BODY.replace("succeeded", "failed")),
+        "another id": {**headers(SECRET), "webhook-id": "two"},
+        "yesterday": headers(SECRET, at=datetime.now(UTC) - timedelta(days=1)),
+        "tomorrow": headers(SECRET, at=datetime.now(UTC) + timedelta(days=1)),
+        "a time that is none": {**genuine, "webhook-timestamp": "soon"},
+        "another version": {**genuine, "webhook-signature": genuine["webhook-signature"].replace("v1", "v0")},
+        "no signature": {name: value for name, value in genuine.items() if name != "webhook-signature"},
+        "nothing": {},
+    }
 
 
 def test_it_takes_what_is_ours_and_refuses_the_rest(tmp_path: Path) -> None:
     save(tmp_path)
+    genuine, forged = good(), bad()
 
     def look(browser: Browser) -> dict[str, Any]:
         page = browser.new_page()
         page.goto(url)
         page.evaluate(READ)
-        return {name: page.evaluate(VERIFY, [SECRET, given, BODY]) for name, given in {**GOOD, **BAD}.items()}
+        return {name: page.evaluate(VERIFY, [SECRET, given, BODY]) for name, given in {**genuine, **forged}.items()}
 
     with served(tmp_path) as url:
         answers = in_browser(look)
     event = {"type": "export.succeeded", "data": {"fileName": "Zürich → 東京.csv"}}
-    assert {name: answer for name, answer in answers.items() if answer == event}.keys() == GOOD.keys()
-    assert {name for name, answer in answers.items() if "Error" in answer} == BAD.keys()
+    assert {name: answer for name, answer in answers.items() if answer == event}.keys() == genuine.keys()
+    assert {name for name, answer in answers.items() if "Error" in answer} == forged.keys()
 
 
 def save(folder: Path) -> None:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import requests
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -466,8 +466,13 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
 
 def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiver) -> None:
     """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
+    hook = Webhook.objects.get(pk=subscribe(api, there.url)["id"])
+    later = timezone.now() + timedelta(hours=1)
+    Delivery.objects.bulk_create(
+        Delivery(webhook=hook, type="export.succeeded", body="{}", available_at=later) for _ in range(5_000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE exports_delivery")
         cursor.execute(f"EXPLAIN {courier.NEXT}", {"attempts": 10, "busy": 2})
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
