@@ -23,7 +23,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test screenshots mineru model check schema fuzz docs bench lock clean
+.PHONY: help setup up demo test chaos screenshots mineru model check schema fuzz docs bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -51,6 +51,10 @@ demo: setup ## run real exports through a local stack, check the results, stop i
 
 test: setup browser ## run all tests against real servers and a real browser
 	@$(PYTHON) -m pytest -n $(TESTERS)
+
+# SEED repeats a run that printed it.
+chaos: setup ## do harm to real servers and workers, and see that every promise holds (some minutes)
+	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
 
 screenshots: setup browser ## take pictures of every page, into .local/screenshots
 	@$(PYTHON) -m pytest -q tests/browser/screenshots.py

@@ -16,6 +16,7 @@ from config.stack import servers
 OPERATOR = ("S3_OPERATOR_ACCESS_KEY_ID", "S3_OPERATOR_SECRET_ACCESS_KEY")
 
 stack = ExitStack()
+started: list[servers.Servers] = []  # one, for tests that do harm to servers
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,6 +29,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     folder = Path(tempfile.mkdtemp(dir=root))
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     running = stack.enter_context(servers.running(folder, durable=False))
+    started.append(running)
     metrics = folder / "metrics"
     metrics.mkdir()
     os.environ.update(running.environment())

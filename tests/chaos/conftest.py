@@ -1,0 +1,75 @@
+"""A site to do harm to, and the invariants after each test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+
+from config import storage
+from exports.models import Slot
+from tests import servers
+from tests.broker import lose_messages
+from tests.chaos import invariants
+from tests.chaos.site import SLOTS, Site
+from tests.chaos.source import FUNCTION
+from tests.chaos.watch import Watch
+
+failed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if call.when == "call":
+        item.stash[failed] = report.failed
+    return report
+
+
+@pytest.fixture(scope="session")
+def _notes(django_db_setup: None, django_db_blocker: Any) -> None:
+    with django_db_blocker.unblock():
+        invariants.take_notes()
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> Random:
+    """All chance of a test. `--randomly-seed=…`, which pytest prints at its start, brings a run back."""
+    return Random(f"{request.config.getoption('randomly_seed')}:{request.node.name}")
+
+
+@pytest.fixture
+def site(
+    _notes: None, transactional_db: None, alice: User, tmp_path: Path, chance: Random, request: pytest.FixtureRequest
+) -> Iterator[Site]:
+    """Servers behind proxies, with nothing of Sluice's running yet. At the end every invariant is checked."""
+    clean()
+    (server,) = servers.started
+    site = Site(tmp_path, server, chance, alice)
+    site.source.run("DROP SCHEMA IF EXISTS data CASCADE")
+    site.source.run("CREATE SCHEMA data")
+    site.source.run(FUNCTION)
+    site.dataset()
+    watch = Watch(site.source.url, site.children)
+    try:
+        yield site
+        if not request.node.stash.get(failed, True):
+            invariants.check(site, watch)
+    finally:
+        site.stop()
+        watch.stop()
+        connection.close()
+
+
+def clean() -> None:
+    """What earlier tests left where the database's own cleaning does not reach."""
+    lose_messages()
+    storage.delete_many([item.key for item in storage.list_objects("")])
+    for upload in list(storage.list_uploads("")):
+        storage.abort_upload(upload.key, upload.upload_id)
+    Slot.objects.provide(count=SLOTS)
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE chaos.move")

@@ -1,0 +1,263 @@
+"""What must hold when the trouble is over: the invariants I1 to I8, read from Postgres, object storage, Valkey and the
+source, never from what Sluice counted itself.
+
+`check(site)` is the one function that every test of this folder ends with; the fixture `site` calls it.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from django.db import connection
+
+from config import storage
+from exports import bundles, sql, tasks
+from exports.models import Chunk, Delivery, Event, File, Job, Receipt, Slot, Tick
+from exports.models.job import Compression
+from exports.models.job import Delivery as Kind
+from exports.planning import file_name
+from exports.states import JOB_ENDED, ChunkStatus, JobStatus, Source
+from tests.chaos.site import SLOTS, Allowed, Site
+from tests.chaos.source import Slice, oracle
+from tests.chaos.watch import Watch
+from tests.integration.receiver import Receiver
+from tests.waiting import wait_until
+
+CHUNK_ENDED = {ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED}
+MOST_MEMORY = 200  # MB of a worker, whatever the rows
+
+# Every change of a state, with the token that it was made under, as a trigger saw it: no code of ours could hide one.
+NOTES = """
+CREATE SCHEMA chaos;
+CREATE TABLE chaos.move (
+    nr bigserial PRIMARY KEY, what text NOT NULL, id text NOT NULL, was text NOT NULL, became text NOT NULL,
+    token bigint, old_token bigint
+);
+CREATE FUNCTION chaos.note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    new_row jsonb := to_jsonb(NEW);
+    old_row jsonb := to_jsonb(OLD);
+BEGIN
+    INSERT INTO chaos.move (what, id, was, became, token, old_token) VALUES (
+        TG_ARGV[0], new_row ->> TG_ARGV[1], OLD.status, NEW.status,
+        (new_row ->> TG_ARGV[2])::bigint, (old_row ->> TG_ARGV[2])::bigint);
+    RETURN NULL;
+END $$;
+"""
+WATCHED = {
+    "job": ("exports_jobs", "job_id", "completion_token"),
+    "chunk": ("exports_chunk", "id", "token"),
+    "task": ("etl_task", "task_id", "fence"),
+}
+
+
+def take_notes() -> None:
+    """Have the test database note every change of a state."""
+    with connection.cursor() as cursor:
+        cursor.execute(NOTES)
+        for what, (table, key, token) in WATCHED.items():
+            cursor.execute(
+                f"CREATE TRIGGER chaos_note AFTER UPDATE ON {table} FOR EACH ROW"
+                f" WHEN (OLD.status IS DISTINCT FROM NEW.status)"
+                f" EXECUTE FUNCTION chaos.note('{what}', '{key}', '{token}')"
+            )
+
+
+@dataclass(frozen=True)
+class Move:
+    id: str
+    was: str
+    became: str
+    token: int | None
+    old_token: int | None
+
+
+def moves(what: str) -> dict[str, list[Move]]:
+    """Return the changes of each job, chunk or task, in order."""
+    found: dict[str, list[Move]] = defaultdict(list)
+    for row in sql.rows("SELECT * FROM chaos.move WHERE what = %(what)s ORDER BY nr", what=what):
+        found[row["id"]].append(Move(row["id"], row["was"], row["became"], row["token"], row["old_token"]))
+    return found
+
+
+def check(site: Site, watch: Watch) -> None:
+    allowed = site.allowed
+    calm_down(site)
+    all_have_ended()
+    chunks_ended_once(allowed)
+    jobs_ended_once(allowed)
+    files_are_whole(site)
+    receipts_are_single()
+    events_and_deliveries_are_single(site.receivers, allowed)
+    nothing_is_left()
+    assert watch.samples > 0, "nobody watched"
+    assert watch.most_calls <= SLOTS, f"I3: {watch.most_calls} calls at once, {SLOTS} slots"
+    assert watch.most_memory < MOST_MEMORY, f"I8: a worker took {watch.most_memory} MB"
+
+
+def calm_down(site: Site) -> None:
+    """I5, I6: with no more trouble and with workers that live, everything ends by itself."""
+    for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
+        proxy.pass_on()
+    connection.close()  # it may be one of those that a test ended
+    if not any(worker.alive for worker in site.workers):
+        site.start_worker()
+    if not any(beat.alive for beat in site.beats):
+        site.start_beat()
+    wait_until(lambda: not Job.objects.exclude(status__in=JOB_ENDED).exists(), limit=90, every=0.2)
+    for is_calm in CALM:
+        wait_until(is_calm, limit=60, every=0.2)
+
+
+def nothing_is_leased() -> bool:
+    return not (
+        Slot.objects.held().exists()
+        or Chunk.objects.filter(token__isnull=False).exists()
+        or Job.objects.filter(completion_token__isnull=False).exists()
+        or Delivery.objects.filter(token__isnull=False).exists()
+    )
+
+
+def everybody_was_told() -> bool:
+    return not (Delivery.objects.filter(status="pending").exists() or Event.objects.untold().exists())
+
+
+def no_upload_is_open() -> bool:
+    return not list(storage.list_uploads(""))
+
+
+CALM: tuple[Callable[[], bool], ...] = (nothing_is_leased, everybody_was_told, no_upload_is_open)
+
+
+def all_have_ended() -> None:
+    """I6."""
+    assert not Chunk.objects.exclude(status__in=CHUNK_ENDED).exists()
+    for job in Job.objects.all():
+        counts = Counter(job.chunks.values_list("status", flat=True))
+        told = {"done": job.done, "failed": job.failed, "cancelled": job.cancelled}
+        assert {status: number for status, number in told.items() if number} == counts, f"job {job.pk} counted wrong"
+        assert job.retrying == 0
+
+
+def chunks_ended_once(allowed: Allowed) -> None:
+    """I1, I7: each end was written under the token of the claim before it, and never left."""
+    retried = set(map(str, Chunk.objects.filter(job_id__in=allowed.retried).values_list("pk", flat=True)))
+    for pk, its in moves("chunk").items():
+        held = None
+        for move in its:
+            if move.was in CHUNK_ENDED and pk not in retried:
+                assert allowed.redone, f"I7: chunk {pk} left {move.was} for {move.became}"
+            if move.became == ChunkStatus.RUNNING:
+                held = move.token
+            elif move.was == ChunkStatus.RUNNING:
+                assert move.old_token == held, (
+                    f"I1: chunk {pk} became {move.became} under a token that is not its claim's"
+                )
+        ends = sum(move.became in CHUNK_ENDED for move in its)
+        assert ends == 1 or pk in retried or allowed.redone, f"I1: chunk {pk} ended {ends} times"
+
+
+def jobs_ended_once(allowed: Allowed) -> None:
+    """I4, I7."""
+    for pk, its in moves("job").items():
+        if pk in allowed.retried:
+            continue
+        assert not any(move.was in JOB_ENDED for move in its), f"I7: job {pk} left its end"
+        assert sum(move.became in JOB_ENDED for move in its) == 1, f"I4: job {pk} ended more than once"
+
+
+def files_are_whole(site: Site) -> None:
+    """I2: what chunks ended with, what the cache vouches for and what was delivered is what psql writes."""
+    done = Chunk.objects.filter(status=ChunkStatus.DONE).exclude(source=Source.SNAPSHOT).select_related("job")
+    slices = {(chunk.key, chunk.effective_date) for chunk in done}
+    truth = oracle(site.source, sorted(slices), site.folder / "oracle")
+    for chunk in done:
+        if chunk.job.compression == Compression.NONE:
+            assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} is not what psql writes"
+    for file in File.objects.all():
+        assert digest(file.path) == file.sha256, "I2: a file of the cache is not what its row says"
+    for job in Job.objects.filter(status=JobStatus.SUCCESS):
+        delivered_is_whole(job, truth)
+
+
+def slice_of(chunk: Chunk) -> Slice:
+    return chunk.key, chunk.effective_date
+
+
+def digest(key: str) -> str:
+    found = hashlib.sha256()
+    for block in storage.read(key):
+        found.update(block)
+    return found.hexdigest()
+
+
+def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
+    receipt = Receipt.objects.get(job=job)
+    content = b"".join(storage.read(receipt.object_key))
+    assert hashlib.sha256(content).hexdigest() == receipt.checksum
+    assert len(content) == receipt.size_bytes
+    expected = {
+        file_name(bundles._pair(chunk), job.shape): truth.get(slice_of(chunk), chunk.sha256)
+        for chunk in job.chunks.all()
+    }
+    assert files_in(job, content) == expected, f"I2: job {job.pk} delivered something else"
+
+
+def files_in(job: Job, content: bytes) -> dict[str, str]:
+    """Return the SHA-256 of each file that a job delivered, unpacked, by its name in the bundle."""
+    if job.delivery == Kind.ZIP:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            names = [name for name in archive.namelist() if name != "manifest.json"]
+            assert len(names) == len(set(names))
+            return {name: unpacked(job, archive.read(name)) for name in names}
+    if job.delivery == Kind.MANIFEST:
+        return {entry["fileName"]: entry["sha256"] for entry in json.loads(content)["files"]}
+    chunk = job.chunks.get()
+    return {file_name(bundles._pair(chunk), job.shape): unpacked(job, content)}
+
+
+def unpacked(job: Job, content: bytes) -> str:
+    return hashlib.sha256(gzip.decompress(content) if job.compression == Compression.GZIP else content).hexdigest()
+
+
+def receipts_are_single() -> None:
+    """I4: a receipt for each success, and for nothing else."""
+    succeeded = set(Job.objects.filter(status=JobStatus.SUCCESS).values_list("pk", flat=True))
+    assert set(Receipt.objects.values_list("pk", flat=True)) == succeeded, "I4: receipts and successes differ"
+
+
+def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: Allowed) -> None:
+    """I4: one terminal event a job, one delivery for each webhook that wants it, told under one id."""
+    for job in Job.objects.exclude(pk__in=allowed.retried):
+        ends = Event.objects.filter(job=job, kind=Event.Kind.STATUS, status__in=JOB_ENDED)
+        assert ends.count() == 1, f"I4: job {job.pk} has {ends.count()} terminal events"
+        numbers = list(Event.objects.filter(job=job).order_by("seq").values_list("seq", flat=True))
+        assert len(numbers) == len(set(numbers))
+        told = Counter(Delivery.objects.filter(job=job).values_list("webhook_id", flat=True))
+        assert all(times == 1 for times in told.values()), f"I4: job {job.pk} is told more than once"
+    known = {str(pk) for pk in Delivery.objects.values_list("pk", flat=True)}
+    for receiver in receivers:
+        assert set(receiver.ids) <= known, "I4: a receiver heard of a delivery that there is none of"
+
+
+def nothing_is_left() -> None:
+    """I5: no object that nothing names."""
+    receipts = set(Receipt.objects.filter(deleted_at=None).values_list("object_key", flat=True))
+    assert receipts <= delivered(), "I5: a delivered object is gone before its time"
+    wait_until(lambda: sweep() and delivered() == receipts, limit=30, every=1)
+
+
+def delivered() -> set[str]:
+    return {item.key for item in storage.list_objects(f"{bundles.PREFIX}/")}
+
+
+def sweep() -> bool:
+    """Have a worker do what beat has done once an hour."""
+    Tick.objects.filter(name="sweep").delete()
+    tasks.sweep.delay()
+    return True

@@ -1,0 +1,114 @@
+"""Named places in Sluice's code at which a worker can be made to die, to stand still or to wait.
+
+Nothing of it is in the code itself: `settings.py` beside this wraps the functions in the processes that tests start.
+A test arms a point by putting a file into a folder, and whoever comes by takes the file away and does what it says:
+so each arming works once, in whichever process comes first.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+FOLDER = "CHAOS_POINTS"  # the variable that names it
+
+# By name: what is called, and whether the point is before or after it. Where a name is reached from several places,
+# all are meant.
+POINTS = {
+    "chunk claimed": ("exports.leases:claim", "after"),
+    "call about to begin": ("exports.source:Session.stream", "before"),
+    "part handed over": ("config.storage.parts:Multipart.send", "after"),
+    "about to commit": ("config.storage.uploads:Upload._commit", "before"),
+    "object committed": ("config.storage.uploads:Upload._commit", "after"),
+    "outcome written": ("exports.leases:finish", "after"),
+    "bundle claimed": ("exports.completion:claim", "after"),
+    "bundle made": ("exports.bundles:make", "after"),
+    "receipt inserted": ("exports.receipts:issue", "after"),
+    "receipt committed": ("exports.completion:issue", "after"),
+    "reaper took back": ("exports.recovery:reclaim", "after"),
+}
+
+
+class Points:
+    """The folder, as a test sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def arm(self, name: str, act: str, *, times: int = 1) -> None:
+        """Have the next `times` that come by `die`, `stop` (until SIGCONT) or `wait` (until `release`)."""
+        assert name in POINTS, name
+        for number in range(times):
+            (self.folder / f"{name}.{number}").write_text(act)
+
+    def armed(self, name: str) -> int:
+        """Return how many of those armed have not been come by yet."""
+        return len(list(self.folder.glob(f"{name}.[0-9]*")))
+
+    def release(self, name: str) -> None:
+        (self.folder / f"{name}.go").touch()
+
+    def reached(self) -> list[int]:
+        """Return the processes that came by an armed point, in order."""
+        file = self.folder / "reached"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def install() -> None:
+    """Wrap the functions, in a process that a test started."""
+    folder = Path(os.environ[FOLDER])
+    for name, (place, when) in POINTS.items():
+        module, _, path = place.partition(":")
+        holder: Any = import_module(module)
+        *outer, last = path.split(".")
+        for attribute in outer:
+            holder = getattr(holder, attribute)
+        setattr(holder, last, wrapped(getattr(holder, last), name, when=when, folder=folder))
+
+
+def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path) -> Callable[..., Any]:
+    @wraps(function)
+    def run(*arguments: Any, **named: Any) -> Any:
+        if when == "before":
+            come_by(folder, name)
+        result = function(*arguments, **named)
+        # Nothing was claimed, and nothing written: the worker is not at this point then.
+        if when == "after" and (result or "claim" not in name):
+            come_by(folder, name)
+        return result
+
+    return run
+
+
+def come_by(folder: Path, name: str) -> None:
+    for file in sorted(folder.glob(f"{name}.[0-9]*")):
+        try:
+            act = file.read_text()
+            file.unlink()
+        except FileNotFoundError:
+            continue  # somebody else took it
+        with (folder / "reached").open("a") as reached:
+            reached.write(f"{os.getpid()}\n")
+        ACTS[act](folder / f"{name}.go")
+        return
+
+
+def die(_go: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(_go: Path) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def wait(go: Path) -> None:
+    while not go.exists():
+        time.sleep(0.01)
+
+
+ACTS: dict[str, Callable[[Path], None]] = {"die": die, "stop": stop, "wait": wait}

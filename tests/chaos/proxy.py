@@ -1,0 +1,150 @@
+"""A TCP proxy that makes trouble: between Sluice's processes and the servers that they need.
+
+`Proxy(host, port)` listens on a port of its own, in a thread of its own, and passes bytes on until it is told to
+`stall` (connections are accepted, and nothing comes through), `refuse` (all are reset, and so is who comes), `slow`
+(so many bytes a second) or `lose_reply_to` (the server does what was asked, and the client never hears of it).
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+
+from config.stack.ports import LOOPBACK
+
+BLOCK = 65_536
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: do not linger, send RST
+
+
+@dataclass(eq=False)
+class Wire:
+    """One connection, with both its ends."""
+
+    client: asyncio.StreamWriter
+    server: asyncio.StreamWriter
+    is_mute: bool = False
+
+    def reset(self) -> None:
+        for end in (self.client, self.server):
+            line: socket.socket = end.get_extra_info("socket")
+            with suppress(OSError):
+                line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            end.transport.abort()
+
+
+class Proxy:
+    def __init__(self, host: str, port: int) -> None:
+        self.upstream = (host, port)
+        self.wires: set[Wire] = set()
+        self.refuses = False
+        self.bytes_per_second = 0.0
+        self.text, self.times, self.lost = b"", 0, 0
+        self.loop = asyncio.new_event_loop()
+        self.thread = Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.server: asyncio.Server = self.run(asyncio.start_server(self.serve, LOOPBACK, 0))
+        self.port: int = self.server.sockets[0].getsockname()[1]
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    # ---- What tests ask for -----------------------------------------------------------------------------------------
+
+    def pass_on(self) -> None:
+        """Be a good wire again."""
+        self.run(self.change(flows=True, refuses=False, rate=0))
+
+    def stall(self) -> None:
+        """Accept, and let nothing through, in either direction; what is open stays open."""
+        self.run(self.change(flows=False, refuses=False, rate=0))
+
+    def refuse(self) -> None:
+        """Reset what is open and whoever comes."""
+        self.run(self.change(flows=True, refuses=True, rate=0))
+        self.reset()
+
+    def slow(self, bytes_per_second: float) -> None:
+        self.run(self.change(flows=True, refuses=False, rate=bytes_per_second))
+
+    def reset(self) -> None:
+        """Reset what is open, once."""
+        self.run(self.reset_all())
+
+    def lose_reply_to(self, text: str, *, times: int = 1) -> None:
+        """Pass the next `times` requests with this text on, and reset their connections when the server answers."""
+        self.text, self.times, self.lost = text.encode(), times, 0
+
+    def close(self) -> None:
+        self.run(self.end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+    # ---- On the loop ------------------------------------------------------------------------------------------------
+
+    async def change(self, *, flows: bool, refuses: bool, rate: float) -> None:
+        self.refuses, self.bytes_per_second = refuses, rate
+        (self.flowing.set if flows else self.flowing.clear)()
+
+    async def reset_all(self) -> None:
+        for wire in list(self.wires):
+            wire.reset()
+
+    async def end(self) -> None:
+        self.server.close()
+        await self.reset_all()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if self.refuses:
+                raise ConnectionError
+            answers, server = await asyncio.open_connection(*self.upstream)
+        except OSError:
+            Wire(writer, writer).reset()
+            return
+        wire = Wire(writer, server)
+        self.wires.add(wire)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self.ask(wire, reader))
+                both.create_task(self.answer(wire, answers))
+        except* OSError:
+            wire.reset()
+        finally:
+            self.wires.discard(wire)
+            wire.client.close()
+            wire.server.close()
+
+    async def ask(self, wire: Wire, requests: asyncio.StreamReader) -> None:
+        while block := await requests.read(BLOCK):
+            await self.flowing.wait()
+            if self.times > 0 and self.text in block:
+                self.times -= 1
+                wire.is_mute = True
+            await self.send(wire.server, block)
+        wire.server.write_eof()
+
+    async def answer(self, wire: Wire, answers: asyncio.StreamReader) -> None:
+        while block := await answers.read(BLOCK):
+            await self.flowing.wait()
+            if wire.is_mute:
+                self.lost += 1
+                raise ConnectionError
+            await self.send(wire.client, block)
+        wire.client.write_eof()
+
+    async def send(self, to: asyncio.StreamWriter, block: bytes) -> None:
+        if self.bytes_per_second:
+            await asyncio.sleep(len(block) / self.bytes_per_second)
+        to.write(block)
+        await to.drain()

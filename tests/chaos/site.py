@@ -1,0 +1,180 @@
+"""A whole installation to do harm to: web, workers and beat in processes of their own, behind proxies."""
+
+import os
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+from django.db import OperationalError, connection
+from knox.models import AuthToken
+from psycopg.conninfo import make_conninfo
+
+from config.stack import family, processes
+from config.stack.identity import Identity
+from config.stack.process import Process
+from config.stack.servers import Servers
+from exports.models import Dataset, Job
+from exports.states import JOB_ENDED
+from tests.chaos.points import FOLDER, Points
+from tests.chaos.proxy import Proxy
+from tests.chaos.source import Source
+from tests.integration.factories import FIRST_DAY
+from tests.integration.receiver import Receiver
+from tests.waiting import wait_until
+
+LEASE_SECONDS, REAPER_SECONDS, SLOTS = 3, 1, 4
+QUEUES = "exports,bundles,webhooks,maintenance"
+
+
+@dataclass
+class Allowed:
+    """What a test did on purpose, so that the invariants do not call it a fault. `retried`: ids of jobs that a person
+    sent back; `redone`: files were replaced behind our back, so that chunks go back before their job ends."""
+
+    retried: set[str] = field(default_factory=set)
+    redone: bool = False
+
+
+class Site:
+    """`random` is the source of all chance in a test: its seed, printed at the start, brings the test back."""
+
+    def __init__(self, folder: Path, servers: Servers, random: Random, owner: Any) -> None:
+        self.folder, self.servers, self.random, self.owner = folder, servers, random, owner
+        self.points = Points(folder / "points")
+        self.postgres = proxy_of(servers.postgres.url("sluice"))
+        self.source_proxy = proxy_of(servers.postgres.url("source"))
+        self.broker = proxy_of(servers.valkey.url())
+        self.storage = proxy_of(servers.seaweedfs.url)
+        self.source = Source(servers.postgres.url("source"))
+        self.workers: list[Process] = []
+        self.beats: list[Process] = []
+        self.web: processes.Web | None = None
+        self.allowed = Allowed()
+        self.receivers: list[Receiver] = []  # of webhooks
+        self.client = httpx2.Client(trust_env=False, timeout=30)
+
+    # ---- Processes --------------------------------------------------------------------------------------------------
+
+    def environment(self, **changes: object) -> dict[str, str]:
+        """The variables of a process of Sluice's: all its servers are reached through our proxies."""
+        database = make_conninfo(
+            os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"], port=self.postgres.port
+        )
+        return {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
+            "DATABASE_URL": database,
+            "SOURCE_DATABASE_URL": through(self.source_proxy, os.environ["SOURCE_DATABASE_URL"]),
+            "REDIS_URL": through(self.broker, os.environ["REDIS_URL"]),
+            "S3_ENDPOINT_URL": through(self.storage, os.environ["S3_ENDPOINT_URL"]),
+            "TMPDIR": str(self.folder),
+            FOLDER: str(self.points.folder),
+            "EXPORT_DB_SLOTS": str(SLOTS),
+            "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
+            "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
+            "EXPORT_BACKOFF_BASE_SECONDS": "0.3",
+            "EXPORT_RATE": "1000/min",
+            "EXPORT_DAILY_JOBS": "100000",
+            "EXPORT_DAILY_CHUNKS": "1000000",
+            "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
+            "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
+            "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
+            "ETL_OCR_PROVIDER": "tests.rehearsal.Provider",
+            "ETL_RETRY_BACKOFF_BASE_SECONDS": "0.3",
+            **{name: str(value) for name, value in changes.items()},
+        }
+
+    def start_web(self, **changes: object) -> str:
+        """Start the web process; return its address."""
+        self.web = processes.Web(self.folder, Identity(self.folder), self.environment(**changes))
+        self.web.start()
+        _, token = AuthToken.objects.create(self.owner)
+        self.client.base_url = self.web.url
+        self.client.headers["Authorization"] = f"Bearer {token}"
+        return self.web.url
+
+    def start_worker(self, queues: str = QUEUES, *, children: int = 2, **changes: object) -> Process:
+        worker = processes.worker(
+            f"worker{len(self.workers)}",
+            queues=queues,
+            concurrency=children,
+            root=self.folder,
+            environment=self.environment(**changes),
+        )
+        worker.grace_seconds = 40
+        worker.start()
+        self.workers.append(worker)
+        return worker
+
+    def start_beat(self, **changes: object) -> Process:
+        root = self.folder / f"beat{len(self.beats)}"
+        root.mkdir()
+        beat = processes.beat(root=root, environment=self.environment(**changes))
+        beat.start()
+        self.beats.append(beat)
+        return beat
+
+    def children(self) -> list[int]:
+        """Return the prefork children of all workers that live."""
+        alive = [worker for worker in self.workers if worker.alive]
+        return [pid for worker in alive for pid in family.members(worker.pid)[1:]]
+
+    def logs(self) -> str:
+        return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
+
+    def stop(self) -> None:
+        """Kill what runs: asked to stop, Celery would take its time. Idempotent."""
+        for process in (*self.workers, *self.beats):
+            process.kill()
+        if self.web:
+            self.web.kill()
+        self.client.close()
+        for proxy in (self.postgres, self.source_proxy, self.broker, self.storage):
+            proxy.close()
+
+    # ---- Work -------------------------------------------------------------------------------------------------------
+
+    def dataset(self, name: str = "things") -> Dataset:
+        return Dataset.objects.get_or_create(name=name, function="data.rows_for", base_path=name)[0]
+
+    def submit(self, *keys: str, days: int = 1, **changes: Any) -> Job:
+        """Submit an export by HTTP: every key on so many days."""
+        last = FIRST_DAY + timedelta(days=days - 1)
+        filters = {"keys": keys, "dateFrom": FIRST_DAY.isoformat(), "dateTo": last.isoformat()}
+        answer = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})
+        assert answer.status_code == 202, answer.text
+        return Job.objects.get(pk=answer.json()["jobId"])
+
+    def settle(self, *jobs: Job, limit: float = 60) -> None:
+        """Wait until the jobs have ended, all by themselves."""
+        wait_until(lambda: all(has_ended(job) for job in jobs), limit=limit, every=0.1)
+
+    def wait_for_call(self, *, limit: float = 30) -> None:
+        wait_until(lambda: self.source.live_calls() > 0, limit=limit)
+
+
+def has_ended(job: Job) -> bool:
+    try:
+        job.refresh_from_db()
+    except OperationalError:
+        connection.close()  # the server is being restarted, as the test wants it
+        return False
+    return job.status in JOB_ENDED
+
+
+def proxy_of(url: str) -> Proxy:
+    address = urlsplit(url)
+    assert address.hostname
+    assert address.port
+    return Proxy(address.hostname, address.port)
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Return the URL with the proxy in the place of its host."""
+    parts = urlsplit(url)
+    credentials, at, _ = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{credentials}{at}127.0.0.1:{proxy.port}").geturl()
