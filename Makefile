@@ -23,7 +23,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test chaos screenshots mineru model check schema fuzz docs bench lock clean
+.PHONY: help setup up demo test chaos soak mutants screenshots mineru model check schema fuzz docs bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -53,8 +53,15 @@ test: setup browser ## run all tests against real servers and a real browser
 	@$(PYTHON) -m pytest -n $(TESTERS)
 
 # SEED repeats a run that printed it.
-chaos: setup ## do harm to real servers and workers, and see that every promise holds (some minutes)
+chaos: setup faketime ## do harm to real servers and workers, and see that every promise holds (some minutes)
 	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
+
+soak: setup ## exports and documents under load and faults of all kinds at random, for MINUTES=10
+	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))
+
+# MUTANT: only those with this word in their name or file. TABLE: only those of one file of tests/mutants.
+mutants: setup ## break the code in a hundred small ways, one at a time, and see that a test notices each
+	@MUTANT='$(MUTANT)' TABLE='$(TABLE)' $(PYTHON) -m tests.mutants
 
 screenshots: setup browser ## take pictures of every page, into .local/screenshots
 	@$(PYTHON) -m pytest -q tests/browser/screenshots.py
@@ -67,6 +74,15 @@ browser:
 	  echo 'Installing chromium by apt …'; export DEBIAN_FRONTEND=noninteractive; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	else echo 'The tests of pages need Chromium. Install it (Debian, Ubuntu: sudo apt install chromium), or set CHROMIUM to one.' >&2; exit 1; fi
+
+# Nor has one a clock that is wrong.
+.PHONY: faketime
+faketime:
+	@if ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo 'Installing faketime by apt …'; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends faketime >/dev/null; \
+	else echo 'The tests of wrong clocks need libfaketime. Install it (Debian, Ubuntu: sudo apt install faketime).' >&2; fi
 
 mineru: setup $(MINERU_INSTALLED) ## run the tests against a real MinerU server (installs it first, 0.8 GB)
 	@MINERU_VENV=.venv-mineru $(PYTHON) -m pytest tests/peers

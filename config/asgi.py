@@ -12,12 +12,13 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django = get_asgi_application()
 
 # They read the settings, which are there only now.
-from config import start  # noqa: E402
+from config import start, storage  # noqa: E402
 from config.api import ending  # noqa: E402
 from config.api.bodies import BoundedBody, Receive, Scope, Send  # noqa: E402
 from etl.forms import PATHS  # noqa: E402
 
 start.insist_on_settings()
+storage.hurry()
 bounded = BoundedBody(django, files=PATHS)
 
 

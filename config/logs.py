@@ -2,7 +2,8 @@
 
 An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Our own code logs one `action` word an event,
 `log.info("chunk_finished", rows=12)`; a sentence that a library logs gets the action `library_message`.
-The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables.
+The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables. `request_finished` has the status
+as `code`, and of an answer that is a problem its code as `problem`: `rate_limited` and `quota_exceeded` are both 429.
 
 Never in a line: credentials, links, query strings, filters, bodies, row contents. Object paths only as a hash.
 Three nets hold that: libraries whose debug output has bodies in it are kept quiet whatever LOG_LEVEL says, exceptions

@@ -367,22 +367,19 @@ CELERY_TASK_ANNOTATIONS = {
     name: {"soft_time_limit": ETL_SOFT_TIME_LIMIT, "time_limit": ETL_TIME_LIMIT}
     for name in ("etl.ocr", "etl.postprocess")
 }
-# A tick that waited longer than its interval is of no use: the next one does the same work.
+# A tick that waited longer than its interval is of no use: the next one does the same work. But what has expired by the
+# clock of a worker is never run, and hosts disagree about the time by minutes; so it is an hour at least. Of ticks that
+# pile up meanwhile, `once` lets one through.
 CELERY_BEAT_SCHEDULE = {
-    "exports.reap": {
-        "task": "exports.reap",
-        "schedule": env.export_reaper_seconds,
-        "options": {"expires": env.export_reaper_seconds},
-    },
-    "exports.sweep": {"task": "exports.sweep", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
-    "rules.load": {"task": "rules.load", "schedule": 60, "options": {"expires": 60}},
-    "exports.purge": {"task": "exports.purge", "schedule": timedelta(days=1), "options": {"expires": 86400}},
-    "etl.recover": {
-        "task": "etl.recover",
-        "schedule": env.etl_recovery_seconds,
-        "options": {"expires": env.etl_recovery_seconds},
-    },
-    "etl.sweep": {"task": "etl.sweep", "schedule": timedelta(hours=1), "options": {"expires": 3600}},
+    task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
+    for task, seconds in {
+        "exports.reap": env.export_reaper_seconds,
+        "exports.sweep": 3600,
+        "exports.purge": 86_400,
+        "rules.load": 60,
+        "etl.recover": env.etl_recovery_seconds,
+        "etl.sweep": 3600,
+    }.items()
 }
 
 # ---- Document ETL -----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from drf_spectacular.renderers import (
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from config import health, metrics
+from config.pages import home
 
 # JSON unless Accept wants YAML: JSON is YAML too, so that every client can read it.
 SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
@@ -37,4 +38,5 @@ urlpatterns = [
     path("", include("exports.urls")),
     path("", include("etl.urls")),
     path("", include("rules.urls")),
+    path("app/<path:rest>", home.nothing_here),  # last: whatever no other path took
 ]

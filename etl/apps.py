@@ -5,6 +5,7 @@ class EtlConfig(AppConfig):
     """Document ETL: documents into Markdown, and Markdown into JSON by rules."""
 
     name = "etl"
+    verbose_name = "documents"
 
     def ready(self) -> None:
         from config.gauges import Part, contribute

@@ -129,9 +129,10 @@ class LlmUnavailable(EtlError):
 
 
 class LlmForbidden(LlmUnavailable):
-    """The language model's server does not accept our credentials, or refuses our requests."""
+    """No language model is set up, or its server does not accept our credentials or requests."""
 
     transient = False
+    retryable = False
 
 
 class LlmRefused(EtlError):

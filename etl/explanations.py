@@ -4,7 +4,8 @@ Errors carry a sentence on what happened (`etl.errors`); these say what comes ne
 them complete.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Explanation(NamedTuple):
@@ -92,6 +93,14 @@ ERRORS = {
         "Nothing was stored. Submit it again in a few minutes.",
     ),
 }
+# The same codes where another attempt alone cannot help.
+TO_MEND = {
+    "llm_unavailable": Explanation(
+        "No language model can be used here",
+        "Ask whoever runs this service to set up a language model, or to mend its settings, and extract again then: "
+        "the document is not read again for that. Or extract with a rule of the mode “Markdown only”: it needs none.",
+    ),
+}
 UNKNOWN = Explanation("Something went wrong", "Try it again. If it fails again tell your staff the number of the task.")
 
 
@@ -120,8 +129,14 @@ WARNINGS = {
 }
 
 
-def of_error(code: str) -> Explanation:
-    return ERRORS.get(code, UNKNOWN)
+def of_error(error: Mapping[str, Any]) -> Explanation:
+    """Return what an error of a task means: `{"code": "…", "retryable": false, …}`."""
+    return to_mend(error) or ERRORS.get(error["code"], UNKNOWN)
+
+
+def to_mend(error: Mapping[str, Any]) -> Explanation | None:
+    """Return what has to be mended first, where others under this code may pass by themselves and this does not."""
+    return None if error.get("retryable") else TO_MEND.get(error["code"])
 
 
 def of_warning(code: str) -> Explanation:

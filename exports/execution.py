@@ -35,10 +35,24 @@ REUSE_BATCH = 200
 REUSE_THREADS = 8
 
 
+class Doubt:
+    """Whether the object store took the last file. While it does not answer nothing is claimed: the one retry of an
+    upload is made at once, and an outage of a minute would fail every chunk that came to its turn in it."""
+
+    is_there = False
+
+
+def insist_on_storage() -> None:
+    """Raises StorageError while the store, which did not take the last file, does not answer."""
+    if Doubt.is_there:
+        storage.ping()
+        Doubt.is_there = False
+
+
 def drain() -> None:
     """Work on files that may be there already and on chunks, in turns, until there are none or the time is over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with source.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_databases():
+    with source.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_servers():
         while reuse_some(pool) | export_some(session):
             if time.monotonic() > deadline:
                 dispatch.chunks(waiting=1)
@@ -49,7 +63,11 @@ def export_some(session: source.Session) -> bool:
     """Work on chunks, one after the other, until none is ready or the turn is over. Returns whether there were any."""
     until = time.monotonic() + TURN_SECONDS
     some = False
-    while time.monotonic() < until and (claim := leases.claim(backend=session.backend)):
+    while time.monotonic() < until:
+        insist_on_storage()
+        claim = leases.claim(backend=session.backend)
+        if claim is None:
+            break
         some = True
         tell_begin(claim)
         with bound_contextvars(request_id=claim.request_id, job_id=str(claim.job_id), chunk_id=claim.chunk_id):
@@ -59,14 +77,17 @@ def export_some(session: source.Session) -> bool:
 
 
 @contextmanager
-def quiet_without_databases() -> Iterator[None]:
-    """Stop for now when our own database is away, or the source has no room: the reaper wakes us again."""
+def quiet_without_servers() -> Iterator[None]:
+    """Stop for now when our own database or the object store is away, or the source has no room: the reaper wakes us
+    again."""
     try:
         yield
     except SourceFull:
         log.warning("source_full")
     except OperationalError as error:
         log.warning("database_unavailable", error=logs.describe(error))
+    except storage.StorageError as error:
+        log.warning("storage_unavailable", error=str(error))
 
 
 def run_chunk(claim: Claim, session: source.Session) -> None:
@@ -90,14 +111,20 @@ def run_chunk(claim: Claim, session: source.Session) -> None:
     except SoftTimeLimitExceeded:
         write_down_failure(claim, WorkerFailed("over the worker's time limit"))
         raise
-    except Exception:
+    except Exception as error:
         log.exception("unexpected_error")
-        write_down_failure(claim, WorkerFailed("unexpected error"))
+        write_down_failure(claim, WorkerFailed(in_words(error)))
     except BaseException:
         # The worker is told to leave: hand the chunk on at once, not after the lease, and burn no attempt.
         leases.release([claim])
         dispatch.chunks(waiting=1)
         raise
+
+
+def in_words(error: Exception) -> str:
+    """Return what people are told of an error that nobody thought of: that its host is out of disk or memory, if so."""
+    lacks_means = isinstance(error, OSError | MemoryError)
+    return f"the worker could not go on: {logs.describe(error)}" if lacks_means else "unexpected error"
 
 
 def produce(claim: Claim, session: source.Session) -> Result:
@@ -194,6 +221,7 @@ def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
 
 def write_down_failure(claim: Claim, error: ExportError) -> None:
     """Write down that an attempt failed. Where it was the last, an older file may stand in."""
+    Doubt.is_there = isinstance(error, UploadFailed)
     delay = leases.delay_after(claim, error)
     if delay is None and (result := snapshot(claim, error)) and (progress := leases.finish([(claim, result)])):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())

@@ -312,7 +312,8 @@ DELIVERIES: dict[str, Any] = {
 }
 REDELIVER: dict[str, Any] = {
     "summary": "Send a delivery again",
-    "description": "The same `webhook-id` and the same bytes, with all attempts; a test has one.",
+    "description": "The same `webhook-id` and the same bytes, with all attempts; a test has one. A delivery that waits "
+    "for its next attempt is sent now, and keeps the attempts that it had.",
     "tags": WEBHOOKS,
     "examples": [answered("On its way", examples.WAITING, status=202)],
 }

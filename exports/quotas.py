@@ -115,5 +115,6 @@ def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
         what = f"All {quota.daily_jobs:,} exports of today are used"
     else:
         left = max(quota.daily_chunks - quota.chunks, 0)
-        what = f"This takes {chunks:,} chunks, and {left:,} of today's {quota.daily_chunks:,} are left"
+        asked = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
+        what = f"This takes {asked}, and {left:,} of today's {quota.daily_chunks:,} are left"
     return QuotaExceeded(f"{what}. The quota begins anew at midnight UTC.", retry_after=quota.seconds_left)

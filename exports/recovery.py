@@ -40,9 +40,11 @@ RECLAIM = taking_back("""
 WITHDRAW = taking_back("""
     SELECT id, token FROM exports_chunk WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE
 """)
+# The slots are still held under the tokens. Chunks that were looked at for reuse have none.
 LOST = """
-SELECT e.id, e.job_id, j.request_id, e.status, s.status AS job_status, s.was AS job_was
-FROM ended e JOIN settled s USING (job_id) JOIN exports_jobs j USING (job_id)
+SELECT e.id, e.job_id, j.request_id, e.status, e.attempts, s.status AS job_status, s.was AS job_was,
+       coalesce((SELECT max(backend) FROM exports_slot WHERE token = l.token), '') AS backend
+FROM ended e JOIN lost l ON l.id = e.id JOIN settled s USING (job_id) JOIN exports_jobs j USING (job_id)
 """
 
 
@@ -51,6 +53,8 @@ class Lost(NamedTuple):
     job_id: UUID
     request_id: str
     status: str
+    attempts: int
+    backend: str  # of the connection to the source, which names host and process; "" where there was none
     job_status: str
     job_was: str
 

@@ -3,6 +3,9 @@
 The source may be another server, a read replica say, so it is reached by psycopg alone and not through Django.
 """
 
+import os
+import re
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +50,13 @@ SESSION = " ".join(
 )
 
 
+def name_backend() -> str:
+    """Return such as `sluice-export-web1-4711-9f86d081`: of this host and process, and never the same again. Postgres
+    keeps 63 bytes of it."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())[-28:]
+    return f"sluice-export-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
 class Session:
     """A connection to the source that serves the chunks of one worker, one after the other.
 
@@ -56,7 +66,7 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self.backend = f"sluice-export-{uuid.uuid4().hex[:16]}"
+        self.backend = name_backend()
         self._connection: psycopg.Connection | None = None
         self._timeout = 0
         self.cancelled = False

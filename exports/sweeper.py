@@ -1,7 +1,10 @@
 """The janitors. Each has one verb, mends one thing, and may run any number of times, also beside itself."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -13,7 +16,7 @@ from django.db.models.functions import Now, TruncDate
 from config import storage
 from exports import bundles, completion, courier, dispatch, metrics, recovery, source, sql, webhooks
 from exports.errors import ExportError, WorkerLost
-from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
+from exports.models import Chunk, Dataset, Event, File, Job, Receipt, Slot, Usage
 from exports.states import ChunkStatus, JobStatus
 
 log = structlog.get_logger(__name__)
@@ -23,6 +26,8 @@ BATCH = 500
 # chunk or bundle runs longer, as Celery's hard time limit is 11 minutes.
 GRACE = timedelta(hours=1)
 EVENTS_KEPT = timedelta(days=1)  # after the end of their job
+UNVOUCHED_SOUGHT = timedelta(days=1)  # after the end of their job; one look would do, were no sweep ever missed
+LOOKS = 8  # at objects, at the same time
 
 
 def reap() -> None:
@@ -68,7 +73,7 @@ def tell_loss(event: str, lost: list[recovery.Lost]) -> None:
     """Log and count what was taken back: the chunks, and the jobs that moved or ended with them."""
     for chunk in lost:
         ids = {"request_id": chunk.request_id, "job_id": str(chunk.job_id), "chunk_id": chunk.id}
-        log.warning(event, **ids)
+        log.warning(event, **ids, attempt=chunk.attempts, **({"backend": chunk.backend} if chunk.backend else {}))
         if chunk.status == ChunkStatus.FAILED:
             log.error("chunk_failed", **ids, code=WorkerLost.code)
             metrics.chunk_failed(WorkerLost.code)
@@ -137,8 +142,9 @@ def _delete(receipts: list[Receipt]) -> int:
 
 
 def sweep() -> None:
-    """Once an hour: what expired and is still there after all, orphans, abandoned uploads, and old events."""
-    run_each(force_delete_expired, delete_orphans, abort_abandoned_uploads, forget_events)
+    """Once an hour: what expired and is still there after all, orphans, files that nobody vouches for, abandoned
+    uploads, and old events."""
+    run_each(force_delete_expired, delete_orphans, delete_unvouched, abort_abandoned_uploads, forget_events)
 
 
 def force_delete_expired() -> int:
@@ -167,6 +173,56 @@ def delete_orphans() -> int:
         metrics.ttl_violated(len(orphans))
     log.info("orphans_deleted", objects=len(orphans))
     return len(orphans)
+
+
+def delete_unvouched() -> int:
+    """Delete files that no row vouches for: their worker was lost between the upload and the outcome, and the chunk
+    failed or was cancelled before another attempt replaced them.
+
+    They are looked for where that can have happened. Attempts do not tell where: people's retries and workers that
+    were told to leave set them back.
+    """
+    over = Job.objects.filter(
+        started_at__isnull=False, finished_at__range=(Now() - GRACE - UNVOUCHED_SOUGHT, Now() - GRACE)
+    )
+    chunks = Chunk.objects.filter(job__in=over, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))
+    rows = chunks.values_list("job_id", "pk", "path", named=True).iterator(chunk_size=BATCH)
+    before = storage.now() - GRACE
+    deleted = 0
+    with ThreadPoolExecutor(LOOKS) as pool:
+        while batch := list(islice(rows, BATCH)):
+            heads = pool.map(storage.head, [chunk.path for chunk in batch])
+            own = {
+                chunk.path: head.etag
+                for chunk, head in zip(batch, heads, strict=True)
+                if head and head.last_modified < before and is_of(chunk, head)
+            }
+            unvouched = _unvouched(own)
+            deleted += sum(pool.map(_delete_unchanged, unvouched, unvouched.values()))
+    if deleted:
+        log.info("unvouched_deleted", objects=deleted)
+    return deleted
+
+
+def is_of(chunk: Any, head: storage.Head) -> bool:
+    """Whether this chunk's workers wrote the object. What others wrote is another chunk's, or not ours at all."""
+    return (head.metadata.get("job"), head.metadata.get("chunk")) == (str(chunk.job_id), str(chunk.pk))
+
+
+def _unvouched(files: dict[str, str]) -> dict[str, str]:
+    """Return those of the files, ETags by path, that no row vouches for and no running chunk is about to replace."""
+    # In this order: a chunk that ends between the two vouches for its file with its end.
+    busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=files).values_list("path", flat=True))
+    vouched = set(File.objects.filter(path__in=files).values_list("path", "etag"))
+    return {path: etag for path, etag in files.items() if path not in busy and (path, etag) not in vouched}
+
+
+def _delete_unchanged(path: str, etag: str) -> bool:
+    """Delete the file unless somebody put another one there since it was looked at. Returns whether that was done."""
+    with suppress(storage.Changed):
+        storage.delete(path, if_match=etag)
+        return True
+    return False
 
 
 def abort_abandoned_uploads() -> int:

@@ -276,7 +276,7 @@ class LinkRefused(Problem):
     WHY = {
         "link_invalid": "This is not a link of ours, or it was changed.",
         "link_expired": "The link's time is over. Export again: files that are there already are reused.",
-        "link_revoked": "The link was replaced by a newer one.",
+        "link_revoked": "The link was replaced by a newer one, or revoked.",
         "link_mismatch": "The link is for the client that made the export, or the link: its network and its User-Agent."
         " The owner can make one for another client by asking for it from there.",
         "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",

@@ -52,7 +52,7 @@ class NoSuchDelivery(NotFound):
 
 
 class DeliveryPending(Problem):
-    """This delivery has not ended: it waits for an attempt, or is being sent."""
+    """This delivery has not ended: its attempt is due, or is being made."""
 
     status = 409
     code = "delivery_pending"
@@ -250,15 +250,18 @@ def add_test(webhook: Webhook) -> Delivery | None:
 
 
 REDELIVER = """
-UPDATE exports_delivery SET status = 'pending', attempts = 0, available_at = clock_timestamp(), finished_at = NULL
-WHERE id = %(delivery)s AND status IN ('delivered', 'failed')
+UPDATE exports_delivery
+SET attempts = CASE WHEN status = 'pending' THEN attempts ELSE 0 END,
+    status = 'pending', available_at = clock_timestamp(), finished_at = NULL
+WHERE id = %(delivery)s
+  AND (status IN ('delivered', 'failed') OR (token IS NULL AND available_at > clock_timestamp()))
 RETURNING status, attempts, available_at, finished_at, token
 """
 
 
 def redeliver(delivery: Delivery) -> None:
-    """Send a delivery that has ended once more: same id, same bytes, all attempts. Raises DeliveryPending,
-    WebhookDisabled, NoSuchDelivery."""
+    """Send a delivery now: same id, same bytes. One that has ended gets all attempts anew; one that waits for a later
+    attempt keeps those it had. Raises DeliveryPending, WebhookDisabled, NoSuchDelivery."""
     if not delivery.webhook.enabled and delivery.type != TEST:
         raise WebhookDisabled
     row = sql.one(REDELIVER, delivery=delivery.pk)

@@ -14,6 +14,8 @@ from django.contrib.admin.models import LogEntry
 from django.http import HttpRequest
 from django.utils import timezone
 
+from config import health
+
 MOST = 10_000
 HOURS = 24
 
@@ -141,6 +143,30 @@ def contribute(*parts: Part, first: Iterable[FirstStep] = ()) -> None:
     contributions.steps.extend(first)
 
 
+# What readiness calls its parts, in words.
+PARTS = {
+    "database": "The database",
+    "source": "The source database",
+    "broker": "The broker",
+    "storage": "The object storage",
+    "run_state": "The Redis of documents",
+}
+
+
+def readiness() -> list[tuple[str, bool]]:
+    """Return a sentence for each check of /readyz, and whether all is well with it. As there: within 2.5 s, and asked
+    at most once a second however many look."""
+    answers = health.readiness.answer()
+    return [
+        (f"{PARTS.get(name, name)} {'answers' if answer == health.OK else predicate(answer)}.", answer == health.OK)
+        for name, answer in answers.items()
+    ]
+
+
+def predicate(answer: str) -> str:
+    return f"gave {answer}" if answer.startswith("no ") else answer
+
+
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """What unfold asks for: the template's context, with what this user may see."""
     seen = [part.draw() for part in contributions.parts if request.user.has_perm(part.permission)]
@@ -157,6 +183,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return {
         **context,
         "title": "Overview",
+        "readiness": readiness(),
         "figures": [figure for drawn in seen for figure in drawn.figures],
         "charts": [chart for drawn in seen for chart in drawn.charts],
         "steps": steps,

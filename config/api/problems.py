@@ -289,14 +289,22 @@ def join(pointer: str, name: object) -> str:
 
 
 # ---- To responses -----------------------------------------------------------------------------------------------
+class ProblemResponse(HttpResponse):
+    """An answer that is a problem. The request's line in the log tells which: a status stands for several."""
+
+    problem = ""
+
+
 def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
     """Return the response, not DRF's Response: a view that renders Markdown or CSV still answers errors as JSON."""
-    return HttpResponse(
+    response = ProblemResponse(
         orjson.dumps(problem.body() | {"requestId": request_id(request)}),
         status=problem.status,
         content_type=CONTENT_TYPE,
         headers=problem.all_headers(),
     )
+    response.problem = problem.code
+    return response
 
 
 def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:

@@ -24,7 +24,8 @@ def sane_id(given: str) -> str:
 
 
 class RequestMiddleware(middlewares.RequestMiddleware):
-    """django-structlog's middleware with ids that are checked, answered as X-Request-ID, and with routes for paths.
+    """django-structlog's middleware with ids that are checked, answered as X-Request-ID, with routes for paths, and
+    with the code of the problem where the answer is one.
 
     It wants DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID: what it then trusts has been through `request_id`.
     """
@@ -43,6 +44,8 @@ class RequestMiddleware(middlewares.RequestMiddleware):
 
     def handle_response(self, request: HttpRequest, response: HttpResponse) -> None:
         response["X-Request-ID"] = request_id(request)
+        if problem := getattr(response, "problem", ""):
+            structlog.contextvars.bind_contextvars(problem=problem)
         super().handle_response(request, response)
 
     @staticmethod

@@ -53,6 +53,9 @@ class Page(LoginRequiredMixin, Counted, TemplateView):
         self.count()
         return super().get(request, *args, **kwargs)
 
+    def get_context_data(self, **context: Any) -> dict[str, Any]:
+        return super().get_context_data(**{"title": self.title, **context})
+
     def handle_no_permission(self) -> HttpResponseRedirect:
         """Lead to the sign-in; but htmx, which would put that into the middle of a page, is told by words."""
         if not self.request.user.is_authenticated and is_htmx(self.request):

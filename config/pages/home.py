@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from django.http import HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.views.defaults import page_not_found
 from django.views.generic import TemplateView
 
 
@@ -20,3 +21,8 @@ class Home(TemplateView):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         return super().get_context_data(base=self.request.build_absolute_uri("/").rstrip("/"), **context)
+
+
+def nothing_here(request: HttpRequest, **_: str) -> HttpResponse:
+    """The page of a 404, also with DEBUG: Django would show all paths that there are instead."""
+    return page_not_found(request, Http404())

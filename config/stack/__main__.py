@@ -67,6 +67,7 @@ def announcement(stack: local.Stack) -> str:
 Sluice runs at  {stack.url}
   admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}
   API token     {stack.variables["API_TOKEN"] or "(none)"}
+  command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"] or "(none)"}
   variables     set -a; . {stack.servers.root / environment.FILE}
   logs          {stack.servers.root / "logs"}
 Ctrl-C stops it.

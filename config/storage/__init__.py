@@ -5,7 +5,7 @@ the HTTP header. Every request is made at most twice, the second time at once; w
 business. No message and no log line holds a key: keys tell what was exported. `path_hash` stands for one.
 """
 
-from config.storage.clients import Ticket, client, content_disposition, ping, presign_download, presign_upload
+from config.storage.clients import Ticket, client, content_disposition, hurry, ping, presign_download, presign_upload
 from config.storage.copies import copy
 from config.storage.errors import Changed, Conflict, Missing, RequestFailed, StorageError, UploadFailed
 from config.storage.objects import (
@@ -46,6 +46,7 @@ __all__ = [
     "delete",
     "delete_many",
     "head",
+    "hurry",
     "list_objects",
     "list_uploads",
     "now",

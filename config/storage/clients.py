@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -18,9 +19,23 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from pydantic import AnyHttpUrl, SecretStr
 
-CONNECT_SECONDS = 5  # also the limit for sending one slice of a body: urllib3 sends under the connect timeout
-READ_SECONDS = 60
 ATTR_CHARS = "!#$&+-.^_`|~"  # RFC 8187 `attr-char`, beyond letters and digits
+
+
+@dataclass
+class Patience:
+    """How long this process waits for the storage, in seconds."""
+
+    connect: float  # also the limit for sending one slice of a body: urllib3 sends under the connect timeout
+    read: float
+
+
+patience = Patience(connect=5, read=60)
+
+
+def hurry() -> None:
+    """Have this process wait less from now on: people wait for it, and each of them takes a thread."""
+    patience.connect, patience.read = 3, 10
 
 
 class Door(NamedTuple):
@@ -31,8 +46,8 @@ class Door(NamedTuple):
     region: str
     access_key_id: SecretStr
     secret_access_key: SecretStr
-    connect_seconds: float = CONNECT_SECONDS
-    read_seconds: float = READ_SECONDS
+    connect_seconds: float
+    read_seconds: float
 
 
 @cache
@@ -66,7 +81,10 @@ def connect(door: Door) -> S3Client:
 
 def main_door() -> Door:
     env = settings.SLUICE
-    return Door(os.getpid(), env.s3_endpoint_url, env.s3_region, env.s3_access_key_id, env.s3_secret_access_key)
+    return Door(
+        os.getpid(), env.s3_endpoint_url, env.s3_region, env.s3_access_key_id, env.s3_secret_access_key,
+        patience.connect, patience.read,
+    )  # fmt: skip
 
 
 def download_door() -> Door:

@@ -27,7 +27,7 @@ FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(most)s) t
 # Of times: OCR's own, where the provider told it; and from the submission to the end, of tasks that were run once.
 RECENT = """
 WITH recent AS MATERIALIZED (
-    SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code,
+    SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code, updated_at,
            CASE WHEN jsonb_typeof(metadata #> '{ocr,duration_ms}') = 'number'
                 THEN (metadata #>> '{ocr,duration_ms}')::float END AS ocr,
            CASE WHEN status = 'completed' AND run = 1
@@ -41,7 +41,8 @@ SELECT (SELECT json_agg(s) FROM (
        (SELECT json_agg(t) FROM (
             SELECT hour, percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ocr) AS ocr,
                    percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY whole) AS whole
-            FROM recent GROUP BY 1) t) AS times
+            FROM recent GROUP BY 1) t) AS times,
+       (SELECT max(updated_at) FROM recent WHERE status <> 'pending') AS ended
 """
 
 
@@ -54,22 +55,29 @@ def row_of(statement: str, **values: Any) -> dict[str, Any]:
 
 def draw() -> Drawn:
     hours = last_hours()
-    found = {name: value or [] for name, value in row_of(RECENT, since=hours[0], most=MOST).items()}
+    row = row_of(RECENT, since=hours[0], most=MOST)
+    ended = row.pop("ended")
+    found = {name: value or [] for name, value in row.items()}
     charts = [
         statuses_of(hours, found["statuses"]),
         times_of(hours, found["times"]),
         failures_of(found["codes"], hours[0]),
     ]
-    return Drawn(figures=[queue_of(row_of(OPEN, most=MOST + 1))], charts=charts)
+    return Drawn(figures=[queue_of(row_of(OPEN, most=MOST + 1), ended)], charts=charts)
 
 
-def queue_of(row: dict[str, Any]) -> Figure:
-    waited = timezone.now() - row["oldest"] if row["oldest"] else None
+def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
+    """`ended`: when the last task did. Rows do not tell whether somebody works on one; none that ends is a sign."""
+    now = timezone.now()
+    waited = now - row["oldest"] if row["oldest"] else None
     is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
     size = settings.SLUICE.etl_queue_size
     notes = [f"of {size:,} at most"]
     if waited:
         notes.append(f"the oldest for {length(waited)}")
+    if is_long and (ended is None or (now - ended).total_seconds() > LONG_SECONDS):
+        since = f"for {length(now - ended)}" if ended else "today"
+        notes.append(f"and none has ended {since}: are the workers of the queues ocr and postprocess up?")
     return Figure(
         title="Tasks open",
         value=at_most(row["open"]),

@@ -13,7 +13,8 @@ from config.pages.base import Page
 from etl import lookup
 from etl.models import Task
 from etl.runstate import RunState
-from rules import catalog, rates
+from rules import catalog, needs, rates
+from rules.models import Rule
 
 UNKNOWN = "There is no such document of yours."
 MOST_RULES = 300
@@ -60,11 +61,22 @@ Groups = list[tuple[str, list[tuple[str, str]]]]
 
 
 def rules_for(user: User) -> tuple[str, Groups]:
-    """Return the name of the default rule, "" without one, and the rules that the user may use, in groups."""
-    rules = catalog.visible_to(user).only("rule_id", "name", "owner_id", "slug").order_by("name", "rule_id")
+    """Return the label of the default rule, "" without one, and the rules that the user may use, in groups.
+
+    Those that cannot work here are among them, and say so: they can be retried once a model is set up.
+    """
+    rules = (
+        catalog.visible_to(user)
+        .only("rule_id", "name", "owner_id", "slug", "postprocess_mode")
+        .order_by("name", "rule_id")
+    )
     groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "Everybody's": [], "Other people's": []}
     default = catalog.default() if settings.SLUICE.etl_global_rule_enabled else None
     for rule in rules[:MOST_RULES]:
         group = "Everybody's" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other people's"
-        groups[group].append((str(rule.pk), rule.name))
-    return default.name if default else "", [(name, choices) for name, choices in groups.items() if choices]
+        groups[group].append((str(rule.pk), label(rule)))
+    return label(default) if default else "", [(name, choices) for name, choices in groups.items() if choices]
+
+
+def label(rule: Rule) -> str:
+    return needs.marked(rule.name, mode=rule.postprocess_mode)

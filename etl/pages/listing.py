@@ -83,7 +83,7 @@ def row_of(state: RunState, rule: str) -> dict[str, Any]:
     return {
         "state": state,
         "rule": rule,
-        "failure": explanations.of_error(error["code"]) if error else None,
+        "failure": explanations.of_error(error) if error else None,
         "stage": Phase(error["stage"]) if error else None,
         "warnings": len(state.metadata["warnings"]),
     }

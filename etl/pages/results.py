@@ -1,24 +1,26 @@
-"""What became of a document: its Markdown and its JSON, side by side, and both to download."""
+"""What became of a document: its Markdown and its JSON, side by side; both to download, and the document itself."""
 
 from typing import Any
 
 import orjson
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
 from config import storage
 from config.api.problems import NotFound, Problem
 from config.pages.base import counted
 from etl import artifacts, markdown, refusals
+from etl.documents import Kind
 from etl.models import Task
 from etl.pages import sheets, tree
-from etl.pages.base import DocumentsPage, TaskPage, seen
+from etl.pages.base import DocumentsPage, TaskPage, owned, seen
 from etl.runstate import RunState
 from etl.states import Status
 
 MOST_NUMBER = 7  # digits of a page or a piece
 RAW_BYTES = 200_000  # of JSON that is shown as text; more is for download
 UNSURE = 0.85
+DOWNLOAD_SECONDS = 60  # that a URL of a document is good for: it has to be opened, not read to its end
 
 
 # ---- Markdown -------------------------------------------------------------------------------------------------------
@@ -157,6 +159,33 @@ class Download(DocumentsPage):
 
     def content(self, state: RunState) -> HttpResponseBase:
         raise NotImplementedError
+
+
+class DocumentGone(Problem):
+    """The document itself is not stored any more. Submit it again to have it here again."""
+
+    status = 410
+    title = "The document is gone"
+    code = "artifact_missing"
+
+
+class Original(DocumentsPage):
+    """The document as it was submitted: straight from the object storage, by a URL that is good for a minute."""
+
+    def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
+        self.count()
+        task = owned(task_id, user=self.user)
+        with refusals.storing():
+            if storage.head(task.document_key) is None:
+                raise DocumentGone
+        kind = Kind(task.kind)
+        url = storage.presign_download(
+            task.document_key,
+            seconds=DOWNLOAD_SECONDS,
+            content_type=kind.media_type,
+            file_name=task.filename or f"document.{kind.value}",
+        )
+        return HttpResponseRedirect(url, headers={"Cache-Control": "no-store"})
 
 
 class MarkdownFile(Download):

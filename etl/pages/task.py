@@ -15,7 +15,7 @@ from etl.pages.listing import retry
 from etl.pages.steps import steps_of
 from etl.runstate import RunState
 from etl.states import Phase, Status
-from rules import catalog, rates
+from rules import catalog, needs, rates
 from rules.catalog import UnknownRule
 
 
@@ -27,12 +27,13 @@ class OneDocument(TaskPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
-        rule = rule_name(state)
+        rule, mode = pinned_rule(state)
         return super().get_context_data(
             title=state.filename,
             state=state,
             owner=owner_of(state, self.user),
             rule=rule,
+            lacks_model=needs.lacks_model(mode),
             steps=steps_of(state, rule=rule),
             failure=failure_of(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
@@ -49,17 +50,19 @@ class OneDocument(TaskPage):
             "rules": groups,
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
+            "has_model": needs.has_model(),
             "markdown": results.markdown_pane(state, self.request),
             "json": results.json_pane(state, self.request),
         }
 
 
-def rule_name(state: RunState) -> str:
-    """Return the name that the task's rule had in its version."""
+def pinned_rule(state: RunState) -> tuple[str, str]:
+    """Return the name and mode that the task's rule had in its version."""
     try:
-        return catalog.content(rule_id=state.rule_id, version=state.rule_version).name
+        said = catalog.content(rule_id=state.rule_id, version=state.rule_version)
     except UnknownRule:
-        return f"Rule {state.rule_id}"
+        return f"Rule {state.rule_id}", ""
+    return said.name, said.mode
 
 
 def owner_of(state: RunState, user: User) -> str:
@@ -72,7 +75,7 @@ def owner_of(state: RunState, user: User) -> str:
 def failure_of(state: RunState) -> dict[str, Any] | None:
     if state.status != Status.FAILED or not state.error:
         return None
-    return {**state.error, "explained": explanations.of_error(state.error["code"])}
+    return {**state.error, "explained": explanations.of_error(state.error)}
 
 
 def warnings_of(state: RunState) -> list[dict[str, Any]]:

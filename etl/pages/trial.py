@@ -10,7 +10,7 @@ from rest_framework.exceptions import ValidationError
 from config import storage
 from config.api.problems import BadInput, NotFound, Problem, input_errors
 from config.pages.base import told
-from etl import control, lookup, refusals, trial
+from etl import control, explanations, lookup, refusals, trial
 from etl.models import Task
 from etl.rule_views import MAX_MARKDOWN, TrialSerializer
 from etl.states import ENDED
@@ -107,6 +107,7 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
         "citations": cited,
         "text": json.dumps(data, indent=2, ensure_ascii=False),
         "has_data": "data" in result,
+        "to_mend": None if answer["ok"] else explanations.to_mend(answer["error"]),
     }
 
 

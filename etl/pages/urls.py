@@ -11,6 +11,7 @@ urlpatterns = [
     path("app/documents/<int:task_id>/retry", task.Retry.as_view(), name="retry-document"),
     path("app/documents/<int:task_id>/pages", results.Sheets.as_view(), name="document-pages"),
     path("app/documents/<int:task_id>/branch", results.Branch.as_view(), name="document-branch"),
+    path("app/documents/<int:task_id>/original", results.Original.as_view(), name="document-original"),
     path("app/documents/<int:task_id>/markdown", results.MarkdownFile.as_view(), name="document-markdown"),
     path("app/documents/<int:task_id>/json", results.JsonFile.as_view(), name="document-json"),
 ]

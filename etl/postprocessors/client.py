@@ -26,6 +26,7 @@ from etl import peers
 from etl.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
 from etl.postprocessors.line import Line, watched
 from etl.work import Usage, Work
+from rules import needs
 
 if TYPE_CHECKING:
     import openai
@@ -58,7 +59,7 @@ class Place:
     @classmethod
     def configured(cls) -> "Place":
         env = settings.SLUICE
-        if not (env.etl_llm_base_url and env.etl_llm_model):
+        if not needs.has_model():
             raise LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
         key = env.etl_llm_api_key.get_secret_value() if env.etl_llm_api_key else ""
         if not (key.isascii() and key.isprintable()):

@@ -1,9 +1,13 @@
 """What was handed out: receipts, their one-time links, and every attempt to use one. Links themselves are not shown:
 a signed one in the staff's hands could be used up instead of its owner."""
 
+import re
 from datetime import datetime
+from typing import Any
 
 from django.contrib import admin
+from django.db.models import Q
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
@@ -68,7 +72,7 @@ class LinkAdmin(WithVerbs):
     )  # fmt: skip
     list_filter = (OfJobByReceipt, "created_at", "used_at")
     search_fields = ("link_id", "receipt")
-    search_help_text = "A whole link id"
+    search_help_text = "A whole link id, or a link or its token as somebody found it"
     ordering = ("-created_at",)
     fieldsets = (
         (None, {"fields": (("link_id", "state"), ("of_receipt", "downloads"))}),
@@ -78,6 +82,20 @@ class LinkAdmin(WithVerbs):
             {"fields": ((instant("created_at"), instant("expires_at")), (instant("used_at"), instant("revoked_at")))},
         ),
     )
+
+    def equal_to(self, term: str) -> Q:
+        return super().equal_to(id_in(term))
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
+    ) -> Any:
+        """Beside the link's own buttons, what keeps its owner from making another one."""
+        receipts: Any = self.admin_site.get_model_admin(Receipt)
+        fitting = [verb for verb in receipts.allowed(request) if obj is not None and not verb.why_not(obj.receipt)]
+        context["actions_detail"] = [
+            {**receipts.button(verb, obj.receipt), "title": f"{verb.label} the receipt"} for verb in fitting
+        ]
+        return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
     @admin.display(description="state")
     def state(self, link: Link) -> str:
@@ -112,6 +130,12 @@ class DownloadAdmin(ReadOnly):
     @admin.display(description="link", empty_value="-")
     def of_link(self, download: Download) -> SafeString | None:
         return page_of("link", download.link_id, short(download.link_id)) if download.link_id else None
+
+
+def id_in(term: str) -> str:
+    """Return the link's id out of a URL or a token; its signature may have been lost on the way."""
+    found = re.search(r"(?:^|[?&]token=)([0-9a-fA-F]{32})(?:\.|&|$)", term)
+    return found[1] if found else term
 
 
 def has_passed(moment: datetime) -> bool:

@@ -1,5 +1,6 @@
 """What runs now: the slots that bound calls into the source, and when periodic work last ran."""
 
+from django.conf import settings
 from django.contrib import admin
 from django.db.models import F
 from django.utils import timezone
@@ -28,7 +29,7 @@ class SlotAdmin(WithVerbs):
     @admin.display(description="state")
     def state(self, slot: Slot) -> str:
         if slot.lease_until is None:
-            return badge("free")
+            return badge("free" if is_in_use(slot) else "not in use")
         return badge("held" if slot.lease_until > timezone.now() else "expired")
 
     @admin.display(description="chunk")
@@ -38,6 +39,12 @@ class SlotAdmin(WithVerbs):
     @admin.display(description="job")
     def of_job(self, slot: Slot) -> SafeString | None:
         return page_of("job", slot.job_id, short(slot.job_id)) if slot.job_id else None
+
+
+def is_in_use(slot: Slot) -> bool:
+    """Whether claims look at it: rows stay when EXPORT_DB_SLOTS or a dataset's cap is lowered."""
+    most = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
+    return most is not None and slot.number <= most
 
 
 @admin.register(Tick)

@@ -1,7 +1,7 @@
 """What the start page tells of exports. Every statement reads rows that live or are recent, by an index, and no more
 than `MOST` of them; chunks that have ended, nearly all, are not looked at."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -10,10 +10,11 @@ from django.urls import reverse
 from django.utils import timezone
 
 from config.admin import overview
-from config.admin.display import counted, length, list_url, number
+from config.admin.display import age, counted, length, list_url, number
 from config.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
 from exports import sql
 from exports.admin.filters import title_of
+from exports.courier import HOPELESS_ATTEMPTS, HOPELESS_SECONDS
 from exports.models import Dataset
 from exports.states import JobStatus
 
@@ -26,6 +27,7 @@ COLOURS = {
     JobStatus.CANCELLED: "#a855f7",
 }
 LONG_SECONDS = 300  # that a chunk may wait before it is worth a look
+AWAY = "beat or the worker of the queue maintenance is away: what is lost is not brought back"
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
@@ -110,6 +112,8 @@ def scale_of(most: int) -> tuple[int, str]:
 
 # ---- The queue ------------------------------------------------------------------------------------------------------
 # Chunks that wait are counted by their jobs' counters; running ones by their index. The oldest is as old as its job.
+# `untaken`: since when a worker could have taken what it would take next, by dataset. A job that goes on tells so by
+# its events; without that a long job would look forgotten in the moment between two of its chunks.
 QUEUE = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
@@ -119,6 +123,19 @@ WITH running AS MATERIALIZED (
            j.total - j.done - j.failed - j.cancelled - j.retrying - coalesce(r.chunks, 0) AS waiting
     FROM (SELECT * FROM exports_jobs WHERE status IN ('pending', 'retrying', 'running') LIMIT %(most)s) j
     LEFT JOIN running r USING (job_id)
+), next AS MATERIALIZED (
+    SELECT c.job_id, c.since FROM exports_dataset d CROSS JOIN LATERAL (
+        (SELECT job_id, NULL::timestamptz AS since FROM exports_chunk
+         WHERE dataset_id = d.id AND status = 'pending' AND NOT reusable ORDER BY rank, id LIMIT 1)
+        UNION ALL
+        (SELECT job_id, available_at FROM exports_chunk
+         WHERE dataset_id = d.id AND status = 'retrying' AND available_at <= statement_timestamp()
+         ORDER BY available_at LIMIT 1)
+    ) c
+    WHERE d.max_concurrency IS NULL OR EXISTS (
+        SELECT 1 FROM exports_slot s WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency AND s.token IS NULL)
+    UNION ALL
+    (SELECT job_id, NULL FROM exports_chunk WHERE status = 'pending' AND reusable ORDER BY rank, id LIMIT 1)
 )
 SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
        (SELECT coalesce(sum(retrying), 0)::bigint FROM active) AS retrying,
@@ -126,7 +143,12 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
        (SELECT coalesce(sum(overdue), 0)::bigint FROM running) AS overdue,
        (SELECT count(*) FROM active) AS jobs,
        (SELECT min(created_at) FROM active WHERE waiting > 0) AS oldest,
-       (SELECT job_id FROM active WHERE waiting > 0 ORDER BY created_at LIMIT 1) AS oldest_job
+       (SELECT job_id FROM active WHERE waiting > 0 ORDER BY created_at LIMIT 1) AS oldest_job,
+       (SELECT min(greatest(coalesce(n.since, j.created_at),
+                            (SELECT at FROM exports_event e WHERE e.job_id = n.job_id ORDER BY e.seq DESC LIMIT 1)))
+        FROM next n JOIN exports_jobs j USING (job_id)) AS untaken,
+       (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL) AS free,
+       (SELECT ran_at FROM exports_tick WHERE name = 'reap') AS reaped
 """
 # Chunks have no index by time, so they are found by their jobs: those that failed lately, or go on.
 FAILURES = """
@@ -146,37 +168,27 @@ SELECT error_code AS code, count(*) AS chunks FROM recent GROUP BY 1 ORDER BY 2 
 def draw_queue() -> Drawn:
     since = last_hours()[0]
     return Drawn(
-        figures=queue_of(sql.one(QUEUE, most=MOST + 1) or {}),
+        figures=queue_of(sql.one(QUEUE, most=MOST + 1, slots=settings.SLUICE.export_db_slots) or {}),
         charts=[failures_of(sql.rows(FAILURES, since=since, most=MOST), since)],
     )
 
 
 def queue_of(row: dict[str, Any]) -> list[Figure]:
-    waited = (timezone.now() - row["oldest"]) if row["oldest"] else None
-    is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
-    overdue = row["overdue"]
     return [
+        periodic_work(row["reaped"]),
         Figure(
             title="Chunks waiting",
             value=number(row["waiting"]),
             note=f"of {counted(row['jobs'], 'job')} that have not ended",
             url=list_url("chunk", {"status__exact": "pending"}),
         ),
-        Figure(
-            title="Oldest waiting chunk",
-            value=length(waited) if waited else "none",
-            note="waits long: are workers up, and slots free?" if is_long else "since its job came",
-            url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
-            tone="warning" if is_long else "",
-        ),
+        oldest_of(row),
         Figure(
             title="Chunks running",
             value=at_most(row["running"]),
-            note=f"{overdue:,} with a lease that is over: their workers are lost"
-            if overdue
-            else "all with a live lease",
+            note=leases_of(row["overdue"], row["reaped"]),
             url=list_url("chunk", {"status__exact": "running"}),
-            tone="danger" if overdue else "",
+            tone="danger" if row["overdue"] else "",
         ),
         Figure(
             title="Chunks retrying",
@@ -186,6 +198,54 @@ def queue_of(row: dict[str, Any]) -> list[Figure]:
             tone="warning" if row["retrying"] else "",
         ),
     ]
+
+
+def periodic_work(reaped: datetime | None) -> Figure:
+    every = f"expected every {settings.SLUICE.export_reaper_seconds} s"
+    return Figure(
+        title="Periodic work",
+        value=age(reaped) if reaped else "never",
+        note=f"{every}: {AWAY}" if is_away(reaped) else f"the last reap; {every}",
+        tone="danger" if is_away(reaped) else "",
+    )
+
+
+def is_away(reaped: datetime | None) -> bool:
+    """Whether periodic work is late by more than what a busy queue explains."""
+    late = 4 * settings.SLUICE.export_reaper_seconds
+    return reaped is None or (timezone.now() - reaped).total_seconds() > late
+
+
+def leases_of(overdue: int, reaped: datetime | None) -> str:
+    if not overdue:
+        return "all with a live lease"
+    over = f"{overdue:,} with a lease that is over"
+    why = ", which nobody takes back: see periodic work" if is_away(reaped) else ": their workers are lost"
+    return over + why
+
+
+def oldest_of(row: dict[str, Any]) -> Figure:
+    now = timezone.now()
+    waited = now - row["oldest"] if row["oldest"] else None
+    untaken = now - row["untaken"] if row["untaken"] else timedelta(0)
+    is_busy = row["running"] > row["overdue"]  # whoever renews a lease is there, and takes more when it can
+    if row["free"] and not is_busy and untaken.total_seconds() > 2 * settings.SLUICE.export_reaper_seconds:
+        tone = "danger"
+        note = (
+            f"waits {length(untaken)} although slots are free: no worker takes chunks; "
+            "are the workers of the queue exports up?"
+        )
+    elif waited and waited.total_seconds() > LONG_SECONDS:
+        tone, note = "warning", "waits long: are workers up, and slots free?"
+    else:
+        tone, note = "", "since its job came"
+    return Figure(
+        title="Oldest waiting chunk",
+        value=length(waited) if waited else length(untaken) if tone else "none",
+        note=note,
+        url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
+        tone=tone,
+    )
 
 
 def failures_of(found: list[sql.Row], since: datetime) -> Chart:
@@ -210,12 +270,13 @@ def failures_of(found: list[sql.Row], since: datetime) -> Chart:
 # ---- Slots, deliveries ----------------------------------------------------------------------------------------------
 SLOTS = """
 SELECT count(*) FILTER (WHERE token IS NOT NULL) AS held, count(*) AS slots,
-       count(*) FILTER (WHERE lease_until < clock_timestamp()) AS expired
+       count(*) FILTER (WHERE lease_until < clock_timestamp()) AS expired,
+       (SELECT ran_at FROM exports_tick WHERE name = 'reap') AS reaped
 FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s
 """
 DELIVERIES = """
 SELECT (SELECT count(*) FROM (SELECT 1 FROM exports_delivery WHERE status = 'pending' LIMIT %(most)s) d) AS waiting,
-       (SELECT count(*) FROM exports_webhook WHERE failures > 0) AS failing,
+       (SELECT count(*) FROM exports_webhook WHERE failures > 0 OR failing_since IS NOT NULL) AS failing,
        (SELECT count(*) FROM exports_webhook WHERE NOT enabled) AS disabled
 """
 
@@ -226,21 +287,27 @@ def draw_slots() -> Drawn:
     slots = Figure(
         title="Slots in use",
         value=f"{row['held']} of {row['slots']}",
-        note=f"{expired} of lost workers: released when their calls are ended"
-        if expired
-        else "calls into the source now",
+        note=expired_slots(expired, row["reaped"]) if expired else "calls into the source now",
         url=list_url("slot", {"dataset__isnull": True, "state": "held"}),
         tone="danger" if expired else "",
     )
     return Drawn(figures=[slots])
 
 
+def expired_slots(expired: int, reaped: datetime | None) -> str:
+    if is_away(reaped):
+        return f"{expired} with a lease that is over, which nobody releases: see periodic work"
+    return f"{expired} of lost workers: released when their calls are ended"
+
+
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
+    until = f" (switched off after {HOPELESS_ATTEMPTS} failures in a row over {HOPELESS_SECONDS // 86400} days)"
     deliveries = Figure(
         title="Deliveries waiting",
         value=at_most(row["waiting"]),
-        note=f"{counted(row['failing'], 'webhook')} failing, {row['disabled']:,} disabled",
+        note=f"{counted(row['failing'], 'webhook')} failing{until if row['failing'] else ''}, "
+        f"{row['disabled']:,} disabled",
         url=list_url("delivery", {"status__exact": "pending"}),
         tone="warning" if row["failing"] else "",
     )

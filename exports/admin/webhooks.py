@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -103,8 +104,17 @@ class WebhookAdmin(WithVerbs):
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def why_not_send_again(delivery: Delivery) -> str:
-    if delivery.status == Delivery.Status.PENDING:
-        return webhooks.DeliveryPending.said()
+    return webhooks.DeliveryPending.said() if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
+
+
+def why_not_send_now(delivery: Delivery) -> str:
+    if delivery.status != Delivery.Status.PENDING:
+        return "It has ended. Send it again."
+    waits = delivery.token is None and delivery.available_at > timezone.now()
+    return why_deaf(delivery) if waits else webhooks.DeliveryPending.said()
+
+
+def why_deaf(delivery: Delivery) -> str:
     is_deaf = not delivery.webhook.enabled and delivery.type != webhooks.TEST
     return webhooks.WebhookDisabled.said() if is_deaf else ""
 
@@ -112,6 +122,11 @@ def why_not_send_again(delivery: Delivery) -> str:
 def send_again(delivery: Delivery, _asking: Asking) -> str:
     webhooks.redeliver(delivery)
     return "The same bytes, with all its attempts."
+
+
+def send_now(delivery: Delivery, _asking: Asking) -> str:
+    webhooks.redeliver(delivery)
+    return "It does not wait any longer. The attempts that it had count."
 
 
 DELIVERIES = (
@@ -125,6 +140,18 @@ DELIVERIES = (
         why_not=why_not_send_again,
         do=each(send_again),
         mark=when_ended,
+    ),
+    Verb(
+        name="send-now",
+        label="Send now",
+        past="Sent",
+        icon="send",
+        permission="exports.change_delivery",
+        explanation="What waits for its next attempt is tried at once, without waiting for its time. The attempts "
+        "that it had count.",
+        why_not=why_not_send_now,
+        do=each(send_now),
+        mark=lambda delivery: f"{when_ended(delivery)} {delivery.attempts}",
     ),
 )
 

@@ -1,4 +1,5 @@
 import uuid
+from datetime import date
 from typing import Any
 
 from django.conf import settings
@@ -6,6 +7,7 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from exports.models.chunk import Chunk
 from exports.models.slot import Slot
 from exports.planning import Dialect, Shape
 from exports.states import JOB_ACTIVE, JOB_ENDED, JobStatus
@@ -56,6 +58,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
         return self.defer("filters").annotate(
             running=Coalesce(Subquery(held.annotate(n=Count("pk")).values("n")), Value(0))
+        )
+
+    def with_span(self) -> "JobQuerySet":
+        """Annotate the first and the last pair in request order: `first_key`, `first_day`, `last_key`, `last_day`."""
+        first = Chunk.objects.filter(job_id=OuterRef("pk"), seq=0)
+        last = Chunk.objects.filter(job_id=OuterRef("pk"), seq=OuterRef("total") - 1)
+        return self.annotate(
+            first_key=Subquery(first.values("key")),
+            first_day=Subquery(first.values("effective_date")),
+            last_key=Subquery(last.values("key")),
+            last_day=Subquery(last.values("effective_date")),
         )
 
     def with_queue_position(self) -> "JobQuerySet":
@@ -120,6 +133,10 @@ class Job(models.Model):
 
     running: int  # annotated by `with_running`
     queue_position: int  # annotated by `with_queue_position`
+    first_key: str  # these four by `with_span`
+    first_day: date
+    last_key: str
+    last_day: date
 
     class Meta:
         db_table = "exports_jobs"

@@ -30,6 +30,14 @@ class JobPage(ExportsPage):
         return views.owned(self.asked, job_id)
 
 
+def span(job: Job) -> str:
+    """Return what tells a job `with_span` from others to a person: `JFK 2013-02-01 … LGA 2013-02-28`."""
+    first, last = f"{job.first_key} {job.first_day}", f"{job.last_key} {job.last_day}"
+    if job.first_key == job.last_key:
+        last = str(job.last_day)
+    return first if job.total == 1 else f"{first} … {last}"
+
+
 def left(user_id: int) -> dict[str, Any]:
     """Return the day's quota of a user, in the words of templates."""
     quota = quotas.state(user_id)

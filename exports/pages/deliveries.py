@@ -40,6 +40,11 @@ class Line:
         return self.delivery.status != Delivery.Status.PENDING
 
     @property
+    def waits(self) -> bool:
+        """Whether nothing is tried before a time that a person may not want to wait for."""
+        return self.next_at is not None and not self.is_sending and self.next_at > timezone.now()
+
+    @property
     def is_due(self) -> bool:
         """Whether something is going to happen within seconds."""
         return self.is_sending or (self.next_at is not None and self.next_at < timezone.now() + SOON)

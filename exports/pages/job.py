@@ -21,7 +21,7 @@ from exports import links, representation, views
 from exports.errors import explain
 from exports.models import Chunk, Job, Link
 from exports.pages import timeline
-from exports.pages.base import JobPage, left, with_downloads
+from exports.pages.base import JobPage, left, span, with_downloads
 from exports.states import ChunkStatus, JobStatus
 
 QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
@@ -36,7 +36,11 @@ class OneExport(JobPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         job = self.job()
         return super().get_context_data(
-            **facts(job, self.request), **chunks(job, self.request), title=f"Export of {job.dataset.name}", **context
+            **facts(job, self.request),
+            **chunks(job, self.request),
+            span=(which := span(Job.objects.with_span().get(pk=job.pk))),
+            title=f"{job.dataset.name}: {which}",
+            **context,
         )
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:

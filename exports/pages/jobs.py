@@ -15,7 +15,7 @@ from config.pages.base import Listing, told
 from exports import control, quotas, representation
 from exports.models import Dataset, Job
 from exports.models.job import JobQuerySet
-from exports.pages.base import ExportsPage, left, with_downloads
+from exports.pages.base import ExportsPage, left, span, with_downloads
 from exports.states import JOB_ACTIVE, JobStatus
 
 ACTIVE = "active"
@@ -51,7 +51,7 @@ class Jobs(ExportsPage):
         return with_downloads(super().render_to_response(context, **kwargs))
 
     def jobs(self, status: str, dataset: str, datasets: Iterable[Dataset]) -> JobQuerySet:
-        jobs = representation.with_all(Job.objects.filter(user=self.user))
+        jobs = representation.with_all(Job.objects.filter(user=self.user).with_span())
         if status:
             jobs = jobs.filter(status__in=of(status))
         if dataset:
@@ -68,7 +68,7 @@ def of(status: str) -> tuple[str, ...]:
 def row(job: Job) -> dict[str, Any]:
     """Return a job as lists show it: itself, its progress, and the state of its receipt."""
     now = timezone.now()
-    facts: dict[str, Any] = {"job": job, "progress": representation.progress(job, now)}
+    facts: dict[str, Any] = {"job": job, "span": span(job), "progress": representation.progress(job, now)}
     if job.status == JobStatus.SUCCESS:
         facts["receipt"] = representation.receipt(job, None, now)
     return facts

@@ -19,6 +19,7 @@ SHOWN = 20  # errors; the others are counted
 LONGEST = 60  # characters of a line that an error quotes
 NUMBER = re.compile(r"\d")
 HEADINGS = {"key", "keys"}
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
 POINTER = re.compile(r"/items/(\d+)(?:/(.*))?")
 KEY, DATE, MORE = "key", "effectiveDate", "a third column"
 
@@ -89,9 +90,11 @@ def sentence(error: InputError, lines: list[Line]) -> str:
 def wrong(name: str | None, line: Line) -> str:
     if name == DATE:
         given = quoted(line.cells[1]) if len(line.cells) > 1 else ""
-        return (
-            f"{given} is not a date; write it as 2024-02-29." if given else "the date is missing; write KEY 2024-02-29."
-        )
+        if not given:
+            return "the date is missing; write KEY 2024-02-29."
+        if DAY.fullmatch(line.cells[1]):
+            return f"the calendar has no {given}."
+        return f"{given} is not a date; write it as 2024-02-29."
     if name == KEY:
         return f"{quoted(line.cells[0])} is not a key of this dataset: it does not match the dataset's key pattern."
     return "more than a key and a date; write KEY 2024-02-29."

@@ -67,7 +67,10 @@ class Redeliver(WebhookAction):
         found = representation.with_log(sent).filter(pk=delivery_id).first()
         if found is None:
             raise webhooks.NoSuchDelivery
+        waited = found.status == Delivery.Status.PENDING
         webhooks.redeliver(found)
+        if waited:
+            return "It is sent now. The attempts that it had count."
         return "It is sent again, with the same id and the same content."
 
     def then(self, *, webhook_id: UUID, **rest: Any) -> str:

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from config.api.problems import Problem
 from config.pages.base import told
-from rules import catalog, editing
+from rules import catalog, editing, needs
 from rules.models import Rule
 from rules.pages import access, comparison, explanations, forms
 from rules.pages.base import RulesPage
@@ -34,6 +34,7 @@ class Editor(RulesPage):
             typed={name: form.typed(name) for name in editing.SAYS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
+            lacks_model=needs.lacks_model(form.typed("postprocess_mode")),
             **context,
         )  # fmt: skip
 

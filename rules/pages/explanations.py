@@ -1,9 +1,11 @@
 """What modes and strategies do, in words for people. Those that an operator added are shown by their names."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.conf import settings
+
+from rules import needs
 
 MODES = {
     "llm": ("Extract with a language model", "The model reads the Markdown, and gives JSON that fits the schema."),
@@ -31,10 +33,12 @@ class Choice:
     value: str
     label: str
     about: str
+    lacks: str = ""  # what it needs, and is not there
 
 
 def modes() -> list[Choice]:
-    return choices(settings.ETL_POSTPROCESSORS, MODES)
+    found = choices(settings.ETL_POSTPROCESSORS, MODES)
+    return [replace(each, lacks=needs.NO_MODEL) if needs.lacks_model(each.value) else each for each in found]
 
 
 def strategies() -> list[Choice]:

@@ -5,6 +5,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from config.pages.base import Listing
+from rules import needs
 from rules.models import Rule, RuleVersion
 from rules.pages import access, comparison, explanations, forms
 from rules.pages.base import RulesPage
@@ -55,5 +56,6 @@ def wording(said: Rule | RuleVersion) -> dict[str, Any]:
     return {
         "says": forms.says(said),
         "mode_label": explanations.mode(said.postprocess_mode),
+        "lacks_model": needs.lacks_model(said.postprocess_mode),
         "strategy_label": explanations.strategy(said.postprocess_strategy),
     }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ FOLDER = "CHAOS_POINTS"  # the variable that names it
 # all are meant.
 POINTS = {
     "chunk claimed": ("exports.leases:claim", "after"),
+    "export begun": ("exports.execution:export", "before"),
     "call about to begin": ("exports.source:Session.stream", "before"),
     "part handed over": ("config.storage.parts:Multipart.send", "after"),
     "about to commit": ("config.storage.uploads:Upload._commit", "before"),
+    "PUT checked": ("config.storage.uploads:Upload._put", "before"),
+    "commit checked": ("config.storage.uploads:Upload._complete", "before"),
     "object committed": ("config.storage.uploads:Upload._commit", "after"),
     "outcome written": ("exports.leases:finish", "after"),
     "bundle claimed": ("exports.completion:claim", "after"),
@@ -30,6 +34,17 @@ POINTS = {
     "receipt inserted": ("exports.receipts:issue", "after"),
     "receipt committed": ("exports.completion:issue", "after"),
     "reaper took back": ("exports.recovery:reclaim", "after"),
+    "document fetched": ("etl.stages.ocr:fetch", "after"),
+    "document read": ("etl.stages.ocr:refuse_empty", "after"),
+    "Markdown stored": ("etl.artifacts:commit", "before"),
+    "OCR kept": ("etl.artifacts:keep_ocr", "after"),
+    "OCR handed over": ("etl.runstate:advance", "after"),
+    "post-processing begun": ("etl.stages.postprocess:warn_of_loss", "after"),
+    "model answered": ("etl.postprocessors.client:call", "after"),
+    "answer kept": ("etl.journal:StoredJournal.keep", "after"),
+    "output stored": ("etl.stages.postprocess:process", "after"),
+    "end decided": ("etl.runstate:complete", "after"),
+    "end written": ("etl.outcome:write", "after"),
 }
 
 
@@ -38,13 +53,17 @@ class Points:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.numbers = count()
         folder.mkdir()
 
-    def arm(self, name: str, act: str, *, times: int = 1) -> None:
-        """Have the next `times` that come by `die`, `stop` (until SIGCONT) or `wait` (until `release`)."""
+    def arm(self, name: str, act: str, *, times: int = 1, key: str = "") -> None:
+        """Have the next `times` that come by `die`, `stop` (until SIGCONT) or `wait` (until `release`). `key`: only
+        those that work on a chunk of this key."""
         assert name in POINTS, name
-        for number in range(times):
-            (self.folder / f"{name}.{number}").write_text(act)
+        for number in islice(self.numbers, times):
+            file = self.folder / f"{name}.{number:04}"  # first armed, first come by
+            file.with_suffix(".new").write_text(f"{act} {key}")
+            file.with_suffix(".new").rename(file)
 
     def armed(self, name: str) -> int:
         """Return how many of those armed have not been come by yet."""
@@ -57,6 +76,9 @@ class Points:
         """Return the processes that came by an armed point, in order."""
         file = self.folder / "reached"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+work = {"key": ""}  # of the chunk that this process claimed last
 
 
 def install() -> None:
@@ -77,6 +99,8 @@ def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path)
         if when == "before":
             come_by(folder, name)
         result = function(*arguments, **named)
+        if name == "chunk claimed" and result:
+            work["key"] = result.pair.key
         # Nothing was claimed, and nothing written: the worker is not at this point then.
         if when == "after" and (result or "claim" not in name):
             come_by(folder, name)
@@ -88,7 +112,9 @@ def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path)
 def come_by(folder: Path, name: str) -> None:
     for file in sorted(folder.glob(f"{name}.[0-9]*")):
         try:
-            act = file.read_text()
+            act, _, key = file.read_text().partition(" ")
+            if key and key != work["key"]:
+                continue
             file.unlink()
         except FileNotFoundError:
             continue  # somebody else took it

@@ -2,10 +2,12 @@
 
 `Proxy(host, port)` listens on a port of its own, in a thread of its own, and passes bytes on until it is told to
 `stall` (connections are accepted, and nothing comes through), `refuse` (all are reset, and so is who comes), `slow`
-(so many bytes a second) or `lose_reply_to` (the server does what was asked, and the client never hears of it).
+(so many bytes a second), `lose_reply_to` (the server does what was asked, and the client never hears of it) or
+`get_stuck_at` (a request is under way and does not get on, while others do).
 """
 
 import asyncio
+import re
 import socket
 import struct
 from collections.abc import Coroutine
@@ -43,6 +45,7 @@ class Proxy:
         self.refuses = False
         self.bytes_per_second = 0.0
         self.text, self.times, self.lost = b"", 0, 0
+        self.stuck: list[bytes] = []
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -80,6 +83,11 @@ class Proxy:
         """Pass the next `times` requests with this text on, and reset their connections when the server answers."""
         self.text, self.times, self.lost = text.encode(), times, 0
 
+    def get_stuck_at(self, pattern: str, *, times: int = 1) -> None:
+        """Let the next `times` requests that the regular expression finds get stuck on their way: their connections
+        carry no more."""
+        self.stuck += [pattern.encode()] * times
+
     def close(self) -> None:
         self.run(self.end())
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -115,15 +123,21 @@ class Proxy:
         wire = Wire(writer, server)
         self.wires.add(wire)
         try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self.ask(wire, reader))
-                both.create_task(self.answer(wire, answers))
-        except* OSError:
-            wire.reset()
+            await self.carry(wire, reader, answers)
+        except asyncio.CancelledError:
+            wire.reset()  # the end; on to asyncio it would be an error in its log
         finally:
             self.wires.discard(wire)
             wire.client.close()
             wire.server.close()
+
+    async def carry(self, wire: Wire, requests: asyncio.StreamReader, answers: asyncio.StreamReader) -> None:
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self.ask(wire, requests))
+                both.create_task(self.answer(wire, answers))
+        except* OSError:
+            wire.reset()
 
     async def ask(self, wire: Wire, requests: asyncio.StreamReader) -> None:
         while block := await requests.read(BLOCK):
@@ -132,6 +146,9 @@ class Proxy:
                 self.times -= 1
                 wire.is_mute = True
             await self.send(wire.server, block)
+            if pattern := next((pattern for pattern in self.stuck if re.search(pattern, block)), None):
+                self.stuck.remove(pattern)
+                await asyncio.Event().wait()  # until the end
         wire.server.write_eof()
 
     async def answer(self, wire: Wire, answers: asyncio.StreamReader) -> None:

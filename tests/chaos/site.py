@@ -1,6 +1,8 @@
 """A whole installation to do harm to: web, workers and beat in processes of their own, behind proxies."""
 
+import json
 import os
+import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from config.stack import family, processes
 from config.stack.identity import Identity
+from config.stack.lifeline import PROJECT
 from config.stack.process import Process
 from config.stack.servers import Servers
 from exports.models import Dataset, Job
@@ -28,22 +31,30 @@ from tests.waiting import wait_until
 
 LEASE_SECONDS, REAPER_SECONDS, SLOTS = 3, 1, 4
 QUEUES = "exports,bundles,webhooks,maintenance"
+READER = "etl.providers.local"  # in the command line of the process that parses documents
+MEASUREMENTS = PROJECT / ".local" / "chaos.jsonl"
 
 
 @dataclass
 class Allowed:
     """What a test did on purpose, so that the invariants do not call it a fault. `retried`: ids of jobs that a person
-    sent back; `redone`: files were replaced behind our back, so that chunks go back before their job ends."""
+    sent back, `retried_tasks` the same of documents; `redone`: files were replaced behind our back, so that chunks go
+    back before their job ends."""
 
     retried: set[str] = field(default_factory=set)
+    retried_tasks: set[str] = field(default_factory=set)
     redone: bool = False
 
 
 class Site:
-    """`random` is the source of all chance in a test: its seed, printed at the start, brings the test back."""
+    """`random` is the source of all chance in a test: its seed, printed at the start, brings the test back.
+
+    `slots` bounds the calls into the source; to be changed before anything is started.
+    """
 
     def __init__(self, folder: Path, servers: Servers, random: Random, owner: Any) -> None:
         self.folder, self.servers, self.random, self.owner = folder, servers, random, owner
+        self.slots = SLOTS
         self.points = Points(folder / "points")
         self.postgres = proxy_of(servers.postgres.url("sluice"))
         self.source_proxy = proxy_of(servers.postgres.url("source"))
@@ -73,7 +84,7 @@ class Site:
             "S3_ENDPOINT_URL": through(self.storage, os.environ["S3_ENDPOINT_URL"]),
             "TMPDIR": str(self.folder),
             FOLDER: str(self.points.folder),
-            "EXPORT_DB_SLOTS": str(SLOTS),
+            "EXPORT_DB_SLOTS": str(self.slots),
             "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
             "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
             "EXPORT_BACKOFF_BASE_SECONDS": "0.3",
@@ -120,11 +131,26 @@ class Site:
 
     def children(self) -> list[int]:
         """Return the prefork children of all workers that live."""
+        return [pid for pid in self.descendants() if READER not in family.shown(pid)]
+
+    def readers(self) -> list[int]:
+        """Return the processes that read documents for them, which may take more memory."""
+        return [pid for pid in self.descendants() if READER in family.shown(pid)]
+
+    def descendants(self) -> list[int]:
         alive = [worker for worker in self.workers if worker.alive]
         return [pid for worker in alive for pid in family.members(worker.pid)[1:]]
 
     def logs(self) -> str:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
+
+    def measured(self, promise: str, seconds: float, **facts: object) -> None:
+        """Keep how long something took, for docs/reliability.md: shown by `-s`, and added to .local/chaos.jsonl."""
+        told = " ".join([f"{seconds:.2f} s", *(f"{name}={value}" for name, value in facts.items())])
+        sys.stdout.write(f"\n{promise}: {told}\n")
+        MEASUREMENTS.parent.mkdir(exist_ok=True)
+        with MEASUREMENTS.open("a") as file:
+            file.write(json.dumps({"promise": promise, "seconds": round(seconds, 3), **facts}) + "\n")
 
     def stop(self) -> None:
         """Kill what runs: asked to stop, Celery would take its time. Idempotent."""
@@ -152,6 +178,10 @@ class Site:
     def settle(self, *jobs: Job, limit: float = 60) -> None:
         """Wait until the jobs have ended, all by themselves."""
         wait_until(lambda: all(has_ended(job) for job in jobs), limit=limit, every=0.1)
+
+    def wait_for_workers(self) -> None:
+        """Wait until all of them take messages, so that what is measured is not their start."""
+        wait_until(lambda: all("ready." in worker.log.read_text() for worker in self.workers if worker.alive), limit=60)
 
     def wait_for_call(self, *, limit: float = 30) -> None:
         wait_until(lambda: self.source.live_calls() > 0, limit=limit)

@@ -1,56 +1,277 @@
-"""Workers that are killed, stand still, or are told to leave. Rows 1 to 4, 12, 16 and 17 of docs/reliability.md."""
+"""Workers that are killed, stand still, or kill themselves. Rows 1 to 4 and 12 of docs/reliability.md."""
 
 import os
 import signal
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from django.db.models import Sum
 
-from exports.models import Chunk
-from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site
+from config import storage
+from config.stack import family
+from config.stack.process import Process
+from exports import tasks
+from exports.models import Chunk, File, Job, Receipt, Slot
+from tests.broker import queued
+from tests.chaos.site import REAPER_SECONDS, Site, has_ended
 from tests.waiting import wait_until
 
+BUSY = 3  # seconds that a busy machine may add to what is promised
 
+
+@pytest.fixture
+def unhelpful_source(site: Site) -> Iterator[None]:
+    """A source that does not look by itself whether its clients still live, as Postgres is by default."""
+    site.source.run("ALTER DATABASE source SET client_connection_check_interval = 0")
+    yield
+    site.source.run("ALTER DATABASE source RESET client_connection_check_interval")
+
+
+@pytest.mark.usefixtures("unhelpful_source")
 def test_the_query_of_a_killed_worker_ends_and_its_chunk_runs_again(site: Site) -> None:
-    """1."""
-    site.source.behave("SLOW", rows=1000, pause=3)
-    site.start_web()
-    worker = site.start_worker()
+    """1: the query first, which waits for no lease."""
+    lease = 10
+    site.source.behave("SLOW", rows=1000, pause=60)
+    site.start_worker(EXPORT_LEASE_SECONDS=lease)
     site.start_beat()
+    site.start_web()
     job = site.submit("SLOW")
     site.wait_for_call()
+    token, backend = Chunk.objects.get(job=job).token, Slot.objects.held().get().backend
+    site.source.behave("SLOW", rows=1000)
 
-    token = Chunk.objects.get(job=job).token
+    killed_at = time.monotonic()
     for pid in site.children():
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: site.source.live_calls() == 0 or Chunk.objects.get(job=job).token != token, limit=5)
-    wait_until(lambda: Chunk.objects.get(job=job).token not in (None, token), limit=LEASE_SECONDS + REAPER_SECONDS + 5)
+    wait_until(lambda: not connections(site, backend), limit=5)
+    site.measured("1: the query of a killed worker is gone", time.monotonic() - killed_at)
+    assert Chunk.objects.get(job=job).token == token, "the lease was over, so that the reaper may have ended it"
+
+    wait_until(lambda: Chunk.objects.get(job=job).token != token, limit=lease + REAPER_SECONDS + BUSY)
+    site.settle(job)
+    chunk = Chunk.objects.get(job=job)
+    site.measured("1: its chunk was done by another", time.monotonic() - killed_at, lease=lease)
+    assert (job.status, chunk.attempts, site.source.calls()) == ("success", 2, 2)
+
+
+def connections(site: Site, backend: str) -> int:
+    return site.source.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", backend)
+
+
+TWO_PARTS = 180_000  # rows, some 10 MB
+# Where a worker dies -> how many attempts and calls the chunk then takes.
+STEPS = {
+    "chunk claimed": (2, 1),
+    "call about to begin": (2, 1),
+    "part handed over": (2, 2),
+    "about to commit": (2, 2),
+    "PUT checked": (2, 2),
+    "commit checked": (2, 2),
+    "object committed": (2, 2),
+    "outcome written": (1, 1),
+}
+
+
+def arm_each(site: Site, act: str) -> dict[str, str]:
+    """Have a key's worker do so at each step. Returns the keys by step."""
+    keys = {step: step.replace(" ", "-") for step in STEPS}
+    for step, key in keys.items():
+        site.points.arm(step, act, key=key)
+    for step in ("part handed over", "commit checked"):
+        site.source.behave(keys[step], rows=TWO_PARTS)
+    return keys
+
+
+def test_a_worker_may_die_at_any_step_of_a_chunk(site: Site) -> None:
+    """2: each chunk of the job has its worker die elsewhere."""
+    keys = arm_each(site, "die")
+    site.start_worker(children=4)
+    site.start_beat()
+    site.start_web()
+    job = site.submit(*keys.values())
     site.settle(job)
 
-    assert worker.alive
-    assert (job.status, Chunk.objects.get(job=job).attempts) == ("success", 2)
+    assert len(site.points.reached()) == len(STEPS)
+    attempts = dict(Chunk.objects.filter(job=job).values_list("key", "attempts"))
+    assert attempts == {keys[step]: expected for step, (expected, _) in STEPS.items()}
+    assert (job.status, site.source.calls()) == ("success", sum(calls for _, calls in STEPS.values()))
+
+    told_again(job)
+    assert site.source.calls() == sum(calls for _, calls in STEPS.values())
 
 
-@pytest.mark.parametrize(
-    ("point", "attempts", "calls"),
-    [
-        ("chunk claimed", 2, 1),
-        ("call about to begin", 2, 1),
-        ("part handed over", 2, 2),
-        ("about to commit", 2, 2),
-        ("object committed", 2, 2),
-        ("outcome written", 1, 1),
-    ],
-)
-def test_a_worker_may_die_at_any_step_of_a_chunk(site: Site, point: str, attempts: int, calls: int) -> None:
-    """2."""
-    site.source.behave("BIG", rows=400_000)  # 20 MB, in several parts
-    site.points.arm(point, "die")
-    site.start_web()
+def told_again(job: Job) -> None:
+    """Deliver the messages of a job once more, as a broker does whose acknowledgement was lost, and see that nothing
+    comes of it."""
+    before = facts_of(job)
+    for _ in range(5):
+        tasks.run_chunks.delay()
+        tasks.reuse_files.delay()
+        tasks.complete_job.delay(job_id=str(job.pk))
+    wait_until(lambda: queued("exports") == queued("bundles") == 0)
+    assert facts_of(job) == before
+
+
+def facts_of(job: Job) -> list[Any]:
+    """Return what must not change any more once a job has ended: rows, files and the objects behind them."""
+    chunks = list(Chunk.objects.filter(job=job).order_by("seq").values())
+    heads = {chunk["path"]: storage.head(chunk["path"]) for chunk in chunks}
+    files = list(File.objects.order_by("path").values())
+    return [chunks, files, list(Job.objects.filter(pk=job.pk).values()), list(Receipt.objects.values()), heads]
+
+
+# Where a worker dies -> how many attempts its completion loses by it.
+ENDINGS = {"bundle claimed": 1, "bundle made": 1, "receipt inserted": 1, "receipt committed": 0}
+
+
+def test_a_worker_may_die_at_any_step_of_a_delivery(site: Site) -> None:
+    """2: whichever jobs it hits."""
+    for step in ENDINGS:
+        site.points.arm(step, "die")
     site.start_worker()
     site.start_beat()
-    job = site.submit("BIG")
+    site.start_web()
+    jobs = [site.submit(key, days=2) for key in ("A", "B", "C", "D")]
+    site.settle(*jobs)
+
+    assert len(site.points.reached()) == len(ENDINGS)
+    assert {job.status for job in jobs} == {"success"}
+    assert sum(job.completion_attempts for job in jobs) == len(jobs) + sum(ENDINGS.values())
+    assert site.source.calls() == 8
+
+
+def test_a_worker_that_stood_still_changes_nothing_once_another_is_done(site: Site) -> None:
+    """3: each chunk of the job has its worker stand still elsewhere."""
+    keys = stand_still(site)
+    job = site.submit(*keys)
+    site.settle(job)
+    assert job.status == "success"
+    before = facts_of(job)
+    wake(site)
+    assert facts_of(job) == before
+
+
+def test_a_worker_that_stood_still_changes_nothing_while_another_works(site: Site) -> None:
+    """3: nothing but the token tells the one from the other."""
+    keys = stand_still(site)
+    job = site.submit(*keys)
+    others = set(STEPS) - {"outcome written"}
+    wait_until(lambda: hold_the_next(site, others), limit=60)
+    wait_until(lambda: len(site.points.reached()) == 2 * len(STEPS) - 1, limit=60)
+    before = holders(job)
+    assert [attempts for status, _, attempts in before if status == "running"] == [2] * (len(STEPS) - 1)
+    wake(site)
+    assert holders(job) == before
+    assert File.objects.count() == 1
+
+    site.points.release("export begun")
+    site.settle(job)
+    assert job.status == "success"
+
+
+def holders(job: Job) -> list[tuple[str, int | None, int]]:
+    return list(Chunk.objects.filter(job=job).order_by("seq").values_list("status", "token", "attempts"))
+
+
+def hold_the_next(site: Site, steps: set[str]) -> bool:
+    """Have the next worker wait for each chunk whose worker stands still by now. Returns whether all of them do."""
+    for step in [step for step in steps if not site.points.armed(step)]:
+        site.points.arm("export begun", "wait", key=step.replace(" ", "-"))
+        steps.remove(step)
+    return not steps
+
+
+def stand_still(site: Site) -> list[str]:
+    """Start a site whose workers stand still at each step. Returns the keys of the chunks that they do that at."""
+    site.slots = 2 * len(STEPS)
+    keys = arm_each(site, "stop")
+    site.start_worker("exports", children=len(STEPS) + 2)
+    site.start_worker("exports", children=len(STEPS) + 2)
+    site.start_worker("bundles,webhooks,maintenance")
+    site.start_beat()
+    site.start_web()
+    return list(keys.values())
+
+
+def wake(site: Site) -> None:
+    """Have those that stand still go on, and wait until each has seen that its chunk is another one's."""
+    for pid in site.points.reached():
+        os.kill(pid, signal.SIGCONT)
+    lost = len(STEPS) - 1  # the one whose outcome was written has lost nothing
+    wait_until(lambda: site.logs().count('"lease_lost"') == lost)
+
+
+@pytest.mark.timeout(400)
+def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> None:
+    """4: a third of the children, again and again, and in the middle of it a whole worker."""
+    for key in "ABCDE":
+        site.source.behave(key, rows=50, pause=0.05)
+    for children in (4, 3):
+        site.start_worker(children=children, EXPORT_MAX_ATTEMPTS=20)  # every death burns one, also of the bundle's
+    site.start_beat()
+    site.start_web()
+    site.wait_for_workers()
+    began_at = time.monotonic()
+    job = site.submit(*"ABCDE", days=100, delivery="manifest")
+    first = site.workers[0]
+
+    kills = 0
+    while not has_ended_within(job, site.random.uniform(1.5, 3.5)):
+        assert time.monotonic() - began_at < 300, "the job should have come to its end"
+        if first.alive and job.done > 250:
+            first.kill()
+            site.start_worker(children=4, EXPORT_MAX_ATTEMPTS=20)
+        alive = sorted(pid for worker in site.workers if is_ready(worker) for pid in family.members(worker.pid)[1:])
+        for pid in site.random.sample(alive, round(0.3 * len(alive))):
+            family.send(pid, signal.SIGKILL)
+            kills += 1
+
+    chunks = Chunk.objects.filter(job=job)
+    site.measured(
+        "4: a job of 500 chunks under kill -9",
+        time.monotonic() - began_at,
+        children_killed=kills,
+        leases_expired=site.logs().count('"lease_expired"'),
+        attempts=chunks.aggregate(attempts=Sum("attempts"))["attempts"],
+        calls=site.source.calls(),
+    )
+    assert (job.status, job.done) == ("success", 500)
+    assert not first.alive
+    assert kills > 3, "the job was done before there was any harm"
+
+
+def has_ended_within(job: Job, seconds: float) -> bool:
+    limit = time.monotonic() + seconds
+    wait_until(lambda: has_ended(job) or time.monotonic() > limit, every=0.2)
+    return job.has_ended
+
+
+def is_ready(worker: Process) -> bool:
+    """Whether it takes messages. One whose child dies at its start ends itself: its supervisor is to start it again."""
+    return worker.alive and "ready." in worker.log.read_text()
+
+
+def test_a_chunk_that_kills_its_worker_every_time_fails_alone(site: Site) -> None:
+    """12: one before its call, one with its file in place, which must not stay there."""
+    attempts = 3
+    site.points.arm("call about to begin", "die", times=attempts, key="KILLER")
+    site.points.arm("object committed", "die", times=attempts, key="LATE-KILLER")
+    site.start_worker(children=4, EXPORT_MAX_ATTEMPTS=attempts)
+    site.start_beat()
+    site.start_web()
+    site.wait_for_workers()
+    job = site.submit("A", "KILLER", "B", "LATE-KILLER", "C")
     site.settle(job)
 
-    assert len(site.points.reached()) == 1
-    assert (job.status, Chunk.objects.get(job=job).attempts) == ("success", attempts)
-    assert site.source.calls() == calls
+    assert job.finished_at
+    assert job.started_at
+    site.measured("12: given up", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
+    ended = Chunk.objects.filter(job=job).order_by("finished_at").values_list("status", flat=True)
+    assert list(ended) == ["done"] * 3 + ["failed"] * 2, "siblings waited for those that failed"
+    chunks = list(Chunk.objects.filter(job=job).order_by("seq").values_list("key", "status", "error_code", "attempts"))
+    lost = ("failed", "EXPORT_WORKER_LOST", attempts)
+    done = ("done", "", 1)
+    assert chunks == [("A", *done), ("KILLER", *lost), ("B", *done), ("LATE-KILLER", *lost), ("C", *done)]
+    assert (job.status, job.error_code, job.done, job.failed) == ("failed", "EXPORT_WORKER_LOST", 3, 2)

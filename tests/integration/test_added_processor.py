@@ -88,7 +88,7 @@ def test_a_task_whose_processor_is_gone_fails_and_says_so(api: APIClient, settin
     row = row_of(task)
     assert row.status == "failed"
     assert row.error
-    assert (row.error["code"], row.error["retryable"]) == ("llm_unavailable", True)
+    assert (row.error["code"], row.error["retryable"]) == ("llm_unavailable", False)
     assert words.MODE in row.error["detail"]
 
 

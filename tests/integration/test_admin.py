@@ -1,21 +1,25 @@
 """C2: the staff's pages: what opens, where it leads, and what may be typed there. And the first page."""
 
 import re
+from datetime import timedelta
 from itertools import product
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import LazySettings
 from django.contrib.admin import site
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from config.admin.lists import OwnFilters
 from exports import links
+from exports.admin.filters import FOR_STAFF, advice_on
 from exports.errors import EXPLANATIONS
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
 from tests.integration.staff import list_of, page_of, said, text_of
@@ -54,13 +58,62 @@ def test_it_leads_from_a_job_to_all_that_belongs_to_it(pages: Client, delivered:
 
 
 def test_it_explains_what_went_wrong(pages: Client, failed: Job) -> None:
-    title, advice = EXPLANATIONS["EXPORT_SOURCE_ERROR"]
+    title, advice = EXPLANATIONS["EXPORT_SOURCE_ERROR"][0], FOR_STAFF["EXPORT_SOURCE_ERROR"]
     for row in (failed, failed.chunks.filter(status="failed").first()):
         text = text_of(pages.get(page_of(row)))
         assert title in text
         assert advice in text
         assert "SQLSTATE P0001" in text
     assert title not in text_of(pages.get(page_of(failed.chunks.get(status="done"))))
+
+
+def test_it_never_sends_staff_to_the_staff() -> None:
+    assert FOR_STAFF.keys() <= EXPLANATIONS.keys()
+    assert not [code for code in EXPLANATIONS if "staff" in advice_on(code)]
+
+
+def test_it_says_which_slots_no_claim_looks_at(
+    pages: Client, slots: int, dataset: Dataset, settings: LazySettings
+) -> None:
+    """The limit was lowered: the rows stay."""
+    Slot.objects.provide(count=2, dataset=dataset)
+    Dataset.objects.update(max_concurrency=1)
+    most = Slot.objects.filter(dataset=None).count() - 1
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_db_slots": most})
+    Slot.objects.filter(dataset=None, number=most).update(token=1, lease_until=timezone.now() + timedelta(minutes=1))
+
+    states = {slot: text_of(pages.get(page_of(slot))) for slot in Slot.objects.all()}
+
+    unused = {str(slot) for slot, text in states.items() if "not in use" in text}
+    assert unused == {f"all #{most + 1}", f"{dataset} #2"}
+    assert text_of(pages.get(list_of("slot"))).count("not in use") == 2
+
+
+def test_it_finds_a_link_by_what_leaked(pages: Client, delivered: Receipt) -> None:
+    """A URL, a token, or one that was cut off."""
+    link = links.mint(delivered)
+    token = links.token_of(link)
+    url = f"https://sluice.example{links.path_of(link)}"
+    for found in (url, f"  {url}&x=1 ", token, token[:40], link.pk.hex, str(link.pk)):
+        shown = pages.get(list_of("link", q=found)).context["cl"].result_list
+        assert [row.pk for row in shown] == [link.pk], found
+    assert not pages.get(list_of("link", q=url.replace(link.pk.hex, "0" * 32))).context["cl"].result_list
+
+
+def test_it_leads_from_a_link_to_the_revoking_of_its_receipt(pages: Client, delivered: Receipt) -> None:
+    link = Link.objects.get()
+    revoke = f'href="{page_of(delivered, "revoke")}"'
+    text = text_of(pages.get(page_of(link)))
+    assert revoke in text
+    assert "Revoke the receipt" in text
+    Receipt.objects.update(expires_at=timezone.now())
+    assert revoke not in text_of(pages.get(page_of(link)))
+
+
+def test_it_says_so_where_nobody_has_changed_anything(pages: Client, failed: Job) -> None:
+    text = text_of(pages.get(page_of(failed, "history")))
+    assert "Nobody has changed this here." in text
+    assert "added via this admin site" not in text
 
 
 def test_it_does_not_show_links_that_work(pages: Client, delivered: Receipt) -> None:

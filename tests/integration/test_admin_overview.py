@@ -2,20 +2,26 @@
 
 import html
 import re
+import socket
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from pydantic import SecretStr
 
+from config import health
 from config.admin import overview
+from etl.models import Task
 from exports import leases
 from exports.admin import overview as exports_overview
-from exports.models import Chunk, Dataset, Job, Slot, Webhook
+from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.etl_progress import fail as fail_task
@@ -74,16 +80,127 @@ def test_it_tells_of_lost_workers(pages: Client, dataset: Dataset, alice: User) 
     claim()
     Chunk.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
     Slot.objects.held().update(lease_until=timezone.now() - timedelta(minutes=1))
+    reaped(timedelta(seconds=3))
 
     shown = figures(pages)
 
     assert shown["Chunks running"][1] == "1 with a lease that is over: their workers are lost"
     assert shown["Slots in use"][1].startswith("1 of lost workers")
 
+    reaped(timedelta(minutes=5))
+    shown = figures(pages)
+    assert shown["Chunks running"][1] == "1 with a lease that is over, which nobody takes back: see periodic work"
+    assert shown["Slots in use"][1] == "1 with a lease that is over, which nobody releases: see periodic work"
+
+
+def reaped(ago: timedelta) -> None:
+    Tick.objects.update_or_create(name="reap", defaults={"ran_at": timezone.now() - ago})
+
+
+def tones(pages: Client) -> dict[str, str]:
+    return {figure.title: figure.tone for figure in pages.get(START).context["figures"]}
+
+
+def test_it_says_when_periodic_work_is_away(pages: Client) -> None:
+    """Nothing else tells: what is lost just stays where it is."""
+    away = "beat or the worker of the queue maintenance is away: what is lost is not brought back"
+    assert figures(pages)["Periodic work"][:2] == ("never", f"expected every 15 s: {away}")
+    reaped(timedelta(seconds=58))
+    assert figures(pages)["Periodic work"][:2] == ("58 s ago", "the last reap; expected every 15 s")
+    assert not tones(pages)["Periodic work"]
+    reaped(timedelta(seconds=63))
+    assert figures(pages)["Periodic work"][:2] == ("63 s ago", f"expected every 15 s: {away}")
+    assert tones(pages)["Periodic work"] == "danger"
+
+
+def came(ago: timedelta) -> None:
+    then = timezone.now() - ago
+    Job.objects.update(created_at=then)
+    Event.objects.update(at=then)
+
+
+def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 3)
+    came(timedelta(seconds=25))
+    assert figures(pages)["Oldest waiting chunk"][:2] == ("25 s", "since its job came")
+
+    came(timedelta(seconds=97))
+
+    value, note, _url = figures(pages)["Oldest waiting chunk"]
+    assert re.fullmatch(r"9\d s", value)
+    assert re.fullmatch(
+        r"waits 9\d s although slots are free: no worker takes chunks; are the workers of the queue exports up\?", note
+    )
+    assert tones(pages)["Oldest waiting chunk"] == "danger"
+
+
+@pytest.mark.parametrize("sign", ["a lease", "an event", "slots taken", "the dataset's slots taken"])
+def test_it_says_so_only_when_a_worker_could_have_taken_one(
+    pages: Client, slots: int, dataset: Dataset, alice: User, sign: str
+) -> None:
+    """A long job's chunks wait for hours; whatever shows that it goes on, or why it cannot, is no alarm."""
+    job = make_job(dataset, alice, 3)
+    came(timedelta(seconds=97))
+    if sign == "a lease":
+        claim()
+    elif sign == "an event":
+        Event.objects.create(job=job, seq=1_000, kind="chunk", status="done")
+    elif sign == "slots taken":
+        Slot.objects.update(token=1, lease_until=timezone.now())
+    else:
+        Dataset.objects.update(max_concurrency=1)
+        Slot.objects.create(dataset=dataset, number=1, token=1, lease_until=timezone.now())
+
+    assert tones(pages)["Oldest waiting chunk"] == ""
+
+
+def test_it_says_so_of_chunks_whose_retry_nobody_takes(
+    pages: Client, slots: int, dataset: Dataset, alice: User
+) -> None:
+    make_job(dataset, alice, 1)
+    came(timedelta(minutes=9))
+    Chunk.objects.update(status="retrying", available_at=timezone.now() - timedelta(seconds=50))
+    Job.objects.update(retrying=1, status="retrying")
+
+    assert figures(pages)["Oldest waiting chunk"][1].startswith("waits 5")
+    Chunk.objects.update(available_at=timezone.now() + timedelta(seconds=50))
+    assert tones(pages)["Oldest waiting chunk"] == ""
+
+
+def test_it_tells_of_documents_of_which_none_ends(pages: Client, alice: User) -> None:
+    make_task(alice)
+    Task.objects.update(updated_at=timezone.now() - timedelta(minutes=12))
+    asks = "are the workers of the queues ocr and postprocess up?"
+    assert figures(pages)["Tasks open"][1].endswith(f"the oldest for 12 min, and none has ended today: {asks}")
+    complete(make_task(alice))
+    assert figures(pages)["Tasks open"][1].endswith("the oldest for 12 min")
+
+
+def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of /readyz, in words."""
+    monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
+    page = text_of(pages.get(START))
+    for part in ("database", "source database", "broker", "object storage"):
+        assert f"The {part} answers." in page
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    url = SecretStr(f"postgresql://reader:hunter2@127.0.0.1:{port}/x")
+    settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": url})
+    monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
+    page = text_of(pages.get(START))
+    assert '<li class="danger">✗ The source database does not answer.</li>' in page
+    assert "hunter2" not in page
+
 
 def test_it_tells_of_webhooks_that_fail(pages: Client, alice: User) -> None:
-    Webhook.objects.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
-    assert figures(pages)["Deliveries waiting"][:2] == ("0", "1 webhook failing, 1 disabled")
+    hooks = Webhook.objects
+    hooks.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
+    hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
+    hooks.create(user=alice, url="https://c.example", events=[], secret="x")
+    assert figures(pages)["Deliveries waiting"][:2] == (
+        "0", "2 webhooks failing (switched off after 10 failures in a row over 3 days), 1 disabled"
+    )  # fmt: skip
 
 
 def test_its_charts_are_by_the_hour_and_lead_to_what_they_count(
@@ -179,7 +296,8 @@ def test_it_reads_by_indexes_alone(pages: Client, failed: Job, alice: User, name
     run("ANALYZE exports_jobs")
     with connection.cursor() as cursor:
         statement = getattr(exports_overview, name)
-        cursor.execute(f"EXPLAIN {statement}", {"since": timezone.now() - timedelta(days=1), "most": overview.MOST})
+        values: dict[str, Any] = {"since": timezone.now() - timedelta(days=1), "most": overview.MOST, "slots": 8}
+        cursor.execute(f"EXPLAIN {statement}", values)
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
     assert "Seq Scan on exports_chunk" not in plan

@@ -317,6 +317,17 @@ def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
     assert "Only a link that can still be used can be revoked" in text_of(pages.get(page_of(link, "revoke")))
 
 
+def test_a_link_that_can_not_be_used_any_more_is_not_revoked(delivered: Receipt) -> None:
+    """A22: what happened to it stays on record."""
+    link = Link.objects.get()
+    links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
+
+    with pytest.raises(links.NotOpen):
+        links.revoke(link)
+    link.refresh_from_db()
+    assert link.revoked_at is None
+
+
 def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Receipt) -> None:
     link = Link.objects.get()
 

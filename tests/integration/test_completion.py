@@ -15,13 +15,13 @@ from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import bundles, completion, control, execution, links
+from exports import bundles, completion, control, execution, links, sql
 from exports.errors import LeaseLost
 from exports.heartbeat import Heartbeat
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.planning import Dialect, Shape
 from tests.conftest import client_of
-from tests.integration.factories import make_job
+from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -149,6 +149,44 @@ def test_a_job_with_a_failed_chunk_is_not_completed(dataset: Dataset, alice: Use
     job = make_job(dataset, alice, 1)
     completion.complete(job.pk)
     assert not Receipt.objects.exists()
+
+
+def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -> None:
+    """A19: one of its two chunks is done."""
+    job = make_job(dataset, alice, 2)
+    end_chunk()
+
+    assert completion.claim(job.pk) is None
+    assert completion.due() == []
+
+
+def test_of_two_completions_at_once_the_stale_one_can_do_nothing(dataset: Dataset, alice: User) -> None:
+    """A11: both are at it, and the first one's lease is over."""
+    job = make_job(dataset, alice, 1)
+    end_chunk()
+    stale = completion.claim(job.pk)
+    assert stale
+    Job.objects.update(completion_lease_until="2000-01-01T00:00Z")
+    fresh = completion.claim(job.pk)
+    assert fresh
+    File.objects.update(etag="another's", rows=9)
+    before = Job.objects.values().get(), Chunk.objects.values().get()
+
+    job.refresh_from_db()
+    bundle = bundles.Bundle(
+        stored=storage.StoredObject(key="_receipts/x", etag="e", size=1, sha256="s"), content_type="", file_name="x"
+    )
+    with pytest.raises(LeaseLost):
+        completion.renew(job.pk, stale)
+    with pytest.raises(LeaseLost):
+        completion.issue(job, stale, bundle)
+    completion.fail(job, stale, "too late")
+    for statement in (completion.ADOPT, completion.REDO, completion.RELEASE):
+        assert sql.scalar(statement, job=job.pk, token=stale, chunks=[before[1]["id"]]) is None
+
+    assert (Job.objects.values().get(), Chunk.objects.values().get()) == before
+    assert not Receipt.objects.exists()
+    completion.issue(job, fresh, bundle)
 
 
 def complete_now(job: Job) -> None:

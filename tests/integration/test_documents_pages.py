@@ -7,7 +7,9 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
+import httpx2
 import pytest
 from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
@@ -17,10 +19,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from config import storage
-from etl import errors, explanations, lookup
+from etl import errors, explanations, lookup, outcome, runstate
 from etl.models import Task
 from etl.pages import sheets, tree
 from etl.providers.base import page_marker
+from etl.states import Phase
 from rules.models import Rule
 from tests.broker import valkey
 from tests.browser import scenes_documents as scenes
@@ -74,7 +77,7 @@ def invoice(user: User) -> Task:
 
 
 # ---- Who sees what --------------------------------------------------------------------------------------------------
-PARTS = ("", "pages", "branch", "markdown", "json")
+PARTS = ("", "pages", "branch", "original", "markdown", "json")
 ACTIONS = ("cancel", "retry")
 
 
@@ -298,6 +301,69 @@ def test_files_come_under_the_document_s_name(client: Client, alice: User) -> No
     assert markdown.getvalue().startswith(b"<!-- page: 1 -->")
 
 
+def get(url: str) -> Any:
+    return httpx2.get(url, trust_env=False)
+
+
+def test_the_document_itself_is_downloaded_by_a_short_lived_url(client: Client, alice: User) -> None:
+    task = make_task(alice, "The very bytes.\r\n", filename="Übersicht 2024.txt")
+    page = text(client.get(path(task)))
+    assert f'href="{path(task, "original")}">Download the document<' in page
+    answer = client.get(path(task, "original"))
+    assert (answer.status_code, answer["Cache-Control"]) == (302, "no-store")
+    url = answer["Location"]
+    assert 1 <= int(parse_qs(urlsplit(url).query)["X-Amz-Expires"][0]) <= 60
+    file = get(url)
+    assert (file.status_code, file.content) == (200, b"The very bytes.\r\n")
+    assert file.headers["Content-Disposition"] == (
+        "attachment; filename=\"_bersicht 2024.txt\"; filename*=UTF-8''%C3%9Cbersicht%202024.txt"
+    )
+    assert file.headers["Content-Type"].startswith("text/plain")
+    renamed = get(url.replace("attachment", "inline"))
+    assert renamed.status_code == 403  # the signature covers how it comes
+
+
+def test_staff_download_another_s_document_and_owners_of_others_do_not(alice: User, bob: User) -> None:
+    task = make_row(alice, "Alice's.")
+    staff = signed_in(User.objects.create_user("sam", is_staff=True))
+    assert get(staff.get(path(task, "original"))["Location"]).content == b"Alice's."
+    assert signed_in(bob).get(path(task, "original")).status_code == 404
+    assert signed_in(alice).post(path(task, "original")).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ('a".txt\r\nSet-Cookie: x=1\r\n\r\n<script>', "a_.txt__Set-Cookie: x=1____<script>"),
+        ("../../etc/passwd", ".._.._etc_passwd"),
+        ("a;filename=evil.html.pdf", "a;filename=evil.html.pdf"),
+        ("a\u202efdp.exe", "a_fdp.exe"),
+        ("", "document.html"),
+    ],
+)
+def test_a_name_does_nothing_to_the_header_it_comes_in(client: Client, alice: User, name: str, kept: str) -> None:
+    task = make_row(alice, "<script>alert(1)</script>", filename=name, kind="html")
+    answer = client.get(path(task, "original"))
+    assert "\n" not in answer["Location"]
+    file = get(answer["Location"])
+    assert file.status_code == 200
+    said = file.headers["Content-Disposition"]
+    assert re.fullmatch(r'attachment; filename="[^"\\;/\r\n]*"; filename\*=UTF-8\'\'[^"\\;/<> ]*', said)
+    assert unquote(said.partition("UTF-8''")[2]) == kept
+    assert "Set-Cookie" not in file.headers
+
+
+def test_a_document_that_is_gone_is_said_in_plain_words(client: Client, alice: User) -> None:
+    task = make_row(alice)
+    storage.delete(task.document_key)
+    answer = client.get(path(task, "original"))
+    page = html.unescape(answer.content.decode())
+    assert (answer.status_code, "Location" in answer) == (410, False)
+    assert "The document is gone" in page
+    assert "Submit it again" in page
+    assert task.document_key not in page
+
+
 def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: User) -> None:
     task = invoice(alice)
     sheets.index.cache_clear()
@@ -337,6 +403,58 @@ def test_a_name_or_a_text_is_never_markup(client: Client, alice: User) -> None:
         body = response.content.decode()
         assert not re.search(r"<script>|<img src=x|href=\"javascript", body), url
         assert "nonce" not in response["Content-Security-Policy"]
+
+
+# ---- Without a language model ---------------------------------------------------------------------------------------
+NEEDS = "(needs a language model; none is set up here)"
+
+
+def end_without_a_model(task: Task) -> None:
+    scenes.read_paper(task)
+    state = begin(task, Phase.POSTPROCESS)
+    said = errors.LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
+    outcome.settle(runstate.fail(state, error=errors.explain(said, stage=state.phase), usage={}))
+
+
+def test_rules_that_cannot_work_say_so_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:
+    make_rule(alice, mode="llm", name="Invoices")
+    make_rule(alice, name="Plain")
+    task = make_task(alice, rule=Rule.objects.get(name="Plain"))
+    complete(task)
+    asking = scenes.paper(alice)
+    end_without_a_model(asking)
+    pages = [text(client.get(url)) for url in (LIST, path(task), path(asking))]
+    assert [page.count(f"Invoices {NEEDS}") for page in pages] == [2, 1, 1]  # the list has a menu for several, too
+    assert f"The rule Invoices {NEEDS[1:-1]}." in pages[2]
+    assert f"The rule Plain {NEEDS[1:-1]}" not in pages[1]
+    assert not any(f"Plain {NEEDS}" in page for page in pages)
+    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    assert not any("none is set up" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
+
+
+def test_a_rule_that_asks_for_fields_is_advised_where_one_can_work(
+    client: Client, alice: User, settings: LazySettings
+) -> None:
+    scenes.plain(alice)
+    task = Task.objects.latest("task_id")
+    page = text(client.get(path(task)))
+    assert "extract again with a rule that asks for fields" not in page
+    assert "Rules that extract fields with a language model cannot work here: none is set up." in page
+    change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
+    assert "extract again with a rule that asks for fields" in text(client.get(path(task)))
+
+
+def test_a_missing_model_is_no_matter_of_minutes(client: Client, alice: User) -> None:
+    task = scenes.paper(alice)
+    end_without_a_model(task)
+    page = text(client.get(path(task)))
+    assert "No language model can be used here" in page
+    assert "Ask whoever runs this service to set up a language model" in page
+    assert "in a few minutes" not in page
+    assert "may well succeed" not in page
+    assert "No language model can be used here" in text(client.get(LIST))
+    followed(client, path(task, "retry"), from_stage="postprocess")  # when one is set up
+    assert Task.objects.get(pk=task.pk).status == "pending"
 
 
 # ---- Large ones -----------------------------------------------------------------------------------------------------
@@ -422,7 +540,9 @@ def test_a_tree_points_at_what_it_shows() -> None:
 # ---- Explanations ---------------------------------------------------------------------------------------------------
 def test_every_error_is_explained_and_nothing_else() -> None:
     assert set(explanations.ERRORS) == errors.codes() | {"queue_full"}
-    for each in (*explanations.ERRORS.values(), *explanations.WARNINGS.values()):
+    assert set(explanations.TO_MEND) <= set(explanations.ERRORS)
+    every = (*explanations.ERRORS.values(), *explanations.TO_MEND.values(), *explanations.WARNINGS.values())
+    for each in every:
         assert each.title
         assert each.title[-1] not in ".!"
         assert each.advice.endswith(".")

@@ -12,7 +12,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from etl import runstate
+from etl import outcome, runstate
+from etl.errors import LlmForbidden, explain
 from etl.models import Task
 from etl.states import Phase
 from tests.broker import queued, valkey
@@ -57,6 +58,15 @@ def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> 
 
     assert "Remove its password" in text(pages, f"{LIST}{failed.pk}/change/")
     assert "100 %" in text(pages, f"{LIST}{done.pk}/change/")
+
+
+def test_staff_are_not_told_to_retry_what_has_to_be_mended(pages: Client, alice: User) -> None:
+    task = make_task(alice)
+    state = begin(task)
+    error = explain(LlmForbidden("No language model is set up here."), stage=Phase.POSTPROCESS)
+    outcome.settle(runstate.fail(state, error=error, usage={}))
+    page = text(pages, f"{LIST}{task.pk}/change/")
+    assert "No language model is set up here. Retrying alone will not help." in page
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import connection, transaction
 from pydantic import AnyHttpUrl, SecretStr
 
 from config import storage
@@ -24,6 +24,7 @@ from tests import rehearsal
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.integration.etl_rehearsal import Change, age, row_of, run, run_beside, run_when_due, seen
+from tests.integration.test_leases import waits_for_a_lock
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -249,6 +250,28 @@ def test_of_two_retries_one_wins(alice: User) -> None:
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(retry, range(4))) == 1
     assert row_of(task).fence == row.fence + 1
+
+
+def test_a_retry_that_comes_while_another_is_written_changes_nothing(alice: User) -> None:
+    """B7: both saw that the task has ended, and this one has waited for the row."""
+    task = make_task(alice)
+    run(task)
+
+    def retry() -> None:
+        try:
+            control.retry(task=row_of(task), from_stage=Phase.OCR)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Task.objects.select_for_update().get(pk=task.pk)
+            late = pool.submit(retry)
+            wait_until(waits_for_a_lock)
+            Task.objects.filter(pk=task.pk).update(status="pending", fence=2, result=None)
+        with pytest.raises(control.NotEnded):
+            late.result(timeout=30)
+    assert row_of(task).fence == 2
 
 
 def test_an_end_that_is_not_in_the_row_yet_counts(alice: User) -> None:

@@ -494,6 +494,34 @@ def test_an_end_of_a_life_before_is_not_written_down(alice: User) -> None:
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
+def test_an_end_that_is_in_the_row_is_not_written_again(alice: User) -> None:
+    """B3: a Redis that came back from an older copy had it end otherwise, under the same fence."""
+    task = make_task(alice)
+    copy = copy_of(task)
+    control.cancel(task=row_of(task))
+    valkey().restore(runstate.key_of(task.pk), 0, copy, replace=True)
+    late = runstate.start(task.pk, phase=Phase.OCR).state
+    assert late
+    end = runstate.fail(late, error={"code": "x"}, usage={}).state
+    assert end
+    before = Task.objects.values().get(pk=task.pk)
+
+    assert not outcome.record(end)
+    assert Task.objects.values().get(pk=task.pk) == before
+    assert seen(task).status == "cancelled"
+
+
+def test_a_task_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
+    """B6, B10: nobody knows whether a worker has read the document."""
+    task = make_task(alice)
+    flush()
+    age(task)
+    recovery.look()
+    assert seen(task).status == "pending"
+    with pytest.raises(control.NotCancellable):
+        control.cancel(task=row_of(task))
+
+
 def test_a_retry_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
     """B6, B10."""
     task = make_task(alice)

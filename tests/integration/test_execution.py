@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import connection
-from pydantic import SecretStr
+from pydantic import AnyHttpUrl, SecretStr
 
 from config import storage
 from exports import execution, leases, recovery, source
@@ -324,6 +324,21 @@ def test_an_upload_that_fails_says_why(dataset: Dataset, alice: User, settings: 
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
     assert "403" in job.error_detail
+
+
+def test_an_outage_of_the_store_takes_one_chunk_of_a_worker(dataset: Dataset, alice: User, settings: Any) -> None:
+    """A17: the others are not begun while it lasts, however often their worker is woken."""
+    job = make_job(dataset, alice, 4)
+    there = settings.SLUICE
+    settings.SLUICE = there.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:1")})
+    for _ in range(3):
+        execution.drain()
+    statuses = sorted(job.chunks.values_list("status", flat=True))
+    settings.SLUICE = there
+    execution.drain()
+
+    assert statuses == ["failed", "pending", "pending", "pending"]
+    assert sorted(job.chunks.values_list("status", flat=True)) == ["done", "done", "done", "failed"]
 
 
 def test_a_worker_that_stood_still_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:

@@ -292,7 +292,7 @@ def test_a_file_becomes_the_job_and_stays_when_it_is_wrong(dataset: Dataset, vis
         ("\n# x\nJFK", "Line 3: the date is missing; write KEY 2024-02-29."),
         ("J/K 2024-02-29", "Line 1: “J/K” is not a key of this dataset"),
         ("JFK,2024-02-29,more", "Line 1: more than a key and a date"),
-        ("key,date\nJFK,2024-02-30", "Line 2: “2024-02-30” is not a date"),
+        ("key,date\nJFK,2024-02-30", "Line 2: the calendar has no “2024-02-30”"),
         ("", "Write at least one pair"),
     ],
 )

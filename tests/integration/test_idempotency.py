@@ -9,9 +9,10 @@ from django.db import connections, transaction
 from rest_framework.test import APIClient
 
 from config.api.idempotency import Idempotency, fingerprint
-from exports import completion, execution
+from exports import completion, control, execution, submission
 from exports.models import Chunk, Dataset, Job, Usage
 from tests.conftest import client_of
+from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
@@ -112,6 +113,18 @@ def test_of_many_at_once_one_makes_the_job(dataset: Dataset, alice: User) -> Non
     assert {response.status_code for response in responses} <= {202, 409}
     assert len({response.content for response in responses if response.status_code == 202}) == 1
     assert sum(response.status_code == 202 and "Idempotency-Replayed" not in response for response in responses) == 1
+    assert Job.objects.count() == Usage.objects.get().jobs == 1
+
+
+def test_a_request_that_was_made_while_this_one_was_read_is_answered(dataset: Dataset, alice: User) -> None:
+    """A4: both looked for the key before either had made anything."""
+    key = Idempotency(key="k1", fingerprint=fingerprint(BODY))
+    first = make_job(dataset, alice, 1)
+    Job.objects.filter(pk=first.pk).update(idempotency_key=key.key, fingerprint=key.fingerprint)
+
+    with pytest.raises(submission.AlreadyMade) as caught:
+        control.replay(first, user_id=alice.pk, idempotency=key)
+    assert caught.value.job == first
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 
 

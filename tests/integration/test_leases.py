@@ -90,6 +90,24 @@ def test_claims_at_once_take_different_chunks_and_no_more_than_the_slots(
     assert len({claimed.token for claimed in claims}) == slots
 
 
+def test_a_claim_waits_for_no_other(dataset: Dataset, alice: User) -> None:
+    """A10, A13: it takes another slot and another chunk while one is under way."""
+    make_job(dataset, alice, 3)
+    claim()  # the job runs: claims touch its row no more
+
+    def their_claim() -> Claim:
+        try:
+            return claim()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool, transaction.atomic():
+        ours = claim()
+        theirs = pool.submit(their_claim).result(timeout=20)
+    assert theirs.chunk_id != ours.chunk_id
+    assert Slot.objects.held().count() == 3
+
+
 def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, alice: User) -> None:
     """A13."""
     dataset.max_concurrency = 1
@@ -337,6 +355,36 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
     assert Slot.objects.held().count() == 1
     recovery.free([lost.token])
     assert not Slot.objects.held().exists()
+
+
+def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: User) -> None:
+    """A13: whoever stood still and comes back must not keep the slot of a chunk that is another's."""
+    stale, _ = taken_over(dataset, alice)
+    with pytest.raises(LeaseLost):
+        leases.renew(stale)
+
+    assert recovery.expired_slots() == [(stale.token, "test")]
+
+
+def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> None:
+    """A13: a lease that is over can still be renewed, until the chunk is taken back."""
+    make_job(dataset, alice, 1)
+    held = claim()
+    expire_leases()
+
+    assert recovery.expired_slots() == []
+    leases.renew(held)
+
+
+def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Dataset, alice: User) -> None:
+    """A13: its worker may not have noticed yet, and be calling."""
+    make_job(dataset, alice, 1)
+    held = claim()
+    assert recovery.withdraw(held.chunk_id, token=held.token)
+
+    assert recovery.expired_slots() == []
+    Slot.objects.held().update(lease_until=Now() - timedelta(seconds=1))
+    assert recovery.expired_slots() == [(held.token, "test")]
 
 
 # ---- Reuse ----------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_it_says_what_an_operator_has_to_set(models: ModelServer, settings: Any,
 
     error = failure(LlmForbidden)
 
-    assert (error.code, error.transient) == ("llm_unavailable", False)
+    assert (error.code, error.transient, error.retryable) == ("llm_unavailable", False, False)
     assert "ETL_LLM_BASE_URL" in error.detail
     assert models.requests == []
 
@@ -510,6 +510,7 @@ def test_it_knows_what_a_status_means(
 
     assert type(error) is kind
     assert error.transient is transient
+    assert error.retryable is transient
     assert error.code == ("document_too_long" if status == 413 else "llm_unavailable")
     assert len(models.requests) == 1  # attempts are the stage's
 

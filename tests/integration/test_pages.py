@@ -71,7 +71,7 @@ def test_it_takes_any_text_for_a_password(carol: User) -> None:
 
 
 def test_pages_are_for_those_who_are_signed_in(transactional_db: None) -> None:
-    paths = [path for path in page_paths() if path not in ("app/sign-in", "app/sign-out")]
+    paths = [path for path in page_paths() if path not in ("app/", "app/sign-in", "app/sign-out")]  # app/: leads to one
     assert len(paths) > 3
     for path in paths:
         for answer in (Client().get(f"/{path}"), Client().post(f"/{path}")):
@@ -186,3 +186,20 @@ def test_it_writes_sizes(value: int, words: str) -> None:
 
 def test_it_escapes_what_it_writes() -> None:
     assert "<b>" not in pages.state("<b>")
+
+
+# ---- Paths that are none --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", ["/app", "/app/"])
+def test_the_beginning_of_all_pages_leads_to_the_exports(carol: User, path: str) -> None:
+    assert signed_in(carol).get(path)["Location"] == "/app/exports"
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize("path", ["/app/nowhere", "/app/exports/nowhere/at/all"])
+def test_an_unknown_path_shows_our_own_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
+    """Django's page for DEBUG would show every path that there is."""
+    settings.DEBUG = debug
+    response = signed_in(carol).get(path)
+    assert response.status_code == 404
+    assert "There is nothing here" in response.content.decode()
+    assert "URLconf" not in response.content.decode()

@@ -8,9 +8,11 @@ import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
-from exports import control, execution, leases, quotas, sweeper
+from config import storage
+from exports import completion, control, execution, leases, quotas, sweeper
 from exports.errors import SourceRefused
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from tests.conftest import client_of
@@ -71,6 +73,11 @@ def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
     assert 0 < int(response["Retry-After"]) <= 86400
     assert response.json()["detail"].startswith("This takes 6 chunks, and 4 of today's 10 are left.")
     assert rows() == before
+
+
+def test_it_speaks_of_one_chunk_as_of_one() -> None:
+    full = quotas.Quota(daily_jobs=9, daily_chunks=9, jobs=1, chunks=9, resets_at=timezone.now(), seconds_left=60)
+    assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This takes 1 chunk, and 0 of today's 9 are left.")
 
 
 def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
@@ -180,6 +187,20 @@ def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
     for _ in range(2):
         leases.fail(claim, SourceRefused(), delay=None)
     assert used(alice) == (1, 1)
+
+
+def test_a_reused_chunk_that_is_read_again_is_given_back_once(dataset: Dataset, alice: User) -> None:
+    """A2: its file is gone when the delivery is made, so it is called for after all; then the job is cancelled."""
+    make_job(dataset, alice, 2)
+    execution.drain()
+    again = make_job(dataset, alice, 2)
+    execution.drain()
+    assert used(alice) == (2, 2)
+    storage.delete(again.chunks.get(seq=0).path)
+    completion.complete(again.pk)
+    control.cancel(again)
+
+    assert used(alice) == (2, 2)
 
 
 def test_a_refund_goes_to_the_day_that_paid(dataset: Dataset, alice: User) -> None:

@@ -1,5 +1,6 @@
 """The pages of rules, without a browser: who may do what, what is refused, and what is never lost. C1."""
 
+import html
 import json
 import threading
 import time
@@ -522,6 +523,38 @@ def test_what_a_document_would_fail_with_is_explained(me: Client, models: ModelS
     response = try_out(me)
     assert "A document would fail like this" in response.content.decode()
     assert response.context["outcome"]["error"]["code"] == "llm_unavailable"
+
+
+NEEDS = "needs a language model; none is set up here"
+
+
+def test_rules_that_cannot_work_say_so_wherever_they_are_shown(
+    settings: Any, me: Client, rule: Rule, shipped: None
+) -> None:
+    invoice, default = (Rule.objects.get(slug=slug) for slug in ("invoice", "default"))
+    count = Rule.objects.filter(postprocess_mode="llm").count()
+
+    def marks(path: str) -> int:
+        return html.unescape(me.get(path).content.decode()).count(NEEDS)
+
+    assert marks(reverse("rules")) == count
+    assert marks(page_of(rule)) == 2  # at the mode, and where it is tried
+    assert marks(page_of(invoice)) == 2
+    assert marks(reverse("rule-version", args=[rule.pk, 1])) == 1
+    assert marks(page_of(default)) == 0
+    paths = reverse("rules"), page_of(rule), page_of(invoice)
+    for half in ({"etl_llm_base_url": "http://127.0.0.1:9/v1"}, {"etl_llm_model": "any"}):
+        assert all(map(marks, paths)), half
+        configure(settings, **half)
+    assert not any(map(marks, paths))
+
+
+def test_a_trial_without_a_model_says_who_can_help(me: Client, rule: Rule) -> None:
+    page = html.unescape(try_out(me, rule=rule.pk).content.decode())
+    assert "No language model is set up here" in page
+    assert "Another try alone would end the same way. Ask whoever runs this service" in page
+    assert "change the rule, or the text" not in page
+    assert "may well work" not in page
 
 
 def test_markdown_comes_from_my_documents_alone(me: Client, bob: User, read_document: Task) -> None:

@@ -144,6 +144,15 @@ def test_revisions_grow_with_every_change_that_can_be_seen() -> None:
     assert states[-1].revision == 2_000_000
 
 
+def test_progress_never_goes_back() -> None:
+    """B3: pages are told of in any order."""
+    made()
+    state = started()
+    for percent in (30, 20):
+        runstate.note_progress(state, percent)
+    assert seen().progress == 30
+
+
 # ---- Who may what ---------------------------------------------------------------------------------------------------
 def test_one_of_many_starts() -> None:
     made()

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config import storage
-from exports.models import Chunk, Dataset, Job
+from exports.models import Chunk, Dataset, Job, Usage
 from tests.broker import broker_at
 from tests.conftest import client_of
 
@@ -272,7 +272,7 @@ def test_a_broker_that_does_not_answer_delays_the_answer_little_and_loses_nothin
 
 
 def test_nothing_is_written_when_the_request_dies_midway(dataset: Dataset, alice: User) -> None:
-    """A3: job and chunks are one transaction."""
+    """A2, A3: job, chunks and what they cost are one transaction."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE exports_chunk ADD CONSTRAINT no_ewr CHECK (key <> 'EWR')")
     try:
@@ -284,6 +284,7 @@ def test_nothing_is_written_when_the_request_dies_midway(dataset: Dataset, alice
             cursor.execute("ALTER TABLE exports_chunk DROP CONSTRAINT no_ewr")
     assert response.status_code == 500
     assert not Job.objects.exists()
+    assert not Usage.objects.exists()
 
 
 # ---- Who sees what --------------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """The janitors: what is lost is found, what is over is deleted, what is needed stays. A12, A26."""
 
+import os
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -10,13 +13,17 @@ from django.db import transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 from prometheus_client import REGISTRY
-from pydantic import SecretStr
+from pydantic import AnyHttpUrl, SecretStr
+from structlog.testing import capture_logs
 
 from config import storage
-from exports import completion, execution, leases, sweeper
+from exports import completion, control, execution, leases, repair, source, sweeper
+from exports.errors import SourceRefused
+from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
 from tests.broker import lose_messages, queued
-from tests.integration.factories import make_job
+from tests.integration import troubled_s3
+from tests.integration.factories import make_job, result_of
 from tests.integration.test_completion import delivered, finish
 from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import expire_leases, in_threads
@@ -47,6 +54,24 @@ def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Da
 
     assert Chunk.objects.get().status == "pending"
     assert not Slot.objects.held().exists()
+
+
+def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
+    """So that the worker's host, process and log can be found by what is known of the chunk."""
+    job = make_job(dataset, alice, 1)
+    name = source.Session().backend
+    leases.claim(backend=name)
+    expire_leases()
+
+    with capture_logs() as lines:
+        sweeper.reap()
+
+    (line,) = (line for line in lines if line["event"] == "lease_expired")
+    assert (line["job_id"], line["chunk_id"]) == (str(job.pk), Chunk.objects.get().pk)
+    assert (line["attempt"], line["backend"]) == (1, name)
+    assert f"-{os.getpid()}-" in name
+    assert len(name) <= 63
+    assert source.Session().backend != name
 
 
 def test_a_live_workers_chunk_is_left_alone(dataset: Dataset, alice: User) -> None:
@@ -211,6 +236,178 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
     monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
     assert sweeper.abort_abandoned_uploads() == 2
     assert sweeper.abort_abandoned_uploads() == 0
+
+
+# ---- Files that no row vouches for ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+
+
+def put_file(claim: Claim, content: bytes = b"x") -> str:
+    """Put a file where a worker would, with nothing written down of it; return its ETag."""
+    metadata = {"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)}
+    head = storage.head(claim.path)
+    return storage.put(
+        claim.path, content, content_type="text/csv", metadata=metadata, if_match=head.etag if head else None
+    ).etag
+
+
+def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
+    make_job(dataset, user, 1, **changes)
+    claim = leases.claim(backend="x")
+    assert claim
+    return claim
+
+
+def fail(claim: Claim) -> None:
+    leases.fail(claim, SourceRefused(), delay=None)
+
+
+def cancel(claim: Claim) -> None:
+    control.cancel(Job.objects.get(pk=claim.job_id))
+
+
+def hand_back_and_cancel(claim: Claim) -> None:
+    """A worker that is told to leave sets the attempts back."""
+    leases.release([claim])
+    cancel(claim)
+
+
+def retry_and_cancel(claim: Claim) -> None:
+    fail(claim)
+    control.retry(Job.objects.get(pk=claim.job_id))
+    cancel(claim)
+
+
+@pytest.mark.usefixtures("no_grace")
+@pytest.mark.parametrize("end", [fail, cancel, hand_back_and_cancel, retry_and_cancel])
+def test_the_file_of_a_chunk_that_ended_without_it_goes(
+    dataset: Dataset, alice: User, end: Callable[[Claim], None]
+) -> None:
+    claim = claimed(dataset, alice)
+    put_file(claim)
+    assert sweeper.delete_unvouched() == 0  # it may be about to be written down
+
+    end(claim)
+    assert sweeper.delete_unvouched() == 1
+    assert storage.head(claim.path) is None
+    assert sweeper.delete_unvouched() == 0
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_file_that_replaced_a_vouched_one_goes(dataset: Dataset, alice: User) -> None:
+    make_job(dataset, alice, 1)
+    execution.drain()
+    claim = claimed(dataset, alice, reuse="never")
+    etag = put_file(claim, b"newer")
+    fail(claim)
+    assert File.objects.get().etag != etag
+    assert sweeper.delete_unvouched() == 1
+
+    make_job(dataset, alice, 1)
+    execution.drain()
+    assert Job.objects.filter(done=1).count() == 2  # what is missing is read again
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_files_that_are_vouched_for_stay(dataset: Dataset, alice: User) -> None:
+    """Also those of the chunks that were done when their job was cancelled, and those that other jobs put there."""
+    job = make_job(dataset, alice, 3)
+    leases.claim(backend="lost")
+    done = leases.claim(backend="x")
+    assert done
+    leases.finish([(done, result_of(done, etag=put_file(done)))])
+    control.cancel(job)
+    make_job(dataset, alice, 3)
+    execution.drain()
+
+    assert sweeper.delete_unvouched() == 0
+    assert len(list(storage.list_objects("things/"))) == File.objects.count() == 3
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_what_others_put_at_a_path_stays(dataset: Dataset, alice: User) -> None:
+    claim = claimed(dataset, alice)
+    storage.put(claim.path, b"put there by hand", content_type="text/csv")
+    fail(claim)
+    assert sweeper.delete_unvouched() == 0
+    assert storage.head(claim.path)
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_file_that_staff_invalidated_stays(dataset: Dataset, alice: User) -> None:
+    """The receipts of manifests lead to it."""
+    make_job(dataset, alice, 1)
+    execution.drain()
+    repair.invalidate(File.objects.get())
+    fail(claimed(dataset, alice))
+    assert sweeper.delete_unvouched() == 0
+    assert storage.head(PATH)
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_file_stays_while_a_running_chunk_may_replace_it(dataset: Dataset, alice: User) -> None:
+    claim = claimed(dataset, alice)
+    put_file(claim)
+    fail(claim)
+    other = claimed(dataset, alice)
+    assert other.path == claim.path
+    assert sweeper.delete_unvouched() == 0
+
+    fail(other)
+    assert sweeper.delete_unvouched() == 1
+
+
+def test_a_young_file_and_the_file_of_a_young_end_stay(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = claimed(dataset, alice)
+    put_file(claim)
+    fail(claim)
+    assert sweeper.delete_unvouched() == 0
+    Job.objects.update(finished_at=Now() - timedelta(hours=2))
+    assert sweeper.delete_unvouched() == 0
+
+    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    Job.objects.update(finished_at=Now() - timedelta(hours=25))
+    assert sweeper.delete_unvouched() == 0  # its time to be found was yesterday
+    Job.objects.update(finished_at=Now() - timedelta(hours=23))
+    assert sweeper.delete_unvouched() == 1
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_a_file_that_is_put_there_at_this_moment_stays(dataset: Dataset, alice: User, settings: Any) -> None:
+    claim = claimed(dataset, alice)
+    put_file(claim)
+    fail(claim)
+    upstream, straight = settings.SLUICE, storage.client()
+    replace = partial(straight.put_object, Bucket=upstream.s3_bucket, Key=claim.path, Body=b"another")
+    with troubled_s3.running(str(upstream.s3_endpoint_url)) as proxy:
+        proxy.trouble("DELETE", claim.path, troubled_s3.first(replace))
+        settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        assert sweeper.delete_unvouched() == 0
+    settings.SLUICE = upstream
+    assert b"".join(storage.read(claim.path)) == b"another"
+
+
+@pytest.mark.usefixtures("no_grace")
+def test_it_asks_the_database_once_a_batch(
+    dataset: Dataset, alice: User, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(dataset, alice, 7)
+    claims = []
+    while claim := leases.claim(backend="x"):
+        fail(claim)
+        claims.append(claim)
+    for batch, queries in ((500, 3), (3, 1 + 3 * 2)):  # the chunks; then running ones, and files
+        monkeypatch.setattr(sweeper, "BATCH", batch)
+        for claim in claims:
+            put_file(claim)
+        with django_assert_num_queries(queries):
+            assert sweeper.delete_unvouched() == 7
 
 
 # ---- Old rows -------------------------------------------------------------------------------------------------------

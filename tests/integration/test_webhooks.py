@@ -373,6 +373,22 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
     assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * courier.ATTEMPTS
 
 
+def test_a_last_attempt_that_is_being_made_is_not_given_up(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
+    Delivery.objects.update(attempts=courier.ATTEMPTS - 1)
+    order = courier.claim()
+    assert order
+    courier.give_up()
+
+    assert Delivery.objects.get().status == "pending"
+    courier.deliver(order)
+    assert Delivery.objects.get().status == "delivered"
+
+
 def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -770,6 +786,26 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
 
     api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "webhook_disabled")
+
+
+def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25."""
+    hook = subscribe(api, there.url)
+    control.cancel(make_job(dataset, alice, 1))
+    webhooks.fan_out()
+    row = Delivery.objects.get()
+    Delivery.objects.update(attempts=3, available_at=timezone.now() + timedelta(hours=1))
+    path = f"/exports/webhooks/{hook['id']}/deliveries/{row.pk}/redeliver"
+
+    response = api.post(path)
+
+    assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 3)
+    assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
+    work()
+    assert there.ids == [str(row.pk)]
+    assert Delivery.objects.get().attempts == 4
 
 
 def test_of_parallel_redeliveries_one_counts(api: APIClient, there: Receiver) -> None:

@@ -1,11 +1,14 @@
 """The staff's pages of webhooks. A25, C2."""
 
+from datetime import timedelta
+
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from exports import control, courier, webhooks
@@ -115,3 +118,38 @@ def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook
     few = queries()
     Delivery.objects.bulk_create(Delivery(webhook=hook, type="webhook.test", body="{}") for _ in range(58))
     assert queries() == few
+
+
+def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webhook) -> None:
+    """The receiver was mended; the next attempt would be in hours. Attempts count on."""
+    delivery = Delivery.objects.exclude(type=webhooks.TEST).get()
+    press(pages, hook, "enable")
+    later = timezone.now() + timedelta(hours=5)
+    Delivery.objects.filter(pk=delivery.pk).update(status="pending", attempts=4, available_at=later, finished_at=None)
+    lose_messages()
+    assert page_of(delivery, "redeliver") not in text_of(pages.get(page_of(delivery)))
+
+    assert said(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. It does not wait any longer.")
+
+    delivery.refresh_from_db()
+    assert (delivery.status, delivery.attempts) == ("pending", 4)
+    assert delivery.available_at <= timezone.now()
+    assert queued("webhooks") == 1
+    assert page_of(delivery, "send-now") not in text_of(pages.get(page_of(delivery)))
+    order = courier.claim()
+    assert order
+    assert order.attempts == 5
+
+
+def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hook: Webhook) -> None:
+    press(pages, hook, "enable")
+    delivery = Delivery.objects.exclude(type=webhooks.TEST).get()
+    assert "It has ended. Send it again." in text_of(pages.get(page_of(delivery, "send-now")))
+    webhooks.redeliver(delivery)
+    assert courier.claim()
+    later = timezone.now() + timedelta(hours=5)
+    Delivery.objects.filter(pk=delivery.pk).update(available_at=later)
+    assert webhooks.DeliveryPending.said() in text_of(pages.get(page_of(delivery, "send-now")))
+    with pytest.raises(webhooks.DeliveryPending):
+        webhooks.redeliver(delivery)
+    assert Delivery.objects.get(pk=delivery.pk).available_at == later

@@ -291,6 +291,30 @@ def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook,
     assert Delivery.objects.get().status == "delivered"
 
 
+def test_one_that_waits_for_its_next_attempt_is_sent_now(me: Client, hook: Webhook, there: Receiver) -> None:
+    (delivery,) = sent(hook, status="pending", available_at=Now() + timedelta(hours=2))
+    again = reverse("redeliver", args=[hook.pk, delivery.pk])
+    page = reverse("delivery", args=[hook.pk, delivery.pk])
+    assert f'id="n-{delivery.pk}"' in me.get(page_of(hook)).content.decode()
+    assert 'id="send-now"' in me.get(page).content.decode()
+
+    assert "It is sent now." in me.post(again, follow=True).content.decode()
+
+    assert 'id="send-now"' not in me.get(page).content.decode()
+    courier.drain()
+    assert there.ids == [str(delivery.pk)]
+    assert Delivery.objects.values_list("status", "attempts").get() == ("delivered", 3)
+
+
+def test_one_whose_webhook_is_disabled_is_not_sent_now(me: Client, hook: Webhook) -> None:
+    (delivery,) = sent(hook, status="pending", available_at=Now() + timedelta(hours=2))
+    Webhook.objects.update(enabled=False)
+    page = me.get(reverse("delivery", args=[hook.pk, delivery.pk])).content.decode()
+    assert 'id="send-now"' not in page
+    again = reverse("redeliver", args=[hook.pk, delivery.pk])
+    assert "is disabled" in me.post(again, follow=True).content.decode()
+
+
 def test_all_that_failed_is_sent_again_and_nothing_else(
     me: Client, alice: User, hook: Webhook, there: Receiver
 ) -> None:

@@ -312,8 +312,17 @@ def test_it_tells_a_request_by_its_route_and_id(lines: Lines) -> None:
         ("request_finished", "GET (no route)", 404),
         ("request_failed", "GET /bug", 500),
     ]
+    assert [line.get("problem") for line in shown] == ["not_ready", "not_found", None]
     assert {line["request_id"] for line in shown} == {"trace-1"}
     assert "hunter2" not in json.dumps(shown)
+
+
+@pytest.mark.urls("tests.unit.troubles")
+def test_the_next_request_has_no_problem_of_the_one_before(lines: Lines) -> None:
+    client = Client()
+    client.get("/not-ready")
+    client.get("/plain/form")
+    assert [(line["code"], line.get("problem")) for line in lines()] == [(409, "not_ready"), (200, None)]
 
 
 def test_it_gives_the_same_path_the_same_hash() -> None:

@@ -40,6 +40,7 @@ REQUEST = {
 }
 FOLDER = local.ROOT / "demo"
 CAPTION = "Seconds: from the POST to the 202, to the last file, to zip and receipt.\nRates: over all of that."
+WITH_A_MODEL = "ETL_LLM_BASE_URL=http://127.0.0.1:11434/v1 ETL_LLM_MODEL=qwen2.5:7b make demo"
 INTERRUPTED = 130  # as shells report a Ctrl-C
 
 
@@ -73,6 +74,7 @@ def main() -> int:
         console.print("Interrupted; everything is stopped.")
         return INTERRUPTED
     console.print(f"[bold green]All of it held.[/] {time.monotonic() - began:.0f} s, starting and stopping included.")
+    console.print("Next: `make up` keeps such a stack running, with pages to look at; README.md goes on from there.")
     return 0
 
 
@@ -235,11 +237,16 @@ def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
         console.print(papers.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
     console.print(f"   The JSON of {found[0].paper.file}:")
     console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
+    if stack.variables.get("ETL_OCR_PROVIDER", "local") == "local":
+        console.print(
+            "   Left out: Office files, HTML and EPUB. They need a MinerU server: docs/mineru.md", soft_wrap=True
+        )
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
-    if not stack.variables.get("ETL_LLM_BASE_URL"):
-        console.print("   left out: set ETL_LLM_BASE_URL and ETL_LLM_MODEL, and it runs here too")
+    if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
+        console.print("   left out: no language model is set up. With one (Ollama, say) it runs too:")
+        console.print(Text(f"   {WITH_A_MODEL}"), soft_wrap=True)
         return
     task = papers.invoice(api, console, check=stack.check)
     usage = task["metadata"]["postprocess"]["usage"]

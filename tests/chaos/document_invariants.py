@@ -1,0 +1,163 @@
+"""What must hold of documents when the trouble is over, read from Postgres, object storage, Valkey and the disk: that
+every task ended once, with what its document gives, and that nothing else is left of it."""
+
+import hashlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from config import storage
+from etl import artifacts, errors, tasks, workspace
+from etl.models import Task
+from etl.providers.base import page_marker
+from etl.providers.local import LocalProvider
+from etl.runstate import key_of
+from etl.states import ENDED, Phase, Status
+from etl.work import Work
+from tests import rehearsal, samples
+from tests.broker import queued, valkey
+from tests.chaos.documents import BOTH, listens
+from tests.chaos.site import Site
+from tests.waiting import wait_until
+
+
+def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
+    """`moves`: gives the changes of statuses, as the trigger saw them."""
+    if not Task.objects.exists():
+        return
+    calm_down(site)
+    ended_once(moves("task"), site.allowed.retried_tasks)
+    rows_are_whole(site.allowed.retried_tasks)
+    results_are_whole()
+    ocr_was_used_once(site)
+    nothing_is_foreign()
+    run_states_agree()
+    nothing_is_on_the_disk(site)
+
+
+def calm_down(site: Site) -> None:
+    """I6: with workers that live, every task ends by itself, and no message is left that anybody waits for."""
+    if Task.objects.open().exists() and not any(listens(worker, "etl-ocr") for worker in site.workers):
+        site.start_worker(BOTH)
+    wait_until(lambda: not Task.objects.open().exists(), limit=90, every=0.2)
+    for queue in BOTH.split(","):
+        if any(listens(worker, queue) for worker in site.workers):
+            wait_until(lambda queue=queue: not queued(queue), limit=60, every=0.1)  # type: ignore[misc]
+
+
+def ended_once(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
+    """I1, I7: each end was written once, under the fence that the row had, and never left."""
+    for task in Task.objects.exclude(pk__in=retried):
+        its = moves[str(task.pk)]
+        assert [(move.was, move.became) for move in its] == [(Status.PENDING, task.status)], f"task {task.pk}: {its}"
+        assert its[0].token == its[0].old_token, f"task {task.pk} ended under another fence than its own"
+
+
+def rows_are_whole(retried: Iterable[str]) -> None:
+    for task in Task.objects.all():
+        assert storage.head(task.document_key), f"the document of task {task.pk} is gone"
+        if task.status == Status.FAILED:
+            assert task.error
+            assert set(task.error) == {"code", "stage", "detail", "retryable"}
+            assert task.error["code"] in errors.codes()
+            assert task.error["stage"] == task.phase
+            assert task.result is None
+        if task.status == Status.CANCELLED and str(task.pk) not in retried:
+            assert not list(storage.list_objects(artifacts.folder(task.pk))), f"task {task.pk} was worked on"
+            assert not rehearsal.calls(f"ocr-{task.pk}"), f"task {task.pk} was cancelled and read"
+
+
+# ---- Results --------------------------------------------------------------------------------------------------------
+def results_are_whole() -> None:
+    """I2: what a row names is there, and is what its document gives."""
+    with closing(LocalProvider()) as provider:
+        for task in Task.objects.filter(status=Status.COMPLETED):
+            result, key = task.result, task.result and task.result["markdown_s3_key"]
+            assert result
+            assert key == task.metadata["artifact_mineru_markdown_key"]
+            assert key.startswith(artifacts.ocr_folder(task))
+            content = b"".join(storage.read(key))
+            assert Path(key).stem == hashlib.sha256(content).hexdigest(), f"task {task.pk}: half a Markdown"
+            output = artifacts.find(artifacts.output_key(task))
+            assert output, f"task {task.pk} has no output"
+            assert {name: result[name] for name in output} == output, f"task {task.pk}: row and output differ"
+            truth = TRUTHS.get(task.metadata["provider"])
+            assert truth is None or content.decode() == truth(task, provider), f"task {task.pk}: not its document"
+            if result["metadata"]["provenance"]["strategy"] == "rehearsed":
+                assert result["data"] == {"characters": len(content.decode())}
+
+
+def rehearsed(task: Task, _provider: LocalProvider) -> str:
+    return f"{page_marker(1)}\n{b''.join(storage.read(task.document_key)).decode()}"
+
+
+def local(task: Task, provider: LocalProvider) -> str:
+    """Return what the local provider makes of the document here, where nothing disturbs it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{task.pk}.{task.kind}"
+        path.write_bytes(b"".join(storage.read(task.document_key)))
+        return provider.convert(samples.document(path), work=Work(seconds=120)).markdown
+
+
+TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"rehearsed": rehearsed, "local": local}
+
+
+def ocr_was_used_once(site: Site) -> None:
+    """One result of OCR a run; and nobody read a document more often than attempts were counted, or handed back, or
+    forgotten with a run-state."""
+    handed_back = Counter(line["etl_task_id"] for line in lines(site) if line.get("action") == "stage_released")
+    most = settings.SLUICE.etl_ocr_max_attempts
+    for task in Task.objects.all():
+        kept = [item.key for item in storage.list_objects(artifacts.ocr_folder(task))]
+        assert sum(key.endswith(".md") for key in kept) <= 1, f"task {task.pk} has several results of OCR"
+        counted = task.metadata.get("attempts", {}).get(Phase.OCR, 0)
+        forgotten = most * (task.fence - 1)  # every fence after the first is a state made anew, or a retry
+        calls = len(rehearsal.calls(f"ocr-{task.pk}"))
+        assert calls <= counted + handed_back[task.pk] + forgotten, f"task {task.pk} was read {calls} times"
+
+
+def lines(site: Site) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in site.logs().splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+# ---- What is left ---------------------------------------------------------------------------------------------------
+def nothing_is_foreign() -> None:
+    """I5: no artefact but of tasks that there are."""
+    known = {str(pk) for pk in Task.objects.values_list("pk", flat=True)}
+    found = {item.key.removeprefix(artifacts.TASKS).split("/")[0] for item in storage.list_objects(artifacts.TASKS)}
+    assert found <= known, f"artefacts of tasks that there are not: {found - known}"
+    assert not list(storage.list_uploads("etl/"))
+
+
+def run_states_agree() -> None:
+    """I5: Valkey says what the row says, holds no token of a task that has ended, and forgets it in time."""
+    redis: Any = valkey()
+    prefix = settings.SLUICE.etl_redis_prefix
+    for key in redis.scan_iter(match=f"{prefix}*"):
+        assert redis.ttl(key) != -1, f"{key!r} stays for ever"  # -2: it is gone by now
+    for task in Task.objects.all():
+        said = redis.hgetall(key_of(task.pk))
+        if not said:
+            continue
+        assert said[b"status"].decode() == task.status, f"task {task.pk}: Valkey and row differ"
+        assert task.status in ENDED
+        assert said.get(b"token", b"") == b"", f"somebody still holds task {task.pk}"
+        assert 0 < redis.ttl(key_of(task.pk)) <= settings.SLUICE.etl_state_terminal_ttl_seconds
+
+
+def nothing_is_on_the_disk(site: Site) -> None:
+    """I5: what killed workers left is deleted by the next one, or by the sweep that beat has done every hour."""
+    wait_until(lambda: not on_the_disk(site) or (tasks.sweep.delay() and False), limit=30, every=0.5)
+
+
+def on_the_disk(site: Site) -> list[Path]:
+    """Return what of documents lies in ETL_CACHE_DIR and TMPDIR."""
+    cache: Path = settings.SLUICE.etl_cache_dir
+    return list(chain(cache.glob(f"{workspace.PREFIX}*"), site.folder.glob("*.upload*"), site.folder.glob("tmp*")))

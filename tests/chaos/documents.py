@@ -1,0 +1,89 @@
+"""What tests of documents share: submitting one by HTTP, and looking at what became of it."""
+
+import os
+import threading
+from typing import Any
+
+from config import storage
+from config.stack.process import Process
+from etl import runstate
+from etl.models import Task
+from etl.states import ENDED
+from rules.models import Rule
+from tests import rehearsal
+from tests.chaos.site import QUEUES, Site
+from tests.integration.etl_factories import make_rule
+from tests.waiting import wait_until
+
+BOTH = "etl-ocr,etl-postprocess"
+ALL = f"{QUEUES},{BOTH}"
+# The real provider and processors, in the place of those that rehearse.
+REAL = {"DJANGO_SETTINGS_MODULE": "tests.chaos.real_settings", "ETL_OCR_PROVIDER": "local"}
+
+
+def send(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: Any = None) -> Any:
+    """Return the answer to a submission."""
+    data = content.encode() if isinstance(content, str) else content
+    fields = {"rule_id": str(rule.pk)} if rule else {}
+    return site.client.post("/api/v1/etl/submit", files={"file": (name, data, "text/plain")}, data=fields)
+
+
+def submit(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: Any = None) -> Task:
+    answer = send(site, content, name=name, rule=rule)
+    assert answer.status_code == 202, answer.text
+    return Task.objects.get(pk=answer.json()["task_id"])
+
+
+def rehearsed_rule(site: Site) -> Rule:
+    """Return a rule whose processor writes its calls down under a name of its own."""
+    return make_rule(site.owner, mode="llm", name=f"rule-{os.urandom(4).hex()}")
+
+
+def status(task: Task) -> str:
+    return Task.objects.values_list("status", flat=True).get(pk=task.pk)
+
+
+def settle(*tasks: Task, limit: float = 60) -> None:
+    """Wait until the tasks have ended, all by themselves."""
+    wait_until(lambda: all(status(task) in ENDED for task in tasks), limit=limit, every=0.05)
+
+
+def code_of(task: Task) -> tuple[str, str]:
+    """Return how a task ended: its error's code, or its status; and the stage it ended in."""
+    row = Task.objects.get(pk=task.pk)
+    return (row.error["code"] if row.error else row.status), row.phase
+
+
+def runstate_of(task: Task) -> str:
+    state = runstate.read(task.pk)
+    return state.status if state else ""
+
+
+def ocr_calls(task: Task) -> int:
+    return len(rehearsal.calls(f"ocr-{task.pk}"))
+
+
+def post_calls(rule: Any) -> int:
+    return len(rehearsal.calls(f"post-{rule.name}"))
+
+
+def attempts(task: Task) -> tuple[int, int]:
+    metadata = Task.objects.values_list("metadata", flat=True).get(pk=task.pk)
+    return metadata["attempts"]["ocr"], metadata["attempts"]["postprocess"]
+
+
+def markdown_of(task: Task) -> str:
+    """Return the Markdown that a completed task names."""
+    result = Task.objects.get(pk=task.pk).result
+    assert result
+    return b"".join(storage.read(result["markdown_s3_key"])).decode()
+
+
+def listens(worker: Process, queue: str) -> bool:
+    queues = worker.command[list(worker.command).index("-Q") + 1]
+    return worker.alive and queue in queues.split(",")
+
+
+def let_pass(seconds: float) -> None:
+    """Time passes, and nothing must happen meanwhile."""
+    threading.Event().wait(seconds)

@@ -1,0 +1,180 @@
+"""The faults of a soak: each does harm to a running site, and mends what does not mend itself.
+
+A schedule is made from a seed before anything happens: the same seed gives the same faults at the same moments, and
+the same choices among those that live then.
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from shutil import rmtree
+
+import psycopg
+
+from config.stack import family
+from config.stack.process import Process
+from tests.broker import valkey
+from tests.chaos.points import POINTS
+from tests.chaos.proxy import Proxy
+from tests.chaos.site import Site
+
+MOST_SECONDS = 6.0  # of a fault that lasts: twice a lease
+POINTS_TO_DIE_AT = sorted(name for name in POINTS if name != "reaper took back")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`at` and `seconds`: from the start of the soak, and how long it lasts. `pick`: which of those that are there."""
+
+    at: float
+    kind: str
+    seconds: float
+    pick: int
+
+
+def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
+    """Return faults of all kinds for so many seconds, one `every` so often on average. Each kind comes in its turn, in
+    an order of chance, so that none is left out."""
+    faults: list[Fault] = []
+    kinds: list[str] = []
+    at = every
+    while at < seconds:
+        if not kinds:
+            kinds = random.sample(sorted(KINDS), len(KINDS))
+        faults.append(Fault(at, kinds.pop(), random.uniform(0.5, MOST_SECONDS), random.randrange(1_000_000)))
+        at += random.uniform(0.5, 1.5) * every
+    return faults
+
+
+class Harm:
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def do(self, fault: Fault) -> None:
+        """Do the harm, and return when it is over."""
+        KINDS[fault.kind](self, fault)
+
+    # ---- Workers ----------------------------------------------------------------------------------------------------
+
+    def kill_child(self, fault: Fault) -> None:
+        if children := sorted(self.site.children()):
+            family.send(children[fault.pick % len(children)], signal.SIGKILL)
+
+    def kill_worker(self, fault: Fault) -> None:
+        worker = self.worker(fault)
+        worker.kill()
+        time.sleep(fault.seconds)
+        worker.start()
+
+    def stop_child(self, fault: Fault) -> None:
+        if children := sorted(self.site.children()):
+            pid = children[fault.pick % len(children)]
+            family.send(pid, signal.SIGSTOP)
+            time.sleep(fault.seconds)
+            family.send(pid, signal.SIGCONT)
+
+    def tell_worker_to_leave(self, fault: Fault) -> None:
+        worker = self.worker(fault)
+        worker.stop()
+        worker.start()
+
+    def die_at_a_point(self, fault: Fault) -> None:
+        self.site.points.arm(POINTS_TO_DIE_AT[fault.pick % len(POINTS_TO_DIE_AT)], "die")
+
+    def kill_beat(self, fault: Fault) -> None:
+        beat = self.site.beats[fault.pick % len(self.site.beats)]
+        beat.kill()
+        time.sleep(fault.seconds)
+        beat.start()
+
+    def kill_web(self, _fault: Fault) -> None:
+        assert self.site.web
+        self.site.web.kill()
+        self.site.web.start()
+
+    def worker(self, fault: Fault) -> Process:
+        return self.site.workers[fault.pick % len(self.site.workers)]
+
+    # ---- The broker -------------------------------------------------------------------------------------------------
+
+    def flush_broker(self, _fault: Fault) -> None:
+        valkey().flushall()
+
+    def restart_broker_empty(self, _fault: Fault) -> None:
+        server = self.site.servers.valkey
+        server.kill()
+        rmtree(server.data / "appendonlydir", ignore_errors=True)
+        server.start()
+
+    def double_messages(self, fault: Fault) -> None:
+        broker, random = valkey(), Random(fault.pick)
+        for queue in ("exports", "bundles", "webhooks", "maintenance", "etl-ocr", "etl-postprocess"):
+            messages = broker.lrange(queue, 0, 200) * 2
+            random.shuffle(messages)
+            if messages:
+                broker.lpush(queue, *messages)
+
+    # ---- The database -----------------------------------------------------------------------------------------------
+
+    def restart_database(self, _fault: Fault) -> None:
+        server = self.site.servers.postgres
+        family.send(server.pid, signal.SIGQUIT)  # what `pg_ctl stop -m immediate` sends
+        server.started().wait(20)
+        server.start()
+
+    def end_sessions(self, _fault: Fault) -> None:
+        with psycopg.connect(self.site.servers.postgres.url("postgres"), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            )
+
+    def lose_commit(self, _fault: Fault) -> None:
+        self.site.postgres.lose_reply_to("COMMIT")
+
+    # ---- Wires ------------------------------------------------------------------------------------------------------
+
+    def stall(self, fault: Fault) -> None:
+        self.hold(fault, Proxy.stall)
+
+    def refuse(self, fault: Fault) -> None:
+        self.hold(fault, Proxy.refuse)
+
+    def crawl(self, fault: Fault) -> None:
+        self.hold(fault, lambda proxy: proxy.slow(200_000))
+
+    def reset(self, fault: Fault) -> None:
+        self.wire(fault).reset()
+
+    def hold(self, fault: Fault, do: Callable[[Proxy], None]) -> None:
+        proxy = self.wire(fault)
+        do(proxy)
+        time.sleep(fault.seconds)
+        proxy.pass_on()
+
+    def wire(self, fault: Fault) -> Proxy:
+        wires = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)
+        return wires[fault.pick % len(wires)]
+
+
+KINDS: dict[str, Callable[[Harm, Fault], None]] = {
+    "kill -9 of a child": Harm.kill_child,
+    "kill -9 of a worker": Harm.kill_worker,
+    "SIGSTOP and SIGCONT of a child": Harm.stop_child,
+    "SIGTERM of a worker": Harm.tell_worker_to_leave,
+    "kill -9 at a point": Harm.die_at_a_point,
+    "kill -9 of a beat": Harm.kill_beat,
+    "kill -9 of the web process": Harm.kill_web,
+    "FLUSHALL": Harm.flush_broker,
+    "broker restarted empty": Harm.restart_broker_empty,
+    "messages tripled, shuffled": Harm.double_messages,
+    "database restarted at once": Harm.restart_database,
+    "all sessions ended": Harm.end_sessions,
+    "reply to COMMIT lost": Harm.lose_commit,
+    "a wire stalls": Harm.stall,
+    "a wire refuses": Harm.refuse,
+    "a wire crawls": Harm.crawl,
+    "a wire is reset": Harm.reset,
+}

@@ -1,0 +1,99 @@
+"""Clients of a soak: they submit exports and documents without end, and come back until they are answered."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from threading import Event, Thread
+from typing import Any
+from uuid import UUID
+
+import httpx2
+
+from tests.integration.factories import FIRST_DAY
+
+ACCEPTED = 202
+LIMIT = 120.0  # seconds in which a request must be accepted at last
+
+
+@dataclass
+class Load:
+    """`accepted` has an id for each Idempotency-Key: of a job or a task. `failures` are answers that nobody may get."""
+
+    url: Callable[[], str]
+    token: str
+    seed: str
+    rule_id: int
+    accepted: dict[str, str] = field(default_factory=dict)
+    refused: int = 0  # tries that were to be repeated
+    failures: list[str] = field(default_factory=list)
+    over: Event = field(default_factory=Event)
+    threads: list[Thread] = field(default_factory=list)
+
+    def start(self, *, exporters: int, readers: int) -> None:
+        for number in range(exporters + readers):
+            what = self.export if number < exporters else self.document
+            thread = Thread(target=self.go_on, args=(what, Random(f"{self.seed}:{number}")), daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def stop(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join(LIMIT + 10)
+
+    def go_on(self, what: Callable[[Random], dict[str, Any]], random: Random) -> None:
+        while not self.over.wait(random.uniform(1, 4)):
+            key = str(UUID(int=random.getrandbits(128)))
+            self.insist(key, what(random))
+
+    def insist(self, key: str, request: dict[str, Any]) -> None:
+        """Send it until it is accepted: what a client does who has read what is promised."""
+        headers = {"Authorization": f"Bearer {self.token}", "Idempotency-Key": key}
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            try:
+                answer = httpx2.post(
+                    self.url() + request["path"], headers=headers, timeout=30, trust_env=False, **request["body"]
+                )
+            except httpx2.TransportError:
+                self.refused += 1
+                time.sleep(0.5)
+                continue
+            if answer.status_code == ACCEPTED:
+                found = answer.json()
+                self.accepted[key] = str(found.get("jobId") or found["task_id"])
+                return
+            self.note(answer)
+            self.refused += 1
+            time.sleep(0.5)
+        self.failures.append(f"{request['path']} was not accepted in {LIMIT:g} s")
+
+    def note(self, answer: httpx2.Response) -> None:
+        """503 and 429 may be tried again; whatever else is said to a good request is a fault of ours."""
+        kind = answer.headers.get("content-type", "")
+        if answer.status_code not in (429, 503) or "problem+json" not in kind:
+            self.failures.append(f"{answer.status_code} {kind} {answer.text[:200]}")
+
+    def export(self, random: Random) -> dict[str, Any]:
+        last = FIRST_DAY + timedelta(days=random.choice([0, 0, 4, 14]))
+        filters = {
+            "keys": random.sample(KEYS, random.randint(1, 3)),
+            "dateFrom": FIRST_DAY.isoformat(),
+            "dateTo": last.isoformat(),
+        }
+        body = {
+            "dataset": "things", "filters": filters, "reuse": random.choice(["if-present", "never"]),
+            "compression": random.choice(["none", "gzip"]), "delivery": random.choice(["zip", "manifest"]),
+        }  # fmt: skip
+        return {"path": "/exports", "body": {"json": body}}
+
+    def document(self, random: Random) -> dict[str, Any]:
+        text = f"wait {random.uniform(0, 1.5):.2f}\npost:wait {random.uniform(0, 1.5):.2f}\n{random.getrandbits(64)}\n"
+        files = {"file": ("notes.txt", text.encode(), "text/plain")}
+        return {"path": "/api/v1/etl/submit", "body": {"files": files, "data": {"rule_id": str(self.rule_id)}}}
+
+
+# Small ones, slow ones and one of some megabytes; `tests.chaos.source` says what each gives.
+KEYS = ["ATL", "JFK", "SLOW", "BIG", "LHR", "SIN"]

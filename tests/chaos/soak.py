@@ -1,0 +1,126 @@
+"""A soak: exports and documents under load, while faults of all kinds come at random. `make soak MINUTES=10 SEED=7`.
+
+It ends with the invariants, as every test here, and with a table.
+"""
+
+import os
+import re
+import statistics
+import sys
+import time
+from collections import Counter
+from datetime import datetime
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils import timezone
+from knox.models import AuthToken
+
+from etl.models import Task
+from exports import sql
+from exports.models import Chunk, Job
+from tests.chaos.harm import Fault, Harm, schedule
+from tests.chaos.invariants import calm_down
+from tests.chaos.load import Load
+from tests.chaos.site import QUEUES, Site
+from tests.integration.etl_factories import make_rule
+
+MINUTES = float(os.environ.get("MINUTES", "10"))
+EVERY = 4.0  # seconds between two faults, on average
+RECOVERY = """
+SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
+    SELECT min(later.at) AS moved
+    FROM chaos.move began JOIN chaos.move later ON later.what = 'chunk' AND later.id = began.id AND later.nr > began.nr
+    WHERE began.what = 'chunk' AND began.became = 'running' AND began.at < %(at)s
+    GROUP BY began.nr HAVING min(later.at) > %(at)s
+) held
+"""
+LINES = {
+    "messages not sent, and hinted later": r'"hint_not_sent"',
+    "leases expired": r'"lease_expired"',
+    "writes fenced off": r'"lease_lost"|"completion_lost"|"stage_lost"',
+    "janitors that failed, and came again": r'"janitor_failed"',
+}
+
+
+@pytest.mark.timeout(0)
+def test_nothing_is_lost_and_nothing_is_twice(site: Site, alice: User) -> None:
+    site.source.behave("SLOW", rows=200, pause=1.5)
+    site.source.behave("BIG", rows=120_000)
+    site.allowed.redone = True  # many jobs make the same files, at the same time
+    start(site)
+    _, token = AuthToken.objects.create(alice)
+    rule = make_rule(alice, mode="llm", name="rehearsed")
+    load = Load(lambda: site.web.url if site.web else "", token, str(site.random.random()), rule.pk)
+    faults = schedule(site.random, MINUTES * 60, every=EVERY)
+    load.start(exporters=3, readers=2)
+    ends = rage(Harm(site), faults)
+    load.stop()
+
+    assert load.failures == []
+    mend(site)
+    calm_down(site)
+    made = {*map(str, Job.objects.values_list("pk", flat=True)), *map(str, Task.objects.values_list("pk", flat=True))}
+    assert set(load.accepted.values()) == made, "what was accepted and what is there differ"
+    sys.stdout.write(table(site, load, faults, ends))
+
+
+def start(site: Site) -> None:
+    """As in production: what must not wait for others has workers of its own."""
+    site.start_web(SIGN_IN_RATE="1000/min", ETL_RATE="1000/min", EXPORT_POLL_RATE="100000/min")
+    patience = {"EXPORT_MAX_ATTEMPTS": 6, "ETL_OCR_MAX_ATTEMPTS": 6, "ETL_POSTPROCESS_MAX_ATTEMPTS": 6}
+    for queues in ("exports", "exports", QUEUES.removeprefix("exports,"), "etl-ocr,etl-postprocess"):
+        site.start_worker(queues, children=2, **patience)
+    site.start_beat()
+    site.start_beat()
+
+
+def rage(harm: Harm, faults: list[Fault]) -> list[datetime]:
+    """Do the faults at their times, or as soon as the one before is over. Returns when each was over."""
+    began, ends = time.monotonic(), []
+    for fault in faults:
+        time.sleep(max(0, began + fault.at - time.monotonic()))
+        harm.do(fault)
+        ends.append(timezone.now())
+    return ends
+
+
+def mend(site: Site) -> None:
+    for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
+        proxy.pass_on()
+    for process in (*site.workers, *site.beats):
+        if not process.alive:
+            process.start()
+    connection.close()  # the server was restarted, and our sessions ended with it
+
+
+def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> str:
+    jobs, chunks, tasks = (Counter(of.objects.values_list("status", flat=True)) for of in (Job, Chunk, Task))
+    logs = site.logs()
+    again = sum(max(0, attempts - 1) for attempts in Chunk.objects.values_list("attempts", flat=True))
+    lines = [
+        f"jobs {told(jobs)}",
+        f"chunks {told(chunks)}; {again} attempts were not the first",
+        f"tasks {told(tasks)}",
+        f"requests accepted {len(load.accepted)}, of them after a refusal or a silence {load.refused} tries",
+        *(f"{what} {len(re.findall(pattern, logs))}" for what, pattern in LINES.items()),
+        f"messages delivered again {logs.count('redelivered')}",
+        f"seconds to recover: {recovered(ends)}",
+        f"faults {len(faults)}",
+        *(f"  {kind} {number}" for kind, number in sorted(Counter(fault.kind for fault in faults).items())),
+    ]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def told(counts: Counter[str]) -> str:
+    return f"{counts.total()}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
+
+
+def recovered(ends: list[datetime]) -> str:
+    """Say how long after each fault's end the last chunk that was held then had moved on."""
+    found = [row["seconds"] for end in ends for row in sql.rows(RECOVERY, at=end) if row["seconds"] is not None]
+    if len(found) < 2:
+        return "too few"
+    cuts = statistics.quantiles(found, n=20, method="inclusive")
+    return f"p50 {statistics.median(found):.1f}, p95 {cuts[-1]:.1f}, max {max(found):.1f} (of {len(found)} faults)"

@@ -1,0 +1,108 @@
+"""The race of a cancel and a start. Row 19 of docs/reliability.md."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from etl import control, runstate
+from etl.models import Task
+from etl.states import Phase
+from rules.models import Rule
+from tests.chaos.documents import ALL, let_pass, ocr_calls, rehearsed_rule, runstate_of, settle, status, submit
+from tests.chaos.site import Site
+from tests.integration.etl_factories import make_row, make_rule
+
+RACES = 200
+
+
+@pytest.fixture
+def rule(site: Site) -> Rule:
+    return rehearsed_rule(site)
+
+
+@pytest.mark.timeout(180)
+def test_of_a_cancel_and_a_start_exactly_one_wins(site: Site, rule: Rule) -> None:
+    """19: 200 times, by HTTP and against real workers. What was cancelled no provider has seen; all else is done."""
+    site.start_web()
+    site.start_worker(ALL, children=2)
+    site.start_beat()
+    settle(submit(site, "Hello.", rule=rule))
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as clients:
+        # At once, and later and later: both must have their chance on a slow machine and on a fast one.
+        outcomes = list(clients.map(lambda number: race(site, rule, number % 8 * 0.02), range(RACES)))
+    tasks = [task for task, _ in outcomes]
+    settle(*tasks, limit=90)
+
+    won = {"cancelled": 0, "completed": 0}
+    for task, answer in outcomes:
+        winner = "cancelled" if answer.status_code == 200 else "completed"
+        assert status(task) == winner
+        assert ocr_calls(task) == (winner == "completed")
+        if winner == "completed":
+            assert (answer.status_code, answer.json()["code"]) == (409, "not_cancellable")
+        won[winner] += 1
+    assert min(won.values()) > 0, won
+    site.measured("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
+
+
+def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:
+    task = submit(site, "Hello.", rule=rule)
+    let_pass(delay)
+    return task, site.client.post(f"/api/v1/etl/tasks/{task.pk}/cancel", json={})
+
+
+@pytest.mark.timeout(240)
+def test_a_cancel_and_a_start_at_the_very_same_moment_have_one_winner(site: Site) -> None:
+    """19: without the way there; and the state says which."""
+    barrier = threading.Barrier(2)
+    plain = make_rule(site.owner)
+    won: Counter[str] = Counter()
+    with ThreadPoolExecutor(2) as both:
+        for _ in range(RACES):
+            task = make_row(site.owner, rule=plain)
+            runstate.create(task, phase=Phase.OCR)
+            cancelled = both.submit(at_once, barrier, try_to_cancel, task)
+            started = both.submit(at_once, barrier, try_to_start, task)
+            assert cancelled.result() != started.result()
+            assert runstate_of(task) == ("cancelled" if cancelled.result() else "mineru_parsing")
+            won[runstate_of(task)] += 1
+            hand_back(task)
+    site.start_worker(ALL, children=4)
+    site.start_beat()
+    settle(*Task.objects.open(), limit=150)
+    assert sorted(won) == ["cancelled", "mineru_parsing"], won
+
+
+def at_once(barrier: threading.Barrier, act: Callable[[Task], bool], task: Task) -> bool:
+    barrier.wait(10)
+    try:
+        return act(task)
+    finally:
+        connection.close()
+
+
+def try_to_cancel(task: Task) -> bool:
+    try:
+        control.cancel(task=task)
+    except control.NotCancellable:
+        return False
+    return True
+
+
+def try_to_start(task: Task) -> bool:
+    return runstate.start(task.pk, phase=Phase.OCR, fence=1).moved
+
+
+def hand_back(task: Task) -> None:
+    """Nobody works on what was started here: have a worker take it up at once, not when the lease is over."""
+    state = runstate.read(task.pk)
+    assert state
+    if state.token:
+        runstate.release(state)

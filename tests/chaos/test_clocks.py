@@ -1,0 +1,183 @@
+"""Several beats, and workers whose clocks are wrong. Row 11 of docs/reliability.md."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from config.celery import app
+from config.stack.process import Process
+from exports import tasks
+from exports.models import Chunk, Job, Tick
+from tests.broker import queued, valkey
+from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site
+from tests.waiting import wait_until
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where libfaketime puts it
+MISSING = "This test needs libfaketime. Install it (Debian, Ubuntu: sudo apt install faketime)."
+BUSY = 9  # seconds that a busy machine may add to a reaper interval
+OFF_SECONDS = 600  # S3 refuses whom it takes to be 15 minutes off
+
+
+def clock_off_by(seconds: int) -> dict[str, str]:
+    """Return the variables that put a process's clock forward, or back; the monotonic one stays what it is."""
+    libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    assert libraries, MISSING
+    return {
+        "LD_PRELOAD": str(libraries[0]),
+        "FAKETIME": f"{seconds:+d}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
+    }
+
+
+# ---- Beats ----------------------------------------------------------------------------------------------------------
+
+NOTE_TICKS = """
+CREATE TABLE chaos.tick (name text NOT NULL, at timestamptz NOT NULL);
+CREATE FUNCTION chaos.note_tick() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos.tick VALUES (NEW.name, NEW.ran_at);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON exports_tick FOR EACH ROW EXECUTE FUNCTION chaos.note_tick();
+"""
+FORGET_TICKS = "DROP TRIGGER chaos_note ON exports_tick; DROP FUNCTION chaos.note_tick; DROP TABLE chaos.tick"
+
+
+@pytest.fixture
+def _noted(site: Site) -> Iterator[None]:
+    with connection.cursor() as cursor:
+        cursor.execute(NOTE_TICKS)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(FORGET_TICKS)
+
+
+def ticks(name: str) -> list[datetime]:
+    """Return when periodic work of this name was run."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT at FROM chaos.tick WHERE name = %s ORDER BY at", [name])
+        return [at for (at,) in cursor.fetchall()]
+
+
+def taken(task: str) -> int:
+    """Return how many messages of a task the worker has taken, as it says itself."""
+    answers = app.control.inspect(timeout=5, limit=1).stats() or {}
+    return sum(answer["total"].get(task, 0) for answer in answers.values())
+
+
+@pytest.mark.usefixtures("_noted")
+@pytest.mark.parametrize("beats", [2, 5])
+def test_of_several_beats_one_gets_to_tick(site: Site, beats: int) -> None:
+    """11: every message comes, and the row lets one through in half an interval."""
+    site.start_worker()
+    for _ in range(beats):
+        site.start_beat()
+    wait_until(lambda: taken("exports.reap") >= 8 * beats, limit=60, every=0.5)
+
+    messages, times = taken("exports.reap"), ticks("reap")
+    assert all(later - earlier >= timedelta(seconds=REAPER_SECONDS / 2) for earlier, later in pairwise(times))
+    seconds = (times[-1] - times[0]).total_seconds()
+    site.measured(f"{beats} beats", seconds, messages=messages, ran=len(times))
+    if beats > 2:  # two may come in turns, half an interval apart
+        assert len(times) < messages
+
+
+@pytest.mark.usefixtures("_noted")
+def test_hourly_and_daily_work_is_done_once_however_many_ask(site: Site) -> None:
+    """11: what five beats send in the same hour."""
+    site.start_worker()
+    for _ in range(5):
+        tasks.sweep.delay()
+        tasks.purge.delay()
+    wait_until(lambda: taken("exports.sweep") == taken("exports.purge") == 5, every=0.5)
+    wait_until(lambda: not queued("maintenance") and not valkey().hlen("unacked"))
+    assert (len(ticks("sweep")), len(ticks("purge"))) == (1, 1)
+
+
+# ---- Clocks ---------------------------------------------------------------------------------------------------------
+
+
+LOST = "redis://127.0.0.1:1/0"  # a broker for web: no hint of its jobs comes through, and it is all the reaper's doing
+
+
+def told_at(worker: Process) -> datetime:
+    """Return the time that the last line of a worker's log has."""
+    line = worker.log.read_text().splitlines()[-1]
+    return datetime.fromisoformat(line.partition('"timestamp": "')[2].partition('"')[0])
+
+
+def sent_at() -> datetime:
+    """Return when, by beat's clock, a message that waits was sent."""
+    message = valkey().lindex("maintenance", -1)
+    assert isinstance(message, bytes)
+    headers = json.loads(message)["headers"]
+    lives: Any = app.conf.beat_schedule[headers["task"]]["options"]["expires"]
+    return datetime.fromisoformat(str(headers["expires"])) - timedelta(seconds=lives)
+
+
+def is_off(time: datetime, seconds: int) -> bool:
+    return abs(time - datetime.now(UTC) - timedelta(seconds=seconds)) < timedelta(minutes=1)
+
+
+def waited(job: Job) -> float:
+    """Return the seconds until a job began, by the database's clock."""
+    assert job.started_at
+    return (job.started_at - job.created_at).total_seconds()
+
+
+@pytest.fixture
+def _tidy(site: Site) -> Iterator[None]:
+    """What libfaketime shares with a process stays in memory when that is killed."""
+    yield
+    for process in (*site.workers, *site.beats):
+        pids = process.members()
+        process.kill()
+        for pid in pids:
+            for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+                (SHARED_MEMORY / name).unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_workers_clock_decides_nothing(site: Site, seconds: int) -> None:
+    """11: leases of long calls are kept, hints that were lost are sent again, retries come when they are due."""
+    site.source.behave("LONG", rows=1000, pause=LEASE_SECONDS + 1)
+    site.source.behave("FLAKY", error=True)
+    worker = site.start_worker(children=3, EXPORT_BACKOFF_BASE_SECONDS=2, **clock_off_by(seconds))
+    site.start_beat()
+    site.start_web(REDIS_URL=LOST)
+    wait_until(lambda: Tick.objects.filter(name="reap").exists())
+    job = site.submit("LONG", "FLAKY")
+    wait_until(lambda: Chunk.objects.filter(job=job, key="FLAKY", status="retrying").exists())
+    site.source.behave("FLAKY")
+    site.settle(job)
+
+    assert is_off(told_at(worker), seconds)
+    site.measured(f"workers' clocks off by {seconds:+} s: a lost hint", waited(job), reaper=REAPER_SECONDS)
+    assert job.status == "success"
+    assert job.chunks.get(key="LONG").attempts == 1
+    assert waited(job) < REAPER_SECONDS + BUSY
+
+
+@pytest.mark.usefixtures("_tidy")
+@pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
+def test_a_beats_clock_decides_nothing(site: Site, seconds: int) -> None:
+    """11."""
+    site.start_beat(**clock_off_by(seconds))
+    site.start_web(REDIS_URL=LOST)
+    wait_until(lambda: queued("maintenance"))
+    assert is_off(sent_at(), seconds)
+    site.start_worker()
+    wait_until(lambda: Tick.objects.filter(name="reap").exists())
+    job = site.submit("A", days=2)
+    site.settle(job)
+
+    assert (job.status, site.source.calls()) == ("success", 2)
+    assert waited(job) < REAPER_SECONDS + BUSY

@@ -1,0 +1,280 @@
+"""Our own database: restarted, cut off, silent about what it did; and two ends at once. Rows 8 and 15 of
+docs/reliability.md."""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from threading import Event as Flag
+from threading import Thread
+
+import httpx2
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from exports.models import Chunk, Delivery, Job, Receipt, Usage
+from tests.chaos.site import Site
+from tests.integration.receiver import receiver
+from tests.waiting import wait_until
+
+FINE = (200, "application/json", None)
+AWAY = (503, "application/problem+json", "database_unavailable")
+Answer = tuple[int, str, str | None]
+
+
+class Asker:
+    """A client that asks for one job all the time, and keeps how it was answered."""
+
+    def __init__(self, site: Site, job: Job) -> None:
+        self.client = httpx2.Client(
+            base_url=site.client.base_url, headers=site.client.headers, trust_env=False, timeout=30
+        )
+        self.path = f"/exports/{job.pk}"
+        self.answers: Counter[Answer] = Counter()
+        self.over = Flag()
+        self.thread = Thread(target=self.ask, daemon=True)
+
+    def ask(self) -> None:
+        with self.client:
+            while not self.over.wait(0.05):
+                self.answers[read(self.client.get(self.path))] += 1
+
+
+def read(answer: httpx2.Response) -> Answer:
+    code = answer.json().get("code") if answer.status_code >= 400 else None
+    return answer.status_code, answer.headers["Content-Type"].partition(";")[0], code
+
+
+@contextmanager
+def asking(site: Site, job: Job) -> Iterator[Asker]:
+    asker = Asker(site, job)
+    asker.thread.start()
+    try:
+        yield asker
+    finally:
+        asker.over.set()
+        asker.thread.join(60)
+
+
+def done(job: Job) -> int:
+    return Chunk.objects.filter(job=job, status="done").count()
+
+
+def has_done(job: Job, number: int) -> bool:
+    return done(job) >= number
+
+
+# ---- 8: the server goes, or hangs up --------------------------------------------------------------------------------
+
+
+def test_an_immediate_restart_of_the_database_is_survived(site: Site) -> None:
+    """8: as by `pg_ctl -m immediate`, which is SIGQUIT; the source, the same server here, goes with it."""
+    site.source.behave("SLOW", pause=0.5)
+    site.start_worker()
+    site.start_beat()
+    site.start_web()
+    job = site.submit("SLOW", days=12)
+    wait_until(lambda: done(job) >= 2)
+
+    server = site.servers.postgres
+    with asking(site, job) as asker:
+        wait_until(lambda: asker.answers[FINE])
+        connection.close()
+        os.kill(server.pid, signal.SIGQUIT)
+        wait_until(lambda: not server.started().alive)
+        wait_until(lambda: asker.answers[AWAY])
+        body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
+        assert read(site.client.post("/exports", json=body)) == AWAY
+        assert site.client.get("/exports").headers["Retry-After"]
+        server.start()
+        back_at = time.monotonic()
+        fine = asker.answers[FINE]
+        wait_until(lambda: asker.answers[FINE] > fine)
+        site.measured("the database is back: the API", time.monotonic() - back_at)
+        left = 12 - done(job)
+        site.settle(job)
+        site.measured("the database is back: the job", time.monotonic() - back_at, chunks_left=left)
+
+    assert job.status == "success"
+    assert set(asker.answers) == {FINE, AWAY}
+
+
+def hang_up(site: Site) -> int:
+    """Have Postgres end every connection, the test's own too. Returns how many there were."""
+    with psycopg.connect(site.servers.postgres.url("postgres"), autocommit=True) as admin:
+        row = admin.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        ).fetchone()
+    connection.close()
+    assert row
+    return int(row[0])
+
+
+def test_connections_that_the_database_ends_are_made_anew(site: Site) -> None:
+    """8: all of them, three times: of web, workers and calls into the source."""
+    site.source.behave("SLOW", pause=0.5)
+    site.start_worker()
+    site.start_beat()
+    site.start_web()
+    job = site.submit("SLOW", days=12)
+    with asking(site, job) as asker:
+        for _ in range(3):
+            before = done(job)
+            wait_until(partial(has_done, job, before + 1))
+            assert hang_up(site) >= 3
+        site.settle(job)
+        fine = asker.answers[FINE]
+        wait_until(lambda: asker.answers[FINE] > fine)
+
+    assert job.status == "success"
+    assert set(asker.answers) <= {FINE, AWAY}
+
+
+# ---- 8: the server did it, and nobody heard -------------------------------------------------------------------------
+
+# Outside of a transaction each statement is one: the reply to it is the reply to its COMMIT.
+STATEMENTS = {
+    "the claim of a chunk": ("SET token = fence.token", 2),
+    "the renewal of a lease": ("UPDATE exports_chunk SET lease_until", 1),
+    "the end of a chunk": ("SET status = 'done'", 1),
+    "the claim of a bundle": ("SET completion_token = nextval", 1),
+    "a tick of the reaper": ("INSERT INTO exports_tick", 1),
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_statement_whose_reply_is_lost_is_not_done_twice(site: Site, statement: str) -> None:
+    """8."""
+    text, attempts = STATEMENTS[statement]
+    site.source.behave("SLOW", pause=1.5)
+    site.start_worker()
+    site.start_beat()
+    site.start_web()
+    site.postgres.lose_reply_to(text)
+    job = site.submit("SLOW")
+    site.settle(job)
+
+    assert job.started_at
+    assert job.finished_at
+    site.measured(f"lost reply: {statement}", (job.finished_at - job.created_at).total_seconds())
+    assert site.postgres.lost == 1
+    assert (job.status, job.chunks.get().attempts, site.source.calls()) == ("success", attempts, 1)
+
+
+def test_a_receipt_whose_commit_has_no_reply_is_issued_once(site: Site) -> None:
+    """8."""
+    site.start_worker("exports,bundles", children=1)
+    site.start_web()
+    site.points.arm("receipt inserted", "wait")
+    with receiver() as heard:
+        site.receivers.append(heard)
+        site.client.post(
+            "/exports/webhooks", json={"url": heard.url, "events": ["export.succeeded"]}
+        ).raise_for_status()
+        job = site.submit("A", "B")
+        wait_until(lambda: not site.points.armed("receipt inserted"))
+        site.postgres.lose_reply_to("COMMIT")
+        site.points.release("receipt inserted")
+        wait_until(lambda: site.postgres.lost == 1)
+        site.start_worker("webhooks,maintenance", children=1)
+        site.start_beat()
+        site.settle(job)
+        wait_until(lambda: heard.ids)
+
+    assert job.status == "success"
+    assert Receipt.objects.count() == Delivery.objects.count() == len(set(heard.ids)) == 1
+    assert job.completion_attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "was_made"), [("COMMIT", True), ("COPY exports_chunk", False)], ids=["commit", "before it"]
+)
+def test_a_request_whose_reply_is_lost_can_be_repeated(site: Site, text: str, *, was_made: bool) -> None:
+    """8: its client is told 503, and its Idempotency-Key brings the same job."""
+    site.start_web()
+    body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
+    headers = {"Idempotency-Key": "once"}
+    site.postgres.lose_reply_to(text)
+    first = site.client.post("/exports", json=body, headers=headers)
+    assert (read(first), site.postgres.lost) == (AWAY, 1)
+    assert first.headers["Retry-After"]
+    assert Job.objects.count() == was_made
+
+    second = site.client.post("/exports", json=body, headers=headers)
+    assert second.status_code == 202
+    assert (second.headers.get("Idempotency-Replayed") == "true") == was_made
+    job = Job.objects.get()
+    assert second.json()["jobId"] == str(job.pk)
+    assert Usage.objects.get().jobs == 1
+    site.start_worker()
+    site.start_beat()
+    site.settle(job)
+    assert (job.status, site.source.calls()) == ("success", 1)
+
+
+def test_any_reply_may_be_lost(site: Site) -> None:
+    """8: at random, thirty times, whatever it answers."""
+    for key in "ABC":
+        site.source.behave(key, pause=0.2)
+    site.start_worker(children=3, EXPORT_MAX_ATTEMPTS=10)
+    site.start_beat()
+    site.start_web()
+    job = site.submit("A", "B", "C", days=8)
+    with asking(site, job) as asker:
+        wait_until(lambda: done(job) > 0)
+        for _ in range(30):
+            site.postgres.lose_reply_to("")
+            wait_until(lambda: site.postgres.times == 0)
+            Flag().wait(site.random.uniform(0, 0.3))
+        site.settle(job)
+
+    assert job.status == "success"
+    assert set(asker.answers) <= {FINE, AWAY}
+
+
+# ---- 15: two ends at once -------------------------------------------------------------------------------------------
+
+LOCKED_OUT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+ROUNDS, AT_ONCE = 25, 2
+
+
+def locked_out() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(LOCKED_OUT)
+        row = cursor.fetchone()
+    assert row
+    return int(row[0])
+
+
+def test_the_last_two_chunks_of_a_job_may_end_at_the_same_moment(site: Site) -> None:
+    """15: fifty times. Both workers stand before the commit of their file; then both wait for the job's row."""
+    site.start_worker("exports", children=2 * AT_ONCE)
+    site.start_worker("bundles,webhooks")
+    site.start_worker("maintenance", children=1)
+    site.start_beat()
+    site.start_web()
+    jobs: list[Job] = []
+    for number in range(ROUNDS):
+        pairs = [(f"A{number}-{each}", f"B{number}-{each}") for each in range(AT_ONCE)]
+        (site.points.folder / "about to commit.go").unlink(missing_ok=True)
+        for key in chain(*pairs):
+            site.points.arm("about to commit", "wait", key=key)
+        these = [site.submit(*keys) for keys in pairs]
+        wait_until(lambda: not site.points.armed("about to commit"))
+        with transaction.atomic():
+            list(Job.objects.select_for_update().filter(pk__in=[job.pk for job in these]))
+            site.points.release("about to commit")
+            wait_until(lambda: locked_out() == 2 * AT_ONCE)
+        jobs += these
+    site.settle(*jobs, limit=120)
+
+    assert {job.status for job in jobs} == {"success"}
+    assert len(jobs) == Receipt.objects.count() == ROUNDS * AT_ONCE
+    assert {job.completion_attempts for job in jobs} == {1}
+    assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}

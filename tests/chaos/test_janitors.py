@@ -1,0 +1,133 @@
+"""Janitors that never rest, beside jobs that run and links that live. Row 14 of docs/reliability.md."""
+
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from io import BytesIO
+from threading import Event as Flag
+from threading import Thread
+from typing import Any
+
+import httpx2
+from django.db import connection
+from django.db.models.functions import Now
+
+from config import storage
+from exports import tasks
+from exports.models import Chunk, Event, File, Job, Receipt, Tick
+from tests.chaos.site import LEASE_SECONDS, Site
+from tests.integration.receiver import receiver
+from tests.waiting import wait_until
+
+
+@contextmanager
+def restless_janitors(site: Site) -> Iterator[None]:
+    """Have workers sweep, purge and reap all the time, however lately they did."""
+    over = Flag()
+    thread = Thread(target=send_round, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)
+    assert "janitor_failed" not in site.logs()
+
+
+def send_round(over: Flag) -> None:
+    try:
+        while not over.wait(0.2):
+            Tick.objects.all().delete()
+            for task in (tasks.sweep, tasks.purge, tasks.reap):
+                task.delay()
+    finally:
+        connection.close()
+
+
+def rounds(site: Site) -> int:
+    """Return how many sweeps came to their end."""
+    return site.logs().count('"orphans_deleted"')
+
+
+def receipt_of(site: Site, job: Job) -> Any:
+    return site.client.get(f"/exports/{job.pk}").json()["receipt"]
+
+
+def download(site: Site, url: str) -> bytes:
+    answer = site.client.get(url)
+    assert answer.status_code == 302, answer.text
+    return httpx2.get(answer.headers["Location"], trust_env=False).raise_for_status().content
+
+
+def a_week_later(job: Job) -> None:
+    """Have a job be one that ended long ago, its receipt long over, but not deleted yet."""
+    Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=8))
+    Receipt.objects.filter(pk=job.pk).update(expires_at=Now() - timedelta(days=8))
+
+
+def test_what_is_needed_outlives_every_sweep_and_purge(site: Site) -> None:
+    """14: links that nobody has used yet, files that later jobs reuse, uploads and bundles that are being made."""
+    site.source.behave("BIG", rows=400_000, pause=LEASE_SECONDS + 1)  # its upload is open for longer than a lease
+    site.source.behave("SLOW", pause=0.3)
+    site.start_worker("exports,bundles,webhooks", children=4)
+    site.start_worker("maintenance")
+    site.start_beat()
+    site.start_web()
+    old = site.submit("A", "B", days=3)
+    linked = site.submit("C", "D")
+    site.settle(old, linked)
+    links = {linked.pk: receipt_of(site, linked)}
+    a_week_later(old)
+
+    site.points.arm("bundle made", "wait")  # the delivered object is there, and no receipt names it yet
+    with restless_janitors(site):
+        held = site.submit("A", "B", days=2)  # of the files of a job that is about to be purged
+        wait_until(lambda: not site.points.armed("bundle made"))
+        wait_until(lambda: not Job.objects.filter(pk=old.pk).exists())
+        seen = rounds(site)
+        wait_until(lambda: rounds(site) > seen + 5)
+        site.points.release("bundle made")
+        running = site.submit("BIG", "SLOW", days=2)
+        site.settle(held, running)
+        seen = rounds(site)
+        wait_until(lambda: rounds(site) > seen + 5)
+        for job in (held, running):
+            links[job.pk] = receipt_of(site, job)
+        contents = {pk: download(site, receipt["signedUrl"]) for pk, receipt in links.items()}
+
+    assert (held.status, held.reused, running.status) == ("success", 4, "success")
+    assert set(Chunk.objects.filter(job__in=[held, running]).values_list("attempts", flat=True)) <= {0, 1}
+    assert site.source.calls() == 6 + 2 + 4
+    for pk, content in contents.items():
+        assert f"sha256:{hashlib.sha256(content).hexdigest()}" == links[pk]["checksum"]
+        assert zipfile.ZipFile(BytesIO(content)).testzip() is None
+    assert {item.key for item in storage.list_objects("things/")} == set(File.objects.values_list("path", flat=True))
+    assert File.objects.count() == 12
+
+
+def test_events_that_somebody_was_not_told_of_outlive_every_sweep(site: Site) -> None:
+    """14: those of a job that ended days ago, and whose webhook has not heard of it."""
+    site.start_worker("exports,bundles,maintenance")
+    site.start_beat()
+    site.start_web()
+    with receiver() as heard:
+        site.receivers.append(heard)
+        webhook = {"url": heard.url, "events": ["export.succeeded"]}
+        site.client.post("/exports/webhooks", json=webhook).raise_for_status()
+        job, other = site.submit("A"), site.submit("B")
+        site.settle(job, other)
+        Event.objects.filter(job=other).update(told_at=Now())
+        Job.objects.update(finished_at=Now() - timedelta(days=2))
+        with restless_janitors(site):
+            wait_until(lambda: not Event.objects.filter(job=other).exists())
+            seen = rounds(site)
+            wait_until(lambda: rounds(site) > seen + 3)
+            a_week_later(other)
+            wait_until(lambda: not Job.objects.filter(pk=other.pk).exists())
+        assert Event.objects.filter(job=job).untold().count() == 1
+        assert Event.objects.filter(job=job).count() == 3
+        site.start_worker("webhooks", children=1)
+        wait_until(lambda: heard.ids)
+    assert heard.received[0].json["data"]["jobId"] == str(job.pk)

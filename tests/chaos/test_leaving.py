@@ -1,0 +1,88 @@
+"""Work that is to stop: a job is cancelled, a worker is told to leave. Rows 16 and 17 of docs/reliability.md."""
+
+import time
+
+from django.db.models import Sum
+from django.utils import timezone
+
+from config import storage
+from exports.models import Chunk, Slot, Usage
+from tests.chaos.site import Site
+from tests.chaos.test_workers import TWO_PARTS
+from tests.waiting import wait_until
+
+SOFT_SHUTDOWN_SECONDS = 3  # in settings.py beside this
+
+
+def test_a_job_that_is_cancelled_stops_its_workers_at_the_next_part(site: Site) -> None:
+    """16: all of them are in the middle of their upload."""
+    site.slots = running = 8
+    keys = [f"K{number}" for number in range(running)]
+    for key in keys:
+        site.source.behave(key, rows=TWO_PARTS)
+    site.points.arm("part handed over", "wait", times=running)
+    site.start_worker("exports", children=running)
+    site.start_worker("bundles,webhooks,maintenance")
+    site.start_beat()
+    site.start_web()
+    before = used(site)
+    job = site.submit(*keys, "LATER", "LAST")
+    wait_until(lambda: len(site.points.reached()) == running, limit=60)
+    assert len(list(storage.list_uploads("things/"))) == running
+    assert used(site) == before + running + 2
+
+    answer = site.client.post(f"/exports/{job.pk}/cancel")
+    assert answer.status_code == 200, answer.text
+    assert used(site) == before
+    cancelled_at = time.monotonic()
+    site.points.release("part handed over")
+    wait_until(lambda: not list(storage.list_uploads("things/")))
+    site.measured("16: uploads of 8 cancelled chunks are aborted", time.monotonic() - cancelled_at)
+    wait_until(lambda: not Slot.objects.held().exists())
+    site.measured("16: their slots are free", time.monotonic() - cancelled_at)
+
+    job.refresh_from_db()
+    assert (job.status, job.cancelled, job.done) == ("cancelled", running + 2, 0)
+    assert not list(storage.list_objects("things/"))
+    assert site.source.calls() == running
+    assert used(site) == before
+
+
+def used(site: Site) -> int:
+    """Return how many chunks of its daily quota the owner has used."""
+    return Usage.objects.filter(user=site.owner).aggregate(chunks=Sum("chunks"))["chunks"] or 0
+
+
+def test_a_worker_that_is_told_to_leave_hands_its_chunks_on(site: Site) -> None:
+    """17: it finishes what it can finish soon; the rest is begun anew by the other one, at no cost."""
+    site.source.behave("QUERY", rows=10, pause=60)
+    site.source.behave("UPLOAD", rows=TWO_PARTS)
+    site.points.arm("part handed over", "wait", key="UPLOAD")
+    site.points.arm("about to commit", "wait", key="SOON")
+    leaving = site.start_worker(children=3)
+    site.start_beat()
+    site.start_web()
+    site.wait_for_workers()
+    job = site.submit("SOON", "QUERY", "UPLOAD")
+    wait_until(lambda: len(site.points.reached()) == 2 and site.source.live_calls() > 0)
+    site.start_worker(children=3)
+    site.wait_for_workers()
+    site.source.behave("QUERY", rows=10)
+
+    told_at, told_on = time.monotonic(), timezone.now()
+    leaving.ask_to_stop()
+    site.points.release("about to commit")
+    wait_until(lambda: not leaving.alive)
+    left_at = time.monotonic()
+    site.settle(job)
+
+    site.measured("17: a worker that is told to leave is gone", left_at - told_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    begun_anew = Chunk.objects.filter(job=job, started_at__gt=told_on)
+    assert begun_anew.count() == 2
+    latest = max(chunk.started_at - told_on for chunk in begun_anew if chunk.started_at)
+    site.measured("17: its work was begun by another", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    chunks = dict(Chunk.objects.filter(job=job).values_list("key", "attempts"))
+    assert chunks == {"SOON": 1, "QUERY": 1, "UPLOAD": 1}, "an attempt was burned"
+    assert site.source.calls() == 5
+    assert '"lease_expired"' not in site.logs(), "the work waited for a lease"
+    assert leaving.exit_status == 0

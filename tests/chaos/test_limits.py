@@ -1,0 +1,89 @@
+"""A worker without room: no disk for parts or logs, no memory. Row 24 of docs/reliability.md."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+from config.stack import processes
+from exports.models import Chunk, Job
+from tests.chaos.site import QUEUES, Site
+from tests.chaos.test_storage import outcomes, paths, retried, visible
+from tests.chaos.test_workers import TWO_PARTS
+from tests.waiting import wait_until
+
+MIB = 1024 * 1024
+LOST = ("failed", "EXPORT_WORKER_LOST", 2)
+
+
+def limit(site: Site, what: int, room: int) -> None:
+    """Give the workers' children so many bytes of something; negative is without end."""
+    for pid in site.children():
+        resource.prlimit(pid, what, (room, resource.prlimit(pid, what)[1]))
+
+
+def test_a_worker_without_disk_for_its_parts_says_so_and_goes_on_when_there_is_room(site: Site) -> None:
+    """24: beyond 13 GiB of a file, here beyond 8 MiB, parts are kept on disk while they are sent."""
+    site.source.behave("LARGE", rows=TWO_PARTS)
+    site.start_worker(EXPORT_MAX_ATTEMPTS=2, CHAOS_PARTS_OF_A_SIZE=1)
+    site.start_beat()
+    site.start_web()
+    site.wait_for_workers()
+    limit(site, resource.RLIMIT_FSIZE, 10 * MIB)
+    job = site.submit("LARGE", "SMALL", delivery="manifest")
+    site.settle(job)
+
+    assert outcomes(job) == {"LARGE": LOST, "SMALL": ("done", "", 1)}
+    assert Chunk.objects.get(key="LARGE").error_detail == "the worker could not go on: OSError (EFBIG)"
+    assert paths(job, "done") == visible()
+    goes_on_after(site, job, resource.RLIMIT_FSIZE)
+
+
+def goes_on_after(site: Site, job: Job, what: int) -> None:
+    """See that the same workers do what they could not do, once they have room again."""
+    before = site.children()
+    limit(site, what, resource.RLIM_INFINITY)
+    retried(site, job)
+    assert job.status == "success"
+    assert site.children() == before, "a worker had to be started anew"
+
+
+def test_a_worker_without_memory_says_so_and_goes_on_when_there_is_some(site: Site) -> None:
+    """24: too little for the buffer of a part. A worker that the kernel kills for its memory is row 1's."""
+    site.start_worker(EXPORT_MAX_ATTEMPTS=2)
+    site.start_beat()
+    site.start_web()
+    site.wait_for_workers()
+    warm = site.submit("WARM")  # what is loaded at the first chunk is loaded now
+    site.settle(warm)
+    for pid in site.children():
+        resource.prlimit(pid, resource.RLIMIT_AS, (virtual_memory(pid) + 6 * MIB, resource.RLIM_INFINITY))
+    job = site.submit("A", "B", delivery="manifest")
+    site.settle(job)
+
+    assert outcomes(job) == {"A": LOST, "B": LOST}
+    assert visible() == paths(warm, "done")
+    goes_on_after(site, job, resource.RLIMIT_AS)
+
+
+def virtual_memory(pid: int) -> int:
+    """Return a process's address space in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_worker_that_cannot_log_works_on(site: Site) -> None:
+    """24: every line that it writes is answered with ENOSPC, from its start to its end."""
+    worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=site.environment())
+    worker.log = Path("/dev/full")
+    site.source.behave("REFUSED", error=True)
+    worker.start()
+    site.start_beat()
+    site.start_web()
+    job, failing = site.submit("A", "B"), site.submit("REFUSED")
+    site.workers.append(worker)
+    site.settle(job, failing)
+
+    assert (job.status, failing.status) == ("success", "failed")
+    os.kill(worker.pid, signal.SIGTERM)
+    wait_until(lambda: not worker.alive)
+    assert worker.exit_status == 0

@@ -1,0 +1,228 @@
+"""Somebody else's OCR server and language model at their worst. Row 20 of docs/reliability.md.
+
+One worker meets all of it in one go: which trouble a document meets is written in the document.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from etl.models import Task
+from tests.chaos.documents import ALL, REAL, code_of, markdown_of, settle, submit
+from tests.chaos.site import Site
+from tests.chaos.watch import memory
+from tests.integration import openai_server
+from tests.integration.etl_factories import make_rule
+from tests.integration.llm_factories import INVOICE
+from tests.integration.mineru_servers import Call, Job, V4Server, pack, reply_json, reply_zip, serving
+from tests.integration.openai_server import ModelServer, Request, gives, problem, says
+from tests.integration.openai_server import Reply as Said
+from tests.integration.receiver import Reply, answer
+from tests.integration.test_llm import drip, hang
+from tests.integration.test_mineru import GIGABYTES, bomb
+
+STAGE_SECONDS, CALL_SECONDS, ATTEMPTS = 10, 1.5, 2
+# An attempt's time, or two with a pause between them; and what a busy machine may add.
+WITHIN = ATTEMPTS * (STAGE_SECONDS + 1) + 30
+SHORT = {
+    **REAL,
+    "ETL_TASK_TIMEOUT": STAGE_SECONDS,
+    "ETL_OCR_MAX_ATTEMPTS": ATTEMPTS,
+    "ETL_POSTPROCESS_MAX_ATTEMPTS": ATTEMPTS,
+    "ETL_RETRY_BACKOFF_MAX_SECONDS": 1,
+}
+MOST_MEMORY = 200  # MB
+
+
+# ---- OCR ------------------------------------------------------------------------------------------------------------
+ARCHIVES: dict[bytes, Callable[[], bytes]] = {
+    b">garbage result<": lambda: b"PK but not really",
+    b">climbs out<": lambda: pack({"markdown.md": "x", "../../etc/cron.d/evil": "x"}),
+    b">bomb<": cache(lambda: bomb("markdown.md", claimed=GIGABYTES)),
+    b">lying bomb<": cache(lambda: bomb("markdown.md", claimed=1_000)),
+    b">nothing<": lambda: pack({"markdown.md": " \n"}),
+}
+
+
+class Troubled(V4Server):
+    """A MinerU that does to each document what stands in it: `<html>500</html>`."""
+
+    over: threading.Event
+
+    def work(self, call: Call) -> Reply:
+        if (call.method, call.path) == ("POST", "/v1/tasks"):
+            document = call.form["files"][1]
+            for trouble, reply in self.at_the_door().items():
+                if f">{trouble}<".encode() in document:
+                    return reply
+        return super().work(call)
+
+    def at_the_door(self) -> dict[str, Reply]:
+        return {
+            "500": answer(500, b"oops"),
+            "503": reply_json(503, {"error": "later"}, Retry_After="3600"),
+            "429": reply_json(429, {"error": "slow down"}, Retry_After="1"),
+            "401": answer(401),
+            "never": self.never,
+            "garbage": answer(200, b"<html>It works!</html>"),
+            "cut off": self.hang_up,
+            "elsewhere": answer(302, Location="http://127.0.0.2:9/"),
+        }
+
+    def tell(self, job: Job, call: Call, *, is_result: bool) -> Reply:
+        if b">stuck<" in job.document and not is_result:
+            job.polls = 1_000_000
+        if b">endless<" in job.document and is_result:
+            return self.endless
+        self.result = next((make() for mark, make in ARCHIVES.items() if is_result and mark in job.document), None)
+        if self.result and is_result:
+            return reply_zip(self.result)
+        return super().tell(job, call, is_result=is_result)
+
+    def never(self, _to: BaseHTTPRequestHandler) -> None:
+        self.over.wait(120)
+
+    def hang_up(self, to: BaseHTTPRequestHandler) -> None:
+        to.wfile.write(b"HTTP/1.1 202 Accepted\r\nContent-Length: 1000\r\n\r\n{")
+        to.close_connection = True
+
+    def endless(self, to: BaseHTTPRequestHandler) -> None:
+        """Send a result of which there is always more, slowly."""
+        to.send_response(200)
+        to.send_header("Content-Type", "application/zip")
+        to.end_headers()
+        while not self.over.wait(0.05):
+            to.wfile.write(b"PK\x03\x04")
+
+
+OCR_TROUBLES = {
+    "500": "provider_unavailable",
+    "503": "provider_unavailable",
+    "429": "provider_unavailable",
+    "401": "provider_unavailable",
+    "cut off": "provider_unavailable",
+    "elsewhere": "provider_unavailable",
+    "never": "ocr_timeout",
+    "stuck": "ocr_timeout",
+    "endless": "ocr_timeout",
+    "garbage": "ocr_failed",
+    "garbage result": "ocr_failed",
+    "climbs out": "ocr_failed",
+    "bomb": "ocr_failed",
+    "lying bomb": "ocr_failed",
+    "nothing": "empty_document",
+}
+
+
+@pytest.fixture
+def mineru() -> Iterator[Troubled]:
+    server = Troubled()
+    server.over = threading.Event()
+    with serving(server):
+        yield server
+        server.over.set()
+
+
+@pytest.mark.timeout(180)
+def test_whatever_an_ocr_server_does_a_document_has_its_documented_error(site: Site, mineru: Troubled) -> None:
+    """20: MinerU answers 500, 429, never, garbage, with a zip that leads out of its folder, or unpacks to 10 GB."""
+    settings = {**SHORT, "ETL_OCR_PROVIDER": "mineru", "ETL_MINERU_URL": mineru.base, "ETL_MINERU_PROTOCOL": "v4"}
+    site.start_web(**settings)
+    site.start_worker(ALL, children=6, **settings)
+    site.start_beat(**settings)
+    rule = make_rule(site.owner)
+    warm = submit(site, "<html>good</html>", name="a.html", rule=rule)
+    settle(warm)
+    pids = sorted(site.children())
+
+    began = time.monotonic()
+    tasks = {name: submit(site, f"<html>{name}</html>", name="a.html", rule=rule) for name in OCR_TROUBLES}
+    settle(*tasks.values(), limit=2 * WITHIN)
+    site.measured("20: fifteen troubles of an OCR server, over", time.monotonic() - began)
+
+    assert {name: code_of(task) for name, task in tasks.items()} == {
+        name: (code, "ocr") for name, code in OCR_TROUBLES.items()
+    }
+    assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
+    assert sorted(site.children()) == pids, "a worker's process has died of it"
+    assert max(map(memory, pids)) < MOST_MEMORY
+    after = submit(site, "<html>good</html>", name="a.html", rule=rule)
+    settle(after)
+    assert "Invoice 17" in markdown_of(after)
+
+
+def lasted(task: Task) -> float:
+    row = Task.objects.get(pk=task.pk)
+    return (row.updated_at - row.created_at).total_seconds()
+
+
+# ---- The model ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def models() -> Iterator[ModelServer]:
+    with openai_server.running() as running:
+        yield running
+
+
+GOOD = {"number": "INV-2024-17", "total": 1234.5}
+SAYS: dict[str, tuple[Said, str]] = {
+    "prose": (says("I am sorry, here is a poem about invoices instead."), "schema_validation"),
+    "misfit": (gives({"number": 17}), "schema_validation"),
+    "half": (says('{"data": {"number": "INV-20'), "schema_validation"),
+    "truncated": (says('{"data": {"number": "INV-20', finish="length"), "llm_truncated"),
+    "filtered": (says("", finish="content_filter"), "llm_refused"),
+    "refused": (says(None, refusal="I cannot help with that."), "llm_refused"),
+    "no choice": (Said({"id": "1", "object": "chat.completion", "choices": []}), "llm_invalid_response"),
+    "empty": (says(""), "llm_invalid_response"),
+    "no JSON": (Said(b"<html>It works!</html>"), "llm_invalid_response"),
+    "429": (problem(429, headers={"Retry-After": "1"}), "llm_unavailable"),
+    "500": (problem(500), "llm_unavailable"),
+    "401": (problem(401), "llm_unavailable"),
+    "never": (Said(action=hang), "llm_unavailable"),
+    "drips": (Said(action=drip), "llm_unavailable"),
+    "floods": (Said(b" " * 20_000_000), "llm_invalid_response"),
+    "too long": (problem(400, "This model's maximum context length is 4096 tokens."), "document_too_long"),
+}
+
+
+@pytest.mark.timeout(180)
+def test_whatever_a_model_says_a_document_has_its_documented_error(site: Site, models: ModelServer) -> None:
+    """20: the model answers prose, JSON that is cut off, nothing, 429, never, or without end."""
+
+    def say(request: Request) -> Said:
+        return next((reply for name, (reply, _) in SAYS.items() if f"({name})" in request.message("user")), gives(GOOD))
+
+    models.always(say)
+    settings: dict[str, Any] = {
+        **SHORT,
+        "ETL_LLM_BASE_URL": models.url,
+        "ETL_LLM_MODEL": openai_server.MODEL,
+        "ETL_LLM_TIMEOUT_SECONDS": CALL_SECONDS,
+    }
+    site.start_web(**settings)
+    site.start_worker(ALL, children=4, **settings)
+    site.start_beat(**settings)
+    rule = make_rule(site.owner, mode="llm", name="invoices", json_schema=INVOICE)
+    settle(*(submit(site, "(good)", rule=rule) for _ in range(4)))
+    pids = sorted(site.children())
+
+    began = time.monotonic()
+    tasks = {name: submit(site, f"Invoice INV-2024-17 ({name})", rule=rule) for name in SAYS}
+    settle(*tasks.values(), limit=2 * WITHIN)
+    site.measured("20: sixteen troubles of a model, over", time.monotonic() - began)
+
+    assert {name: code_of(task) for name, task in tasks.items()} == {
+        name: (code, "postprocess") for name, (_, code) in SAYS.items()
+    }
+    assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
+    assert sorted(site.children()) == pids, "a worker's process has died of it"
+    assert max(map(memory, pids)) < MOST_MEMORY
+    after = submit(site, "Invoice INV-2024-17 (good)", rule=rule)
+    settle(after)
+    row = Task.objects.get(pk=after.pk)
+    assert row.result
+    assert row.result["data"] == GOOD

@@ -1,0 +1,307 @@
+"""Tasks in any order of what workers, people, recovery and losses do: the run-state in Redis, the row, and what lies in
+object storage, together. B2, B3, B6, B7, B10.
+
+`test_runstate.py` holds each verdict of one run-state against a model, in any order. Here are several tasks with their
+rows, and what only shows between the stores: ends that did not reach the row, a Redis that loses some or comes back
+from an older copy, recovery, cancel and retry, workers of earlier lives.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.utils import timezone
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from etl import artifacts, control, outcome, pipeline, recovery, runstate
+from etl.models import Task
+from etl.providers.base import OCRResult
+from etl.runstate import Answer, RunState
+from etl.states import Phase
+from rules.models import Rule
+from tests.broker import valkey
+from tests.integration.etl_factories import make_rule
+from tests.integration.test_runstate import ENDED_WORDS, Model, lose_lease
+
+HOUR = 3600
+FOUND = OCRResult(markdown="# Read", pages=(), provider="local", provider_task_id="", metadata={"pages": 0})
+
+
+@dataclass
+class Known:
+    """What a task should be: its row, its run-state, and which results of OCR are stored."""
+
+    state: Model
+    status: str = "pending"
+    fence: int = 1
+    ocr_run: int = 1
+    stored: set[int] = field(default_factory=set)
+    holders: list[RunState] = field(default_factory=list)
+    copy: tuple[bytes, Model] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED_WORDS
+
+    @property
+    def is_open_in_redis(self) -> bool:
+        return self.state.exists and not self.state.has_ended
+
+    def record(self) -> None:
+        """What Redis has decided comes to the row."""
+        if not self.has_ended and self.fence == self.state.fence:
+            self.status = self.state.status
+        else:
+            self.correct()
+
+    def correct(self) -> None:
+        if self.has_ended and self.state.exists:
+            self.state = Model(exists=True, fence=self.fence, status=self.status)
+
+    def take_up(self) -> None:
+        self.fence += not self.state.exists
+        self.state = Model(exists=True, fence=self.fence, started=True)
+        if self.ocr_run in self.stored:
+            self.state.status, self.state.phase = "llm_processing", "postprocess"
+
+
+class Documents(RuleBasedStateMachine):
+    tasks = Bundle("tasks")
+
+    user: ClassVar[User]
+    rule_of_all: ClassVar[Rule]
+
+    def __init__(self) -> None:
+        super().__init__()
+        Task.objects.all().delete()
+        valkey().flushdb()
+        self.known: dict[int, Known] = {}
+
+    @initialize(target=tasks)
+    def begin(self) -> Any:
+        return self.make(is_sent=True)
+
+    @precondition(lambda self: len(self.known) < 3)
+    @rule(target=tasks, is_sent=st.booleans())
+    def make(self, *, is_sent: bool) -> int:
+        """A row, and a run-state unless the process dies in between."""
+        row = Task.objects.create(
+            user=self.user, rule=self.rule_of_all, rule_version=1, filename="a", kind="txt", size=1, document_key="none"
+        )
+        self.known[row.pk] = Known(Model())
+        if is_sent:
+            self.create_late(row.pk)
+        return row.pk
+
+    @rule(task=tasks)
+    def create_late(self, task: int) -> None:
+        """Whoever made the task gets to its run-state only now."""
+        known = self.known[task]
+        if known.fence == 1 and not known.has_ended:
+            made = runstate.create(Task.objects.get(pk=task), phase=Phase.OCR).moved
+            assert made == (not known.state.exists)
+            known.state = Model(exists=True) if made else known.state
+
+    # ---- Workers
+    @rule(task=tasks, phase=st.sampled_from(Phase))
+    def start(self, task: int, phase: Phase) -> None:
+        """As a worker does that a message wakes: it asks the row first."""
+        known = self.known[task]
+        fence = pipeline.fence_of(task)
+        assert (fence is None) == known.has_ended
+        if fence is None:
+            known.correct()
+            return
+        answer = runstate.start(task, phase=phase, fence=fence)
+        expected = known.state.refuses(fence=fence, phase=None) or known.state.start(phase)
+        assert answer.verdict == expected
+        if expected in {"moved", "spent"}:
+            assert answer.state
+            known.state.token = answer.state.token
+            known.holders.append(answer.state)
+
+    @rule(task=tasks)
+    def work(self, task: int) -> None:
+        """The stage that is next, to its end: most stories should get somewhere."""
+        phase = Phase(self.known[task].state.phase)
+        self.start(task, phase)
+        if phase == Phase.OCR:
+            self.advance(task, 0)
+        else:
+            self.end(task, 0, "complete", is_recorded=True)
+
+    def holder(self, task: int, age: int) -> RunState | None:
+        """The newest, or an older one that does not know yet that it has lost its lease."""
+        holders = self.known[task].holders
+        return holders[-1 - age] if age < len(holders) else None
+
+    @rule(task=tasks, age=st.integers(0, 2))
+    def advance(self, task: int, age: int) -> None:
+        if holder := self.holder(task, age):
+            stored = artifacts.keep_ocr(holder, FOUND, warnings=[], attempts=1, check=lambda: None)
+            self.known[task].stored.add(holder.ocr_run)
+            answer = runstate.advance(holder, **outcome.facts_of(stored))
+            assert answer.moved == (self.known[task].state.act("advance", holder, 0) == "moved")
+
+    @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["complete", "fail"]), is_recorded=st.booleans())
+    def end(self, task: int, age: int, how: str, *, is_recorded: bool) -> None:
+        """An end, which the row hears of unless the process dies in between."""
+        if holder := self.holder(task, age):
+            known, answer = self.known[task], self.ended(holder, how)
+            may = not (how == "fail" and known.state.status == "pending")
+            moved = may and known.state.act(how, holder, 0) == "moved"
+            assert answer.moved == moved
+            if moved and is_recorded:
+                assert answer.state
+                outcome.record(answer.state)
+                known.record()
+
+    @staticmethod
+    def ended(holder: RunState, how: str) -> Answer:
+        if how == "complete":
+            return runstate.complete(holder, result={"text": "x"}, usage={})
+        return runstate.fail(holder, error={"code": "x"}, usage={})
+
+    @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["renew", "wait", "release"]))
+    def go_on(self, task: int, age: int, how: str) -> None:
+        if holder := self.holder(task, age):
+            if how == "wait":
+                verdict = runstate.wait(holder, delay=HOUR, is_hinted=False)
+            else:
+                verdict = runstate.renew(holder) if how == "renew" else runstate.release(holder)
+            assert (verdict == "moved") == (self.known[task].state.act(how, holder, 0) == "moved")
+
+    # ---- Time and losses
+    @rule(task=tasks)
+    def time_passes(self, task: int) -> None:
+        """Leases run out, and pauses."""
+        if self.known[task].is_open_in_redis:
+            lose_lease(task)
+            valkey().hset(runstate.key_of(task), "available_at", 0)
+            self.known[task].state.is_live, self.known[task].state.is_due = False, True
+
+    @rule(task=tasks)
+    def vanish(self, task: int) -> None:
+        valkey().delete(runstate.key_of(task))
+        self.known[task].state = Model()
+
+    @precondition(lambda self: any(known.state.exists for known in self.known.values()))
+    @rule()
+    def save(self) -> None:
+        for task, known in self.known.items():
+            copy = valkey().dump(runstate.key_of(task))
+            known.copy = (copy, deepcopy(known.state)) if copy else known.copy
+
+    @precondition(lambda self: any(known.copy for known in self.known.values()))
+    @rule()
+    def come_back_from_the_copy(self) -> None:
+        for task, known in self.known.items():
+            if known.copy:
+                valkey().restore(runstate.key_of(task), 0, known.copy[0], replace=True)
+                known.state = deepcopy(known.copy[1])
+
+    # ---- People
+    @rule(task=tasks)
+    def cancel(self, task: int) -> None:
+        known = self.known[task]
+        if not known.has_ended and known.state.cancel(known.fence) == "moved":
+            control.cancel(task=Task.objects.get(pk=task))
+            known.record()
+        else:
+            with pytest.raises(control.NotCancellable):
+                control.cancel(task=Task.objects.get(pk=task))
+
+    @rule(task=tasks)
+    def retry(self, task: int) -> None:
+        known = self.known[task]
+        if known.state.exists and known.state.has_ended:
+            known.record()
+        if not known.has_ended:
+            with pytest.raises(control.NotEnded):
+                control.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
+            return
+        control.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
+        known.status, known.fence = "pending", known.fence + 1
+        known.ocr_run = known.fence
+        known.state = Model(exists=True, fence=known.fence)
+
+    # ---- Recovery
+    @rule()
+    def recover(self) -> None:
+        Task.objects.update(updated_at=timezone.now() - timedelta(seconds=HOUR))
+        recovery.look()
+        for known in self.known.values():
+            if known.has_ended:
+                continue
+            if not known.state.exists or known.state.fence < known.fence:
+                known.take_up()
+            elif known.state.has_ended:
+                known.record()
+
+    @rule()
+    def review(self) -> None:
+        recovery.review()
+        for known in self.known.values():
+            if known.has_ended and known.is_open_in_redis:
+                known.correct()
+
+    @rule()
+    def come_to_rest(self) -> None:
+        """Whatever has happened: without any person's help every task ends, in the row as in Redis."""
+        for _ in range(2):
+            self.recover()
+        for task, known in self.known.items():
+            if not known.has_ended:
+                self.time_passes(task)
+                self.start(task, Phase(known.state.phase))
+                self.end(task, 0, "fail", is_recorded=False)
+        self.recover()
+        self.review()
+        assert all(known.has_ended for known in self.known.values())
+        assert not any(known.is_open_in_redis for known in self.known.values())
+
+    # ---- What holds after each step
+    @invariant()
+    def rows_are_what_the_model_says(self) -> None:
+        rows = {row.pk: row for row in Task.objects.all()}
+        assert {pk: (row.status, row.fence, row.ocr_run) for pk, row in rows.items()} == {
+            pk: (known.status, known.fence, known.ocr_run) for pk, known in self.known.items()
+        }
+
+    @invariant()
+    def run_states_are_what_the_model_says(self) -> None:
+        found = runstate.read_whole(self.known)
+        for task, known in self.known.items():
+            state = found.get(task)
+            assert (state is not None) == known.state.exists
+            if state:
+                assert shown(state) == shown(known.state)
+                assert state.fence <= known.fence
+
+
+def shown(state: RunState | Model) -> tuple[Any, ...]:
+    place = () if state.status in ENDED_WORDS else (state.phase, state.token, state.started)
+    return (state.fence, str(state.status), *map(str, place))
+
+
+@pytest.mark.timeout(600)  # a failure is made small before it is told
+def test_whatever_is_lost_rows_and_run_states_are_what_the_model_says_and_every_task_ends(
+    alice: User, settings: LazySettings
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_lease_seconds": HOUR})
+    Documents.user, Documents.rule_of_all = alice, make_rule(alice)
+    run_state_machine_as_test(Documents, settings=examples(max_examples=15, stateful_step_count=40))
