@@ -144,9 +144,10 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
        (SELECT count(*) FROM active) AS jobs,
        (SELECT min(created_at) FROM active WHERE waiting > 0) AS oldest,
        (SELECT job_id FROM active WHERE waiting > 0 ORDER BY created_at LIMIT 1) AS oldest_job,
-       (SELECT min(greatest(coalesce(n.since, j.created_at),
-                            (SELECT at FROM exports_event e WHERE e.job_id = n.job_id ORDER BY e.seq DESC LIMIT 1)))
-        FROM next n JOIN exports_jobs j USING (job_id)) AS untaken,
+       (SELECT min(greatest(
+            coalesce(n.since, (SELECT created_at FROM exports_jobs j WHERE j.job_id = n.job_id)),
+            (SELECT at FROM exports_event e WHERE e.job_id = n.job_id ORDER BY e.seq DESC LIMIT 1)))
+        FROM next n) AS untaken,
        (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL) AS free,
        (SELECT ran_at FROM exports_tick WHERE name = 'reap') AS reaped
 """

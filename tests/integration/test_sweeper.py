@@ -287,6 +287,7 @@ def retry_and_cancel(claim: Claim) -> None:
 def test_the_file_of_a_chunk_that_ended_without_it_goes(
     dataset: Dataset, alice: User, end: Callable[[Claim], None]
 ) -> None:
+    """A26."""
     claim = claimed(dataset, alice)
     put_file(claim)
     assert sweeper.delete_unvouched() == 0  # it may be about to be written down
