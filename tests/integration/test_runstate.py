@@ -534,6 +534,8 @@ def test_a_redis_that_is_away_is_told_in_bounded_time(settings: LazySettings, si
 # ---- Any order ------------------------------------------------------------------------------------------------------
 ENDED_WORDS = {"completed", "failed", "cancelled"}
 ORDER = {"ocr": 1, "postprocess": 2}
+# A state that was lost and made anew is pending; holders of its earlier life meet it.
+BEFORE = {"advance": {"mineru_parsing"}, "complete": {"llm_processing"}, "fail": {"mineru_parsing", "llm_processing"}}
 
 
 @dataclass
@@ -595,9 +597,7 @@ class Model:
     def act(self, word: str, holder: RunState, percent: int) -> str:
         if refused := self.refuses(fence=holder.fence, phase=holder.phase):
             return refused
-        if (word == "advance" and self.status != "mineru_parsing") or (
-            word == "complete" and self.status != "llm_processing"
-        ):
+        if self.status not in BEFORE.get(word, {self.status}):
             return "elsewhere"
         if self.token != holder.token:
             return "lost"
