@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from shutil import rmtree
 
 import psycopg
 
@@ -103,10 +102,7 @@ class Harm:
         valkey().flushall()
 
     def restart_broker_empty(self, _fault: Fault) -> None:
-        server = self.site.servers.valkey
-        server.kill()
-        rmtree(server.data / "appendonlydir", ignore_errors=True)
-        server.start()
+        self.site.restart_broker_empty()
 
     def double_messages(self, fault: Fault) -> None:
         broker, random = valkey(), Random(fault.pick)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -161,6 +162,13 @@ class Site:
         self.client.close()
         for proxy in (self.postgres, self.source_proxy, self.broker, self.storage):
             proxy.close()
+
+    def restart_broker_empty(self) -> None:
+        """Kill Valkey, and have it come back with nothing."""
+        server = self.servers.valkey
+        server.kill()
+        shutil.rmtree(server.data / "appendonlydir", ignore_errors=True)
+        server.start()
 
     # ---- Work -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """A broker that forgets, is silent, or says everything three times. Rows 5 to 7 of docs/reliability.md."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,14 +72,7 @@ def forget_all(_site: Site) -> None:
     lose_messages()
 
 
-def restart_empty(site: Site) -> None:
-    broker = site.servers.valkey
-    broker.kill()
-    shutil.rmtree(broker.data / "appendonlydir")
-    broker.start()
-
-
-@pytest.mark.parametrize("harm", [forget_all, restart_empty])
+@pytest.mark.parametrize("harm", [forget_all, Site.restart_broker_empty])
 def test_a_broker_that_forgets_everything_costs_one_reaper_interval(site: Site, harm: Callable[[Site], None]) -> None:
     """5: in the middle of one job, while the hint of another's bundle waits behind a bundle that takes its time."""
     site.source.behave("SLOW", pause=0.5)

@@ -6,7 +6,6 @@ and asks a scripted model.
 
 import os
 import re
-import shutil
 import signal
 import time
 from collections import Counter
@@ -160,15 +159,7 @@ def flush(_site: Site) -> None:
     valkey().flushall()
 
 
-def lose(site: Site) -> None:
-    """Kill Valkey, and have it come back with nothing."""
-    server = site.servers.valkey
-    server.kill()
-    shutil.rmtree(server.data / "appendonlydir")
-    server.start()
-
-
-@pytest.mark.parametrize("loss", [flush, lose])
+@pytest.mark.parametrize("loss", [flush, Site.restart_broker_empty])
 def test_losing_all_of_valkey_mid_run_loses_no_document(site: Site, loss: Callable[[Site], None]) -> None:
     """18: run-states, messages, locks: of documents that wait, are in OCR, between the stages, or post-processed."""
     site.start_web()
