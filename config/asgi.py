@@ -1,7 +1,8 @@
 """The ASGI application.
 
-`uvicorn config.asgi:application --lifespan off --ws none --no-proxy-headers --no-access-log`:
-uvicorn would believe any client's X-Forwarded-For, and its access lines hold query strings, links among them.
+`uvicorn config.asgi:application --lifespan off --ws none --http config.connections:Connection --no-proxy-headers
+--no-access-log`: uvicorn would take headers without end, and believe any client's X-Forwarded-For; its access lines
+hold query strings, links among them.
 """
 
 import os

@@ -49,16 +49,17 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "config.api.requests.RequestMiddleware",
-    "config.api.problems.ProblemMiddleware",
+    # They only add headers: to everything, also to what the next one refuses by itself.
     "django.middleware.security.SecurityMiddleware",
     "config.pages.security.ContentSecurityPolicy",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "config.api.problems.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 
@@ -142,6 +143,8 @@ STATIC_ROOT = BASE_DIR / ".local" / "static"
 WHITENOISE_USE_FINDERS = not STATIC_ROOT.exists()  # in a checkout nothing was collected
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trusted_proxy_cidrs else None
+# TLS ends at a proxy, whose business it is to send everybody to it, and to have browsers remember that.
+SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W008"]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG

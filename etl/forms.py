@@ -18,7 +18,9 @@ FRAMING_BYTES = 64 * 1024
 PATHS = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge),
     # The plain form of the page. What is a little too large is refused by the page itself, in HTML.
-    "/app/documents/submit": Files(most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge),
+    "/app/documents/submit": Files(
+        most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge, page="/app/documents"
+    ),
 }
 
 

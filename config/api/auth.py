@@ -1,9 +1,16 @@
 """Who is asking: a bearer token, or the browser's session with CSRF."""
 
 from hmac import compare_digest
+from importlib import import_module
+from io import BytesIO
 from typing import Any, cast
 
+from django.conf import settings
+from django.contrib.auth import get_user
 from django.contrib.auth.models import User
+from django.core.handlers.asgi import ASGIRequest
+from django.db import connection
+from django.http import HttpRequest
 from django.utils import timezone
 from knox.auth import TokenAuthentication
 from knox.crypto import hash_token
@@ -13,7 +20,7 @@ from rest_framework import authentication
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from config.api.problems import CSRFFailed
+from config.api.problems import DATABASE_ERRORS, CSRFFailed, NotAuthenticated, Problem, of_exception
 
 
 class BearerAuthentication(TokenAuthentication):
@@ -45,6 +52,36 @@ class SessionAuthentication(authentication.SessionAuthentication):
 def user_of(request: Request) -> User:
     """Return who asks, in a view whose permission classes let nobody in who is not signed in."""
     return cast("User", request.user)
+
+
+# ---- Before the body ------------------------------------------------------------------------------------------------
+
+
+def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
+    """Return what an ASGI request is going to be refused with whatever its body holds, or None.
+
+    The views decide again, by the same means. It asks the database, on a connection that it gives back.
+    """
+    try:
+        request = ASGIRequest(scope, BytesIO())
+        known = BearerAuthentication().authenticate(Request(request)) or session_user(request).is_authenticated
+    except UnicodeDecodeError:
+        return None  # a path that Django words the refusal of
+    except (AuthenticationFailed, *DATABASE_ERRORS) as error:
+        return of_exception(error)
+    finally:
+        connection.close()
+    return None if known else NotAuthenticated()
+
+
+def session_user(request: HttpRequest) -> Any:
+    """Return who is signed in by the session's cookie, as Django's two middlewares would."""
+    sessions, key = import_module(settings.SESSION_ENGINE), request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
+    request.session = sessions.SessionStore(None if "\0" in key else key)
+    return get_user(request)
+
+
+# ---- Tokens ---------------------------------------------------------------------------------------------------------
 
 
 def printable(token: bytes) -> str:

@@ -1,6 +1,7 @@
 """Bounding request bodies before Django reads them.
 
 Django's ASGI handler spools a whole body to disk before any view or middleware sees the request, however large it is.
+So large ones are read from those alone whom we know.
 And a body of unknown length (`Transfer-Encoding: chunked`) reads as empty to DRF, which looks at Content-Length only.
 """
 
@@ -8,14 +9,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
+import structlog
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
+from django.shortcuts import resolve_url
 
+from config.api.auth import refusal_by_headers
 from config.api.problems import CONTENT_TYPE, BodyTooLarge, NoRoom, Problem, is_full
 from config.api.requests import sane_id
+
+log = structlog.get_logger(__name__)
 
 # For a client that sends on after it was refused: in all, and without a byte.
 LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
@@ -29,17 +38,28 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What a path takes that files are sent to, as multipart/form-data: bytes of the whole body, and the refusal."""
+    """What a path takes that files are sent to, as multipart/form-data: bytes of the whole body, and the refusal.
+
+    People who are not signed in are led to the sign-in, and from there to `page`; without one it is 401.
+    """
 
     most: int
     problem: type[Problem]
+    page: str = ""
+
+
+class SignInFirst(Problem):
+    """You are signed out. Sign in, and send it again."""
+
+    status = 303
+    code = "not_authenticated"
 
 
 class BoundedBody:
     """An ASGI application around another: answers 413 when a body declares, or turns out, to be too large.
 
-    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, but for the paths that take `files`. Where the client declared no length
-    the inner application finds the one that was counted.
+    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, but for the paths that take `files`, and those read nothing from
+    strangers. Where the client declared no length the inner application finds the one that was counted.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
@@ -49,29 +69,41 @@ class BoundedBody:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # no web sockets here, and no lifespan: Django would raise
-        bound = self.bound_of(scope)
+        files = self.files_of(scope)
+        bound = files or Files(most=settings.DATA_UPLOAD_MAX_MEMORY_SIZE, problem=BodyTooLarge)
         body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=bound.most)
-        refusal = None if body.too_large else await self.pass_on(body, send)
+        refusal = None
+        if not body.too_large:
+            refusal = (files and await refusal_of_stranger(scope, files)) or await self.pass_on(body, send)
         if body.too_large:
-            refusal = bound.problem
+            refusal = bound.problem()
         if refusal:
-            await refuse(scope, send, refusal(), rest=body)
+            await refuse(scope, send, refusal, rest=body)
 
-    async def pass_on(self, body: "Body", send: Send) -> type[Problem] | None:
+    async def pass_on(self, body: "Body", send: Send) -> Problem | None:
         """Have the request answered, unless there is no room for its body: Django writes it down before all else."""
         try:
             await self.application(body.scope, body.receive, send)
         except OSError as error:
             if not is_full(error):
                 raise
-            return NoRoom
+            return NoRoom()
         return None
 
-    def bound_of(self, scope: Scope) -> Files:
+    def files_of(self, scope: Scope) -> Files | None:
         content_type = dict(scope["headers"]).get(b"content-type", b"")
-        if content_type.lower().startswith(b"multipart/form-data") and scope["path"] in self.files:
-            return self.files[scope["path"]]
-        return Files(most=settings.DATA_UPLOAD_MAX_MEMORY_SIZE, problem=BodyTooLarge)
+        is_form = content_type.lower().startswith(b"multipart/form-data")
+        return self.files.get(scope["path"]) if is_form else None
+
+
+async def refusal_of_stranger(scope: Scope, files: Files) -> Problem | None:
+    """Return what to answer to a client that has no token or session of ours, before anything is read from it."""
+    async with ThreadSensitiveContext():
+        refusal = await sync_to_async(refusal_by_headers)(scope)
+    if refusal is not None and refusal.status == HTTPStatus.UNAUTHORIZED and files.page:
+        sign_in = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': files.page})}"
+        return SignInFirst(headers={"Location": sign_in})
+    return refusal
 
 
 class Body:
@@ -119,9 +151,11 @@ async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> N
     """Answer at once, and close the connection a little later."""
     given = dict(scope["headers"]).get(b"x-request-id", b"")
     request_id = sane_id(given.decode("latin-1"))
+    log.info("request_refused", code=problem.status, problem=problem.code, request_id=request_id)
     headers = {
         **problem.all_headers(),
         "Content-Type": CONTENT_TYPE,
+        "X-Content-Type-Options": "nosniff",
         "X-Request-ID": request_id,
         "Connection": "close",
     }

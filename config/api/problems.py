@@ -346,7 +346,7 @@ def is_page(request: HttpRequest) -> bool:
 class ProblemMiddleware:
     """Answers problem+json where a view, the URL resolver or a middleware further in gave up.
 
-    It stands outside all middleware that can fail, right inside `RequestMiddleware`, whose ids it shows.
+    It stands outside all middleware that can fail, inside `RequestMiddleware`, whose ids it shows.
     """
 
     sync_capable = True
@@ -380,14 +380,12 @@ class ProblemMiddleware:
             request.uncaught = sys.exc_info()[1]  # type: ignore[attr-defined]
 
     def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse NUL in paths and query strings: Postgres cannot hold it, so any filter by it would be an error 500."""
-        if is_page(request):
+        """Refuse NUL in cookies, paths and query strings: Postgres cannot hold it, so that looking for a session or
+        filtering by it would be an error 500."""
+        problem = nul_in(request)
+        if problem is None:
             return None
-        if "\0" in request.path_info:
-            return respond(NotFound(), request)
-        if "%00" in request.META.get("QUERY_STRING", ""):
-            return respond(BadInput(InputError(pointer="", code="nul", detail="NUL in the query string.")), request)
-        return None
+        return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
     def reword(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Replace the body of Django's own error responses, DEBUG's technical pages among them. Headers stay."""
@@ -400,6 +398,16 @@ class ProblemMiddleware:
                 answer.setdefault(name, value)
         answer.cookies = response.cookies
         return answer
+
+
+def nul_in(request: HttpRequest) -> Problem | None:
+    if "\0" in request.path_info:
+        return NotFound()
+    if "%00" in request.META.get("QUERY_STRING", ""):
+        return BadInput(InputError(pointer="", code="nul", detail="NUL in the query string."))
+    if any("\0" in value for value in request.COOKIES.values()):  # they write it "\000"
+        return BadInput(InputError(pointer="", code="nul", detail="NUL in a cookie."))
+    return None
 
 
 def is_foreign_error(response: HttpResponseBase) -> bool:

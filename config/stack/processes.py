@@ -70,7 +70,7 @@ class Web(Server):
 def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
     return python(
         "web", "-m", "uvicorn", "config.asgi:application", "--lifespan", "off", "--ws",
-        "none",
+        "none", "--http", "config.connections:Connection",
         "--no-proxy-headers",
         "--no-access-log", "--host", LOOPBACK, "--port", str(port),
         # Open responses would hold up its end for as long as their clients like.

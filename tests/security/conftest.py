@@ -1,0 +1,120 @@
+"""One of everything that belongs to alice, and what the database says of all that belongs to anybody."""
+
+import os
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from knox.models import AuthToken
+from psycopg.conninfo import make_conninfo
+
+from config.pages.account import tokens_of
+from config.stack.identity import Identity
+from config.stack.processes import Web
+from etl.models import Task
+from exports import completion, execution, webhooks
+from exports.models import Dataset, Delivery
+from exports.models.webhook import Hook
+from rules import editing
+from tests.broker import lose_messages, valkey
+from tests.browser import scenes_documents as scenes
+from tests.integration.factories import make_job
+from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
+
+SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}
+SAYS = {
+    "name": "Totals", "description": "", "json_schema": SCHEMA, "system_prompt": "Find the total.",
+    "postprocess_mode": "llm", "postprocess_strategy": "",
+}  # fmt: skip
+RATES = ("export_rate", "export_poll_rate", "export_download_rate", "etl_rate", "etl_poll_rate", "sign_in_rate")
+
+State = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def _patient(settings: LazySettings) -> Iterator[None]:
+    """A walk over all routes is no attack: rates have tests of their own."""
+    settings.SLUICE = settings.SLUICE.model_copy(
+        update=dict.fromkeys(RATES, "100000/min") | {"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]}
+    )
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # many sign in here
+    lose_messages()
+    valkey().flushdb()
+    yield
+    lose_messages()
+
+
+@pytest.fixture
+def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
+    """Alice's things by the names that paths have for them. A route with another parameter needs its object here."""
+    job = make_job(dataset, alice, chunks=2, delivery="manifest")
+    execution.drain()
+    completion.complete(job.pk)
+    hook = webhooks.create(user_id=alice.pk, url="http://127.0.0.1:9/", events=[Hook.SUCCEEDED.value])
+    delivery = Delivery.objects.create(
+        webhook=hook, type=Hook.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
+    )
+    scenes.completed(alice)
+    rule = editing.create(owner=alice, says=SAYS)
+    AuthToken.objects.create(alice)
+    chunk = job.chunks.order_by("seq")[0]
+    return {
+        "job_id": job.pk,
+        "key": chunk.key,
+        "effective_date": chunk.effective_date,
+        "day": chunk.effective_date,
+        "webhook_id": hook.pk,
+        "delivery_id": delivery.pk,
+        "task_id": Task.objects.get().pk,
+        "rule_id": rule.pk,
+        "version": rule.version,
+        "handle": tokens_of(alice.pk).first().handle,  # type: ignore[union-attr]
+    }
+
+
+@pytest.fixture
+def state() -> Callable[[], State]:
+    """What there is: every row of every table of ours, and of tokens and users."""
+
+    def read() -> State:
+        ours = [
+            model for model in apps.get_models() if model._meta.app_label in ("exports", "etl", "rules", "knox", "auth")
+        ]
+        return {model._meta.label: list(model._default_manager.order_by("pk").values()) for model in ours}
+
+    return read
+
+
+def browser_of(user: User, **options: Any) -> Client:
+    client = Client(**options)
+    client.force_login(user)
+    return client
+
+
+# ---- A real web process ---------------------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The web process of all tests here that need one, on their database."""
+    root = tmp_path_factory.mktemp("web")
+    database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
+    running = Web(root, Identity(root), {**os.environ, "DATABASE_URL": database, "TMPDIR": str(root)})
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def web(served: Web, transactional_db: None) -> Web:
+    return served
+
+
+@pytest.fixture
+def token(alice: User) -> str:
+    return str(AuthToken.objects.create(alice)[1])

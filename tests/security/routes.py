@@ -1,0 +1,66 @@
+"""Every path that the service answers, found in the URL resolver: a new one is walked by the tests without a word."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+UNSAFE = ("post", "put", "patch", "delete")
+SAFE = ("get", "head")
+FALLBACK = "app/<path:rest>"  # the page of a 404
+PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>|\(\?P<(\w+)>[^)]*\)")
+
+
+@dataclass(frozen=True)
+class Route:
+    path: str  # such as `exports/<uuid:job_id>/chunks`
+    view: Any
+
+    @property
+    def names(self) -> set[str]:
+        """Return the parameters of the path."""
+        return {one or other for one, other in PARAMETER.findall(self.path)}
+
+    @property
+    def methods(self) -> set[str]:
+        """Return the methods that its view takes, of those that there are; a function is taken to take GET and POST."""
+        view = getattr(self.view, "view_class", None) or getattr(self.view, "cls", None)
+        if view is None:
+            return {"get", "post"}
+        return {name for name in (*SAFE, *UNSAFE) if name in view.http_method_names and hasattr(view, name)}
+
+    @property
+    def is_page(self) -> bool:
+        return self.path.startswith(("app/", "admin/"))
+
+    @property
+    def is_staffs(self) -> bool:
+        return self.path.startswith("admin/")
+
+    def filled(self, values: Mapping[str, Any]) -> str:
+        """Return the path with these values. Raises KeyError for a parameter that nobody thought of."""
+        path = PARAMETER.sub(lambda match: str(values[match[1] or match[2]]), self.path)
+        return "/" + re.sub(r"[\^$]|\\Z", "", path)
+
+    def __str__(self) -> str:
+        return f"/{self.path}"
+
+
+def all_routes() -> list[Route]:
+    return list(walk(get_resolver().url_patterns))
+
+
+def walk(patterns: list[URLPattern | URLResolver], before: str = "") -> Iterator[Route]:
+    for pattern in patterns:
+        path = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from walk(pattern.url_patterns, path)
+        elif path != FALLBACK:
+            yield Route(path, pattern.callback)
+
+
+ROUTES = all_routes()
+OWNED = [route for route in ROUTES if route.names and not route.is_staffs]
+STAFFS = [route for route in ROUTES if route.is_staffs]

@@ -1,0 +1,300 @@
+"""Clients that send too much, too slowly, or what nobody asked for, to a real web process over real connections."""
+
+import http.client
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from knox.models import AuthToken
+
+from config import connections
+from config.stack.ports import LOOPBACK
+from config.stack.processes import Web
+from etl.models import Task
+from tests.waiting import wait_until
+
+SUBMIT, PAGE = "/api/v1/etl/submit", "/app/documents/submit"
+FORM = "multipart/form-data; boundary=b"
+CROWD = 200
+LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PROMPT = 5.0  # seconds, for everybody else
+OPENINGS = {
+    "headers": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "a body": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 100000\r\n\r\n{",
+    "a file": b"POST /api/v1/etl/submit HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + FORM.encode() + b"\r\n"
+    b"Content-Length: 100000\r\nAuthorization: Bearer %s\r\n\r\n--b\r\n",
+}
+
+
+def ask(web: Web, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    peer = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    peer.request(method, path, body, named)
+    response = peer.getresponse()
+    answer = response.status, response.read(), dict(response.headers)
+    peer.close()
+    return answer
+
+
+def announce(web: Web, path: str, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    """Send the headers of a large form, none of its body, and read what comes back all the same."""
+    peer = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
+    peer.putrequest("POST", path)
+    for name, value in ({"Content-Type": FORM, "Content-Length": "40000000"} | headers).items():
+        peer.putheader(name, value)
+    peer.endheaders()
+    response = peer.getresponse()
+    answer = response.status, response.read(), dict(response.headers)
+    peer.close()
+    return answer
+
+
+def memory(web: Web) -> int:
+    """Return the bytes of memory that the process has taken."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{web.pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def open_files(web: Web) -> int:
+    return len(list(Path(f"/proc/{web.pid}/fd").iterdir()))
+
+
+# ---- Strangers with large bodies ------------------------------------------------------------------------------------
+@pytest.fixture
+def strangers(alice: User) -> dict[str, dict[str, str]]:
+    """Headers that let nobody in, by why."""
+    gone = Client()
+    gone.force_login(alice)
+    ended = gone.cookies["sessionid"].value
+    gone.logout()
+    revoked, token = AuthToken.objects.create(alice)
+    revoked.delete()
+    return {
+        "nothing": {},
+        "a revoked token": {"Authorization": f"Bearer {token}"},
+        "no token at all": {"Authorization": "Bearer"},
+        "another scheme": {"Authorization": "Basic YTpi"},
+        "a session that ended": {"Cookie": f"sessionid={ended}"},
+        "a session of nobody's": {"Cookie": f"sessionid={'a' * 32}"},
+        "no session": {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'},
+    }
+
+
+def test_nothing_of_a_strangers_file_is_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
+    """It would lie on our disk, up to ETL_MAX_FILE_BYTES of each request, before Django asked who it is from."""
+    for why, headers in strangers.items():
+        status, body, told = announce(web, SUBMIT, **headers)
+        expected = "authentication_failed" if "Bearer" in headers.get("Authorization", "") else "not_authenticated"
+        assert (status, json.loads(body)["code"]) == (401, expected), why
+        assert (told["www-authenticate"], told["content-type"]) == ("Bearer", "application/problem+json"), why
+        status, _, told = announce(web, PAGE, **headers)
+        assert (status, told["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
+
+
+def test_a_stranger_who_sends_it_all_the_same_is_told_too(web: Web) -> None:
+    status, body, _ = ask(web, "POST", SUBMIT, b"x" * 20_000_000, Content_Type=FORM)
+    assert (status, json.loads(body)["code"]) == (401, "not_authenticated")
+
+
+def test_who_is_known_is_read(web: Web, alice: User, token: str) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nHello.\r\n--b--\r\n'
+    assert ask(web, "POST", SUBMIT, form, Content_Type=FORM, Authorization=f"Bearer {token}")[0] == 202
+    browser = Client()
+    browser.force_login(alice)
+    browser.get("/app/account")
+    cookies = {name: morsel.value for name, morsel in browser.cookies.items()}
+    sent = {"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items()), "Content_Type": FORM}
+    assert ask(web, "POST", SUBMIT, form, **sent, X_CSRFToken=cookies["csrftoken"])[0] == 202
+    assert ask(web, "POST", PAGE, form, **sent, X_CSRFToken=cookies["csrftoken"])[0] == 302
+    assert ask(web, "POST", SUBMIT, form, **sent)[0] == 403  # the CSRF token is still asked for
+    assert Task.objects.count() == 3
+
+
+def test_while_the_database_is_away_nothing_is_read_either(web: Web, token: str) -> None:
+    """Whether it is a stranger's cannot be told then."""
+    name = connection.settings_dict["NAME"]
+    with without_database(str(name)):
+        status, body, told = announce(web, SUBMIT, Authorization=f"Bearer {token}")
+    assert (status, json.loads(body)["code"]) == (503, "database_unavailable")
+    assert told["retry-after"]
+
+
+@contextmanager
+def without_database(name: str) -> Iterator[None]:
+    """Nobody can connect to the database of the tests meanwhile, and nobody is connected."""
+    connection.close()
+    with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
+        other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        try:
+            yield
+        finally:
+            other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+
+
+# ---- Headers --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "endless", [b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: ", b"GET /livez?", b"GET /livez HTTP/1.1\r\n"]
+)
+def test_headers_without_end_are_cut_off(web: Web, endless: bytes) -> None:
+    """uvicorn alone would keep all of it, and copy it again with every piece."""
+    piece = b"x" * 16_384 if not endless.endswith(b"1.1\r\n") else b"X-Many: 1\r\n" * 1_500
+    sent, before = 0, memory(web)
+    with socket.create_connection((LOOPBACK, web.port), timeout=20) as peer:
+        peer.sendall(endless)
+        try:
+            while sent < 50_000_000:
+                peer.sendall(piece)
+                sent += len(piece)
+        except OSError:
+            pass
+    assert sent < 20_000_000  # what the kernels keep on the way
+    assert memory(web) - before < 20_000_000
+    assert ask(web, "GET", "/livez")[0] == 200
+
+
+def test_it_says_so(web: Web) -> None:
+    answer = raw(web, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * connections.MOST_BYTES)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+
+
+def test_headers_that_are_only_long_are_read(web: Web) -> None:
+    status, _, _ = ask(web, "GET", "/livez", X_Long="x" * (connections.MOST_BYTES - 1000))
+    assert status == 200
+
+
+def test_neither_is_what_comes_after_a_body(web: Web, token: str) -> None:
+    """Trailers, which nobody reads."""
+    head = f"POST /exports/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+    body = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    before = memory(web)
+    with socket.create_connection((LOOPBACK, web.port), timeout=20) as peer:
+        peer.sendall(head.encode() + body)
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            peer.sendall((b"X-Trailer: " + b"x" * 16_384 + b"\r\n") * 2_000)
+    assert memory(web) - before < 20_000_000
+
+
+@pytest.mark.parametrize(
+    "smuggled",
+    [
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + LIVE,
+        b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}   ",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Content-Length: -1\r\n\r\n",
+        b"Bad Name: x\r\n\r\n",
+        b"X: a\rb\r\n\r\n",
+        b"X: a\x00b\r\n\r\n",
+    ],
+)
+def test_a_request_that_two_readers_would_read_differently_is_refused(web: Web, smuggled: bytes) -> None:
+    """Behind a proxy the second reader would answer what the first one never saw."""
+    answer = raw(web, b"POST /exports HTTP/1.1\r\nHost: localhost\r\n" + smuggled)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def raw(web: Web, request: bytes) -> bytes:
+    with socket.create_connection((LOOPBACK, web.port), timeout=20) as peer:
+        peer.sendall(request)
+        answer = b""
+        try:
+            while part := peer.recv(65_536):
+                answer += part
+        except OSError:
+            pass
+        return answer
+
+
+# ---- Slow clients ---------------------------------------------------------------------------------------------------
+class Crowd:
+    """Many connections that each begin a request, and then send a byte at a time."""
+
+    def __init__(self, web: Web, opening: bytes, count: int, stack: ExitStack) -> None:
+        self.peers = [
+            stack.enter_context(socket.create_connection((LOOPBACK, web.port), timeout=20)) for _ in range(count)
+        ]
+        for peer in self.peers:
+            peer.sendall(opening)
+        self.is_over = threading.Event()
+        self.sent = 0
+        self.thread = threading.Thread(target=self.drip)
+        self.thread.start()
+        stack.callback(self.thread.join)
+        stack.callback(self.is_over.set)
+
+    def drip(self) -> None:
+        while not self.is_over.wait(0.2):
+            for peer in self.peers:
+                try:
+                    self.sent += peer.send(b"x")
+                except OSError:
+                    self.peers.remove(peer)
+
+
+@pytest.mark.parametrize("what", OPENINGS)
+def test_others_are_answered_while_a_crowd_sends_a_byte_at_a_time(web: Web, token: str, what: str) -> None:
+    """A slow client costs a socket, and no thread and no connection to the database."""
+    opening = OPENINGS[what] % token.encode() if b"%s" in OPENINGS[what] else OPENINGS[what]
+    before = open_files(web)
+    asked = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
+    with ExitStack() as stack:
+        crowd = Crowd(web, opening, CROWD, stack)
+        wait_until(lambda: open_files(web) >= before + CROWD)
+        for method, path, expected in (("GET", "/livez", 200), ("GET", "/exports", 200), ("POST", "/exports", 400)):
+            began = time.monotonic()
+            assert ask(web, method, path, b"{}" if method == "POST" else None, **asked)[0] == expected
+            assert time.monotonic() - began < PROMPT, path
+        wait_until(lambda: crowd.sent > 2 * CROWD)
+        assert len(crowd.peers) == CROWD
+    wait_until(lambda: open_files(web) < before + CROWD / 2)  # its connections to the servers stay
+
+
+SLOW = [
+    (b"", b""),
+    (b"", b"\r\n"),
+    (b"GET /livez HTTP/1.1\r\nX-Slow: ", b"x"),
+    (b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+]
+
+
+def test_headers_have_their_time_and_no_more(web: Web) -> None:
+    """Whatever comes meanwhile: nothing, empty lines, a byte now and then, also after a first request."""
+    began = time.monotonic()
+    with ExitStack() as stack:
+        peers = [stack.enter_context(socket.create_connection((LOOPBACK, web.port), timeout=0.2)) for _ in SLOW]
+        for peer, (opening, _) in zip(peers, SLOW, strict=True):
+            peer.sendall(opening)
+        left = list(zip(peers, [drop for _, drop in SLOW], strict=True))
+        while left and time.monotonic() - began < 3 * connections.MOST_SECONDS:
+            left = [(peer, drop) for peer, drop in left if is_open(peer, drop)]
+        took = time.monotonic() - began
+    assert not left
+    assert took > connections.MOST_SECONDS - 1
+
+
+def is_open(peer: socket.socket, drop: bytes) -> bool:
+    """Send another drop, and look for a moment whether the connection still stands."""
+    try:
+        peer.sendall(drop)
+        while peer.recv(65_536):
+            pass
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,92 @@
+"""Nothing changes by a request that another site made a browser send: on every route that there is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from exports.models import Dataset
+from tests.security.conftest import State, browser_of
+from tests.security.routes import OWNED, ROUTES, UNSAFE, Route
+
+# They ask nobody who they are, and take no unsafe method.
+FOR_ALL = {"exports/<uuid:job_id>/download", "livez", "api/schema", "api/docs"}
+BY_LINK = "exports/<uuid:job_id>/download"
+
+
+@pytest.fixture
+def sam(transactional_db: None) -> User:
+    return User.objects.create_user("sam", is_staff=True, is_superuser=True)
+
+
+def send(client: Client, method: str, route: Route, values: dict[str, Any], **headers: str) -> Any:
+    return client.generic(method.upper(), route.filled(values), "{}", content_type="application/json", headers=headers)
+
+
+def targets() -> list[tuple[Route, str]]:
+    return [(route, method) for route in ROUTES for method in sorted(route.methods & set(UNSAFE))]
+
+
+def test_there_is_much_to_protect() -> None:
+    assert len(targets()) > 120
+    assert not [route for route, _ in targets() if route.path in FOR_ALL]
+
+
+@pytest.mark.parametrize("has_cookie", [False, True])
+def test_no_session_changes_anything_without_its_token(
+    belongings: dict[str, Any],
+    alice: User,
+    sam: User,
+    dataset: Dataset,
+    state: Callable[[], State],
+    *,
+    has_cookie: bool,
+) -> None:
+    """What a form on another site can send: the cookies, and no token. The owner herself, and staff in their pages."""
+    owner, staff = (browser_of(user, enforce_csrf_checks=True) for user in (alice, sam))
+    if has_cookie:
+        owner.get("/app/account")
+        staff.get("/app/account")
+        assert owner.cookies["csrftoken"].value
+    values = dict.fromkeys({name for route in ROUTES for name in route.names}, dataset.pk) | belongings
+    before = state()
+    for route, method in targets():
+        answer = send(staff if route.is_staffs else owner, method, route, values)
+        assert answer.status_code == 403, f"{method} {route}: {answer.status_code}"
+        if not route.is_page:
+            assert answer.json()["code"] == "csrf_failed", route
+    assert state() == before
+
+
+def test_a_token_of_another_session_or_site_does_not_do(
+    belongings: dict[str, Any], alice: User, bob: User, state: Callable[[], State]
+) -> None:
+    client, other = (browser_of(user, enforce_csrf_checks=True) for user in (alice, bob))
+    for each in (client, other):
+        each.get("/app/account")
+    ours, theirs = client.cookies["csrftoken"].value, other.cookies["csrftoken"].value
+    tries = [{"X-CSRFToken": theirs}, {"X-CSRFToken": ours, "Origin": "https://evil.example"}, {"X-CSRFToken": ""}]
+    before = state()
+    for route in (route for route in OWNED if "post" in route.methods):
+        for headers in tries:
+            assert send(client, "post", route, belongings, **headers).status_code == 403, f"{route} {headers}"
+    assert state() == before
+
+
+def test_the_right_token_does(belongings: dict[str, Any], alice: User) -> None:
+    client = browser_of(alice, enforce_csrf_checks=True)
+    client.get("/app/account")
+    token = client.cookies["csrftoken"].value
+    path = f"/exports/webhooks/{belongings['webhook_id']}"
+    assert client.delete(path, headers={"X-CSRFToken": token}).status_code == 204
+
+
+def test_looking_changes_nothing(belongings: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
+    """An image on another site is a GET with all cookies."""
+    client, before = browser_of(alice), state()
+    for route in ROUTES:
+        if not route.is_staffs and route.path != BY_LINK and "get" in route.methods:
+            client.get(route.filled(belongings))
+    assert state() == before

@@ -1,0 +1,102 @@
+"""What must be true of an installation and of the repository before anybody is let in."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+ROOT = Path(settings.BASE_DIR)
+PRODUCTION = {
+    "SECRET_KEY": "Zb7kq0sXv3nTfR9wLm2Jc8HyPd5GxAe1UoQi4VtBzKrWsNhMg6", "DATABASE_URL": "postgresql://sluice@127.0.0.1:9/none",
+    "ALLOWED_HOSTS": "sluice.example", "REDIS_URL": "redis://127.0.0.1:9/0", "S3_BUCKET": "none",
+    "S3_ACCESS_KEY_ID": "none", "S3_SECRET_ACCESS_KEY": "none", "LOG_LEVEL": "ERROR",
+}  # fmt: skip
+SECRETS = {
+    "an AWS key id": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "an AWS secret key": r"(?i)aws.{0,30}['\"= ][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])",
+    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "a token of Sluice": r"\bslc_[A-Za-z0-9]{40,}",
+    "a webhook secret": r"\bwhsec_[A-Za-z0-9+/]{24,}",
+    "a key of OpenAI's": r"\bsk-(?:proj-)?[A-Za-z0-9_-]{32,}",
+    "a token of GitHub's": r"\bgh[pousr]_[A-Za-z0-9]{36,}",
+    "a password in a URL": r"(?i)\b(?:postgres(?:ql)?|rediss?|amqps?)://\w+:(?!password@|secret@|\$)[A-Za-z0-9]{12,}@",
+}
+KNOWN = {
+    ("tests/integration/hook.example.pem", "a private key"),  # of hook.example, for tests of TLS
+    ("exports/examples.py", "a webhook secret"),  # of nobody's, and where the documented API shows it
+    ("docs/openapi.yaml", "a webhook secret"),
+}
+
+
+def checked(**variables: str) -> subprocess.CompletedProcess[str]:
+    keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return subprocess.run(
+        [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
+        cwd=ROOT, env=keep | PRODUCTION | variables, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_django_finds_nothing_wrong_with_an_installation() -> None:
+    done = checked()
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("variables", [{"DEBUG": "true"}, {"SECRET_KEY": "a" * 60}])
+def test_it_does_where_there_is_something(variables: dict[str, str]) -> None:
+    assert checked(**variables).returncode != 0
+
+
+def test_every_test_that_the_page_names_is_there() -> None:
+    page = (ROOT / "docs" / "threat-model.md").read_text()
+    folder, count = "", 0
+    for line in page.splitlines():
+        for name, function in re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(\w+))?`", line):
+            folder = name.rpartition("/")[0] or folder
+            file = ROOT / "tests" / folder / name.rpartition("/")[2]
+            assert file.is_file(), name
+            assert f"def {function}" in file.read_text(), function
+            count += 1
+    assert count > 50
+
+
+def tracked() -> list[Path]:
+    """Return the files of the repository; those that are about to be added too."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [ROOT / name for name in sorted(set(listed.stdout.split("\0"))) if name and (ROOT / name).is_file()]
+
+
+def findings(name: str, text: str) -> list[tuple[str, str]]:
+    return [(name, kind) for kind, shape in SECRETS.items() if re.search(shape, text)]
+
+
+def test_the_repository_holds_no_secret() -> None:
+    files = tracked()
+    assert len(files) > 500
+    found = []
+    for file in files:
+        found += findings(str(file.relative_to(ROOT)), file.read_text(errors="replace"))
+    assert set(found) - KNOWN == set()
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_it_would_find_one(kind: str) -> None:
+    """They are put together here, so that this file holds none itself."""
+    shapes = {
+        "an AWS key id": "AKIA" + "ABCDEFGHIJKLMNOP",
+        "an AWS secret key": "aws_secret_access_key = " + "a1/+" * 10,
+        "a private key": "-----BEGIN RSA " + "PRIVATE KEY-----",
+        "a token of Sluice": "slc_" + "a1" * 30,
+        "a webhook secret": "whsec_" + "A1+/" * 8,
+        "a key of OpenAI's": "sk-" + "a1" * 20,
+        "a token of GitHub's": "ghp_" + "a1" * 18,
+        "a password in a URL": "postgresql://sluice:" + "a1b2c3d4e5f6@db",
+    }
+    assert findings("x", shapes[kind]) == [("x", kind)]

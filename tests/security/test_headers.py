@@ -1,0 +1,92 @@
+"""What browsers are told with every answer, and what their cookies may be used for."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.security.conftest import browser_of
+
+NOBODYS = "00000000-0000-0000-0000-000000000000"
+PASSWORD = "only for tests, 1"
+TOLD = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+ANSWERS = [
+    ("/", 302), ("/app/sign-in", 200), ("/app/exports", 200), ("/app/account", 200), ("/app/nowhere", 404),
+    ("/api/schema", 200), ("/livez", 200), ("/exports", 200), ("/api/v1/etl/tasks", 200),
+    (f"/exports/{NOBODYS}", 404), (f"/exports/{NOBODYS}/download?token=x", 403), ("/nowhere", 404),
+    ("/exports?limit=x", 400), ("/exports?cursor=%00", 400), ("/exports/preview", 405), ("/admin/", 302),
+    ("/admin/nowhere", 302),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "status"), ANSWERS)
+def test_every_answer_says_how_it_may_be_used(alice: User, path: str, status: int) -> None:
+    answer = browser_of(alice).get(path)
+    assert answer.status_code == status
+    strict = TOLD | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
+    assert {name: answer.headers.get(name) for name in strict} == strict
+    assert "default-src 'none'" in answer["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert "Server" not in answer.headers
+
+
+def test_so_do_pages_of_the_staffs(pages: Client) -> None:
+    for path in ("/admin/", "/admin/exports/job/", "/admin/nowhere/"):
+        answer = pages.get(path)
+        assert {name: answer.headers.get(name) for name in TOLD} == TOLD, path
+
+
+def test_a_refusal_of_cookies_and_hosts_too(client: Client, transactional_db: None) -> None:
+    for headers in ({"Host": "evil.example"}, {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'}):
+        answer = client.get("/exports", headers=headers)
+        assert answer.status_code in (400, 401), headers
+        assert answer["X-Content-Type-Options"] == "nosniff", headers
+
+
+@pytest.mark.parametrize("path", ["/exports", "/app/exports", "/admin/", "/", "/app/sign-in"])
+@pytest.mark.parametrize("name", ["sessionid", "csrftoken", "messages", "other"])
+def test_no_cookie_breaks_a_request(client: Client, transactional_db: None, path: str, name: str) -> None:
+    for value in ('"\\000\\000aaaaaaaaa"', "\u00ff" * 20, "x" * 5000, "../../../etc/passwd", "'; DROP TABLE x; --"):
+        answer = client.get(path, headers={"Cookie": f"{name}={value}"})
+        assert answer.status_code < 500, value
+
+
+def test_cookies_are_for_this_site_over_tls_and_the_session_for_no_script(transactional_db: None) -> None:
+    User.objects.create_user("carol", password=PASSWORD)
+    client = Client()
+    client.get("/app/sign-in")
+    client.post("/app/sign-in", {"username": "carol", "password": PASSWORD})
+    session, csrf = client.cookies["sessionid"], client.cookies["csrftoken"]
+    for cookie in (session, csrf):
+        assert cookie["secure"]
+        assert cookie["samesite"] in ("Lax", "Strict")
+        assert not cookie["domain"]
+    assert session["httponly"]
+
+
+def test_a_session_is_new_after_signing_in_and_gone_after_signing_out(transactional_db: None) -> None:
+    """What somebody put into a browser before is not signed in, and what was copied is not afterwards."""
+    User.objects.create_user("carol", password=PASSWORD)
+    client = Client()
+    client.cookies["sessionid"] = "a" * 32
+    client.post("/app/sign-in", {"username": "carol", "password": PASSWORD})
+    key = client.cookies["sessionid"].value
+    assert key != "a" * 32
+    assert Client(headers={"Cookie": f"sessionid={key}"}).get("/exports").status_code == 200
+    client.post("/app/sign-out")
+    assert Client(headers={"Cookie": f"sessionid={key}"}).get("/exports").status_code == 401
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
+def test_other_sites_and_other_methods_are_granted_nothing(alice: User, method: str) -> None:
+    headers: dict[str, Any] = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = browser_of(alice).generic(method, "/exports", headers=headers)
+    assert answer.status_code == 405
+    assert not [name for name in answer.headers if name.startswith("Access-Control")]

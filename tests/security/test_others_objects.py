@@ -1,0 +1,118 @@
+"""Whatever belongs to alice is not there for bob: by every route, every method, with a token and with a session."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from exports.models import Dataset, Download
+from tests.conftest import client_of
+from tests.security.conftest import State, browser_of
+from tests.security.routes import OWNED, SAFE, STAFFS, UNSAFE, Route
+
+# A link is for whoever has it: without its token there is nothing.
+BY_LINK = "exports/<uuid:job_id>/download"
+# They are there for strangers too: signing in and out, and what draws the page of it.
+OPEN_TO_ALL = {"admin/login/", "admin/logout/"}
+
+
+def test_every_parameter_of_a_path_has_an_object_of_alices(belongings: dict[str, Any]) -> None:
+    """A new route with an id fails here until there is something to ask for."""
+    assert len(OWNED) > 40
+    for route in OWNED:
+        assert route.names <= belongings.keys(), f"{route}: give belongings() its object"
+
+
+def test_the_walk_knows_every_documented_operation_with_an_id() -> None:
+    document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
+    documented = [(path, set(methods) - {"head"}) for path, methods in document["paths"].items() if "{" in path]
+    walked = [route.methods - {"head"} for route in OWNED if not route.is_page]
+    assert sorted(map(sorted, walked)) == sorted(sorted(methods) for _, methods in documented)
+
+
+def test_alice_finds_her_own(belongings: dict[str, Any], alice: User) -> None:
+    """Without this the others could be asking for what is not there for anybody."""
+    for route in OWNED:
+        if "get" in route.methods and route.path != BY_LINK:
+            asking = browser_of(alice) if route.is_page else client_of(alice)
+            assert asking.get(route.filled(belongings)).status_code in (200, 302), route
+
+
+@pytest.mark.parametrize("how", ["token", "session"])
+def test_a_strangers_is_not_there_whatever_is_asked_of_it(
+    belongings: dict[str, Any], bob: User, state: Callable[[], State], how: str
+) -> None:
+    asking = client_of(bob) if how == "token" else browser_of(bob)
+    before = state()
+    for route in OWNED:
+        if route.path != BY_LINK and not (how == "token" and route.is_page):
+            for method in (*SAFE, *UNSAFE):
+                answer = ask(asking, method, route, belongings)
+                expected = {404} if method in route.methods else {404, 405}
+                assert answer.status_code in expected, f"{method} {route}: {answer.status_code}"
+    assert state() == before
+
+
+def ask(asking: Client | APIClient, method: str, route: Route, belongings: dict[str, Any]) -> Any:
+    path = route.filled(belongings)
+    if method in SAFE:
+        return getattr(asking, method)(path)
+    return asking.generic(method.upper(), path, "{}", content_type="application/json")
+
+
+def test_a_page_wants_a_session_and_not_a_token(
+    belongings: dict[str, Any], alice: User, state: Callable[[], State]
+) -> None:
+    """So no script with a token can do what only a person should."""
+    asking, before = client_of(alice), state()
+    for route in (route for route in OWNED if route.is_page):
+        for method in route.methods - {"head"}:
+            answer = ask(asking, method, route, belongings)
+            assert answer.status_code == 302, f"{method} {route}"
+            assert answer["Location"].startswith("/app/sign-in"), route
+    assert state() == before
+
+
+def test_who_is_nobody_gets_401_and_never_learns_what_there_is(
+    belongings: dict[str, Any], state: Callable[[], State]
+) -> None:
+    before = state()
+    for route in OWNED:
+        if route.path != BY_LINK and not route.is_page:
+            for method in route.methods:
+                assert ask(APIClient(), method, route, belongings).status_code == 401, f"{method} {route}"
+    assert state() == before
+
+
+def test_a_link_without_its_token_is_nothing_to_strangers_and_owners_alike(
+    belongings: dict[str, Any], alice: User, bob: User
+) -> None:
+    path = f"/exports/{belongings['job_id']}/download"
+    for asking in (client_of(alice), client_of(bob), APIClient()):
+        answer = asking.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (403, "link_invalid")
+    assert Download.objects.filter(outcome="link_invalid").count() == 3
+
+
+# ---- Staff ----------------------------------------------------------------------------------------------------------
+def test_no_page_of_the_staffs_opens_for_others(
+    belongings: dict[str, Any], bob: User, state: Callable[[], State], dataset: Dataset
+) -> None:
+    """Also not for a token of the staff's: it is for people."""
+    sam = User.objects.create_user("sam", is_staff=True, is_superuser=True)
+    anything = dict.fromkeys({name for route in STAFFS for name in route.names}, dataset.pk)
+    strangers = (browser_of(bob), Client(), client_of(sam))
+    before = state()
+    assert len(STAFFS) > 80
+    for route in STAFFS:
+        for asking in strangers if route.path not in OPEN_TO_ALL else ():
+            for method in ("get", "post"):
+                answer = ask(asking, method, route, anything)
+                assert answer.status_code == 302, f"{method} {route}: {answer.status_code}"
+                assert answer["Location"].startswith("/admin/login/"), f"{method} {route}: {answer['Location']}"
+    assert state() == before

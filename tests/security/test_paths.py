@@ -1,0 +1,139 @@
+"""Names that lead elsewhere: out of a folder, into a header, or to another site."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.test import Client
+from rest_framework.test import APIClient
+
+from etl.models import Task
+from exports import links
+from exports.models import Dataset, Job, Link, Receipt
+from rules import files
+from tests.integration.factories import make_job
+from tests.integration.staff import page_of
+from tests.security.conftest import browser_of
+
+PASSWORD = "only for tests, 1"
+LEADING_OUT = ["..", "../x", "a/../b", "/etc/passwd", "a\\b", "..\\x", "a..b", "a\x00b", "a\nb", "\x7f", "x" * 201]
+EVIL = 'a"\r\nSet-Cookie: pearl=1\r\n\r\n<script>;/../\\é\u202e'
+ELSEWHERE = [
+    "https://evil.example/", "//evil.example/", "/\\evil.example", "\\\\evil.example", "///evil.example",
+    "https:evil.example", "javascript:alert(1)", "//[evil.example", "http://testserver@evil.example/",
+    "\t//evil.example", "https://testserver.evil.example",
+]  # fmt: skip
+
+
+# ---- Folders --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("key", LEADING_OUT)
+def test_no_key_leaves_its_folder_whatever_the_pattern_of_its_dataset(
+    dataset: Dataset, api: APIClient, key: str
+) -> None:
+    Dataset.objects.update(key_pattern="(?s).+")
+    body: dict[str, Any] = {"dataset": "things", "items": [{"key": key, "effectiveDate": "2024-02-29"}]}
+    assert api.post("/exports", body).status_code == 400
+    filters = {"keys": [key], "dateFrom": "2024-02-29", "dateTo": "2024-02-29"}
+    assert api.post("/exports", {"dataset": "things", "filters": filters}).status_code == 400
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("key", ["..%2f..%2fx", "%2e%2e", "JFK%00", "..", "%5c..%5c"])
+def test_a_path_finds_files_of_the_job_alone(belongings: dict[str, Any], alice: User, api: APIClient, key: str) -> None:
+    for begin, asking in (("/exports", api), ("/app/exports", browser_of(alice))):
+        assert asking.get(f"{begin}/{belongings['job_id']}/files/{key}/2024-02-28").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["../manage.py", "..%2fmanage.py", "%2e%2e/%2e%2e/etc/passwd", "config/../../manage.py"]
+)
+def test_static_files_are_those_of_their_folder(client: Client, path: str) -> None:
+    for begin in ("/static/", "/static/config/"):
+        assert client.get(begin + path).status_code == 404
+    with closing(client.get("/static/config/page.js")) as there:
+        assert there.status_code == 200
+
+
+def test_rules_are_read_from_their_folder_and_say_nothing_of_other_files(tmp_path: Path) -> None:
+    """A link that leads out is the operator's own doing; what it leads to is not quoted when it is no rule."""
+    folder, secret = tmp_path / "rules", tmp_path / "secret.yaml"
+    folder.mkdir()
+    (folder / "inner").mkdir()
+    (folder / "inner" / "x.yaml").write_text("name: inner")
+    secret.write_text("password: pearl-pearl")
+    (folder / "linked.yaml").symlink_to(secret)
+    (folder / "..yaml").write_text("name: hidden")
+    read = files.read(folder)
+    assert read is not None
+    assert read.slugs == {"linked"}
+    assert read.says == {}
+    assert "pearl-pearl" not in " ".join(map(str, read.flaws))
+
+
+# ---- Headers --------------------------------------------------------------------------------------------------------
+def test_the_name_of_a_download_does_nothing_to_the_headers(dataset: Dataset, delivered: Receipt) -> None:
+    Receipt.objects.update(file_name=EVIL)
+    answer = APIClient().head(links.path_of(Link.objects.get()))
+    assert answer.status_code == 200
+    assert "pearl" not in answer.cookies
+    said = answer["Content-Disposition"]
+    assert said.isascii()
+    assert said.isprintable()
+    assert said.startswith('attachment; filename="')
+    assert said.count('"') == 2
+    assert "/" not in said
+
+
+def test_the_name_of_a_document_does_nothing_to_those_of_its_results(belongings: dict[str, Any], alice: User) -> None:
+    Task.objects.update(filename=EVIL)
+    for part in ("markdown", "json", "original"):
+        answer = browser_of(alice).get(f"/app/documents/{belongings['task_id']}/{part}")
+        said = answer["Location"] if part == "original" else answer["Content-Disposition"]
+        assert said.isascii()
+        assert said.isprintable(), part
+        assert "pearl" not in answer.cookies
+
+
+# ---- Other sites ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("there", ELSEWHERE)
+def test_signing_in_leads_to_this_site_alone(transactional_db: None, there: str) -> None:
+    User.objects.create_user("carol", password=PASSWORD, is_staff=True)
+    for path, home in (("/app/sign-in", "/app/exports"), ("/admin/login/", "/app/exports")):
+        words = {"username": "carol", "password": PASSWORD}
+        answers = (Client().post(path, words | {"next": there}), Client().post(f"{path}?next={quote(there)}", words))
+        for answer in answers:
+            assert answer.status_code == 302
+            assert answer["Location"] == home, (path, there)
+        known = browser_of(User.objects.get()).get(f"{path}?next={quote(there)}")
+        assert "evil" not in known.headers.get("Location", "")
+
+
+@pytest.mark.parametrize("there", ELSEWHERE)
+def test_so_do_signing_out_and_what_staff_do(pages: Client, dataset: Dataset, alice: User, there: str) -> None:
+    job = make_job(dataset, alice)
+    done = pages.post("/admin/exports/job/do/cancel/", {"chosen": f'[["{job.pk}", ""]]', "nonce": "x", "back": there})
+    assert done["Location"] == "/admin/exports/job/"
+    assert pages.get(page_of(job)).status_code == 200
+    left = pages.post("/app/sign-out", {"next": there})
+    assert (left.status_code, left["Location"]) == (302, "/")
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "//evil.example/..", "/app//evil.example", "/\\evil.example"])
+def test_no_path_is_a_redirect_to_another_site(client: Client, transactional_db: None, path: str) -> None:
+    """APPEND_SLASH would make one of `//evil.example`."""
+    answer = client.get("/", PATH_INFO=path)
+    assert not answer.headers.get("Location", "").startswith(("//", "/\\", "http"))
+
+
+def test_a_link_never_leads_to_the_host_that_a_request_names(
+    belongings: dict[str, Any], api: APIClient, settings: LazySettings
+) -> None:
+    settings.ALLOWED_HOSTS = ["testserver"]
+    for headers in ({"Host": "evil.example"}, {"X-Forwarded-Host": "evil.example"}, {"Forwarded": "host=evil.example"}):
+        answer = api.post(f"/exports/{belongings['job_id']}/link", headers=headers)
+        assert "evil" not in answer.content.decode()
+        assert answer.status_code == (400 if "Host" in headers else 200)

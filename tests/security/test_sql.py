@@ -1,0 +1,111 @@
+"""Text that would be SQL if anybody put it into a statement: it stays text, wherever it comes in."""
+
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from config import storage
+from exports import execution
+from exports.models import Dataset, Job
+from tests.integration.test_admin import form_of
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+
+KEYS = [
+    "'; DROP TABLE data.canary; --",
+    "x'); DROP TABLE data.canary; --",
+    "$$; DROP TABLE data.canary; $$",
+    "E'\\''; DROP TABLE data.canary",
+    "%s %(key)s {} {0}",
+    '" || pg_sleep(60) || "',
+    "JFK' OR '1'='1",
+]
+FUNCTIONS = [
+    "data.rows_for(NULL, NULL); DROP TABLE data.canary; --",
+    'data.rows_for"(NULL, NULL); DROP TABLE data.canary; --',
+    'data".rows_for',
+    "data.rows_for}{",
+    "data.%s",
+    "pg_catalog.pg_sleep",
+    "pg_catalog.query_to_xml('DROP TABLE data.canary', true, true, '')",
+]
+NAMES = ["x'; DROP TABLE exports_dataset; --", "a b", "things\n", "..", "a/b", '"', "%s"]
+
+
+@pytest.fixture
+def canary(source_db: psycopg.Connection) -> psycopg.Connection:
+    source_db.execute("CREATE TABLE data.canary AS SELECT 1 AS n")
+    return source_db
+
+
+def lives(source_db: psycopg.Connection) -> bool:
+    return source_db.execute("SELECT n FROM data.canary").fetchall() == [(1,)]
+
+
+def pieces(key: str) -> str:
+    return "" if "\\" in key else key
+
+
+def test_a_key_reaches_the_function_as_it_was_written(
+    dataset: Dataset, canary: psycopg.Connection, api: APIClient
+) -> None:
+    """With a pattern that takes everything; backslashes are never in a key, nor are slashes and control characters."""
+    Dataset.objects.update(key_pattern=".+")
+    items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if pieces(key)]
+    body = {"dataset": "things", "items": items, "format": "jsonl", "delivery": "manifest"}
+    job = Job.objects.get(pk=api.post("/exports", body).json()["jobId"])
+    execution.drain()
+    assert set(job.chunks.values_list("status", flat=True)) == {"done"}
+    for chunk in job.chunks.all():
+        rows = b"".join(storage.read(chunk.path)).decode().splitlines()
+        assert len(rows) == 3
+        assert all(psycopg.types.json.json.loads(row)["k"] == chunk.key for row in rows)  # type: ignore[attr-defined]
+    refused = api.post("/exports", body | {"items": [{"key": KEYS[3], "effectiveDate": "2024-02-29"}]})
+    assert refused.status_code == 400
+    assert lives(canary)
+
+
+def test_queries_filter_by_text_and_nothing_else(dataset: Dataset, api: APIClient) -> None:
+    for query in ("dataset=x' OR 1=1 --", "dataset=things';DELETE FROM exports_jobs;--"):
+        assert api.get(f"/exports?{query}").json()["results"] == []
+    for query in ("status=x' OR 1=1 --", "cursor=' OR 1=1 --", "limit=1;DROP TABLE exports_jobs"):
+        assert api.get(f"/exports?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_function_is_a_name_and_never_a_statement(
+    dataset: Dataset, canary: psycopg.Connection, function: str
+) -> None:
+    """By the command of operators. Names that there are not, and functions that take something else, are refused."""
+    with pytest.raises(CommandError, match=r"cannot be used|schema\.name"):
+        call_command("register_dataset", "new", "--function", function, "--base-path", "new")
+    assert not Dataset.objects.filter(name="new").exists()
+    assert lives(canary)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_staff_name_functions_and_run_none(
+    dataset: Dataset, canary: psycopg.Connection, pages: Client, api: APIClient, function: str
+) -> None:
+    """The form saves it with a warning, as the source may be away; its exports fail, and nothing else runs."""
+    answer = pages.post(reverse("admin:exports_dataset_add"), form_of(function=function, key_pattern=".+"))
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    wanted = {"dataset": "new", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}], "format": "csv"}
+    job = Job.objects.get(pk=api.post("/exports", wanted).json()["jobId"])
+    execution.drain()
+    assert set(job.chunks.values_list("status", "error_code")) == {("failed", "EXPORT_SOURCE_ERROR")}
+    assert lives(canary)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dataset_is_called_by_a_word(dataset: Dataset, pages: Client, api: APIClient, name: str) -> None:
+    with pytest.raises(CommandError, match="name"):
+        call_command("register_dataset", name, "--function", "data.rows_for", "--base-path", "new")
+    pages.post(reverse("admin:exports_dataset_add"), form_of(name=name))
+    assert set(Dataset.objects.values_list("name", flat=True)) <= {"things", name.strip()} - {"a b", ".."}
+    body: dict[str, Any] = {"dataset": name, "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
+    assert api.post("/exports", body).status_code == 400
