@@ -114,6 +114,12 @@ check: setup ## lint, types, import contracts, safe settings, migrations, OpenAP
 	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
 	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }
 
+# The database of known holes is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
+audit: setup ## ask whether a locked package is known to be unsafe (needs https://api.osv.dev)
+	@.venv/bin/pip-audit --requirement requirements-dev.txt --require-hashes --disable-pip --progress-spinner off --cache-dir .local/audit \
+	  --vulnerability-service osv $(if $(OSV_URL),--osv-url $(OSV_URL)) \
+	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
+
 # FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
 fuzz: setup ## try the API with other random input than `make test`, for ten minutes and more
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py

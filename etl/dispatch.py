@@ -4,9 +4,11 @@ A message only wakes a worker; the run-state decides what it finds. One that is 
 comes twice finds nothing to do. Tasks are named, not imported, so that nothing here depends on the code that runs them.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 from celery import Signature, chain, current_app
+from kombu import Connection
 from kombu.exceptions import OperationalError
 from structlog import get_logger
 
@@ -41,11 +43,19 @@ def begin(task: Task, *, phase: Phase) -> None:
         start(task_id=task.pk, phase=phase)
 
 
-def start(*, task_id: int, phase: Phase, delay: float = 0) -> str:
+def connection() -> Connection:
+    """Return a connection to the broker, to be released; it connects when the first message is sent."""
+    return current_app.connection_for_write(transport_options=IN_A_HURRY)
+
+
+def start(*, task_id: int, phase: Phase, delay: float = 0, broker: Connection | None = None) -> str:
     """Send the chain from this stage on, and note in the run-state that it was sent. Returns the id of its first
     message, or "" where the broker did not take it in bounded time: recovery sends it again.
+
+    `broker`: the connection to send it by, for those who send many; else one of its own.
     """
-    job_id = publish(task_id, phase, delay)
+    with nullcontext(broker) if broker else connection() as this:
+        job_id = publish(task_id, phase, delay, this)
     if job_id:
         try:
             runstate.enqueued(task_id, job_id=job_id, delay=delay)
@@ -54,13 +64,12 @@ def start(*, task_id: int, phase: Phase, delay: float = 0) -> str:
     return job_id
 
 
-def publish(task_id: int, phase: Phase, delay: float) -> str:
+def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str:
     links = [signature(OCR, task_id), signature(POSTPROCESS, task_id)]
     whole = chain(*links) if phase == Phase.OCR else links[1]
+    later: dict[str, Any] = {"countdown": delay} if delay else {}
     try:
-        with current_app.connection_for_write(transport_options=IN_A_HURRY) as broker:
-            later: dict[str, Any] = {"countdown": delay} if delay else {}
-            sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
+        sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
     except (OperationalError, OSError) as error:
         log.warning("hint_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
         return ""

@@ -5,6 +5,7 @@ run-state's script, or by a row's fence.
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import structlog
@@ -44,15 +45,12 @@ def recover() -> None:
 
 def look() -> None:
     """Raises Unavailable and Django's errors: then the next look does what this one did not."""
-    this = Look()
-    try:
+    with closing(Look()) as this:
         for tasks in batches():
             answers = runstate.look({task.pk: task.fence for task in tasks})
             this.owed.update(task_id for task_id, answer in answers.items() if answer.moved)
             for task in tasks:
                 this.mend(task, answers[task.pk])
-    finally:
-        this.close()
 
 
 def review() -> None:
@@ -75,6 +73,7 @@ class Look:
 
     def __init__(self) -> None:
         self.owed: set[int] = set()  # hints that count as sent
+        self.broker = dispatch.connection()
         self.is_without_broker = False
         self.is_without_storage = False
 
@@ -113,13 +112,14 @@ class Look:
 
     def hint(self, task_id: int, phase: Phase) -> None:
         self.owed.add(task_id)
-        if not self.is_without_broker and dispatch.start(task_id=task_id, phase=phase):
+        if not self.is_without_broker and dispatch.start(task_id=task_id, phase=phase, broker=self.broker):
             self.owed.discard(task_id)
         else:
             self.is_without_broker = True
 
     def close(self) -> None:
         """What was not sent is due again, also where the look was cut short."""
+        self.broker.release()
         if self.owed:
             runstate.unsent(self.owed)
 
@@ -214,7 +214,6 @@ def wake(task: Task) -> str:
 
 
 def woken(task: Task, answer: Answer) -> str:
-    this = Look()
     if answer.verdict is Verdict.HELD:
         raise BeingWorkedOn
     if answer.verdict is Verdict.EARLY:
@@ -222,14 +221,14 @@ def woken(task: Task, answer: Answer) -> str:
     if answer.verdict is Verdict.OVER and answer.state:
         write_down(answer.state)
         return "Its end is written down."
-    if answer.verdict in {Verdict.GONE, Verdict.STALE}:
-        this.take_up(task, is_gone=answer.verdict is Verdict.GONE)
-        said = "Its lost state is made anew."
-    else:
-        state = runstate.read(task.pk)
-        this.hint(task.pk, state.phase if state else Phase(task.phase))
-        said = "Its message is sent again."
-    this.close()
+    with closing(Look()) as this:
+        if answer.verdict in {Verdict.GONE, Verdict.STALE}:
+            this.take_up(task, is_gone=answer.verdict is Verdict.GONE)
+            said = "Its lost state is made anew."
+        else:
+            state = runstate.read(task.pk)
+            this.hint(task.pk, state.phase if state else Phase(task.phase))
+            said = "Its message is sent again."
     if this.owed:
         raise NotSent
     return said

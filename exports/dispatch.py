@@ -22,22 +22,22 @@ DELIVER = "exports.deliver"
 
 def chunks(*, waiting: int, delay: float = 0) -> None:
     """Wake as many workers as can run at once for chunks that wait; never one for each of 10,000."""
-    _send(RUN_CHUNKS, times=min(waiting, settings.SLUICE.export_db_slots), countdown=delay)
+    _send(RUN_CHUNKS, *[{}] * min(waiting, settings.SLUICE.export_db_slots), countdown=delay)
 
 
 def reusable(*, waiting: int) -> None:
     """Wake a few workers to look at files that may be there already."""
-    _send(REUSE_FILES, times=min(-(-waiting // 200), 4))
+    _send(REUSE_FILES, *[{}] * min(-(-waiting // 200), 4))
 
 
-def completion(job_id: UUID, *, delay: float = 0) -> None:
-    """Wake a worker to put a job's delivery together."""
-    _send(COMPLETE_JOB, countdown=delay, kwargs={"job_id": str(job_id)})
+def completion(*job_ids: UUID, delay: float = 0) -> None:
+    """Wake a worker for each of these jobs, to put its delivery together."""
+    _send(COMPLETE_JOB, *[{"job_id": str(job_id)} for job_id in job_ids], countdown=delay)
 
 
 def deliveries(*, waiting: int = 1, delay: float = 0) -> None:
     """Wake a worker, or a few, to tell webhooks of jobs that have ended."""
-    _send(DELIVER, times=min(waiting, 4), countdown=delay)
+    _send(DELIVER, *[{}] * min(waiting, 4), countdown=delay)
 
 
 # A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst, where Celery's
@@ -45,19 +45,20 @@ def deliveries(*, waiting: int = 1, delay: float = 0) -> None:
 IN_A_HURRY = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
 
 
-def _send(name: str, *, times: int = 1, countdown: float = 0, kwargs: dict[str, str] | None = None) -> None:
-    """Send the same hint some times. A broker that does not answer is given up on: the reaper sends hints again.
+def _send(name: str, *hints: dict[str, str], countdown: float = 0) -> None:
+    """Send hints, each with its arguments. A broker that does not answer is given up on: the reaper sends them again.
 
     Messages take the sender's log context along. Ours must not: the worker that wakes works for whatever job is next.
     """
-    copy_context().run(_publish, name, times, countdown, kwargs or {})
+    if hints:
+        copy_context().run(_publish, name, hints, countdown)
 
 
-def _publish(name: str, times: int, countdown: float, kwargs: dict[str, str]) -> None:
+def _publish(name: str, hints: tuple[dict[str, str], ...], countdown: float) -> None:
     unbind_contextvars("request_id", "job_id", "chunk_id")
     try:
         with current_app.connection_for_write(transport_options=IN_A_HURRY) as broker:
-            for _ in range(times):
+            for kwargs in hints:
                 current_app.send_task(
                     name,
                     kwargs=kwargs,

@@ -142,7 +142,10 @@ def connect(backend: str) -> psycopg.Connection:
             options=SESSION,
             client_encoding="UTF8",
             connect_timeout=10,
+            # A source that went away without a word is noticed within a minute.
             keepalives_idle=30,
+            keepalives_interval=10,
+            keepalives_count=3,
             cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
         )
     except psycopg.OperationalError as error:

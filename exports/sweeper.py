@@ -119,8 +119,7 @@ def hint_waiting() -> None:
 
 
 def hint_completions() -> None:
-    for job_id in completion.due():
-        dispatch.completion(job_id)
+    dispatch.completion(*completion.due())
 
 
 # ---- Expired objects ------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def check(site: Site, watch: Watch) -> None:
     document_invariants.check(site, moves)
     assert watch.samples > 0, "nobody watched"
     assert watch.most_calls <= site.slots, f"I3: {watch.most_calls} calls at once, {site.slots} slots"
-    assert watch.most_memory < MOST_MEMORY, f"I8: a worker took {watch.most_memory} MB"
+    assert watch.most_memory < MOST_MEMORY, f"I8: {watch.most_memory} MB: {watch.whose}"
 
 
 def calm_down(site: Site) -> None:
