@@ -25,6 +25,7 @@ from tests.chaos.invariants import calm_down
 from tests.chaos.load import Load
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_rule
+from tests.waiting import wait_until
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
 EVERY = 4.0  # seconds between two faults, on average
@@ -60,6 +61,7 @@ def test_nothing_is_lost_and_nothing_is_twice(site: Site, alice: User) -> None:
 
     assert load.failures == []
     mend(site)
+    wait_until(has_caught_up, limit=300, every=0.5)
     calm_down(site)
     made = {*map(str, Job.objects.values_list("pk", flat=True)), *map(str, Task.objects.values_list("pk", flat=True))}
     assert set(load.accepted.values()) == made, "what was accepted and what is there differ"
@@ -93,6 +95,11 @@ def mend(site: Site) -> None:
         if not process.alive:
             process.start()
     connection.close()  # the server was restarted, and our sessions ended with it
+
+
+def has_caught_up() -> bool:
+    """Whether what piled up during the faults is done: more than the trouble of one test."""
+    return not (Job.objects.active().exists() or Task.objects.open().exists())
 
 
 def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> str:
