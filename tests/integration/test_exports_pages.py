@@ -211,7 +211,8 @@ def test_it_filters_and_pages(dataset: Dataset, alice: User, visitor: Client) ->
     older = re.search(r'rel="next" href="([^"]+)"', under_way)
     assert older
     assert str(jobs[1].pk) in visitor.get("/app/exports" + older[1].replace("&amp;", "&")).content.decode()
-    assert "No export here" in visitor.get("/app/exports?dataset=nothing%00").content.decode()
+    assert "No export here" in visitor.get("/app/exports?dataset=nothing").content.decode()
+    assert visitor.get("/app/exports?dataset=nothing%00").status_code == 400
     assert visitor.get("/app/exports?status=odd").status_code == 400
 
 
