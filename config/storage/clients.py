@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -50,14 +51,29 @@ class Door(NamedTuple):
     read_seconds: float
 
 
-@cache
+making = Lock()
+
+
 def connect(door: Door) -> S3Client:
-    """Return a client, made once for each door. Clients are safe to share between threads; sessions are not.
+    """Return a client, made once for each door. Clients are safe to share between threads; sessions are not."""
+    with making:  # each takes some 15 MB: eight threads that begin at the same moment must not make eight
+        return make(door)
+
+
+@cache
+def session(_process: int) -> boto3.session.Session:
+    """Return what clients of a process are made by: it reads the description of S3 once for all of them."""
+    return boto3.session.Session()
+
+
+@cache
+def make(door: Door) -> S3Client:
+    """Return a new client.
 
     Bodies are not signed. Over https TLS vouches for them, as in AWS's own SDKs; SeaweedFS was seen to accept any
     payload hash, so over http the second SHA-256 (0.18 s of CPU for 230 MB) bought nothing.
     """
-    client: S3Client = boto3.session.Session().client(
+    client: S3Client = session(door.process).client(
         "s3",
         endpoint_url=str(door.endpoint).rstrip("/") if door.endpoint else None,
         region_name=door.region,

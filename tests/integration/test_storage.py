@@ -10,7 +10,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Barrier
 from uuid import uuid4
 
 import pytest
@@ -18,7 +20,7 @@ from django.conf import LazySettings
 from pydantic import AnyHttpUrl
 
 from config import storage
-from config.storage import copies, parts
+from config.storage import clients, copies, parts
 from tests.integration import troubled_s3
 from tests.integration.troubled_s3 import Proxy
 
@@ -708,3 +710,19 @@ def test_it_shares_no_connection_with_a_fork(key: str) -> None:
 def check_fork(key: str, parents: int) -> None:
     assert id(storage.client()) != parents
     assert fetch(key) == SMALL
+
+
+# ---- Clients --------------------------------------------------------------------------------------------------------
+
+
+def test_threads_that_begin_at_the_same_moment_share_one_client() -> None:
+    """Each client takes some 15 MB, and eight threads look for files that are there already."""
+    door = clients.main_door()._replace(read_seconds=61.0)  # a door that nobody has been at
+    together = Barrier(8)
+
+    def connect(_number: int) -> object:
+        together.wait(10)
+        return clients.connect(door)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, list(pool.map(connect, range(8)))))) == 1
