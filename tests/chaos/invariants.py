@@ -20,7 +20,7 @@ from exports import bundles, sql, tasks
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
 from exports.models.job import Compression
 from exports.models.job import Delivery as Kind
-from exports.planning import file_name
+from exports.planning import Pair, Shape, file_name, object_key
 from exports.states import JOB_ENDED, ChunkStatus, JobStatus, Source
 from tests.chaos import document_invariants
 from tests.chaos.site import Allowed, Site
@@ -179,17 +179,23 @@ def files_are_whole(site: Site) -> None:
     slices = {(chunk.key, chunk.effective_date) for chunk in done}
     truth = oracle(site.source, sorted(slices), site.folder / "oracle")
     for chunk in done:
-        if chunk.job.compression == Compression.NONE:
+        if is_default(chunk.job.shape) and chunk.job.compression == Compression.NONE:
             assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} is not what psql writes"
-    for file in File.objects.all():
+    for file in File.objects.select_related("dataset"):
         assert digest(file.path) == file.sha256, "I2: a file of the cache is not what its row says"
-        if file.path.endswith(".gz"):
+        pair = Pair(file.key, file.effective_date)
+        if file.path == object_key(file.dataset.base_path, pair, Shape(compression=Compression.GZIP)):
             plain = hashlib.sha256(gzip.decompress(b"".join(storage.read(file.path)))).hexdigest()
             assert plain == truth.get((file.key, file.effective_date), plain), (
                 "I2: a packed file is not what psql writes"
             )
     for job in Job.objects.filter(status=JobStatus.SUCCESS):
         delivered_is_whole(job, truth)
+
+
+def is_default(shape: Shape) -> bool:
+    """Whether psql can write such a file by itself. Others are held against what chunks and cache say of them."""
+    return shape.format == "csv" and shape.dialect.is_default
 
 
 def slice_of(chunk: Chunk) -> Slice:
@@ -208,31 +214,52 @@ def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
     content = b"".join(storage.read(receipt.object_key))
     assert hashlib.sha256(content).hexdigest() == receipt.checksum
     assert len(content) == receipt.size_bytes
-    as_stored = job.delivery == Kind.MANIFEST  # it names files, and tells their digests as they lie there
+    if job.delivery == Kind.SINGLE and job.total > 1:
+        whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
+        assert whole == joined(job), f"I2: job {job.pk} delivered something else"
+        return
+    # A manifest names files, and tells their digests as they lie there.
+    as_stored = job.delivery == Kind.MANIFEST or not is_default(job.shape)
     expected = {
         file_name(bundles._pair(chunk), job.shape): chunk.sha256
         if as_stored
         else truth.get(slice_of(chunk), chunk.sha256)
         for chunk in job.chunks.all()
     }
-    assert files_in(job, content) == expected, f"I2: job {job.pk} delivered something else"
+    assert files_in(job, content, unpack=not as_stored) == expected, f"I2: job {job.pk} delivered something else"
 
 
-def files_in(job: Job, content: bytes) -> dict[str, str]:
-    """Return the SHA-256 of each file that a job delivered, unpacked, by its name in the bundle."""
+def joined(job: Job) -> bytes:
+    """Return the files of a job that are to be delivered as one, unpacked: the header once, or an array of them."""
+    is_json = job.shape.format == "json"
+    files = [
+        stored_rows(chunk, start=0 if is_json else chunk.header_bytes if chunk.seq else 0)
+        for chunk in job.chunks.in_request_order().select_related("job")
+    ]
+    return b"[\n" + b",\n".join(files) + b"]\n" if is_json else b"".join(files)
+
+
+def stored_rows(chunk: Chunk, *, start: int) -> bytes:
+    content = b"".join(storage.read(chunk.path))[start:]
+    return gzip.decompress(content) if chunk.job.compression == Compression.GZIP else content
+
+
+def files_in(job: Job, content: bytes, *, unpack: bool) -> dict[str, str]:
+    """Return the SHA-256 of each file that a job delivered, by its name in the bundle; `unpack`: of what was packed."""
+    is_packed = unpack and job.compression == Compression.GZIP
     if job.delivery == Kind.ZIP:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if name != "manifest.json"]
             assert len(names) == len(set(names))
-            return {name: unpacked(job, archive.read(name)) for name in names}
+            return {name: sha256(archive.read(name), is_packed=is_packed) for name in names}
     if job.delivery == Kind.MANIFEST:
         return {entry["fileName"]: entry["sha256"] for entry in json.loads(content)["files"]}
     chunk = job.chunks.get()
-    return {file_name(bundles._pair(chunk), job.shape): unpacked(job, content)}
+    return {file_name(bundles._pair(chunk), job.shape): sha256(content, is_packed=is_packed)}
 
 
-def unpacked(job: Job, content: bytes) -> str:
-    return hashlib.sha256(gzip.decompress(content) if job.compression == Compression.GZIP else content).hexdigest()
+def sha256(content: bytes, *, is_packed: bool) -> str:
+    return hashlib.sha256(gzip.decompress(content) if is_packed else content).hexdigest()
 
 
 def receipts_are_single() -> None:

@@ -72,7 +72,7 @@ def virtual_memory(pid: int) -> int:
 
 
 def test_a_worker_that_cannot_log_works_on(site: Site) -> None:
-    """24: every line that it writes is answered with ENOSPC, from its start to its end."""
+    """24: every line that it writes is answered with ENOSPC, from its start to its end. It replaces children, too."""
     worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=site.environment())
     worker.log = Path("/dev/full")
     site.source.behave("REFUSED", error=True)
@@ -84,6 +84,11 @@ def test_a_worker_that_cannot_log_works_on(site: Site) -> None:
     site.settle(job, failing)
 
     assert (job.status, failing.status) == ("success", "failed")
+    for pid in site.children():
+        os.kill(pid, signal.SIGKILL)
+    after = site.submit("C")
+    site.settle(after)
+    assert after.status == "success"
     os.kill(worker.pid, signal.SIGTERM)
     wait_until(lambda: not worker.alive)
     assert worker.exit_status == 0
