@@ -4,9 +4,11 @@ Started plainly, `python -m celery -A config worker -Q exports`; no wrapper is n
 """
 
 import ctypes
+import logging
 import os
 import sys
-from typing import Any
+from io import FileIO, TextIOWrapper
+from typing import Any, TextIO
 
 import structlog
 from celery import Celery
@@ -48,6 +50,24 @@ def hide_secrets(**_later: object) -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@celeryd_init.connect
+def write_at_once(**_later: object) -> None:
+    """Have what cannot be written be lost, and not be kept in a buffer.
+
+    A child is forked after both streams were flushed: with a rest in one of them, a worker whose log has no room could
+    start none, neither its first ones nor those that replace them.
+    """
+    sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)
+    for handler in logging.root.handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+
+
+def unbuffered(stream: TextIO) -> TextIO:
+    raw = FileIO(stream.fileno(), "w", closefd=False)
+    return TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, write_through=True)
 
 
 @celeryd_after_setup.connect

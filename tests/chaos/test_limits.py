@@ -73,7 +73,9 @@ def virtual_memory(pid: int) -> int:
 
 def test_a_worker_that_cannot_log_works_on(site: Site) -> None:
     """24: every line that it writes is answered with ENOSPC, from its start to its end. It replaces children, too."""
-    worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=site.environment())
+    environment = site.environment()
+    environment.pop("PYTHONUNBUFFERED", None)  # so that what could not be written is kept, and in the way later
+    worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=environment)
     worker.log = Path("/dev/full")
     site.source.behave("REFUSED", error=True)
     worker.start()
