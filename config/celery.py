@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import sys
+from contextlib import suppress
 from io import FileIO, TextIOWrapper
 from typing import Any, TextIO
 
@@ -66,6 +67,8 @@ def write_at_once(**_later: object) -> None:
 
 
 def unbuffered(stream: TextIO) -> TextIO:
+    with suppress(OSError):
+        stream.flush()
     raw = FileIO(stream.fileno(), "w", closefd=False)
     return TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, write_through=True)
 

@@ -9,7 +9,7 @@ Times are those of the web hosts' clocks. Apps say by subclasses what is counted
 import math
 import os
 import time
-from functools import cache, lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import limits
@@ -151,7 +151,7 @@ def limiter() -> Limiter:
     return limiter_of(settings.SLUICE.redis_url.get_secret_value(), os.getpid())
 
 
-@lru_cache(maxsize=1)
+@cache
 def limiter_of(url: str, _pid: int) -> Limiter:
     """One for each process: connections and breaker of before a fork are the parent's."""
     return Limiter(url)

@@ -44,13 +44,16 @@ def part_bytes(sent: int) -> int:
     return PART_BYTES << (sent // (PARTS_OF_A_SIZE * PART_BYTES)).bit_length()
 
 
-def allocate(size: int) -> mmap.mmap:
-    """Return a buffer. Memory is only used for what is written to it; large ones lie in a file that has no name.
+POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux
+
+
+def allocate(size: int, *, at_once: bool = False) -> mmap.mmap:
+    """Return a buffer. Memory is used for what is written to it, or `at_once`; large ones lie in a file without a name.
 
     Raises OSError if the disk is full: now, and not as a SIGBUS when the buffer is written to.
     """
     if size <= PART_BYTES:
-        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (POPULATE if at_once else 0))
     with tempfile.TemporaryFile() as file:
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)
@@ -114,7 +117,10 @@ class Multipart:
         self._numbers = 0
         self._etags: dict[int, str] = {}
         self._waiting: queue.Queue[Part | None] = queue.Queue(WAITING)
+        # All at once: a file of 20 MB takes as much memory as one of 20 GB, whoever is slower.
         self._spare: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
+        for _ in range(SENDERS + WAITING):
+            self._spare.put(allocate(PART_BYTES, at_once=True))
         self._turn = threading.Lock()
         self._failure: BaseException | None = None
         self._senders = [threading.Thread(target=self._work, name="upload", daemon=True) for _ in range(SENDERS)]
