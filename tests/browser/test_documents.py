@@ -248,6 +248,19 @@ def test_a_failure_is_explained_and_mended(
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
+def test_what_was_opened_and_chosen_stays_when_news_come(page: Page, alice: User) -> None:
+    """The last news may come when somebody has begun to have it run again."""
+    plain, task = make_rule(alice, name="Plain"), make_task(alice)
+    complete(task)
+    page.goto(path(task))
+    page.get_by_text("Run it again, or with another rule").click()
+    page.get_by_label("Rule").select_option(str(plain.pk))
+    page.evaluate("document.getElementById('again').dataset.before = ''")
+    page.evaluate("htmx.ajax('GET', location.href, { target: '#document', swap: 'innerHTML' })")
+    expect(page.locator("#again:not([data-before])")).to_have_attribute("open", "")
+    expect(page.get_by_label("Rule")).to_have_value(str(plain.pk))
+
+
 # ---- Results --------------------------------------------------------------------------------------------------------
 def test_values_lead_to_where_they_stand(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -54,6 +54,27 @@ document.addEventListener("htmx:afterRequest", (event) => {
   document.getElementById("messages")?.append(note);
 });
 
+// ---- What was begun -------------------------------------------------------------------------------------------------
+// News replace parts of a page. What somebody had opened in them stays open, and what was chosen stays chosen, where it
+// has an id and is there again.
+const begun = new Map();
+
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const target = event.detail.target;
+  for (const { id } of target.querySelectorAll("details[id][open]")) begun.set(id, (place) => { place.open = true; });
+  for (const { id, value } of target.querySelectorAll("select[id]")) {
+    begun.set(id, (place) => { if ([...place.options].some((option) => option.value === value)) place.value = value; });
+  }
+});
+
+document.addEventListener("htmx:afterSwap", () => {
+  for (const [id, restore] of begun) {
+    const place = document.getElementById(id);
+    if (place) restore(place);
+  }
+  begun.clear();
+});
+
 // ---- Following ------------------------------------------------------------------------------------------------------
 // An element with data-events="/…/events" is told "news" when something happened there; its hx-trigger says what is
 // fetched then. The stream is the fast way and never the only one: without it, "news" comes every few seconds. A hidden
