@@ -11,6 +11,7 @@ import os
 import time
 from functools import cache
 from typing import TYPE_CHECKING
+from weakref import finalize
 
 import limits
 import redis
@@ -125,6 +126,8 @@ class Limiter(Breaker):
             # redis-py would try for seconds. That a server has closed a connection is noticed before it is used.
             retry=Retry(NoBackoff(), 0),
         )
+        # The client is no owner of a pool that it is given: without this its connections would outlive it, open.
+        finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 
     def wait(self, rate: limits.RateLimitItem, who: str) -> int:
