@@ -137,5 +137,5 @@ class Process:
         return f"{self.name} {how}"
 
     def tail(self, lines: int = 20) -> str:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        text = self.log.read_text(errors="replace") if self.log.is_file() else ""
         return "\n".join(f"  {line[:WIDTH]}" for line in text.splitlines()[-lines:]) or "  (nothing)"

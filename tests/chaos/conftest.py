@@ -26,6 +26,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.when == "call":
         item.stash[failed] = report.failed
+    if report.failed and isinstance(site := getattr(item, "funcargs", {}).get("site"), Site):
+        report.sections.append(("What ran", site.described()))
     return report
 
 

@@ -145,6 +145,14 @@ class Site:
     def logs(self) -> str:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
 
+    def described(self) -> str:
+        """Return how each process is, or ended, and the end of its log: what a failed test is understood by."""
+        web = [self.web.process] if self.web and self.web.process else []
+        return "\n".join(
+            f"{'lives: ' + process.name if process.alive else process.ending()}\n{process.tail(40)}"
+            for process in (*web, *self.workers, *self.beats)
+        )
+
     def measured(self, promise: str, seconds: float, **facts: object) -> None:
         """Keep how long something took, for docs/reliability.md: shown by `-s`, and added to .local/chaos.jsonl."""
         told = " ".join([f"{seconds:.2f} s", *(f"{name}={value}" for name, value in facts.items())])
