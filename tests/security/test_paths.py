@@ -96,6 +96,8 @@ def test_the_name_of_a_document_does_nothing_to_those_of_its_results(belongings:
         assert said.isascii()
         assert said.isprintable(), part
         assert "pearl" not in answer.cookies
+        if answer.streaming:
+            assert list(answer)
 
 
 # ---- Other sites ----------------------------------------------------------------------------------------------------
