@@ -1,7 +1,6 @@
 """`GET /tasks/{id}/markdown`: what OCR found, streamed from object storage. As text: nobody renders it here."""
 
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import cast
+from collections.abc import AsyncIterator, Iterator
 
 from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
@@ -64,8 +63,7 @@ def markdown(key: str, request: Request) -> HttpResponseBase:
         headers = {"Content-Length": str(found.size)}
         if request.method == "HEAD":
             return HttpResponse(content_type=MARKDOWN, headers=headers)
-        # A generator: it has `close`, and Django calls it.
-        blocks = cast("Generator[bytes]", storage.read(key, if_match=found.etag))
+        blocks = storage.read(key, if_match=found.etag)  # Django calls its `close`
     parts = InThreads(blocks) if isinstance(request._request, ASGIRequest) else blocks
     return StreamingHttpResponse(parts, content_type=MARKDOWN, headers=headers)
 
@@ -73,7 +71,7 @@ def markdown(key: str, request: Request) -> HttpResponseBase:
 class InThreads:
     """The blocks of an answer for the event loop, which must not wait for the object storage itself."""
 
-    def __init__(self, blocks: Generator[bytes]) -> None:
+    def __init__(self, blocks: storage.Blocks) -> None:
         self.blocks = blocks
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -9,6 +9,7 @@ from config.storage.clients import Ticket, client, content_disposition, hurry, p
 from config.storage.copies import copy
 from config.storage.errors import Changed, Conflict, Missing, RequestFailed, StorageError, UploadFailed
 from config.storage.objects import (
+    Blocks,
     Head,
     Listed,
     OpenUpload,
@@ -27,6 +28,7 @@ from config.storage.objects import (
 from config.storage.uploads import Upload, put
 
 __all__ = [
+    "Blocks",
     "Changed",
     "Conflict",
     "Head",

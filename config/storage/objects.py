@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -96,18 +96,33 @@ def head(key: str) -> Head | None:
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 
-def read(key: str, *, if_match: str | None = None, start: int = 0) -> Iterator[bytes]:
+class Blocks(Iterator[bytes]):
+    """The blocks of a transfer, which ends with them, or with `close`: also one that nobody has taken any of."""
+
+    def __init__(self, blocks: Generator[bytes], end: Callable[[], object]) -> None:
+        self._blocks, self._end = blocks, end
+
+    def __next__(self) -> bytes:
+        return next(self._blocks)
+
+    def close(self) -> None:
+        self._blocks.close()
+        self._end()  # a generator that has not begun does not clean up
+
+
+def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
     """Return the bytes from `start` to the end, in blocks of at most 256 KiB; nothing if the object ends before.
 
     The object is asked for at once: Missing and Changed (its ETag is not `if_match`) are raised by this call. A
     transfer that breaks off is taken up again, once, where it broke, and only in the same object.
     """
     try:
-        return blocks(key, request(lambda: get(key, if_match, start)), start)
+        reply = request(lambda: get(key, if_match, start))
     except RequestFailed as error:
         if RANGE_IS_EMPTY in str(error):
-            return iter(())
+            return Blocks(nothing(), lambda: None)
         raise
+    return Blocks(transfer(key, reply, start), reply["Body"].close)
 
 
 def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
@@ -132,7 +147,11 @@ def get(key: str, if_match: str | None, start: int) -> GetObjectOutputTypeDef:
     return client().get_object(Bucket=bucket(), Key=key, **wanted)  # type: ignore[arg-type]
 
 
-def blocks(key: str, reply: GetObjectOutputTypeDef, position: int) -> Iterator[bytes]:
+def nothing() -> Generator[bytes]:
+    yield from ()
+
+
+def transfer(key: str, reply: GetObjectOutputTypeDef, position: int) -> Generator[bytes]:
     etag = bare(reply["ETag"])
     resumed = False
     while True:

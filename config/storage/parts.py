@@ -9,7 +9,9 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from config.storage.objects import abort_quietly, bare, path_hash
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef, UploadPartOutputTypeDef
 
 log = structlog.get_logger(__name__)
 
@@ -85,13 +87,25 @@ class Body:
     def tell(self) -> int:
         return self._position
 
+    def forget(self) -> None:
+        """Let go of the memory. Whoever keeps this file, as the errors of a connection do, does not."""
+        self._view = memoryview(b"")
 
-def body(view: memoryview) -> Any:
-    """Return a request's body. botocore asks leave to send files (`Expect: 100-continue`), but not bytearrays."""
-    return bytearray(view) if len(view) <= SLICE_BYTES else Body(view)
+
+@contextmanager
+def body(view: memoryview) -> Iterator[Any]:
+    """Give a request's body. botocore asks leave to send files (`Expect: 100-continue`), but not bytearrays."""
+    if len(view) <= SLICE_BYTES:
+        yield bytearray(view)
+        return
+    file = Body(view)
+    try:
+        yield file
+    finally:
+        file.forget()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     number: int
     buffer: mmap.mmap
@@ -100,6 +114,18 @@ class Part:
     @property
     def view(self) -> memoryview:
         return memoryview(self.buffer)[: self.used]
+
+    def give_up(self) -> mmap.mmap:
+        """Return the buffer, which is no longer this part's: errors hold what their frames worked with."""
+        buffer, self.buffer = self.buffer, allocate(1)
+        return buffer
+
+
+def forget_locals(error: BaseException | None) -> None:
+    """Have an error no longer hold what its frames worked with: buffers, of which there are few."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 class Multipart:
@@ -111,7 +137,6 @@ class Multipart:
     def __init__(self, key: str, *, headers: Mapping[str, Any], digest: _Hash, checkpoint: Callable[[], None]) -> None:
         checkpoint()
         self.key = key
-        self.id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, **headers))["UploadId"]
         self._digest = digest
         self._checkpoint = checkpoint
         self._numbers = 0
@@ -123,9 +148,18 @@ class Multipart:
             self._spare.put(allocate(PART_BYTES, at_once=True))
         self._turn = threading.Lock()
         self._failure: BaseException | None = None
-        self._senders = [threading.Thread(target=self._work, name="upload", daemon=True) for _ in range(SENDERS)]
-        for thread in self._senders:
-            thread.start()
+        self._senders: list[threading.Thread] = []
+        self.id = ""
+        try:
+            # After all that may fail for want of memory: nobody would abort an upload of which nobody knows.
+            self.id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, **headers))["UploadId"]
+            for _ in range(SENDERS):
+                thread = threading.Thread(target=self._work, name="upload", daemon=True)
+                thread.start()
+                self._senders.append(thread)
+        except BaseException:
+            self.abort()
+            raise
 
     def send(self, buffer: mmap.mmap, used: int) -> None:
         """Hand a part over; waits while enough of them wait."""
@@ -159,7 +193,18 @@ class Multipart:
         self._failure = self._failure or UploadFailed("the upload was aborted")
         if not self._stop():
             log.warning("upload_still_sending", path=path_hash(self.key))
-        abort_quietly(self.key, self.id)
+        self.free()
+        if self.id:
+            abort_quietly(self.key, self.id)
+
+    def free(self) -> None:
+        """Let go of the buffers. An error, also of a request that was made again, holds all this until garbage is
+        collected."""
+        forget_locals(self._failure)
+        for kept in (self._spare, self._waiting):
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    kept.get_nowait()
 
     def _stop(self) -> bool:
         deadline = time.monotonic() + STOP_SECONDS
@@ -175,7 +220,7 @@ class Multipart:
         while (part := self._take()) is not None:
             if self._failure is None:
                 self._record(lambda: self._upload(part))
-            self._spare.put(part.buffer)
+            self._spare.put(part.give_up())
 
     def _take(self) -> Part | None:
         """Wait for a part and hash it. One thread at a time: the hash needs the parts in their order."""
@@ -187,12 +232,13 @@ class Multipart:
             return part
 
     def _upload(self, part: Part) -> None:
-        reply = request(
-            lambda: client().upload_part(
-                Bucket=bucket(), Key=self.key, UploadId=self.id, PartNumber=part.number, Body=body(part.view)
+        self._etags[part.number] = bare(request(lambda: self._send(part))["ETag"])
+
+    def _send(self, part: Part) -> UploadPartOutputTypeDef:
+        with body(part.view) as content:
+            return client().upload_part(
+                Bucket=bucket(), Key=self.key, UploadId=self.id, PartNumber=part.number, Body=content
             )
-        )
-        self._etags[part.number] = bare(reply["ETag"])
 
     def _record(self, step: Callable[[], None]) -> None:
         try:

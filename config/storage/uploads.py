@@ -114,9 +114,12 @@ class Upload:
 
     def abort(self) -> None:
         """Drop what was not committed. Any number of times, and after a commit, where it does nothing."""
-        if not self._over and self._multipart:
-            self._multipart.abort()
+        if self._multipart:
+            if not self._over:
+                self._multipart.abort()
+            self._multipart.free()
         self._over = True
+        self._buffer = allocate(1)  # which errors may hold, too
 
     @property
     def _last(self) -> memoryview:
@@ -156,14 +159,15 @@ class Upload:
     def _put(self, precondition: Mapping[str, Any]) -> str:
         # The hash of a single part is the hash of the file: the storage can check it for nothing.
         checksum = base64.b64encode(self._digest.digest()).decode()
-        reply = client().put_object(
-            Bucket=bucket(),
-            Key=self._key,
-            Body=body(self._last),
-            ChecksumSHA256=checksum,
-            **self._headers,
-            **precondition,
-        )
+        with body(self._last) as content:
+            reply = client().put_object(
+                Bucket=bucket(),
+                Key=self._key,
+                Body=content,
+                ChecksumSHA256=checksum,
+                **self._headers,
+                **precondition,
+            )
         return bare(reply["ETag"])
 
     def _complete(self, precondition: Mapping[str, Any]) -> str:

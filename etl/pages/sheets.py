@@ -5,8 +5,8 @@ process, and pages are then read by their bytes.
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -171,12 +171,9 @@ def texts(key: str, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, str]]:
 def span(key: str, start: int, end: int) -> bytes:
     """Return these bytes of an object, without reading on to its end."""
     content = bytearray()
-    with fetching():
-        blocks = storage.read(key, start=start)
+    with fetching(), closing(storage.read(key, start=start)) as blocks:
         while len(content) < end - start and (block := next(blocks, b"")):
             content += block
-        if isinstance(blocks, Generator):
-            blocks.close()
     return bytes(content[: end - start])
 
 
