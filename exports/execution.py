@@ -98,25 +98,26 @@ def run_chunk(claim: Claim, session: source.Session) -> None:
         write_down(claim, result, seconds=time.monotonic() - started_at)
     except LeaseLost:
         tell_loss(claim)
-        leases.release([claim])  # the chunk is not ours any more: taken over, or cancelled; this frees the slot
+        # The chunk is not ours any more: taken over, or cancelled; this frees the slot.
+        leases.release([claim], keep_slot=session.may_run_on)
     except SourceFull:
         # Not the chunk's fault, so no attempt is burned. No hint either: who has a connection goes on with the chunk,
         # and the reaper wakes the others.
         leases.release([claim])
         raise
     except ExportError as error:
-        write_down_failure(claim, error)
+        write_down_failure(claim, error, keep_slot=session.may_run_on)
     except OperationalError:
         raise
     except SoftTimeLimitExceeded:
-        write_down_failure(claim, WorkerFailed("over the worker's time limit"))
+        write_down_failure(claim, WorkerFailed("over the worker's time limit"), keep_slot=session.may_run_on)
         raise
     except Exception as error:
         log.exception("unexpected_error")
-        write_down_failure(claim, WorkerFailed(in_words(error)))
+        write_down_failure(claim, WorkerFailed(in_words(error)), keep_slot=session.may_run_on)
     except BaseException:
         # The worker is told to leave: hand the chunk on at once, not after the lease, and burn no attempt.
-        leases.release([claim])
+        leases.release([claim], keep_slot=session.may_run_on)
         dispatch.chunks(waiting=1)
         raise
 
@@ -131,7 +132,8 @@ def produce(claim: Claim, session: source.Session) -> Result:
     """Return the chunk's file: the one that is there, or a new one from the source."""
     with Heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as heartbeat:
         try:
-            return reuse(claim) or export(claim, session, heartbeat)
+            with session.ending_calls():
+                return reuse(claim) or export(claim, session, heartbeat)
         except storage.Conflict:
             raise UploadOvertaken from None
         except storage.StorageError as error:
@@ -219,16 +221,20 @@ def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
     tell_end(progress)
 
 
-def write_down_failure(claim: Claim, error: ExportError) -> None:
+def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
     """Write down that an attempt failed. Where it was the last, an older file may stand in."""
     Doubt.is_there = isinstance(error, UploadFailed)
     delay = leases.delay_after(claim, error)
-    if delay is None and (result := snapshot(claim, error)) and (progress := leases.finish([(claim, result)])):
+    if (
+        delay is None
+        and (result := snapshot(claim, error))
+        and (progress := leases.finish([(claim, result)], keep_slots=keep_slot))
+    ):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         metrics.chunk_done(result.source, result.rows, result.bytes)
         tell_end(progress)
         return
-    progress = leases.fail(claim, error, delay=delay)
+    progress = leases.fail(claim, error, delay=delay, keep_slot=keep_slot)
     facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
     if progress is None:
         tell_loss(claim)

@@ -295,7 +295,7 @@ SETTLE = (
     """
 , free AS (
     UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
-    WHERE token = ANY(%(tokens)s) AND (SELECT count(*) FROM ended) >= 0
+    WHERE token = ANY(%(freed)s) AND (SELECT count(*) FROM ended) >= 0
     RETURNING id
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
@@ -371,10 +371,11 @@ WITH ended AS (
 """
 
 
-def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
+def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
     """End chunks of one job as done: rows, files, slots and the job's counters in one statement.
 
-    Claims that were lost meanwhile are left out. Returns None when all of them were.
+    Claims that were lost meanwhile are left out. Returns None when all of them were. Slots are kept where a call may
+    run on: once their lease is over the reaper ends it, and frees them.
     """
     claims = [claim for claim, _ in results]
     files = [result for _, result in results]
@@ -382,6 +383,7 @@ def finish(results: list[tuple[Claim, Result]]) -> Progress | None:
         FINISH + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
+        freed=[] if keep_slots else [c.token for c in claims],
         sources=[str(f.source) for f in files],
         etags=[f.etag for f in files],
         sha256s=[f.sha256 for f in files],
@@ -408,16 +410,16 @@ WITH ended AS (
 """
 
 
-def fail(claim: Claim, error: ExportError, *, delay: float | None) -> Progress | None:
+def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> Progress | None:
     """Write down that an attempt failed: RETRYING with `delay` seconds to the next one, or FAILED for good.
 
-    Returns None when the claim was lost.
+    Returns None when the claim was lost. The slot is kept where the call may run on, as in `finish`.
     """
     row = sql.one(
         FAIL + SETTLE + PROGRESS,
         chunk=claim.chunk_id,
         token=claim.token,
-        tokens=[claim.token],
+        freed=[] if keep_slot else [claim.token],
         status="failed" if delay is None else "retrying",
         code=error.code,
         detail=shortened(error.detail),
@@ -454,11 +456,15 @@ WITH ended AS (
 """
 
 
-def release(claims: list[Claim], *, attempt: int = 1) -> None:
-    """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted."""
+def release(claims: list[Claim], *, attempt: int = 1, keep_slot: bool = False) -> None:
+    """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted.
+
+    The slot is kept where the call may run on, as in `finish`.
+    """
     sql.rows(
         RELEASE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
+        freed=[] if keep_slot else [c.token for c in claims],
         attempt=attempt,
     )

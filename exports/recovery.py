@@ -61,9 +61,7 @@ class Lost(NamedTuple):
 
 def reclaim(*, batch: int) -> list[Lost]:
     """Take up to `batch` chunks back whose lease ran out. Their slots stay taken until `free`."""
-    rows = sql.rows(
-        RECLAIM + leases.SETTLE + LOST, batch=batch, tokens=[], attempts=settings.SLUICE.export_max_attempts
-    )
+    rows = sql.rows(RECLAIM + leases.SETTLE + LOST, batch=batch, freed=[], attempts=settings.SLUICE.export_max_attempts)
     return [Lost(**row) for row in rows]
 
 
@@ -77,7 +75,7 @@ def withdraw(chunk_id: int, *, token: int) -> Lost | None:
         WITHDRAW + leases.SETTLE + LOST,
         chunk=chunk_id,
         token=token,
-        tokens=[],
+        freed=[],
         attempts=settings.SLUICE.export_max_attempts,
     )
     return Lost(**row) if row else None

@@ -7,8 +7,8 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ import psycopg
 from django.conf import settings
 from psycopg import errors as sqlstate
 from psycopg import sql
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, TransactionStatus
 
 from exports.errors import (
     PERMANENT,
@@ -68,8 +68,10 @@ class Session:
     def __init__(self) -> None:
         self.backend = name_backend()
         self._connection: psycopg.Connection | None = None
+        self._stream: Stream | None = None
         self._timeout = 0
         self.cancelled = False
+        self.may_run_on = False  # the last call, although it is over for us
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +85,31 @@ class Session:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    @contextmanager
+    def ending_calls(self) -> Iterator[None]:
+        """End the call that an error leaves behind: before its slot is given to somebody else, not some time after."""
+        self.may_run_on = False
+        try:
+            yield
+        except BaseException:
+            self.may_run_on = not self._end_call()
+            raise
+
+    def _end_call(self) -> bool:
+        """Return whether it is sure that no call of ours runs on. When a connection broke, the server that runs the
+        query notices a second later, or never."""
+        if self._stream is not None:
+            with suppress(ExportError):
+                self._stream.close()
+        if self._connection is None or self._connection.info.transaction_status == TransactionStatus.IDLE:
+            return True
+        self.close()
+        name, self.backend = self.backend, name_backend()  # whoever looks for the old one must not find the next call
+        try:
+            return not end_calls([name])
+        except ExportError:
+            return False
 
     def cancel(self) -> None:
         """Ask the server to end the call that runs now, and let none begin while `cancelled` stands.
@@ -112,7 +139,8 @@ class Session:
             if timeout != self._timeout:
                 connection.execute(sql.SQL("SET statement_timeout = {}").format(timeout * 1000))
                 self._timeout = timeout
-        return Stream(connection, statement)
+        self._stream = Stream(connection, statement)
+        return self._stream
 
     def _open(self) -> psycopg.Connection:
         self._expect_wanted()
@@ -182,10 +210,18 @@ class Stream:
     def __init__(self, connection: psycopg.Connection, statement: sql.Composed) -> None:
         self._connection = connection
         self._statement = statement
+        self._blocks = self._read()
         self.rows = 0
         self.first_line = 0
 
     def __iter__(self) -> Iterator[bytearray]:
+        return self._blocks
+
+    def close(self) -> None:
+        """End the COPY where it is. Raises what the server says to that, if it says anything else than that it did."""
+        self._blocks.close()
+
+    def _read(self) -> Generator[bytearray]:
         with translated(), self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
             block = bytearray()
             while row := copy.read():

@@ -51,6 +51,21 @@ def test_a_source_that_falls_silent_for_a_while_keeps_its_worker(site: Site) -> 
     assert (job.status, chunk_of(job, "SLOW").attempts, site.source.calls()) == ("success", 1, 2)
 
 
+def test_calls_that_break_off_end_before_others_get_their_slots(site: Site) -> None:
+    """9: the server, which looks at its clients once a second, would run them beside their own retries: see I3."""
+    site.source.behave("SLOW", rows=1000, pause=1.5)
+    site.start_worker(children=site.slots)
+    site.start_beat()
+    site.start_web()
+    job = site.submit("SLOW", days=4 * site.slots)
+    for _ in range(3):
+        wait_until(lambda: site.source.live_calls() == site.slots)
+        site.source_proxy.reset()
+    site.settle(job)
+
+    assert job.status == "success"
+
+
 def test_a_source_that_is_gone_for_a_while_is_tried_again(site: Site) -> None:
     """9: gone in the middle of a call; the chunk is RETRYING, and done when the source is back."""
     site.source.behave("SLOW", rows=400_000, pause=1)

@@ -181,6 +181,32 @@ MUTANTS = [
         new="WHERE %(every)s > 0",
         tests=sweeper("a_tick_runs_once_however_many_beats_there_are"),
     ),
+    SWEEPER(
+        name="a file were deleted before its outcome is written",
+        old="                if head and head.last_modified < before and is_of(chunk, head)",
+        new="                if head and is_of(chunk, head)",
+        tests=sweeper("a_young_file_and_the_file_of_a_young_end_stay"),
+    ),
+    SWEEPER(
+        name="uploads were aborted while they are sent",
+        old="return _abort_uploads(before=storage.now() - GRACE)",
+        new="return _abort_uploads(before=storage.now() + GRACE)",
+        tests=sweeper("abandoned_uploads_are_aborted"),
+    ),
+    Mutant(
+        name="a query outlived its worker where the source does not look by itself",
+        file="exports/source.py",
+        old='        "client_connection_check_interval=1000",\n',
+        new="",
+        tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_runs_again"),
+    ),
+    Mutant(
+        name="a slot were given to others while its call runs on",
+        file="exports/source.py",
+        old="            self.may_run_on = not self._end_call()\n",
+        new="",
+        tests=tests_of("tests/chaos/test_source.py", "calls_that_break_off_end_before_others_get_their_slots"),
+    ),
     # ---- Heartbeats
     HEARTBEAT(
         name="nobody looked at the lease before a part",

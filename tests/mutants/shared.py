@@ -27,6 +27,12 @@ MUTANTS = [
         tests=storage("it_does_not_touch_an_object_that_it_did_not_expect"),
     ),
     COMMITS(
+        name="an object that somebody replaced meanwhile were replaced again",
+        old='return {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": quoted(if_match)}',
+        new='return {"IfNoneMatch": "*"} if if_match is None else {}',
+        tests=storage("it_leaves_the_object_alone_when_another_writer_was_faster"),
+    ),
+    COMMITS(
         name="another's object of the same size were taken for ours",
         old="if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:",
         new="if found and found.size == size:",
@@ -208,6 +214,6 @@ MUTANTS = [
         file="etl/admission.py",
         old='        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])',
         new='        cursor.execute("SELECT %s", [LOCK])',
-        tests=submission("the_last_place_is_given_once"),
+        tests=submission("the_last_place_is_given_once_also_while_nobody_sees_that_it_is_gone"),
     ),
 ]
