@@ -77,5 +77,10 @@ def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str
 
 
 def signature(name: str, task_id: int) -> Signature:
-    """Return the message; the queue is in the settings' routes. What the stage before returns is not handed on."""
-    return current_app.signature(name, kwargs={"task_id": task_id}, immutable=True)
+    """Return the message; the queue is in the settings' routes. What the stage before returns is not handed on.
+
+    Without limits of time, so that those of the worker hold: Celery sends the sender's, if it happens to know the task.
+    """
+    return current_app.signature(
+        name, kwargs={"task_id": task_id}, immutable=True, time_limit=None, soft_time_limit=None
+    )

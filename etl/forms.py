@@ -1,12 +1,13 @@
 """Reading requests that a file comes with: in bounded space, whatever they say of its length."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.conf import settings
-from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
-from django.core.files.uploadhandler import FileUploadHandler, TemporaryFileUploadHandler
+from django.core.files.uploadedfile import UploadedFile
+from django.core.files.uploadhandler import FileUploadHandler
 
 from config.api.bodies import Files
 from config.api.problems import NoRoom, is_full
@@ -24,26 +25,33 @@ PATHS = {
 }
 
 
-class BoundedFile(TemporaryFileUploadHandler):
-    """Writes a file of the request to disk, and stops at the first byte too many, however long it claims to be."""
+class BoundedFile(FileUploadHandler):
+    """Writes a file of the request to disk, and stops at the first byte too many, however long it claims to be.
+
+    The file has no name there: it is gone with this process, however that ends.
+    """
 
     def new_file(self, *args: Any, **kwargs: Any) -> None:
-        """Name the file on disk ourselves: Django takes the end of the client's name, which may be longer than a file
-        system bears."""
-        FileUploadHandler.new_file(self, *args, **kwargs)
+        super().new_file(*args, **kwargs)
         with room():
-            self.file = TemporaryUploadedFile("document", self.content_type, 0, self.charset, self.content_type_extra)
-        self.file.name = self.file_name
+            nameless = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - Django closes it
+        self.file = UploadedFile(nameless, self.file_name, self.content_type, 0, self.charset, self.content_type_extra)
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
         with self.closed_unless_whole():
             if start + len(raw_data) > settings.SLUICE.etl_max_file_bytes:
                 raise FileTooLarge
-            super().receive_data_chunk(raw_data, start)
+            self.file.write(raw_data)
 
-    def file_complete(self, file_size: int) -> UploadedFile | None:
+    def file_complete(self, file_size: int) -> UploadedFile:
         with self.closed_unless_whole():
-            return super().file_complete(file_size)
+            self.file.seek(0)
+        self.file.size = file_size
+        return self.file
+
+    def upload_interrupted(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
 
     @contextmanager
     def closed_unless_whole(self) -> Iterator[None]:
