@@ -18,9 +18,13 @@ from django.dispatch import receiver
 from django_structlog.celery.signals import bind_extra_task_metadata
 from django_structlog.celery.steps import DjangoStructLogInitStep
 
+from config import broker
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 PR_SET_DUMPABLE = 4  # of prctl(2)
+
+broker.mend()
 
 app = Celery("sluice")
 app.config_from_object("django.conf:settings", namespace="CELERY")

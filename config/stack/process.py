@@ -93,7 +93,10 @@ class Process:
         for pid in pids:
             family.send(pid, signal.SIGKILL)
         self.started().wait()
-        family.wait_gone(pids, limit=5)
+        just_made = family.orphans(self.pid)  # since they were counted
+        for pid in just_made:
+            family.send(pid, signal.SIGKILL)
+        family.wait_gone([*pids, *just_made], limit=5)
         lifeline().tell("ended", self.pid)
 
     def check(self) -> None:
@@ -101,7 +104,7 @@ class Process:
         if not self.alive:
             raise StackError(self.obituary())
 
-    def wait_until(self, condition: Callable[[], bool], *, limit: float = 30) -> None:
+    def wait_until(self, condition: Callable[[], bool], *, limit: float = 90) -> None:
         """Wait for the condition. Raises StackError, with the end of the log, when process or time end first."""
         deadline = time.monotonic() + limit
         while not condition():

@@ -111,7 +111,7 @@ def beat(*, root: Path, environment: Mapping[str, str]) -> Process:
 
 def answers(port: int, path: str = "/livez") -> bool:
     """Tell whether the web process answers this path with 200."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=15)
     try:
         connection.request("GET", path)
         return connection.getresponse().status == http.HTTPStatus.OK

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,16 @@ def listening(pids: list[int]) -> list[str]:
 
 
 def sockets(pid: int) -> Iterator[str]:
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            target = str(descriptor.readlink())
-        except FileNotFoundError:  # closed since the listing
-            continue
+    for target in open_files(pid):
         if target.startswith("socket:["):
             yield target[len("socket:[") : -1]
+
+
+def open_files(pid: int) -> Iterator[str]:
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended, as sessions of Postgres do at any time
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since the listing
+                yield str(descriptor.readlink())
 
 
 def is_served(path: Path) -> bool:

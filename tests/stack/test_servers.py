@@ -14,8 +14,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from config.stack import family, servers
+from config.stack.postgres import Postgres
 from config.stack.servers import Servers
 from tests.stack.conftest import is_served, listening, temporary_sockets
+from tests.waiting import wait_until
 
 LOOPBACK_AS_THE_KERNEL_WRITES_IT = "0100007F"
 
@@ -121,12 +123,19 @@ def test_a_killed_postgres_starts_while_a_query_of_before_still_runs(stack_serve
         backend = connection.info.backend_pid
         # Long, and it waits for nothing: it would not notice.
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
+        wait_until(lambda: is_busy(postgres, backend))  # idle, it would notice
         os.kill(postgres.pid, signal.SIGKILL)
-        assert family.wait_gone([postgres.pid], limit=5)
+        assert family.wait_gone([postgres.pid], limit=30)
         assert family.exists(backend)
         postgres.kill()
         postgres.start()
         assert not any(map(family.exists, {*pids, backend}))
+
+
+def is_busy(postgres: Postgres, backend: int) -> bool:
+    with psycopg.connect(postgres.url("sluice")) as connection:
+        row = connection.execute("SELECT state = 'active' FROM pg_stat_activity WHERE pid = %s", [backend]).fetchone()
+        return row == (True,)
 
 
 def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What Celery is given to speak to the broker with, on a Valkey of its own."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kombu import Consumer, Queue
+from kombu.common import ignore_errors
+from redis import Redis
+
+from config.celery import app
+from config.stack.identity import Identity
+from config.stack.valkey import Valkey
+from tests.broker import broker_at
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Valkey]:
+    server = Valkey(tmp_path, Identity(tmp_path), durable=False)
+    server.start()
+    try:
+        with broker_at(server.url()):
+            yield server
+    finally:
+        server.stop()
+
+
+def test_a_worker_outlives_a_broker_that_goes_away_while_tasks_run(broker: Valkey) -> None:
+    """What a worker does then: `Consumer.on_connection_error_after_connected` of Celery."""
+    queue = Queue("some")
+    with app.connection_for_write() as sender:
+        sender.Producer().publish("a task", routing_key="some", declare=[queue])
+    connection = app.connection_for_read()
+    for channel, asked in ((connection.default_channel, queue), (connection.channel(), Queue("other"))):
+        Consumer(channel, [asked], callbacks=[lambda *_of_the_message: None]).consume()
+    connection.drain_events(timeout=30)  # the task runs: its message is not acknowledged
+    with suppress(TimeoutError):
+        connection.drain_events(timeout=0.1)  # and both channels ask for the next one
+    broker.kill()
+
+    with suppress(Exception):
+        connection.collect(socket_timeout=1)
+    ignore_errors(connection, connection.close)
+
+    broker.start()
+    with Redis.from_url(broker.url()) as again:
+        assert again.hlen("unacked") == 1, "it comes back when its time is over"
