@@ -16,17 +16,15 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connection
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
-from psycopg.conninfo import make_conninfo
 
-from config.stack.identity import Identity
 from config.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
+from tests.serving import serving, variables
 
 # A busy machine takes longer over a page than Playwright's five seconds, which says nothing about our code.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=30_000)
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Chromium itself would look up hosts of its makers at every start.
@@ -65,22 +63,9 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[s
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The web process of all tests in this process, on their database."""
     root = tmp_path_factory.mktemp("web")
-    environment = {
-        **os.environ,
-        "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
-        "SIGN_IN_RATE": "1000/min",
-        "EXPORT_RATE": "1000/min",
-        "EXPORT_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8",
-    }
-    running = Web(root, Identity(root), environment)
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def web(served: Web, transactional_db: None) -> Web:
-    return served
+    plenty = {"SIGN_IN_RATE": "1000/min", "EXPORT_RATE": "1000/min"}
+    with serving(root, variables(root, **plenty, EXPORT_WEBHOOK_ALLOW_CIDRS="127.0.0.0/8")) as running:
+        yield running
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from exports.models import Chunk, Job
 from tests.browser.conftest import fits
@@ -14,7 +14,7 @@ from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
 from tests.waiting import wait_until
 
 PAGES = {scene.name: scene for scene in SCENES}
-PHONE = {"width": 390, "height": 844}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     chart = page.get_by_role("img", name="Chart: Jobs by status")
     expect(chart).to_be_visible()
     drawn = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
-    assert chart.locator("canvas").evaluate(drawn) > 3
+    wait_until(lambda: chart.locator("canvas").evaluate(drawn) > 3)
     accessible(page)
     open_dark(page, "/admin/")
     accessible(page)
-    page.set_viewport_size({"width": 390, "height": 844})
-    wait_until(lambda: fits(page), limit=10)  # charts are drawn anew
+    page.set_viewport_size(PHONE)
+    wait_until(lambda: fits(page))  # charts are drawn anew
 
     section = page.get_by_role("region", name="Jobs by status")
     section.get_by_text("As a table").click()
@@ -62,6 +62,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     expect(page.locator("#result_list tbody")).to_have_count(int(count))
 
 
+@pytest.mark.timeout(600)
 def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
 ) -> None:
@@ -73,6 +74,18 @@ def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
         assert answer
         assert answer.status == 200
         accessible(page)
+
+
+@pytest.mark.parametrize("name", ["admin-file", "admin-receipt", "admin-link", "admin-chunk-failed"])
+def test_long_values_do_not_run_out_of_a_phone(page: Page, alice_is_staff: User, name: str) -> None:
+    """A checksum has 64 characters without a break."""
+    busy(alice_is_staff)
+    page.set_viewport_size(PHONE)
+    page.goto(PAGES[name].path(alice_is_staff))
+    values = page.locator(".readonly")
+    assert values.count() > 3
+    wide = "all => all.map(each => each.getBoundingClientRect().left + each.scrollWidth)"
+    assert max(values.evaluate_all(wide)) <= PHONE["width"]
 
 
 def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_is_staff: User) -> None:

@@ -47,7 +47,7 @@ def path(task: Task) -> str:
     return f"{LIST}/{task.pk}"
 
 
-def status(page: Page, word: str, *, limit: float = 30) -> None:
+def status(page: Page, word: str, *, limit: float = 60) -> None:
     expect(page.locator("#document .state").first).to_have_text(word, timeout=limit * SECONDS)
 
 
@@ -147,7 +147,8 @@ def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/v1/etl/submit", lambda route: held.append(route))  # noqa: PLW0108 - playwright wants a function
     page.goto(LIST)
-    drop(page, ("a.txt", b"Hello."))
+    with page.expect_request("**/api/v1/etl/submit"):
+        drop(page, ("a.txt", b"Hello."))
     page.locator(".uploads").get_by_role("button", name="Cancel").click()
     expect(page.locator(".uploads li")).to_contain_text("Cancelled: not sent")
     page.unroute("**/api/v1/etl/submit")

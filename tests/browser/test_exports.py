@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.waiting import wait_until
 
 Accessible = Callable[[Page], None]
-SOON = 30_000  # milliseconds: workers start in the meantime
+SOON = 60_000  # milliseconds: workers start in the meantime
 
 # A chunk comes when the gate is at its day or later. A sequence, because no snapshot holds it back.
 GATED = """
@@ -39,6 +38,15 @@ BEGIN
     RETURN QUERY SELECT key, n, effective_date FROM generate_series(1, 3) n;
 END $$
 """
+
+# A countdown that has come to its end takes the place of the one that is shown.
+COUNTED_DOWN = """() => {
+  for (const place of document.querySelectorAll("[data-countdown]")) {
+    const over = place.cloneNode(true);
+    over.dataset.countdown = 0;
+    place.replaceWith(over);
+  }
+}"""
 
 
 class Gate:
@@ -124,7 +132,9 @@ def test_a_link_for_a_program_is_made_and_copied(
     expect(page.get_by_role("status").first).to_contain_text("Here is a new one-time link")
     expect(page.locator("#receipt")).to_contain_text("127.0.0.0/24")
     accessible(page)
+    page.wait_for_load_state()  # until then nothing copies
     page.get_by_role("button", name="Copy the command").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert re.match(r"curl -fL -A 'Mozilla/5\.0 .*' -o 'weather_\S+' 'http://\S+/download\?token=\S+'$", copied)
 
@@ -201,6 +211,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     expect(page.locator("#chunks tbody tr")).to_have_count(2)
     page.go_back()
     expect(page.locator("#chunks tbody tr")).to_have_count(6)
+    page.wait_for_load_state()  # it was loaded anew, and until then the link leads to another page
     page.get_by_role("link", name="done 2").click()
     gate.open(4)
     expect(page.locator("#chunks tbody tr")).to_have_count(4, timeout=SOON)
@@ -271,11 +282,11 @@ def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917
     line.cut()
     gate.open(2)
     expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*2 of 6"), timeout=SOON)
-    wait_until(lambda: line.refused >= 1, limit=20)
+    wait_until(lambda: line.refused >= 1)
     gate.open(3)
     expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*3 of 6"), timeout=SOON)
     line.is_cut = False
-    wait_until(lambda: line.streams, limit=20)
+    wait_until(lambda: line.streams)
     gate.open(6)
     expect(heading(page)).to_contain_text("ready", timeout=SOON)
 
@@ -356,9 +367,10 @@ def test_a_receipt_that_is_over_says_so_without_a_reload(
     dataset: Dataset, alice: User, page: Page, accessible: Accessible
 ) -> None:
     scenes_exports.ready(alice)
-    Receipt.objects.update(expires_at=timezone.now() + timedelta(seconds=3))
     page.goto(scenes_exports.newest(alice))
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
+    Receipt.objects.update(expires_at=timezone.now())
+    page.evaluate(COUNTED_DOWN)
     expect(page.locator("#receipt")).to_contain_text("The receipt ended")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()

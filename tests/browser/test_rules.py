@@ -1,18 +1,14 @@
 """Rules in a browser: listed, typed, checked while they are typed, tried, saved, compared and brought back. C1."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import connection
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Route, expect
-from psycopg.conninfo import make_conninfo
 
-from config.stack.identity import Identity
 from config.stack.processes import Web
 from rules import editing, loading
 from rules.models import Rule, RuleVersion
@@ -23,6 +19,7 @@ from tests.browser.scenes_rules import says
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, gives, problem
 from tests.integration.test_rules_pages import read_document  # noqa: F401 - a fixture
+from tests.serving import serving, variables
 
 Accessible = Callable[[Page], None]
 
@@ -45,17 +42,9 @@ def models(spoken_to: ModelServer) -> ModelServer:
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, spoken_to: ModelServer) -> Iterator[Web]:
     """A web process whose language model is the scripted one."""
     root = tmp_path_factory.mktemp("web")
-    environment = {
-        **os.environ,
-        "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
-        "ETL_LLM_BASE_URL": spoken_to.url,
-        "ETL_LLM_MODEL": MODEL,
-        "ETL_LLM_TIMEOUT_SECONDS": "5",
-    }
-    running = Web(root, Identity(root), environment)
-    running.start()
-    yield running
-    running.stop()
+    model = {"ETL_LLM_BASE_URL": spoken_to.url, "ETL_LLM_MODEL": MODEL, "ETL_LLM_TIMEOUT_SECONDS": "30"}
+    with serving(root, variables(root, **model)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -377,7 +366,7 @@ def test_what_a_document_would_fail_with_is_explained(
 def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_document: Any) -> None:  # noqa: F811
     page = editor
     page.reload()
-    page.get_by_label("Markdown of a document").select_option(str(read_document.pk))
+    page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
     expect(page.get_by_label("Markdown to try it on")).to_have_value("Total: 12.50 EUR\n")
     models.always(gives({"plate": None, "amount": 12.5}))
     page.locator("#try").get_by_role("button", name="Try it").click()

@@ -21,6 +21,7 @@ from tests.integration.test_webhooks import allow
 
 Accessible = Callable[[Page], None]
 SUCCEEDED = Hook.SUCCEEDED.value
+SOON = 60_000  # milliseconds: workers start in the meantime
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
 
     page.get_by_role("button", name="Send a test").click()
     expect(page.get_by_text("A test is on its way.")).to_be_visible()
-    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=20_000)
+    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=SOON)
     expect(page.locator("#log")).to_have_attribute("data-ended", "")
     expect(page.get_by_role("row").nth(1)).to_contain_text("delivered")
     accessible(page)
@@ -85,12 +86,12 @@ def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook
     workers.start("webhooks")
     there.then = answer(503)
     open_page(page, hook).get_by_role("button", name="Send a test").click()
-    expect(page.locator(".last-test")).to_contain_text("it was answered 503", timeout=20_000)
+    expect(page.locator(".last-test")).to_contain_text("it was answered 503", timeout=SOON)
     page.get_by_role("link", name="Look at it").click()
     expect(page.get_by_role("row").nth(1)).to_contain_text("503")
     there.then = OK
     page.get_by_role("button", name="Send it again").click()
-    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=20_000)
+    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
     expect(page.get_by_role("row")).to_have_count(3)
 
 
@@ -114,7 +115,7 @@ def test_all_that_failed_is_sent_again_with_the_number_told_first(
     button.click()
     expect(page.get_by_text("3 deliveries are sent again")).to_be_visible()
     assert asked == ["Send 3 failed deliveries again?"] * 2
-    expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=20_000)
+    expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=SOON)
     expect(page.get_by_role("button", name="failed again")).to_have_count(0)
     assert len(set(there.ids)) == 3
 
@@ -131,7 +132,7 @@ def test_one_delivery_is_looked_at_and_sent_again(
     page.get_by_role("button", name="Send it again").click()
     expect(page.locator("#attempts dd").first).to_contain_text("waiting")
     workers.start("webhooks")
-    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=20_000)
+    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
     expect(page.get_by_role("row").nth(1)).to_contain_text("204")
     assert there.ids == [str(delivery.pk)]
 
@@ -154,6 +155,7 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
     page.get_by_label("Export failed").check()
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("The webhook is changed.")).to_be_visible()
+    page.wait_for_load_state()  # until then nothing asks
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Get a new secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")
@@ -199,7 +201,7 @@ def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
     expect(page.locator("#trouble")).to_contain_text("The database does not answer.")
     page.unroute("**/app/webhooks/**")
     workers.start("webhooks")
-    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=20_000)
+    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=SOON)
     expect(page.locator("#trouble")).to_have_count(0)
 
 

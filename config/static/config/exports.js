@@ -30,6 +30,14 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("[data-several]")) ticked(form);
 });
 
+// ---- Chunks ---------------------------------------------------------------------------------------------------------
+// They are fetched anew every few seconds. What comes so gives way to what somebody has just asked for: put in first, it
+// would take away the place where that is to go.
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, requestConfig } = event.detail;
+  if (target.id === "chunks" && requestConfig.elt === target && target.querySelector(".htmx-request")) event.detail.shouldSwap = false;
+});
+
 // ---- A file into the list: what is in it can be seen, and errors name its lines ----------------------------------------
 const MAX_FILE = 5 * 1024 * 1024;
 

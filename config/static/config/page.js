@@ -92,6 +92,8 @@ class Follower {
     this.told = -SPACING_MS;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.begin()));
     document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.rest());
+    // News that were on their way when the end was shown bring nothing, and would take what somebody has opened since.
+    place.addEventListener("htmx:beforeRequest", (event) => event.target === place && this.hasEnded() && event.preventDefault());
     this.begin();
   }
 
