@@ -54,7 +54,7 @@ test: setup browser ## run all tests against real servers and a real browser
 
 # SEED repeats a run that printed it.
 chaos: setup faketime ## do harm to real servers and workers, and see that every promise holds (some minutes)
-	@$(PYTHON) -m pytest -n 2 tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
+	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
 
 soak: setup ## exports and documents under load and faults of all kinds at random, for MINUTES=10
 	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))

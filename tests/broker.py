@@ -3,11 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from django.conf import settings
 from redis import Redis
 
 from config.celery import app
+from etl import dispatch as etl_dispatch
+from exports import dispatch
+
+HURRY = (dispatch.IN_A_HURRY, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
 
 
 def valkey() -> Redis:
@@ -24,11 +29,15 @@ def queued(queue: str) -> int:
 
 @contextmanager
 def broker_at(url: str) -> Iterator[None]:
-    """Have Celery publish to another broker for a while."""
+    """Have Celery publish to another broker for a while, and wait for that one as in production."""
     conf: Any = app.conf
     before = conf.broker_url
     conf.broker_url = conf.broker_write_url = url
     try:
-        yield
+        with (
+            patch.object(dispatch, "IN_A_HURRY", HURRY[0]),
+            patch.object(etl_dispatch, "IN_A_HURRY", HURRY[1]),
+        ):
+            yield
     finally:
         conf.broker_url = conf.broker_write_url = before

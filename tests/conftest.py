@@ -1,5 +1,6 @@
 """What all tests share: users, a dataset with a function behind it, and a source database to put functions in."""
 
+import signal
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
-from knox.models import AuthToken
 from rest_framework.test import APIClient
 
+from config.stack.processes import Web
 from exports.models import Dataset, Slot
 from tests.cleaning import keep_what_is_there
+from tests.serving import token_of
 
 # A busy machine takes longer over an example than hypothesis allows, which says nothing about our code.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -22,12 +24,19 @@ hypothesis.settings.load_profile("patient")
 
 DAY = date(2024, 2, 29)
 
+# Who is started in the background of a shell is deaf to Ctrl-C, with all its children; some tests send it to theirs.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     """The test database; at the end it is dropped, also when a thread of some test still has a session there."""
     with django_db_blocker.unblock():
         keep_what_is_there()
+        # For threads that wait for a connection: a machine that stands still is no database that is away.
+        wrapper: Any = connection
+        wrapper.pool.timeout = 60
     yield
     with django_db_blocker.unblock(), connection.cursor() as cursor:
         cursor.execute(
@@ -75,12 +84,23 @@ def bob(transactional_db: None) -> User:
 
 
 @pytest.fixture
+def token(alice: User) -> str:
+    """What signs alice in."""
+    return token_of(alice)
+
+
+@pytest.fixture
+def web(served: Web, transactional_db: None) -> Web:
+    """The web process of a folder's tests: its own fixture `served` has started it."""
+    return served
+
+
+@pytest.fixture
 def api(alice: User) -> APIClient:
     return client_of(alice)
 
 
 def client_of(user: User) -> APIClient:
     client = APIClient()
-    _, token = AuthToken.objects.create(user)
-    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token}")
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token_of(user)}")
     return client

@@ -40,7 +40,7 @@ def _notes(django_db_setup: None, django_db_blocker: Any) -> None:
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> Random:
     """All chance of a test. `--randomly-seed=…`, which pytest prints at its start, brings a run back."""
-    return Random(f"{request.config.getoption('randomly_seed')}:{request.node.name}")
+    return Random(f"{request.config.getoption('randomly_seed', 0)}:{request.node.name}")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What tests of documents share: submitting one by HTTP, and looking at what became of it."""
 
 import os
-import threading
 from typing import Any
 
 from config import storage
@@ -82,8 +81,3 @@ def markdown_of(task: Task) -> str:
 def listens(worker: Process, queue: str) -> bool:
     queues = worker.command[list(worker.command).index("-Q") + 1]
     return worker.alive and queue in queues.split(",")
-
-
-def let_pass(seconds: float) -> None:
-    """Time passes, and nothing must happen meanwhile."""
-    threading.Event().wait(seconds)

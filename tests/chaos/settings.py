@@ -6,7 +6,8 @@ from datetime import timedelta
 from select import select
 from typing import Any, SupportsIndex
 
-from celery.signals import celeryd_init
+import structlog
+from celery.signals import celeryd_init, task_prerun
 
 from tests.rehearsed_settings import *  # noqa: F403
 
@@ -31,3 +32,10 @@ def make_it_harmful(**_later: Any) -> None:
     points.install()
     parts.PARTS_OF_A_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_OF_A_SIZE))
     sweeper.GRACE = timedelta(seconds=8)  # no chunk of these tests runs longer
+
+
+@task_prerun.connect(weak=False)
+def tell_of_a_redelivery(task: Any, **_later: Any) -> None:
+    """Celery does not; a soak counts them."""
+    if (task.request.delivery_info or {}).get("redelivered"):
+        structlog.get_logger("tests.chaos").info("redelivered")

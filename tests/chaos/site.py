@@ -23,6 +23,7 @@ from config.stack.process import Process
 from config.stack.servers import Servers
 from exports.models import Dataset, Job
 from exports.states import JOB_ENDED
+from tests import what_ran
 from tests.chaos.points import FOLDER, Points
 from tests.chaos.proxy import Proxy
 from tests.chaos.source import Source
@@ -146,12 +147,9 @@ class Site:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
 
     def described(self) -> str:
-        """Return how each process is, or ended, and the end of its log: what a failed test is understood by."""
+        """Return what a failed test is understood by."""
         web = [self.web.process] if self.web and self.web.process else []
-        return "\n".join(
-            f"{'lives: ' + process.name if process.alive else process.ending()}\n{process.tail(40)}"
-            for process in (*web, *self.workers, *self.beats)
-        )
+        return what_ran.described((*web, *self.workers, *self.beats))
 
     def measured(self, promise: str, seconds: float, **facts: object) -> None:
         """Keep how long something took, for docs/reliability.md: shown by `-s`, and added to .local/chaos.jsonl."""

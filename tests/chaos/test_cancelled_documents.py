@@ -14,9 +14,10 @@ from etl import control, runstate
 from etl.models import Task
 from etl.states import Phase
 from rules.models import Rule
-from tests.chaos.documents import ALL, BOTH, let_pass, ocr_calls, rehearsed_rule, runstate_of, settle, status, submit
+from tests.chaos.documents import ALL, BOTH, ocr_calls, rehearsed_rule, runstate_of, settle, status, submit
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_row, make_rule
+from tests.waiting import let_pass
 
 RACES = 200
 

@@ -26,7 +26,6 @@ from tests.chaos.documents import (
     REAL,
     attempts,
     code_of,
-    let_pass,
     ocr_calls,
     post_calls,
     rehearsed_rule,
@@ -41,7 +40,7 @@ from tests.chaos.site import LEASE_SECONDS, REAPER_SECONDS, Site, proxy_of, thro
 from tests.integration import openai_server
 from tests.integration.etl_factories import make_rule
 from tests.integration.openai_server import ModelServer, Reply, Request, gives
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 # Seconds after which another worker takes a document up, and what a busy machine may add.
 PROMISED, SPARE = LEASE_SECONDS + REAPER_SECONDS, 10

@@ -19,6 +19,7 @@ from config.settings import BASE_DIR
 from exports import sql
 from exports.models import Job, Webhook
 from rules.models import Rule
+from tests.chaos import invariants
 from tests.chaos.documents import BOTH, settle, submit
 from tests.chaos.site import Site
 from tests.contract.conftest import PLENTY
@@ -200,6 +201,7 @@ def test_two_thousand_generated_requests_break_nothing(site: Site, tmp_path_fact
         be_done(site, exchanges, there)
         start_workers(site)
         site.start_beat(**BOUNDED)
+        invariants.calm_down(site)  # as long as somebody is there to be told
 
 
 def be_done(site: Site, exchanges: list[Exchange], there: Receiver) -> None:

@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
-from knox.models import AuthToken
-from psycopg.conninfo import make_conninfo
 
-from config.stack.identity import Identity
 from config.stack.processes import Web
 from exports import completion, execution
 from exports.models import Dataset, Job
@@ -24,6 +20,7 @@ from tests.client import gate
 from tests.client.gate import Gate
 from tests.e2e.conftest import workers as workers  # noqa: PLC0414 - a fixture
 from tests.integration.factories import make_job
+from tests.serving import serving, variables
 
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "docs" / "clients" / "sluice" / "src"
@@ -83,7 +80,7 @@ class Cli:
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
 
-    def __call__(self, *arguments: object, stdin: str | None = None, code: int | None = 0, limit: float = 60) -> Ran:
+    def __call__(self, *arguments: object, stdin: str | None = None, code: int | None = 0, limit: float = 120) -> Ran:
         """Run a command to its end, which must have this exit code."""
         out, err = self.folder / ".out", self.folder / ".err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -125,16 +122,9 @@ def storage_gate() -> Iterator[Gate]:
 @pytest.fixture(scope="session")
 def web(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, storage_gate: Gate) -> Iterator[Web]:
     root = tmp_path_factory.mktemp("web")
-    environment = {
-        **os.environ,
-        "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
-        "S3_PUBLIC_ENDPOINT_URL": storage_gate.url,
-        "PROMETHEUS_MULTIPROC_DIR": str(root / "metrics"),
-    }
-    running = Web(root, Identity(root), environment)
-    running.start()
-    yield running
-    running.stop()
+    ours = {"S3_PUBLIC_ENDPOINT_URL": storage_gate.url, "PROMETHEUS_MULTIPROC_DIR": str(root / "metrics")}
+    with serving(root, variables(root, **ours)) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -155,11 +145,6 @@ def store(storage_gate: Gate) -> Gate:
     """The way to the object storage."""
     storage_gate.reset()
     return storage_gate
-
-
-@pytest.fixture
-def token(alice: User) -> str:
-    return str(AuthToken.objects.create(alice)[1])
 
 
 @pytest.fixture

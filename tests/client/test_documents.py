@@ -98,7 +98,7 @@ def test_it_waits_for_all_and_tells_each_end(alice: User, sluice: Cli, door: Gat
     complete(tasks[0])
     fail(tasks[1])
     complete(tasks[2])
-    out, err = waiting.communicate(timeout=20)
+    out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (7, b"")
     assert "hello.txt failed at ocr: The file is encrypted." in err.decode()
     assert err.decode().count("Done: hello.txt") == 2
@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_it_running(alice: User, sluice: Cli, door: Gate) -> None:
     waiting = sluice.start("document", "wait", task.pk)
     wait_until(door.streams)
     waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=20)
+    _, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
     assert err.decode().endswith(f"sluice document wait {task.pk}\n")
     assert "--timeout" not in err.decode()

@@ -99,7 +99,7 @@ def test_a_download_that_was_interrupted_goes_on_in_the_next_run(
     process = sluice.start("export", "download", done.pk)
     wait_until(lambda: len(store.seen) == 2)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert f"sluice export download {done.pk}" in err.decode()
     (part,) = parts(sluice)

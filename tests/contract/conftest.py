@@ -1,17 +1,12 @@
 """A real web process for whoever speaks to it from outside, with rates and quotas that do not get in the way."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
-from django.contrib.auth.models import User
-from django.db import connection
-from knox.models import AuthToken
-from psycopg.conninfo import make_conninfo
 
-from config.stack.identity import Identity
 from config.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
+from tests.serving import serving, variables
 
 RATES = ("EXPORT_RATE", "EXPORT_POLL_RATE", "EXPORT_DOWNLOAD_RATE", "ETL_RATE", "ETL_POLL_RATE")
 PLENTY = {
@@ -27,18 +22,5 @@ PLENTY = {
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The web process of all tests here, on their database."""
     root = tmp_path_factory.mktemp("web")
-    database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
-    running = Web(root, Identity(root), {**os.environ, **PLENTY, "DATABASE_URL": database, "TMPDIR": str(root)})
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def web(served: Web, transactional_db: None) -> Web:
-    return served
-
-
-@pytest.fixture
-def token(alice: User) -> str:
-    return str(AuthToken.objects.create(alice)[1])
+    with serving(root, variables(root, **PLENTY)) as running:
+        yield running

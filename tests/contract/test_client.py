@@ -36,7 +36,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "--path", BASE_DIR / "docs" / "openapi.yaml", "--output-path", folder / PACKAGE, "--config", options,
             "--fail-on-warning",
         ],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=150,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "warning" not in (ran.stdout + ran.stderr).lower()

@@ -1,20 +1,29 @@
 """Sluice's own processes beside the test, on the test's database: real prefork workers and a real beat."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
-from django.db import connection
-from psycopg.conninfo import make_conninfo
 
 from config.stack import processes
 from config.stack.process import Process
+from tests import what_ran
 from tests.broker import lose_messages
+from tests.serving import variables
 
-# Short, so that recovery can be waited for; the promise is lease + reaper interval.
-LEASE_SECONDS, REAPER_SECONDS = 3, 1
+# Short, so that recovery can be waited for; the promise is lease + reaper interval. Yet long enough for a machine that
+# stands still for seconds: a lease is renewed every third of its length, and what is over by then is rightly lost.
+LEASE_SECONDS, REAPER_SECONDS = 9, 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    report = yield
+    if report.failed and isinstance(running := getattr(item, "funcargs", {}).get("workers"), Workers):
+        report.sections.append(("What ran", running.described()))
+    return report
 
 
 @dataclass
@@ -36,21 +45,23 @@ class Workers:
         return self._run(processes.beat(root=self.root, environment=self.environment()))
 
     def environment(self) -> dict[str, str]:
-        """This process' own variables, but for the database: workers must see what the test wrote."""
-        return {
-            **os.environ,
-            "DATABASE_URL": make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"]),
-            "TMPDIR": str(self.root),  # killed workers leave what billiard put there
-            "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
-            "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
-            "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
-            "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
-        }
+        """The variables of these processes: leases are short, so that the work of a killed one is soon taken over."""
+        return variables(
+            self.root,
+            EXPORT_LEASE_SECONDS=str(LEASE_SECONDS),
+            EXPORT_REAPER_SECONDS=str(REAPER_SECONDS),
+            ETL_LEASE_SECONDS=str(LEASE_SECONDS),
+            ETL_RECOVERY_SECONDS=str(REAPER_SECONDS),
+        )
 
     def _run(self, process: Process) -> Process:
         process.start()
         self.started.append(process)
         return process
+
+    def described(self) -> str:
+        """Return what a failed test is understood by."""
+        return what_ran.described(self.started)
 
     def logs(self) -> str:
         return "\n".join(process.log.read_text() for process in self.started)

@@ -27,7 +27,7 @@ from etl.states import Phase
 from rules.models import Rule
 from tests import rehearsal
 from tests.broker import broker_at, valkey
-from tests.e2e.conftest import Workers
+from tests.e2e.conftest import LEASE_SECONDS, REAPER_SECONDS, Workers
 from tests.integration.etl_factories import make_row, make_rule, make_task
 from tests.waiting import wait_until
 
@@ -41,7 +41,8 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
     monkeypatch.setenv("ETL_RETRY_BACKOFF_BASE_SECONDS", "0.5")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"etl_lease_seconds": 3, "etl_recovery_seconds": 1})
+    intervals = {"etl_lease_seconds": LEASE_SECONDS, "etl_recovery_seconds": REAPER_SECONDS}
+    settings.SLUICE = settings.SLUICE.model_copy(update=intervals)
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule
     workers.start_beat()
     poison = make_task(alice, "die", rule=rule)
     good = make_task(alice, "once:die", rule=rule)
-    wait_until(lambda: completed(good) and status(poison) == "failed", limit=60)
+    wait_until(lambda: completed(good) and status(poison) == "failed", limit=120)  # three leases
 
     error = Task.objects.get(pk=poison.pk).error
     assert error
@@ -193,7 +194,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Ru
     task = make_task(alice, "once:until never", rule=rule)
     wait_until(lambda: ocr_calls(task))
     leaving.ask_to_stop()
-    wait_until(lambda: not leaving.alive, limit=35)
+    wait_until(lambda: not leaving.alive)
     state = runstate.read(task.pk)
     assert state
     assert (state.token, state.attempts["ocr"]) == ("", 0)
@@ -207,7 +208,8 @@ def test_code_that_does_not_look_at_the_clock_is_stopped(
     alice: User, rule: Rule, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B9, B12: Celery's own limit is the backstop of ETL_TASK_TIMEOUT."""
-    monkeypatch.setenv("ETL_TASK_TIMEOUT", "4")  # so that the limit, a second later, comes while it stalls
+    # So that the limit, a second later, comes while it stalls, and not before, also if the machine stands still.
+    monkeypatch.setenv("ETL_TASK_TIMEOUT", "8")
     monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
     workers.start(BOTH, concurrency=1)
     task = make_task(alice, "stall 60", rule=rule)

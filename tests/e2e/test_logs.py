@@ -20,7 +20,6 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 
 from config.celery import app
-from config.stack.identity import Identity
 from config.stack.ports import LOOPBACK
 from config.stack.process import Process
 from config.stack.processes import Web
@@ -29,6 +28,7 @@ from exports.states import JOB_ACTIVE
 from tests.e2e.conftest import Workers
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.serving import serving
 from tests.waiting import wait_until
 
 # Rows, and errors that quote rows: by the function itself, by a cast, by a lack of rights.
@@ -118,10 +118,8 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.fixture
 def web(level: str, workers: Workers, tmp_path: Path) -> Iterator[Web]:
-    running = Web(tmp_path, Identity(tmp_path), workers.environment())
-    running.start()
-    yield running
-    running.stop()
+    with serving(tmp_path, workers.environment()) as running:
+        yield running
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from django.db.models import Count, F, Sum
 from knox.models import AuthToken
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.stack.identity import Identity
 from config.stack.ports import LOOPBACK
 from config.stack.processes import Web
 from exports.models import Chunk, Dataset, Job
 from exports.states import JOB_ACTIVE
 from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.serving import serving
 from tests.waiting import wait_until
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -49,18 +49,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def webs(folder: Path, workers: Workers) -> Iterator[list[Web]]:
     """Two web processes beside each other."""
-    running = []
-    for name in ("one", "two"):
-        root = workers.root / name
+    roots = (workers.root / "one", workers.root / "two")
+    for root in roots:
         root.mkdir()
-        running.append(Web(root, Identity(root), workers.environment()))
-    try:
-        for web in running:
-            web.start()
-        yield running
-    finally:
-        for web in running:
-            web.stop()
+    with serving(roots[0], workers.environment()) as one, serving(roots[1], workers.environment()) as two:
+        yield [one, two]
 
 
 @pytest.fixture

@@ -16,16 +16,15 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
-from knox.models import AuthToken
 
 from config.api.sse import MOST_OF_A_USER
-from config.stack.identity import Identity
 from config.stack.ports import LOOPBACK
 from config.stack.processes import Web
 from exports import control
 from exports.models import Dataset, Event, Job
 from tests.e2e.conftest import Workers
 from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.serving import serving, token_of
 from tests.waiting import wait_until
 
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -122,19 +121,8 @@ def clients(web: Web) -> Iterator[Clients]:
 def web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
     """The web process, with metrics of its own."""
     environment = {**workers.environment(), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
-    running = Web(tmp_path, Identity(tmp_path), environment)
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def token(alice: User) -> str:
-    return token_of(alice)
-
-
-def token_of(user: User) -> str:
-    return str(AuthToken.objects.create(user)[1])
+    with serving(tmp_path, environment) as running:
+        yield running
 
 
 def metric(web: Web, name: str) -> float:
@@ -408,7 +396,7 @@ def test_streams_end_when_the_process_is_told_to(
     process = web.started()
     process.ask_to_stop()
     assert list(stream) == []
-    wait_until(lambda: not process.alive, limit=4)
+    wait_until(lambda: not process.alive)
 
     assert errors(web) == []
 

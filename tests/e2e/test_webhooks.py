@@ -52,10 +52,10 @@ def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
     assert shown["receipt"].pop("signedUrl")
     assert (told["type"], told["data"]) == ("export.succeeded", shown)
     waited = int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"])
-    assert 5 <= waited <= 10
+    assert 5 <= waited <= 20  # the one after it would come after five minutes
+    wait_until(lambda: "webhook_delivered" in workers.logs())  # a line follows its commit
     for secret in ("SECRETPATH", hook["secret"]):
         assert secret not in workers.logs()
-    assert "webhook_delivered" in workers.logs()
 
 
 def test_a_killed_workers_delivery_goes_out_again(
@@ -67,14 +67,14 @@ def test_a_killed_workers_delivery_goes_out_again(
 
     def wait(to: Any) -> None:
         asked.set()
-        over.wait(30)
+        over.wait(60)
         OK(to)
 
     there.replies = [wait]
     victim = workers.start("webhooks", concurrency=1)
     job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
     api.post(f"/exports/{job['jobId']}/cancel")
-    assert asked.wait(30)
+    assert asked.wait(60)
     victim.kill()
     over.set()
     heir = workers.start("webhooks,maintenance")
@@ -95,7 +95,7 @@ def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers,
     over = threading.Event()
 
     def wait(to: Any) -> None:
-        over.wait(10)
+        over.wait(14)  # less than an attempt may take
         OK(to)
 
     there.then = wait
@@ -106,7 +106,7 @@ def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers,
         worker = workers.start("webhooks", concurrency=2)
         wait_until(lambda: there.received)
         api.post(f"/exports/webhooks/{quick['id']}/test")
-        wait_until(lambda: elsewhere.received, limit=5)
+        wait_until(lambda: elsewhere.received, limit=12)
         assert len(there.received) == 1
         over.set()
         wait_until(lambda: not Delivery.objects.filter(status="pending").exists())

@@ -1,19 +1,58 @@
 """Fixtures of the integration tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
 
+from config import gauges
+from config.api import throttling
+from etl import dispatch as etl_dispatch
+from etl.runstate import script
+from exports import courier, dispatch, execution
 from tests.broker import lose_messages
 from tests.integration.etl_rehearsal import Change
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
 
 
+@pytest.fixture(autouse=True, scope="package")
+def patience() -> Iterator[None]:
+    """A machine that stands still for seconds is no server that is away, and no work without end.
+
+    What tells such servers is tested with others, at other addresses: their clients are made with our own limits, and
+    `broker_at` and `impatient` bring those of the broker and of the rates back.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        with patch.context() as meanwhile:
+            meanwhile.setattr(script, "READ_SECONDS", 30.0)
+            meanwhile.setattr(script, "CONNECT_SECONDS", 30.0)
+            script.connect.cache_clear()
+            script.redis()  # kept, for this address
+        for hints in (dispatch, etl_dispatch):
+            patch.setattr(hints, "IN_A_HURRY", {**hints.IN_A_HURRY, "socket_timeout": 30, "socket_connect_timeout": 30})
+        for drained in (execution, courier):
+            patch.setattr(drained, "DRAIN_SECONDS", 60)
+        patch.setattr(throttling, "ANSWER_SECONDS", 30.0)
+        patch.setattr(gauges, "STATEMENT_SECONDS", 60)
+        throttling.limiter_of.cache_clear()
+        yield
+        throttling.limiter_of.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker learned of the object store in another test does not hold in this one."""
+    monkeypatch.setattr(execution.Doubt, "is_there", False)
+
+
 @pytest.fixture
 def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
-    """The rehearsed provider and processor, an empty broker, short waits; and a way to change more settings."""
+    """The rehearsed provider and processor, an empty broker, short pauses; and a way to change more settings.
+
+    Leases are as long as ever: a worker gives up when one is over, also when it is the machine that stood still.
+    """
 
     def change(**values: Any) -> None:
         settings.SLUICE = settings.SLUICE.model_copy(update=values)
@@ -22,7 +61,6 @@ def rehearsed(settings: LazySettings, tmp_path: Path) -> Change:
     change(
         etl_ocr_provider="tests.rehearsal.Provider",
         etl_cache_dir=tmp_path,
-        etl_lease_seconds=3,
         etl_retry_backoff_base_seconds=0.2,
         etl_retry_backoff_max_seconds=0.2,
     )

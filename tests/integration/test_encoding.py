@@ -237,5 +237,5 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
     with source.Session() as session:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
             statement = encoding.copy_statement(function, pair, shape, session.columns(function))
-            data = b"".join(encoding.Encoding(session.stream(statement, timeout=5), shape))
+            data = b"".join(encoding.Encoding(session.stream(statement, timeout=30), shape))
             assert b"'; DROP SCHEMA data CASCADE; --" in data

@@ -36,20 +36,20 @@ def test_a_lease_that_was_lost_is_noticed_at_the_next_check(settings: LazySettin
     """Long before the next beat: whoever stood still until then must not write on."""
     lease_of(600, settings)
     with Heartbeat(lose, on_loss=lambda: None) as heartbeat:
-        wait_until(lambda: raises(heartbeat), limit=10)
+        wait_until(lambda: raises(heartbeat))
 
 
 def test_what_is_under_way_is_stopped_when_the_lease_is_lost(settings: LazySettings) -> None:
     lease_of(0.3, settings)
     stopped = threading.Event()
     with Heartbeat(lose, on_loss=stopped.set) as heartbeat:
-        assert stopped.wait(10)
+        assert stopped.wait(30)
         with pytest.raises(LeaseLost):
             heartbeat.check()
 
 
 def test_a_database_that_is_away_for_less_than_the_lease_costs_nothing(settings: LazySettings) -> None:
-    lease_of(3, settings)
+    lease_of(12, settings)
     beats: list[float] = []
 
     def away_once() -> None:
@@ -68,5 +68,5 @@ def test_work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_lengt
     stopped = threading.Event()
     began = time.monotonic()
     with Heartbeat(fail, on_loss=stopped.set):
-        assert stopped.wait(10)
+        assert stopped.wait(30)
     assert time.monotonic() - began > 1

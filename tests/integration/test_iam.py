@@ -367,10 +367,11 @@ def test_a_redirect_is_dead_after_its_seconds(
     dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings
 ) -> None:
     """A22."""
-    sluice.SLUICE = sluice.SLUICE.model_copy(update={"export_presign_seconds": 2})
-    url = redirect_of(api, links.path_of(finished(dataset, alice).links.get()))
-    assert fetch(url)[0] == 200
-    wait_until(lambda: fetch(url)[0] == 403, limit=10)
+    receipt = finished(dataset, alice)
+    assert fetch(redirect_of(api, links.path_of(receipt.links.get())))[0] == 200
+    sluice.SLUICE = sluice.SLUICE.model_copy(update={"export_presign_seconds": 1})
+    url = redirect_of(api, api.post(f"/exports/{receipt.pk}/link").json()["signedUrl"])
+    wait_until(lambda: fetch(url)[0] == 403)
 
 
 # ---- The bucket -----------------------------------------------------------------------------------------------------

@@ -592,7 +592,7 @@ def test_it_waits_no_longer_than_a_call_may_take(models: ModelServer, settings: 
 
     assert error.transient
     assert error.detail == "The language model did not answer in time."
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 9  # a call may take 10 s elsewhere
 
 
 @pytest.mark.parametrize("action", [drip, hang])
@@ -615,7 +615,7 @@ def test_it_hangs_up_when_the_lease_is_lost(models: ModelServer, action: Any) ->
         process(work=work)
 
     timer.join()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 9  # a call may take 10 s elsewhere
 
 
 def test_it_takes_a_broken_connection_for_a_passing_fault(models: ModelServer) -> None:
@@ -645,7 +645,8 @@ def test_it_reads_no_more_than_an_answer_may_hold(models: ModelServer) -> None:
 
     failure(LlmInvalidResponse)
 
-    assert client.MAX_ANSWER_BYTES <= sent[0] < 4 * client.MAX_ANSWER_BYTES
+    # And what the kernel holds on the way, which is some megabytes.
+    assert client.MAX_ANSWER_BYTES <= sent[0] < 10 * client.MAX_ANSWER_BYTES
 
 
 def test_it_unpacks_nothing(models: ModelServer) -> None:

@@ -371,7 +371,7 @@ def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, 
     started = time.monotonic()
     with pytest.raises(OutOfTime):
         convert(provider, long, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20  # it would hang for ever
     assert is_gone(hung)
     assert convert(provider, long)[0].metadata["pages"] == 150
 

@@ -34,12 +34,12 @@ def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     path.write_bytes(b"pearl")
     document = Document(path=path, kind=Kind.HTML, size=5, sha256="0" * 64, name="17.pdf", url=lambda: "https://pearl")
     with closing(MinerUProvider()) as provider:
-        provider.convert(document, work=Work(seconds=5))
+        provider.convert(document, work=Work(seconds=60))
 
 
 def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
-    place = client.Place(base_url=url, key="pearl", model="pearl", seconds=0.5, max_tokens=None)
-    client.call(place, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=5))
+    place = client.Place(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
+    client.call(place, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=60))
 
 
 @pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])

@@ -1,6 +1,5 @@
 """A2: what a user may start a day, shown, debited atomically and given back. A5: looking beforehand."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from exports.errors import SourceRefused
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from tests.conftest import client_of
 from tests.integration.factories import make_job
-from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
@@ -227,23 +226,14 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
 # ---- Preview --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def counting_calls(dataset: Dataset, source_db: psycopg.Connection) -> Callable[[], int]:
-    def calls() -> int:
-        source_db.execute("SELECT pg_stat_force_next_flush()")
-        row = source_db.execute("SELECT calls FROM pg_stat_user_functions WHERE funcname = 'rows_for'").fetchone()
-        return int(row[0]) if row else 0
-
-    return calls
-
-
 def test_a_preview_tells_what_a_request_would_do_and_changes_nothing(
-    api: APIClient, dataset: Dataset, alice: User, counting_calls: Callable[[], int]
+    api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A5: chunks, duplicates, what can be reused, and the cost."""
+    count_calls(source_db)
     make_job(dataset, alice, 2)  # JFK on 28 and 29 February
     execution.drain()
-    before, calls = rows(), counting_calls()
+    before = rows()
 
     body = {"dataset": "things", "filters": {**FILTERS, "keys": ["JFK", "EWR", "JFK"]}}
     response = api.post("/exports/preview", body)
@@ -251,7 +241,7 @@ def test_a_preview_tells_what_a_request_would_do_and_changes_nothing(
     assert response.json() == {"totalChunks": 6, "duplicates": 3, "reusable": 2, "quotaCost": 4}
     assert api.post("/exports/preview", {**body, "reuse": "never"}).json()["quotaCost"] == 6
     assert rows() == before
-    assert counting_calls() == calls
+    assert calls(source_db) == 2, "those of the job"
 
 
 def test_a_preview_refuses_what_a_submission_would(api: APIClient, dataset: Dataset) -> None:

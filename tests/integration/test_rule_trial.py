@@ -26,7 +26,7 @@ MARKDOWN = "<!-- page: 1 -->\nHello\n\n<!-- page: 2 -->\nTotal: 12.50 EUR\n"
 def models(settings: Any) -> Iterator[ModelServer]:
     with openai_server.running() as server:
         settings.SLUICE = settings.SLUICE.model_copy(
-            update={"etl_llm_base_url": server.url, "etl_llm_model": MODEL, "etl_llm_timeout_seconds": 5.0}
+            update={"etl_llm_base_url": server.url, "etl_llm_model": MODEL, "etl_llm_timeout_seconds": 30.0}
         )
         yield server
 
@@ -157,7 +157,7 @@ def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelSe
 
     def slowly(_request: Request) -> openai_server.Reply:
         thinking.release()
-        go_on.wait(20)
+        go_on.wait(60)
         return gives({"total": 1})
 
     models.always(slowly)
@@ -174,7 +174,7 @@ def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelSe
     with ThreadPoolExecutor(trials) as threads:
         waiting = [threads.submit(one, client) for client in clients[:trials]]
         try:
-            assert all(thinking.acquire(timeout=20) for _ in range(trials))
+            assert all(thinking.acquire(timeout=60) for _ in range(trials))
             with connection.cursor() as cursor:
                 cursor.execute(
                     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"

@@ -240,7 +240,7 @@ def test_changes_at_the_same_time_are_all_kept(alice: User, api: APIClient, rule
     start = threading.Barrier(4)
 
     def change(number: int) -> list[int]:
-        start.wait(5)
+        start.wait(60)
         try:
             return [
                 clients[number].patch(rule, {"description": f"{number}/{turn}"}).json()["version"] for turn in range(5)
@@ -448,7 +448,7 @@ def test_several_processes_may_load_at_once(folder: Path) -> None:
     start = threading.Barrier(4)
 
     def load(_number: int) -> list[str]:
-        start.wait(5)
+        start.wait(60)
         try:
             return loading.load_all().made
         finally:

@@ -294,11 +294,11 @@ def test_of_two_changes_at_the_same_moment_one_is_refused(alice: User, rule: Rul
         with transaction.atomic():
             editing.change(rules, rule.pk, since=1, name="First")
             locked.set()
-            assert waiting.wait(10)
+            assert waiting.wait(60)
         connection.close()
 
     def second() -> str:
-        assert locked.wait(10)
+        assert locked.wait(60)
         threading.Timer(0.2, waiting.set).start()  # while it waits for the lock
         try:
             editing.change(rules, rule.pk, since=1, name="Second")

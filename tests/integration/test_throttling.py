@@ -1,5 +1,6 @@
 """Rates: shared windows in Valkey, and a Valkey that does not answer. A2."""
 
+import gc
 import socket
 import time
 from collections.abc import Iterator
@@ -25,10 +26,13 @@ from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.test_health import closed_port  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+from tests.integration.troubled_redis import relaying
+from tests.waiting import expect_within, wait_until
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
 NOBODYS = "/exports/00000000-0000-0000-0000-000000000000"
 BAD_LINK = f"{NOBODYS}/download?token=x"
+ANSWER_SECONDS = throttling.ANSWER_SECONDS  # before tests are given more patience
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +46,13 @@ def windows() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def silent() -> Iterator[socket.socket]:
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Valkey is waited for as in production, not for as long as a busy machine may take."""
+    monkeypatch.setattr(throttling, "ANSWER_SECONDS", ANSWER_SECONDS)
+
+
+@pytest.fixture
+def silent(impatient: None) -> Iterator[socket.socket]:
     """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         yield listener
@@ -83,12 +93,12 @@ def test_parallel_requests_cannot_exceed_it(
     dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
 ) -> None:
     """A2. What is refused has changed nothing, and others do not notice."""
-    change(settings, export_rate="5/min")
+    change(settings, export_rate="5/h")
     statuses = in_threads(20, lambda _: api.post("/exports", BODY).status_code)
 
     assert (statuses.count(202), statuses.count(429)) == (5, 15)
     assert Job.objects.count() == 5
-    assert 58 <= wait_seconds(api.post("/exports", BODY)) <= 60
+    assert 3570 <= wait_seconds(api.post("/exports", BODY)) <= 3600
     assert api.get("/exports").status_code == 200
     assert client_of(bob).post("/exports", BODY).status_code == 202
 
@@ -150,21 +160,21 @@ def test_reading_has_a_rate_of_its_own(api: APIClient, settings: LazySettings) -
 def test_it_says_when_there_is_room(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
     """Retry-After is when the oldest request of the window leaves it."""
     change(settings, export_rate="3/h")
-    ages = {"oldest": 3600 - 90, "middle": 20, "youngest": 10}
+    ages = {"oldest": 3600 - 900, "middle": 20, "youngest": 10}
     windows.rpush(f"sluice:rate:export_rate/{alice.pk}/3/1/hour", *[time.time() - age for age in sorted(ages.values())])
 
-    assert 88 <= wait_seconds(api.post("/exports", {})) <= 90
+    assert 870 <= wait_seconds(api.post("/exports", {})) <= 900
 
 
 def test_there_is_room_when_it_said_so(api: APIClient, settings: LazySettings) -> None:
     """What is refused does not count: a client that waits gets in."""
     change(settings, export_rate="2/sec")
-    while api.post("/exports", {}).status_code != 429:
+    while (refused := api.post("/exports", {})).status_code != 429:
         pass
-    refused = api.post("/exports", {})
-    deadline = time.monotonic() + (wait_seconds(refused) if refused.status_code == 429 else 0)
+    deadline = asked_at = time.monotonic() + wait_seconds(refused)
     while api.post("/exports", {}).status_code == 429:
-        assert time.monotonic() <= deadline
+        assert asked_at <= deadline
+        asked_at = time.monotonic()
 
 
 @pytest.mark.django_db
@@ -259,21 +269,28 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_silent_valkey_is_waited_for_once_and_not_long(
-    api: APIClient, settings: LazySettings, silent: socket.socket, caplog: pytest.LogCaptureFixture
+    api: APIClient,
+    settings: LazySettings,
+    silent: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A2."""
+    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 60.0)
     change(settings, export_poll_rate="1/min")
     valkey_at(settings, silent.getsockname()[1])
-    began = time.monotonic()
-    assert throttling.limiter().wait(throttling.rate("export_rate"), "x") == 0
-    assert time.monotonic() - began < 0.4  # 0.25 s, and what a busy machine takes
-    assert connections_to(silent) == 1
+    asked: list[int] = []
 
-    began = time.monotonic()
+    def ask() -> None:
+        throttling.limiter_of.cache_clear()
+        asked.append(throttling.limiter().wait(throttling.rate("export_rate"), "x"))
+
+    expect_within(0.4, ask)  # 0.25 s, and what a busy machine takes
+    assert asked == [0] * connections_to(silent)
+
     assert in_threads(5, lambda _: api.get("/exports").status_code) == [200] * 5
-    assert time.monotonic() - began < 3
     assert connections_to(silent) == 0
-    assert len(warnings(caplog)) == 1
+    assert len(warnings(caplog)) == len(asked)
     assert "hunter2" not in caplog.text
 
 
@@ -305,17 +322,18 @@ def test_one_request_finds_out_whether_it_answers_again(
     assert len(warnings(caplog)) == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_it_counts_again_when_valkey_is_back(
-    windows: Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(breaker, "PAUSE_SECONDS", 0.05)
     rate = limits.RateLimitItemPerHour(1, namespace="test")
-    windows.client_pause(600, all=True)
-    assert throttling.limiter().wait(rate, "x") == 0
-
-    deadline = time.monotonic() + 10
-    while not throttling.limiter().wait(rate, "x"):
-        assert time.monotonic() < deadline
+    with relaying(settings.SLUICE.redis_url.get_secret_value()) as relay:
+        change(settings, redis_url=SecretStr(relay.url))
+        relay.swallow("test/x")
+        assert throttling.limiter().wait(rate, "x") == 0
+        assert relay.swallowed == 1
+        wait_until(lambda: throttling.limiter().wait(rate, "x"))
     assert [line.partition("rates_")[2].partition("'")[0] for line in warnings(caplog)] == [
         "not_counted",
         "counted_again",
@@ -329,6 +347,20 @@ def test_a_restart_of_valkey_lets_nothing_through(windows: Redis) -> None:
     windows.client_kill_filter(_type="normal", skipme=True)
     assert throttling.limiter().wait(rate, "x") > 3500
     assert not throttling.limiter().is_away
+
+
+def test_a_limiter_that_is_dropped_leaves_no_connection(windows: Redis, settings: LazySettings) -> None:
+    def connected() -> set[str]:
+        return {each["id"] for each in windows.client_list()}
+
+    limiter = throttling.Limiter(settings.SLUICE.redis_url.get_secret_value())
+    before = connected()
+    assert limiter.wait(limits.RateLimitItemPerHour(9, namespace="test"), "x") == 0
+    its_own = connected() - before
+    assert its_own
+    del limiter
+    gc.collect()
+    wait_until(lambda: not its_own & connected())
 
 
 def test_a_window_that_empties_meanwhile_is_not_waited_for(windows: Redis, monkeypatch: pytest.MonkeyPatch) -> None:

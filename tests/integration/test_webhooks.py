@@ -233,9 +233,10 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
     for delay in courier.SCHEDULE:
         before = timezone.now()
         work()
+        after = timezone.now()
         (shown,) = deliveries(api, hook)
-        wait = datetime.fromisoformat(shown["nextAttemptAt"]) - before
-        assert timedelta(seconds=delay) <= wait <= timedelta(seconds=1.2 * delay + 2)
+        due = datetime.fromisoformat(shown["nextAttemptAt"])
+        assert before + timedelta(seconds=delay) <= due <= after + timedelta(seconds=1.2 * delay)
         assert shown["status"] == "pending"
         make_due()
     work()
@@ -289,8 +290,8 @@ def test_a_receiver_may_ask_for_more_time(
     control.cancel(alice_job)
     work()
 
-    wait = Delivery.objects.get().available_at - before
-    assert timedelta(seconds=seconds) <= wait <= timedelta(seconds=1.2 * seconds + 2)
+    due, after = Delivery.objects.get().available_at, timezone.now()
+    assert before + timedelta(seconds=seconds) <= due <= after + timedelta(seconds=1.2 * seconds)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 500])
@@ -511,8 +512,8 @@ def test_a_receiver_that_trickles_is_hung_up_on(
     began = time.monotonic()
     work()
 
-    assert time.monotonic() - began < 3
-    assert ended.wait(3)
+    assert time.monotonic() - began < 12  # it would go on for ever, and an attempt is given 15 s elsewhere
+    assert ended.wait(30)
     (shown,) = deliveries(api, hook)
     assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no answer in time")]
 
@@ -556,15 +557,15 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
     began = time.monotonic()
     work()
 
-    assert time.monotonic() - began < 5
-    assert ended.wait(5)
+    assert time.monotonic() - began < 12  # an attempt is given 15 s
+    assert ended.wait(30)
     assert deliveries(api, hook)[0]["log"][0]["statusCode"] == status
 
 
 def test_a_body_that_trickles_does_not_undo_its_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
     hook = subscribe(api, there.url)
     over = threading.Event()
     there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
@@ -990,9 +991,9 @@ def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
     assert answer.error == "no answer in time"
     late = [thread for thread in set(threading.enumerate()) - before if thread.name == "endpoint"]
     over.set()
-    assert answered.wait(5)
+    assert answered.wait(30)
     for thread in late:
-        thread.join(5)
+        thread.join(30)
     assert there.received == []
 
 

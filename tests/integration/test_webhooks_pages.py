@@ -230,7 +230,7 @@ def test_pages_cost_as_many_queries_for_200_rows_as_for_2(me: Client, alice: Use
 
 
 def test_a_line_says_what_came_and_what_comes_next(me: Client, hook: Webhook) -> None:
-    sent(hook, status="pending", available_at=Now() + timedelta(hours=2, seconds=5))
+    sent(hook, status="pending", available_at=Now() + timedelta(hours=2, minutes=9))
     context = me.get(page_of(hook)).context
     (line,) = context["lines"]
     assert (line.last["statusCode"], line.is_sending, line.is_due, context["seconds"]) == (500, False, False, 15)

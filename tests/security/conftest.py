@@ -1,6 +1,5 @@
 """One of everything that belongs to alice, and what the database says of all that belongs to anybody."""
 
-import os
 from collections.abc import Callable, Iterator
 from ipaddress import ip_network
 from typing import Any
@@ -9,14 +8,10 @@ import pytest
 from django.apps import apps
 from django.conf import LazySettings
 from django.contrib.auth.models import User
-from django.db import connection
 from django.test import Client
 from django.utils import timezone
-from knox.models import AuthToken
-from psycopg.conninfo import make_conninfo
 
 from config.pages.account import tokens_of
-from config.stack.identity import Identity
 from config.stack.processes import Web
 from etl.models import Task
 from exports import completion, execution, webhooks
@@ -27,6 +22,7 @@ from tests.broker import lose_messages, valkey
 from tests.browser import scenes_documents as scenes
 from tests.integration.factories import make_job
 from tests.integration.staff import delivered, pages, staff  # noqa: F401 - fixtures
+from tests.serving import serving, token_of, variables
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}}
 SAYS = {
@@ -63,7 +59,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     )
     scenes.completed(alice)
     rule = editing.create(owner=alice, says=SAYS)
-    AuthToken.objects.create(alice)
+    token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
     return {
         "job_id": job.pk,
@@ -103,18 +99,5 @@ def browser_of(user: User, **options: Any) -> Client:
 def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The web process of all tests here that need one, on their database."""
     root = tmp_path_factory.mktemp("web")
-    database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
-    running = Web(root, Identity(root), {**os.environ, "DATABASE_URL": database, "TMPDIR": str(root)})
-    running.start()
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def web(served: Web, transactional_db: None) -> Web:
-    return served
-
-
-@pytest.fixture
-def token(alice: User) -> str:
-    return str(AuthToken.objects.create(alice)[1])
+    with serving(root, variables(root)) as running:
+        yield running

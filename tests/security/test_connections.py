@@ -29,7 +29,8 @@ SUBMIT, PAGE = "/api/v1/etl/submit", "/app/documents/submit"
 FORM = "multipart/form-data; boundary=b"
 CROWD = 200
 LIVE = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PROMPT = 5.0  # seconds, for everybody else
+PROMPT = 9.0  # seconds, for everybody else; who waited for a slow header would wait for MOST_SECONDS
+LISTENING = "0A"  # as the kernel writes it
 OPENINGS = {
     "headers": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
     "a body": b"POST /exports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -69,8 +70,11 @@ def memory(web: Web) -> int:
     return int(found[1]) * 1024
 
 
-def open_files(web: Web) -> int:
-    return len(list(Path(f"/proc/{web.pid}/fd").iterdir()))
+def accepted(web: Web) -> int:
+    """Return how many connections of clients the process has taken, and not closed yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [row for row in rows if row[1].endswith(f":{web.port:04X}") and row[3] != LISTENING]
+    return sum(row[9] != "0" for row in ours)  # no inode: not taken yet, or closed
 
 
 # ---- Strangers with large bodies ------------------------------------------------------------------------------------
@@ -139,7 +143,7 @@ def without_database(name: str) -> Iterator[None]:
     connection.close()
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as other:
         other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
-        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        other.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [name])
         try:
             yield
         finally:
@@ -250,18 +254,20 @@ class Crowd:
 def test_others_are_answered_while_a_crowd_sends_a_byte_at_a_time(web: Web, token: str, what: str) -> None:
     """A slow client costs a socket, and no thread and no connection to the database."""
     opening = OPENINGS[what] % token.encode() if b"%s" in OPENINGS[what] else OPENINGS[what]
-    before = open_files(web)
     asked = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
     with ExitStack() as stack:
+        opened = time.monotonic()
         crowd = Crowd(web, opening, CROWD, stack)
-        wait_until(lambda: open_files(web) >= before + CROWD)
+        wait_until(lambda: accepted(web) >= CROWD)
+        wait_until(lambda: crowd.sent > 2 * CROWD)
         for method, path, expected in (("GET", "/livez", 200), ("GET", "/exports", 200), ("POST", "/exports", 400)):
             began = time.monotonic()
             assert ask(web, method, path, b"{}" if method == "POST" else None, **asked)[0] == expected
             assert time.monotonic() - began < PROMPT, path
-        wait_until(lambda: crowd.sent > 2 * CROWD)
-        assert len(crowd.peers) == CROWD
-    wait_until(lambda: open_files(web) < before + CROWD / 2)  # its connections to the servers stay
+        # On a machine that stands still headers may come to their end, as below. Bodies have all the time there is.
+        is_over = what == "headers" and time.monotonic() - opened > connections.MOST_SECONDS
+        assert len(crowd.peers) == CROWD or is_over
+    wait_until(lambda: not accepted(web))
 
 
 SLOW = [

@@ -36,7 +36,7 @@ def checked(**variables: str) -> subprocess.CompletedProcess[str]:
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
-        cwd=ROOT, env=keep | PRODUCTION | variables, capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=keep | PRODUCTION | variables, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 

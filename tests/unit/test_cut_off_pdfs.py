@@ -1,7 +1,6 @@
 """PDF files without their end: what is whole is read, what is lost is never passed over (B12, B18)."""
 
 import io
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from etl.providers.local.pages import Limits
 from etl.providers.local.pdf import Pdf, catalog, has_its_table
 from etl.providers.local.reading import text_of
 from tests.samples import hostile
+from tests.unit.test_documents import least_of_three
 
 LIMITS = Limits(pages=500, pixels=50_000_000, text=10_000_000)
 TEXTS = ["The first page", "The second page", "The third page"]
@@ -70,10 +70,7 @@ def test_a_password_is_not_forgotten_with_the_trailer(how: bytes) -> None:
 def test_no_file_takes_long(unit: bytes) -> None:
     """B12: not even one whose every byte could be the beginning of what is looked for."""
     content = b"%PDF-1.7\n" + unit * (5 * MEGABYTE // len(unit))
-    used = time.process_time()
-    catalog(content)
-    has_its_table(content)
-    assert time.process_time() - used < 0.5
+    assert least_of_three(lambda: (catalog(content), has_its_table(content))) < 0.5
 
 
 def test_the_catalogue_is_found_wherever_it_is_named() -> None:

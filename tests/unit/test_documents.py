@@ -1,6 +1,7 @@
 """Kinds of documents, told by their first bytes (B12)."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -112,9 +113,18 @@ def test_it_takes_any_bytes(head: bytes) -> None:
 def test_no_head_takes_long(unit: bytes) -> None:
     """B12: requests and the sweep sniff heads that strangers wrote."""
     head = (unit * (HEAD_BYTES // len(unit) + 1))[:HEAD_BYTES]
-    used = time.process_time()
-    sniff(head)
-    assert time.process_time() - used < 0.05
+    assert least_of_three(lambda: sniff(head)) < 0.05
+
+
+def least_of_three(call: Callable[[], object]) -> float:
+    """Return the seconds of the processor that a call takes, and not what collecting others' garbage took meanwhile."""
+
+    def once() -> float:
+        used = time.process_time()
+        call()
+        return time.process_time() - used
+
+    return min(once() for _ in range(3))
 
 
 def test_a_zip_is_told_by_its_first_entries() -> None:

@@ -37,9 +37,9 @@ def found(schema: Any) -> list[tuple[str, str]]:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
+    used = time.process_time()
     yield
-    assert time.monotonic() - began < seconds
+    assert time.process_time() - used < seconds
 
 
 @pytest.fixture

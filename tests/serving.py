@@ -1,0 +1,38 @@
+"""A real web process beside a test, on its database, and tokens for whoever speaks to it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.contrib.auth.models import User
+from django.db import connection
+from knox.models import AuthToken
+from psycopg.conninfo import make_conninfo
+
+from config.stack.identity import Identity
+from config.stack.processes import Web
+
+
+def variables(root: Path, **changes: str) -> dict[str, str]:
+    """Return this process' own variables, but for the database: a child must see what the test wrote.
+
+    Whatever a child leaves behind when it is killed, billiard's files for one, lies in `root`.
+    """
+    database = make_conninfo(os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"])
+    return {**os.environ, "DATABASE_URL": database, "TMPDIR": str(root), **changes}
+
+
+@contextmanager
+def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
+    running = Web(root, Identity(root), environment)
+    running.start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def token_of(user: User) -> str:
+    """Return a token that signs a user in."""
+    return str(AuthToken.objects.create(user)[1])
