@@ -20,7 +20,7 @@ from tests.e2e.test_streams import Clients, errors, metric
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import MARKDOWN, begin, complete, read
 from tests.serving import serving, token_of
-from tests.waiting import wait_until
+from tests.waiting import expect_within, wait_until
 
 SUBMIT = "/api/v1/etl/submit"
 MOST = 100_000
@@ -182,12 +182,15 @@ def test_more_can_wait_than_there_are_connections_to_the_database(
         # Longer than a client here waits for anything: no answer comes because the time is over.
         return json.loads(clients(tokens[number % 3]).ask(f"{url}?wait=60").read())
 
+    def look(url: str) -> None:
+        assert clients(token).ask(url).status == 200
+
     with ThreadPoolExecutor(36) as pool:
         waiting = [pool.submit(wait, number) for number in range(36)]
         wait_until(lambda: waiting_requests(web) == 36)
-        assert clients(token).ask(url).status == 200
+        expect_within(3, lambda: look(url))
         begin(task)
-        assert {future.result()["status"] for future in waiting} == {"mineru_parsing"}
+        assert {future.result(timeout=10)["status"] for future in waiting} == {"mineru_parsing"}
     assert errors(web) == []
 
 
@@ -212,7 +215,7 @@ def test_a_process_that_is_told_to_stop_answers_those_who_wait(
     waiter.start()
     wait_until(lambda: waiting_requests(web) == 1)
     process.ask_to_stop()
-    waiter.join(timeout=30)
-    wait_until(lambda: not process.alive)
+    waiter.join(timeout=5)
+    wait_until(lambda: not process.alive, limit=4)
     assert answers == [200]
     assert errors(web) == []

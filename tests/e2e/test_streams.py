@@ -396,7 +396,7 @@ def test_streams_end_when_the_process_is_told_to(
     process = web.started()
     process.ask_to_stop()
     assert list(stream) == []
-    wait_until(lambda: not process.alive)
+    wait_until(lambda: not process.alive, limit=4)
 
     assert errors(web) == []
 

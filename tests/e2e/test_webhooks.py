@@ -52,7 +52,7 @@ def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
     assert shown["receipt"].pop("signedUrl")
     assert (told["type"], told["data"]) == ("export.succeeded", shown)
     waited = int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"])
-    assert 5 <= waited <= 20  # the one after it would come after five minutes
+    assert 5 <= waited <= 10
     wait_until(lambda: "webhook_delivered" in workers.logs())  # a line follows its commit
     for secret in ("SECRETPATH", hook["secret"]):
         assert secret not in workers.logs()
@@ -95,7 +95,7 @@ def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers,
     over = threading.Event()
 
     def wait(to: Any) -> None:
-        over.wait(14)  # less than an attempt may take
+        over.wait(10)
         OK(to)
 
     there.then = wait
@@ -106,7 +106,7 @@ def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers,
         worker = workers.start("webhooks", concurrency=2)
         wait_until(lambda: there.received)
         api.post(f"/exports/webhooks/{quick['id']}/test")
-        wait_until(lambda: elsewhere.received, limit=12)
+        wait_until(lambda: elsewhere.received, limit=5)
         assert len(there.received) == 1
         over.set()
         wait_until(lambda: not Delivery.objects.filter(status="pending").exists())

@@ -95,7 +95,7 @@ def test_the_chunk_of_a_killed_worker_ends_in_the_same_bytes(
     job = make_job(slow, alice, 1)
     wait_until(lambda: is_calling(source_db) and list(storage.list_uploads("things/")))
     victim.kill()
-    wait_until(lambda: not is_calling(source_db))
+    wait_until(lambda: not is_calling(source_db), limit=5)
 
     source_db.execute(SLOW.format(seconds=0))
     workers.start("exports", concurrency=1)
@@ -149,7 +149,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)
     assert not Slot.objects.held().exists()
-    wait_until(lambda: not is_calling(source_db))
+    wait_until(lambda: not is_calling(source_db), limit=5)
     source_db.execute(SLOW.format(seconds=0))
     workers.start()
     wait_until(lambda: succeeded(job))

@@ -222,34 +222,42 @@ def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, 
 
     assert response.json()["status"] == "mineru_parsing"
     assert response["Retry-After"]
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 5
     assert not lookup.seats.taken
 
 
 def test_without_a_change_it_is_answered_in_the_end(api: APIClient, alice: User) -> None:
     task = make_task(alice)
-    began = time.monotonic()
-    assert api.get(f"{path(task)}?wait=1").json()["status"] == "pending"
-    assert 1 <= time.monotonic() - began < 20
+
+    def look() -> None:
+        began = time.monotonic()
+        assert api.get(f"{path(task)}?wait=1").json()["status"] == "pending"
+        assert time.monotonic() - began >= 1
+
+    expect_within(3, look)
 
 
 def test_nobody_waits_for_a_task_that_has_ended(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     complete(task)
-    began = time.monotonic()
-    assert api.get(f"{path(task)}?wait=60").json()["status"] == "completed"
-    assert time.monotonic() - began < 20
+
+    def look() -> None:
+        assert api.get(f"{path(task)}?wait=60").json()["status"] == "completed"
+
+    expect_within(3, look)
 
 
 def test_too_many_do_not_wait_at_all(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would hold a thread."""
     task = make_task(alice)
+
+    def look() -> None:
+        assert api.get(f"{path(task)}?wait=60").status_code == 200
+
     for bound in ("MOST_WAITING", "MOST_WAITING_OF_A_USER"):
         with monkeypatch.context() as patch:
             patch.setattr(lookup, bound, 0)
-            began = time.monotonic()
-            assert api.get(f"{path(task)}?wait=60").status_code == 200
-            assert time.monotonic() - began < 20
+            expect_within(3, look)
 
 
 def test_who_waits_holds_no_connection_to_the_database(api: APIClient, alice: User) -> None:
@@ -274,9 +282,11 @@ def test_a_process_that_is_to_end_keeps_nobody_waiting(
     task = make_task(alice)
     monkeypatch.setattr(ending, "has_begun", threading.Event())
     ending.has_begun.set()
-    began = time.monotonic()
-    assert api.get(f"{path(task)}?wait=60").status_code == 200
-    assert time.monotonic() - began < 20
+
+    def look() -> None:
+        assert api.get(f"{path(task)}?wait=60").status_code == 200
+
+    expect_within(3, look)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "x", "1.5", "", "²", "9" * 400])

@@ -366,13 +366,20 @@ def test_a_process_that_died_in_between_is_replaced(provider: LocalProvider, mad
 
 def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, long: Document) -> None:
     """B12: time has a bound."""
-    convert(provider, long)
-    hung = pid_of(provider)
-    started = time.monotonic()
-    with pytest.raises(OutOfTime):
-        convert(provider, long, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
-    assert time.monotonic() - started < 20  # it would hang for ever
-    assert is_gone(hung)
+
+    def hang() -> None:
+        began = time.monotonic()
+        with pytest.raises(OutOfTime):
+            convert(provider, long, seconds=2, on_progress=lambda *_: os.kill(hung, signal.SIGSTOP))
+        times.append(time.monotonic() - began)
+        assert is_gone(hung)
+
+    times: list[float] = []
+    while min(times, default=4) >= 4 and len(times) < 4:  # as by `expect_within`, with a process before each
+        convert(provider, long)
+        hung = pid_of(provider)
+        hang()
+    assert min(times) < 4
     assert convert(provider, long)[0].metadata["pages"] == 150
 
 

@@ -60,7 +60,7 @@ def test_it_ends_what_a_killed_one_left_behind_before_it_starts_another(tmp_path
         look_until(keeper, lambda: len(family.members(before)) == 2)
         child = family.members(before)[1]
         os.kill(before, signal.SIGKILL)
-        assert family.wait_gone([before], limit=30)
+        assert family.wait_gone([before], limit=5)
         assert family.exists(child)
         look_until(keeper, partial(runs_as_another, keeper, before))
         assert not family.exists(child)

@@ -57,17 +57,17 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
         family_of_it = family.members(worker)
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port))
-        assert family.wait_gone(family_of_it, limit=30), "its children did not outlive it"
+        assert family.wait_gone(family_of_it, limit=5), "its children did not outlive it"
 
         web = find(stack, WEB)
         os.kill(web, signal.SIGKILL)
-        assert family.wait_gone([web], limit=30)
+        assert family.wait_gone([web], limit=5)
         wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port))
 
         servers = {words: find(stack, words) for words in SERVERS}
         for pid in servers.values():
             os.kill(pid, signal.SIGKILL)
-        assert family.wait_gone([*servers.values()], limit=30)
+        assert family.wait_gone([*servers.values()], limit=5)
         wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
         wait_until(lambda: processes.answers(port, "/readyz"))
 
@@ -156,6 +156,6 @@ def command(pid: int) -> str:
 
 
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
-    assert family.wait_gone(pids, limit=40), [command(pid) for pid in pids if family.exists(pid)]
+    assert family.wait_gone(pids, limit=10), [command(pid) for pid in pids if family.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
     assert not (root / "stack.env").exists(), "it tells of a stack that runs"

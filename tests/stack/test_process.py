@@ -76,7 +76,7 @@ def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
         wait_until(lambda: len(family.members(supervisor.pid)) == 5)  # itself, the undertaker, bash and two sleeps
         pids = family.members(supervisor.pid)
         supervisor.kill()
-    assert family.wait_gone(pids, limit=family.GRACE_SECONDS + 30)
+    assert family.wait_gone(pids, limit=family.GRACE_SECONDS + 3)
     assert not (tmp_path / "left.sock").exists()
 
 

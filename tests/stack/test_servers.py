@@ -125,7 +125,7 @@ def test_a_killed_postgres_starts_while_a_query_of_before_still_runs(stack_serve
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
         wait_until(lambda: is_busy(postgres, backend))  # idle, it would notice
         os.kill(postgres.pid, signal.SIGKILL)
-        assert family.wait_gone([postgres.pid], limit=30)
+        assert family.wait_gone([postgres.pid], limit=5)
         assert family.exists(backend)
         postgres.kill()
         postgres.start()
