@@ -1,5 +1,6 @@
 """A2: what a user may start a day, shown, debited atomically and given back. A5: looking beforehand."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +8,7 @@ import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.db import connections, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -17,7 +19,8 @@ from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
-from tests.integration.test_leases import in_threads
+from tests.integration.test_leases import in_threads, waits_for_a_lock
+from tests.waiting import wait_until
 
 FILTERS = {"keys": ["JFK", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}  # 6 chunks
 
@@ -102,6 +105,27 @@ def test_parallel_requests_cannot_overspend(dataset: Dataset, alice: User, small
     assert sorted(statuses) == [202] * 3 + [429] * 5
     assert used(alice) == (3, 9)
     assert Job.objects.count() == 3
+
+
+def test_what_another_request_takes_meanwhile_is_not_there_for_this_one(
+    dataset: Dataset, alice: User, small: None
+) -> None:
+    """A2: also when it had not yet been taken as this one was begun."""
+    assert submit(client_of(alice)).status_code == 202
+
+    def come_late() -> Any:
+        try:
+            return submit(client_of(alice), filters={**FILTERS, "keys": ["A"]})
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            quotas.debit(user_id=alice.pk, jobs=1, chunks=4)
+            late = pool.submit(come_late)
+            wait_until(lambda: late.done() or waits_for_a_lock())
+        assert late.result().status_code == 429
+    assert used(alice) == (2, 10)
 
 
 def test_each_user_has_a_quota_of_their_own(api: APIClient, dataset: Dataset, bob: User, small: None) -> None:

@@ -219,7 +219,7 @@ MUTANTS = [
         " <= (SELECT daily_jobs FROM allowed) OR EXCLUDED.jobs = 0)\n"
         "  AND (SELECT chunks FROM exports_usage o WHERE o.user_id = %(user)s AND o.day = u.day) + EXCLUDED.chunks"
         " <= (SELECT daily_chunks FROM allowed)",
-        tests=quotas("parallel_requests_cannot_overspend"),
+        tests=quotas("what_another_request_takes_meanwhile_is_not_there_for_this_one"),
     ),
     QUOTAS(
         name="the first request of a day had no limit",
