@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 COPIES = ROOT / ".local" / "mutants"
 AT_ONCE = int(os.environ.get("AT_ONCE", "2"))
 LIMIT = 300  # seconds that the tests of one mutant may take; of all tests unmutated, ten times as much
+FAILED = r"^(?:FAILED \S+::|_+ ERROR at teardown of )(\w\S*)"
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 
 
@@ -66,7 +67,7 @@ class Copy:
             self.write(mutant.file, before)
 
     def run(self, tests: Iterable[str], *, limit: float) -> Verdict:
-        """Run tests; killed is that one of them fails, and not that it could not begin."""
+        """Run tests; killed is that one fails, or what is looked at after it, and not that it could not begin."""
         began = time.monotonic()
         said = self.folder.with_suffix(".log")  # not a pipe, which a server that outlives its tests might keep open
         try:
@@ -84,7 +85,7 @@ class Copy:
         seconds, output = time.monotonic() - began, said.read_text(encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return Verdict("survived", seconds=seconds)
-        if failed := re.search(r"^FAILED \S+::(\S+)", output, re.MULTILINE):
+        if failed := re.search(FAILED, output, re.MULTILINE):
             return Verdict("killed", by=failed[1], seconds=seconds)
         print(output)
         return Verdict("broken", seconds=seconds)
