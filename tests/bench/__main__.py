@@ -1,48 +1,107 @@
 """Benchmarks, by `make bench`: ratios of things measured in turn in one run, never absolute times.
 
-python -m tests.bench [--rounds 5] [--rows 2000000] [--documents 50] [--only fairness]
+python -m tests.bench [--only P1 P4 fairness …] [--rounds 5] [--quick]
+
+Each runs in a process and on servers of its own, so that none pays for what another left behind. Afterwards
+.local/bench has results.json, with every single measurement, and a picture of the curves.
 """
 
 import argparse
+import datetime as dt
 import os
+import platform
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from config.stack import servers
 from config.stack.process import StackError
+from tests.bench import plot
+from tests.bench.report import Report
+from tests.bench.turns import say
 
-BENCHMARKS = ["one_chunk", "fairness", "ocr"]
+# The measurements of each module.
+BENCHMARKS = {
+    "large_chunk": ("P1", "P2"),
+    "memory": ("P3",),
+    "flights": ("P4", "P5", "P9"),
+    "growth": ("P6",),
+    "submissions": ("P7",),
+    "reads": ("P8",),
+    "listeners": ("P10",),
+    "documents": ("P11",),
+    "fairness": ("P12",),
+    "ledger": ("ledger",),
+    "scaling": ("scaling",),
+}
+HOME = Path(".local/bench")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    names = [*BENCHMARKS, *(number for numbers in BENCHMARKS.values() for number in numbers)]
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--documents", type=int, default=50)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=BENCHMARKS)
+    parser.add_argument("--quick", action="store_true", help="with little data: to see that it runs, not how fast")
     options = parser.parse_args()
-    home = Path(".local/bench").resolve()
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home) as folder, servers.running(Path(folder), durable=True) as running:
-        os.environ.update(running.environment())
-        os.environ.update(
-            SECRET_KEY="benchmarks-only-0123456789-0123456789-0123456789",
-            ALLOWED_HOSTS="none",
-            LOG_LEVEL="WARNING",
-            EXPORT_DAILY_CHUNKS="100000000",
-            DJANGO_SETTINGS_MODULE="config.settings",
-        )
-        # Only now: it reads the settings as it is imported.
-        from tests.bench import fairness, ocr, one_chunk
+    HOME.mkdir(parents=True, exist_ok=True)
+    report = Report()
+    failed = []
+    for module, numbers in BENCHMARKS.items():
+        if options.only is None or {module, *numbers} & set(options.only):
+            say(f"---- {module}: {', '.join(numbers)}")
+            part = measured(module, rounds=options.rounds, quick=options.quick)
+            if part is None:
+                failed.append(module)
+            else:
+                report.add(part)
+    report.save(HOME / "results.json", machine=machine(), rounds=options.rounds, quick=options.quick)
+    for file in plot.draw(report.curves, HOME):
+        say(f"drawn: {file}")
+    print(f"\n{machine()}\n\n{report.text()}")
+    if failed:
+        say(f"\nwithout a result: {', '.join(failed)}")
+    return 1 if failed else 0
 
-        if "one_chunk" in options.only:
-            one_chunk.run(rounds=options.rounds, rows=options.rows)
-        if "fairness" in options.only:
-            fairness.run(rounds=options.rounds)
-        if "ocr" in options.only:
-            ocr.run(documents=options.documents)
-    return 0
+
+def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
+    """Run one benchmark. Returns None when it failed, and has said why."""
+    with tempfile.TemporaryDirectory(dir=HOME.resolve()) as folder:
+        file = Path(folder) / "report.json"
+        with servers.running(Path(folder) / "servers", durable=True) as running:
+            environment = os.environ | running.environment() | {
+                "SECRET_KEY": "benchmarks-only-0123456789-0123456789-0123456789",
+                "ALLOWED_HOSTS": "*",
+                "LOG_LEVEL": "WARNING",
+                "EXPORT_RATE": "1000000/min",
+                "EXPORT_DAILY_JOBS": "1000000",
+                "EXPORT_DAILY_CHUNKS": "1000000000",
+                "DJANGO_SETTINGS_MODULE": "config.settings",
+                "TMPDIR": folder,
+            }  # fmt: skip
+            command = [
+                sys.executable,
+                "-m",
+                "tests.bench.alone",
+                module,
+                str(file),
+                str(rounds),
+                "quick" if quick else "",
+            ]
+            subprocess.run(command, check=False, env=environment)
+        return Report.load(file) if file.exists() else None
+
+
+def machine() -> str:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    today = dt.datetime.now(tz=dt.UTC).date()
+    return (
+        f"{today}: {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}; every server on the same machine"
+    )
 
 
 if __name__ == "__main__":

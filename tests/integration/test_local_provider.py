@@ -502,7 +502,7 @@ def test_it_is_replaced_when_it_is_worn(provider: LocalProvider, made: Maker, mo
 
 
 def test_memory_does_not_grow(provider: LocalProvider) -> None:
-    """B12: a worker and its process stay under 1 GB; `python -m tests.bench --only ocr` does 200 documents."""
+    """B12: a worker and its process stay under 1 GB; `make bench ONLY=P11` does 50 documents."""
     names = ("notice-zh-scan.jpg", "invoice.pdf", "notice-zh.pdf")
     documents = [samples.document(samples.sample(name)) for name in names]
     for document in documents:

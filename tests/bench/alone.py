@@ -1,0 +1,20 @@
+"""One benchmark in a process and on servers of its own: `python -m tests.bench.alone MODULE FILE ROUNDS QUICK`."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import django
+
+from tests.bench.report import Report
+
+
+def main(name: str, file: str, rounds: str, quick: str) -> None:
+    django.setup()  # before the benchmark imports models
+    report = Report()
+    import_module(f"tests.bench.{name}").run(report, rounds=int(rounds), quick=quick == "quick")
+    report.save(Path(file))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

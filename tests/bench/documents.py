@@ -1,0 +1,266 @@
+"""P11: documents by the local provider. 100 pages of text against a bare loop of pypdfium2's text extraction over the
+same file, in turn: told, with pages a second. Bar for scans: the stage, from its claim to the stored Markdown, takes at
+most 1.18 times as long as the engine in it, which then has 85 %.
+
+Bars of their own: how many characters are wrong in each sample, 2 s for those 100 pages, and 1,024 MB for a worker and
+its process over many documents. Seconds depend on the machine and on what else it does.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import pypdfium2
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import override_settings
+
+from config import storage
+from etl import artifacts, engines, pipeline, runstate
+from etl.documents import Kind
+from etl.models import Task
+from etl.providers.base import Document, OCRResult
+from etl.providers.local import LocalProvider
+from etl.states import Phase
+from etl.work import Work
+from rules.models import Rule
+from tests import samples
+from tests.bench import site
+from tests.bench.report import Report
+from tests.bench.turns import in_turn, say
+from tests.integration.etl_factories import make_rule
+from tests.samples import make
+
+MEGABYTE = 1024**2
+LOOP = "pypdfium2's loop"
+COLD, WARM = "local provider, cold", "local provider, warm"
+TEXT_SECONDS = 2
+MEMORY = 1024  # MB
+STAGE_PER_ENGINE = 1.18  # 1 / 0.85
+SCAN, SCAN_TRUTH, SCAN_WRONG = "invoice-scan.pdf", "invoice.txt", 0.03
+# Each with its true text, and the share of its characters that may be wrong.
+SAMPLES = (
+    ("invoice.pdf", "invoice.txt", 0.0),
+    ("notice-zh.pdf", "notice-zh.txt", 0.0),
+    (SCAN, SCAN_TRUTH, SCAN_WRONG),
+    ("notice-zh-scan.jpg", "notice-zh.txt", 0.05),
+    ("invoice-mixed.pdf", "invoice.txt", 0.03),
+)
+# Of the letters on a page, how many the bare loop may lack: it writes a hyphen at the end of a line in another way.
+LACKS = 0.02
+
+
+class Spent(NamedTuple):
+    """Seconds of one run of the stage: of all of it, of the provider in it, and of the engine in that."""
+
+    stage: float
+    provider: float
+    engine: float
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    rounds, pages, documents = (1, 10, 5) if quick else (rounds, 100, 50)
+    user = site.prepare()
+    # Documents lie in here while they are read; and the provider is the one that the stage uses.
+    with (
+        TemporaryDirectory() as folder,
+        override_settings(SLUICE=settings.SLUICE.model_copy(update={"etl_cache_dir": Path(folder)})),
+    ):
+        provider = engines.provider()
+        assert isinstance(provider, LocalProvider), "ETL_OCR_PROVIDER is another one"
+        try:
+            text(report, provider, written(Path(folder), pages=pages), rounds=rounds)
+            scans(report, user, rounds=rounds)
+            correctness(report, provider)
+            memory(report, provider, documents)
+        finally:
+            provider.close()
+
+
+def convert(provider: LocalProvider, document: Document) -> OCRResult:
+    return provider.convert(document, work=Work(seconds=600))
+
+
+def seconds(act: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+# ---- Pages with text ------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, *, pages: int) -> Path:
+    """Write a PDF of so many pages; it repeats those of the invoice."""
+    file = folder / "text.pdf"
+    file.write_bytes(make.printed(make.INVOICE * (pages // len(make.INVOICE))))
+    return file
+
+
+def text(report: Report, provider: LocalProvider, file: Path, *, rounds: int) -> None:
+    document = samples.document(file)
+    pages = same_text(bare(file), convert(provider, document))
+
+    def cold() -> float:
+        provider.close()
+        return seconds(lambda: convert(provider, document))
+
+    taken = in_turn(
+        {
+            LOOP: lambda: seconds(lambda: bare(file)),
+            COLD: cold,
+            WARM: lambda: seconds(lambda: convert(provider, document)),
+        },
+        rounds=rounds,
+    )
+    report.times(f"P11, {pages} pages of text", taken)
+    for name, times in taken.items():
+        report.bar("P11", f"{pages} pages of text, {name}", pages / median(times), unit="pages/s")
+    ratio = median(taken[WARM]) / median(taken[LOOP])
+    report.bar("P11", f"{pages} pages of text, {WARM}, of the loop's time", ratio)
+    for name in (COLD, WARM):
+        report.bar("P11", f"{pages} pages of text, {name}", median(taken[name]), TEXT_SECONDS, unit="s")
+
+
+def bare(file: Path) -> list[str]:
+    """Return the text of the pages, as pypdfium2 gives it: no words with their places, no headings, no tables."""
+    with pypdfium2.PdfDocument(file) as pdf:
+        return [page.get_textpage().get_text_range() for page in pdf]
+
+
+def same_text(theirs: list[str], ours: OCRResult) -> int:
+    """Hold both against what was printed. Of the loop only that all is there: the order of letters is not its business.
+
+    Returns how many pages there are.
+    """
+    truth = [samples.letters(page) for page in samples.true_text("invoice.txt").split("\f")]
+    for number, (bare_page, page) in enumerate(zip(theirs, ours.pages, strict=True)):
+        expected = truth[number % len(truth)]
+        assert samples.letters(ours.markdown[page.start : page.end]) == expected, f"page {number + 1} is another"
+        lacks = Counter(expected) - Counter(samples.letters(bare_page))
+        assert lacks.total() <= LACKS * len(expected), f"the loop lacks letters of page {number + 1}"
+    return len(theirs)
+
+
+# ---- Scanned pages --------------------------------------------------------------------------------------------------
+
+
+def scans(report: Report, user: User, *, rounds: int) -> None:
+    rule = make_rule(user)
+    runs = []
+    for number in range(rounds + 1):  # the first one loads the engine, and does not count
+        runs.append(stage(user, rule))
+        say(f"scan, {number} of {rounds}: {runs[-1].stage:.3f} s, of it the engine {runs[-1].engine:.3f}")
+    counted = runs[1:]
+    pages = len(samples.true_text(SCAN_TRUTH).split("\f"))
+    report.times(
+        f"P11, {pages} scanned pages",
+        {
+            "the engine": [each.engine for each in counted],
+            "the provider": [each.provider for each in counted],
+            "the stage": [each.stage for each in counted],
+        },
+    )
+    report.bar("P11", "scanned pages, the stage", pages / median(each.stage for each in counted), unit="pages/s")
+    ratio = median(each.stage / each.engine for each in counted)
+    report.bar("P11", "scanned pages, the stage, of its engine's time", ratio, STAGE_PER_ENGINE)
+
+
+def stage(user: User, rule: Rule) -> Spent:
+    """Run OCR on a new task, as a worker does when a message comes: claim, fetch, read, store, write down."""
+    task = submitted(user, rule)
+    started = time.perf_counter()
+    assert pipeline.run(Phase.OCR, task_id=task.pk), "the stage did not succeed"
+    whole = time.perf_counter() - started
+    state = runstate.read(task.pk)
+    assert state is not None
+    facts = state.metadata["ocr"]
+    assert facts["pages"] == facts["ocr_pages"], "not every page was recognised"
+    markdown = b"".join(storage.read(state.markdown_key)).decode()
+    assert samples.errors_per_character(samples.true_text(SCAN_TRUTH), markdown) <= SCAN_WRONG
+    return Spent(whole, facts["duration_ms"] / 1000, facts["ocr_ms"] / 1000)
+
+
+def submitted(user: User, rule: Rule) -> Task:
+    """Return a task with its document in object storage; no message, since nobody but us is to run it."""
+    content = samples.sample(SCAN).read_bytes()
+    key = f"{artifacts.DOCUMENTS}{SCAN}"
+    if storage.head(key) is None:
+        storage.put(key, content, content_type=Kind.PDF.media_type)
+    task = Task.objects.create(
+        user=user, rule=rule, rule_version=rule.version, filename=SCAN, kind=Kind.PDF.value, size=len(content),
+        document_key=key,
+    )  # fmt: skip
+    runstate.create(task, phase=Phase.OCR)
+    return task
+
+
+# ---- How right, and how large ---------------------------------------------------------------------------------------
+
+
+def correctness(report: Report, provider: LocalProvider) -> None:
+    convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))  # load the engine
+    rows, over = [], 0
+    for name, truth, most in SAMPLES:
+        result = convert(provider, samples.document(samples.sample(name)))
+        wrong = samples.errors_per_character(samples.true_text(truth), result.markdown)
+        over += wrong > most
+        milliseconds = max(1, result.metadata["duration_ms"])
+        sure = [page.confidence for page in result.pages if page.confidence is not None]
+        rows.append(
+            [
+                name,
+                f"{wrong:.2%}",
+                f"{most:.0%}",
+                f"{1000 * len(result.pages) / milliseconds:.2f}",
+                f"{min(sure, default=1):.3f}",
+                f"{result.metadata['ocr_ms'] / milliseconds:.0%}",
+            ]
+        )
+    header = ["", "characters wrong (CER)", "at most", "pages/s", "least confidence", "engine's share"]
+    report.table("P11, the samples, once each", header, rows)
+    report.bar("P11", "samples with more wrong characters than they may have", over, 0, unit=f"of {len(SAMPLES)}")
+
+
+def memory(report: Report, provider: LocalProvider, documents: int) -> None:
+    """Ours is that of this process, which stands for a worker's."""
+    ours, theirs, processes = [0], [0], set()
+    provider.close()
+    for document in islice(several(), documents):
+        convert(provider, document)
+        ours.append(resident("self"))
+        if provider.process is not None:
+            processes.add(provider.process.pid)
+            theirs.append(peak(provider.process.pid))
+    report.table(
+        f"P11, memory over {documents} documents",
+        ["", "processes", "at most, MB"],
+        [["a worker", 1, max(ours) // MEGABYTE], ["what reads for it", len(processes), max(theirs) // MEGABYTE]],
+    )
+    both = (max(ours) + max(theirs)) / MEGABYTE
+    report.bar("P11", f"memory over {documents} documents, both together", both, MEMORY, unit="MB")
+
+
+def several() -> Iterator[Document]:
+    return cycle([samples.document(samples.sample(name)) for name, _, _ in SAMPLES])
+
+
+def resident(pid: int | str) -> int:
+    return kilobytes(pid, "VmRSS")
+
+
+def peak(pid: int) -> int:
+    return kilobytes(pid, "VmHWM")
+
+
+def kilobytes(pid: int | str, name: str) -> int:
+    """Return a line of /proc/PID/status, which is in kilobytes, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,122 @@
+"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the tool a user would pick: at most 0.80 of its time.
+
+P2: the same against psql alone, which throws the bytes away: the limit, told; 1.60 is aimed at.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from config import storage
+from config.stack.postgres import program
+from exports import execution, planning
+from exports.models import Chunk, Dataset
+from tests.bench import site
+from tests.bench.report import Report
+from tests.bench.turns import Way, in_turn
+
+TABLE = """
+CREATE SCHEMA bench;
+CREATE TABLE bench.rows AS
+SELECT n::int AS id, md5(n::text) AS name, 'text, with ' || n || ' commas, and more of them' AS note,
+       (n * 1.37)::numeric(12, 2) AS amount, '2024-01-01 00:00:00+00'::timestamptz + n * interval '1 second' AS at
+FROM generate_series(1, {rows}) n;
+CREATE FUNCTION bench.rows_for(key text, effective_date date) RETURNS SETOF bench.rows
+LANGUAGE sql STABLE AS 'SELECT * FROM bench.rows';
+VACUUM ANALYZE bench.rows;
+"""
+COPY = "COPY (SELECT * FROM bench.rows_for('ALL', '2024-01-01')) TO STDOUT (FORMAT csv, HEADER)"
+PAIR = planning.Pair("ALL", date(2024, 1, 1))
+LIMIT, PEER, OURS = "psql > /dev/null", "psql | rclone rcat", "Sluice"
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    rows = 100_000 if quick else 2_000_000
+    for statement in TABLE.format(rows=rows).strip().removesuffix(";").split(";\n"):
+        site.in_source(statement)
+    user = site.prepare(slots=1)
+    dataset = site.make_dataset("bench", "bench.rows_for")
+    psql = [str(program("psql")), settings.SLUICE.source_url, "-qXc", COPY]
+    ways: dict[str, Way] = {
+        LIMIT: lambda: discard(psql),
+        PEER: lambda: pipe(psql),
+        OURS: lambda: export(dataset, user),
+    }
+    for way in ways.values():
+        way()
+    compare(psql, report)
+    measured = in_turn(ways, rounds=rounds)
+    spent = {name: cpu(way) for name, way in ways.items()}
+    report.times("P1, P2", measured)
+    middle = {name: median(values) for name, values in measured.items()}
+    report.bar("P1", "a chunk of 2,000,000 rows, of psql | rclone rcat", middle[OURS] / middle[PEER], 0.8)
+    report.bar("P2", "the same, of psql > /dev/null (aim 1.6)", middle[OURS] / middle[LIMIT])
+    report.table(
+        "CPU seconds of one round",
+        ["", "Postgres", "SeaweedFS", "whoever reads and sends"],
+        [[name, *(f"{seconds:.2f}" for seconds in groups)] for name, groups in spent.items()],
+    )
+
+
+def discard(psql: list[str]) -> None:
+    subprocess.run(psql, check=True, stdout=subprocess.DEVNULL)
+
+
+def pipe(psql: list[str]) -> None:
+    env = settings.SLUICE
+    rclone = [str(Path(sys.executable).parent / "rclone"), "rcat", f":s3:{env.s3_bucket}/bench/rclone.csv"]
+    options = {
+        "RCLONE_CONFIG": os.devnull,
+        "RCLONE_S3_PROVIDER": "SeaweedFS",
+        "RCLONE_S3_ENDPOINT": str(env.s3_endpoint_url),
+        "RCLONE_S3_ACCESS_KEY_ID": env.s3_access_key_id.get_secret_value(),
+        "RCLONE_S3_SECRET_ACCESS_KEY": env.s3_secret_access_key.get_secret_value(),
+        "RCLONE_S3_NO_CHECK_BUCKET": "true",
+        "RCLONE_S3_SERVER_SIDE_ENCRYPTION": "AES256",
+    }
+    with subprocess.Popen(psql, stdout=subprocess.PIPE) as reading:
+        subprocess.run(rclone, check=True, stdin=reading.stdout, env={**os.environ, **options})
+
+
+def export(dataset: Dataset, user: User) -> None:
+    """From the submission to the chunk that is done: claim, COPY, hash, upload, finish."""
+    site.submit(dataset, [PAIR], user)
+    execution.drain()
+
+
+def compare(psql: list[str], report: Report) -> None:
+    """The bytes must be the same before any time counts."""
+    theirs = hashlib.sha256(subprocess.run(psql, check=True, stdout=subprocess.PIPE).stdout).hexdigest()
+    chunk = Chunk.objects.latest("id")
+    ours = hash_of(planning.object_key("bench", PAIR, planning.Shape()))
+    assert theirs == ours == hash_of("bench/rclone.csv") == chunk.sha256, "the files differ"
+    report.notes.append(f"P1, P2: {chunk.rows:,} rows, {chunk.bytes:,} bytes, the same from all three.")
+
+
+def hash_of(key: str) -> str:
+    content = hashlib.sha256()
+    for block in storage.read(key):
+        content.update(block)
+    return content.hexdigest()
+
+
+def cpu(way: Callable[[], object]) -> list[float]:
+    """Return the CPU seconds that a round costs: Postgres, SeaweedFS, and this process with its children."""
+    servers = [site.pids_of(partial(runs, name)) for name in ("bin/postgres -D", "weed")]
+    before = [site.cpu_seconds(pids) for pids in servers], site.spent(os.getpid())
+    way()
+    after = [site.cpu_seconds(pids) for pids in servers], site.spent(os.getpid())
+    return [*(now - then for then, now in zip(before[0], after[0], strict=True)), after[1] - before[1]]
+
+
+def runs(name: str, command: str) -> bool:
+    return name in command and os.environ["TMPDIR"] in command

@@ -1,0 +1,254 @@
+"""P8: looking at a job of 1,095 chunks and at a document's task, by 50 clients at once, against an empty view of the
+same web process, in turn. Bars: at most 1.5 times its latency, at the median; no query on chunks for a job, and none on
+etl_task for a task whose state Redis has.
+
+The empty view signs its user in and counts for the rates, as the others do. Jobs are looked at before they begin, amid
+their work, and when they have a receipt and a link; tasks amid OCR, and with their result.
+"""
+
+import http.client
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import gettempdir
+from typing import Any, NamedTuple
+
+from django.contrib.auth.models import User
+from django.db import connection
+
+from config.stack.ports import LOOPBACK
+from etl import runstate
+from etl.models import Task
+from etl.states import Phase, Status
+from exports import leases
+from exports.models import Job
+from tests.bench import site
+from tests.bench.report import Report
+from tests.bench.turns import in_turn, quantile
+from tests.integration.etl_factories import make_task
+from tests.integration.factories import end_chunk, pairs
+from tests.waiting import wait_until
+
+CLIENTS = 50
+BAR = 1.5
+HELD = 4  # chunks of the job that runs that are being worked on
+DAY = 86_400
+LIMIT_SECONDS = 600
+CHUNKS, TASKS = "exports_chunk", "etl_task"  # tables
+WORKERS = {"exports": 2, "bundles": 1, "etl-ocr": 1, "etl-postprocess": 1}
+SERVING = {
+    "DJANGO_SETTINGS_MODULE": "tests.bench.reads_settings",
+    # All clients are one user, who does nothing but ask. Every request is counted all the same.
+    "EXPORT_POLL_RATE": "1000000/min",
+    "ETL_POLL_RATE": "1000000/min",
+}
+FUNCTION = """
+CREATE SCHEMA reads;
+CREATE FUNCTION reads.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10) n'
+"""
+
+
+class Load(NamedTuple):
+    """What one round of requests took. `asked`: those that were to warm up, too; they count for the statements."""
+
+    latencies: list[float]
+    seconds: float
+    asked: int
+    statements: int
+    on_table: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked at: a path, what every answer must hold, and a table that it must not be looked for in."""
+
+    name: str
+    path: str
+    says: str
+    table: str
+    loads: list[Load] = field(default_factory=list)
+
+    @property
+    def latencies(self) -> list[float]:
+        return [each for load in self.loads for each in load.latencies]
+
+    @property
+    def asked(self) -> int:
+        return sum(load.asked for load in self.loads)
+
+    @property
+    def queries_on_table(self) -> float:
+        return sum(load.on_table for load in self.loads) / self.asked
+
+
+EMPTY = "an empty view"
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    chunks, requests = (40, 100) if quick else (1_095, 2_000)
+    rounds = 1 if quick else rounds
+    user = site.prepare()
+    token = site.token_of(user)
+    subjects = [Subject(EMPTY, "/empty", '"ok":true', CHUNKS), *jobs(user, chunks), *tasks(user)]
+    in_main("ANALYZE")  # as autovacuum would do within a minute
+    with site.serving(variables=SERVING) as web:
+        for subject in subjects:
+            verify(subject, answer(web.port, token, subject.path), chunks)
+        ways = {subject.name: partial(look, subject, web.port, token, requests) for subject in subjects}
+        taken = in_turn(ways, rounds=rounds)
+    for subject in subjects:
+        del subject.loads[0]  # the warm-up
+    tell(report, subjects, taken)
+
+
+# ---- What is looked at ----------------------------------------------------------------------------------------------
+
+
+def jobs(user: User, chunks: int) -> list[Subject]:
+    """Return a job that real workers have done, one that is half done and one that has not begun."""
+    site.in_source(FUNCTION)
+    dataset = site.make_dataset("reads", "reads.rows_for")
+    with site.working({name: WORKERS[name] for name in ("exports", "bundles")}):
+        done = site.submit(dataset, pairs(chunks, key="DONE"), user)
+        Job.objects.filter(pk=done.pk).update(ttl=DAY)  # its link must not expire amid the measurement
+        site.wait_for(done, limit=LIMIT_SECONDS)
+    running = site.submit(dataset, pairs(chunks, key="RUNS"), user)
+    for _ in range(chunks // 2):
+        end_chunk()
+    claims = [leases.claim(backend="bench") for _ in range(HELD)]
+    assert {claim.job_id for claim in claims if claim} == {running.pk}
+    waiting = site.submit(dataset, pairs(chunks, key="WAITS"), user)
+    return [
+        Subject(f"a job, {status}", f"/exports/{job.pk}", f'"status":"{status}"', CHUNKS)
+        for status, job in (("pending", waiting), ("running", running), ("success", done))
+    ]
+
+
+def tasks(user: User) -> list[Subject]:
+    """Return a task that real workers have done and one amid OCR. Redis has the states of both."""
+    # The worker of OCR has a folder for documents; unless it is named, it is one of the checkout.
+    folder = {"ETL_CACHE_DIR": str(Path(gettempdir()) / "documents")}
+    with site.working({name: WORKERS[name] for name in ("etl-ocr", "etl-postprocess")}, variables=folder):
+        done = make_task(user)
+        wait_until(
+            lambda: Task.objects.filter(pk=done.pk, status=Status.COMPLETED).exists(),
+            limit=LIMIT_SECONDS,
+            always=lambda: not Task.objects.filter(pk=done.pk, status=Status.FAILED).exists(),
+        )
+    running = make_task(user)
+    state = runstate.start(running.pk, phase=Phase.OCR).state
+    assert state
+    runstate.note_progress(state, 20, step="2/5")
+    return [
+        Subject(f"a task, {status}", f"/api/v1/etl/tasks/{task.pk}", f'"status":"{status}"', TASKS)
+        for status, task in ((Status.MINERU_PARSING.value, running), (Status.COMPLETED.value, done))
+    ]
+
+
+def answer(port: int, token: str, path: str) -> dict[str, Any]:
+    asking = http.client.HTTPConnection(LOOPBACK, port, timeout=20)
+    try:
+        asking.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        read: dict[str, Any] = json.loads(asking.getresponse().read())
+    finally:
+        asking.close()
+    return read
+
+
+def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
+    """What is shown must be right before any time counts."""
+    match subject.name:
+        case "an empty view":
+            assert shown == {"ok": True}, shown
+        case "a job, pending":
+            assert shown["progress"]["pending"] == shown["progress"]["total"] == chunks, shown
+        case "a job, running":
+            progress = shown["progress"]
+            assert (progress["total"], progress["done"], progress["running"]) == (chunks, chunks // 2, HELD), shown
+        case "a job, success":
+            assert shown["progress"]["done"] == shown["receipt"]["files"] == chunks, shown
+            assert shown["receipt"]["signedUrl"], shown
+        case "a task, mineru_parsing":
+            assert (shown["progress"], shown["result"]) == (20, None), shown
+        case "a task, completed":
+            assert shown["progress"] == 100, shown
+            assert shown["result"], shown
+        case _:
+            raise AssertionError(subject.name)
+
+
+# ---- Measuring ------------------------------------------------------------------------------------------------------
+
+
+def look(subject: Subject, port: int, token: str, requests: int) -> float:
+    """Have all clients ask. Returns the median of the latencies; what else there is goes to the subject."""
+    order = {
+        "host": LOOPBACK, "port": port, "path": subject.path, "token": token, "says": subject.says,
+        "clients": CLIENTS, "requests": requests,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tests.bench.reads_clients"]
+    before = statements(subject.table)
+    done = subprocess.run(
+        command, input=json.dumps(order), stdout=subprocess.PIPE, text=True, check=True, timeout=LIMIT_SECONDS
+    )
+    after = statements(subject.table)
+    load = Load(**json.loads(done.stdout), statements=after[0] - before[0], on_table=after[1] - before[1])
+    assert len(load.latencies) == requests
+    assert load.statements >= load.asked, "each looks for its token at least: statements are not counted"
+    subject.loads.append(load)
+    return median(load.latencies)
+
+
+# Nothing but the web process asks this database meanwhile, and this query, once: its own text has $1 for the table.
+STATEMENTS = """
+SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(calls) FILTER (WHERE strpos(query, %s) > 0), 0)::bigint
+FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def statements(table: str) -> tuple[int, int]:
+    """Return how many statements the database has run so far, and how many of them have this table in their text."""
+    every, on_table = in_main(STATEMENTS, table)
+    return every, on_table
+
+
+def in_main(statement: str, *values: str) -> tuple[int, ...]:
+    """Return the first row of a statement on Sluice's own database."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchone() or () if cursor.description else ()
+
+
+# ---- Telling --------------------------------------------------------------------------------------------------------
+
+
+def tell(report: Report, subjects: list[Subject], taken: dict[str, list[float]]) -> None:
+    report.times("P8", taken)
+    report.table(
+        f"P8, {CLIENTS} clients, all rounds together",
+        ["", "median, ms", "p99, ms", "requests/s", "statements a request"],
+        [row(subject) for subject in subjects],
+    )
+    for subject in subjects[1:]:
+        ratio = median(taken[subject.name]) / median(taken[EMPTY])
+        report.bar("P8", f"{subject.name}: median latency, of an empty view's", ratio, BAR)
+    for table, what in ((CHUNKS, "a job"), (TASKS, "a task that Redis has")):
+        most = max(subject.queries_on_table for subject in subjects[1:] if subject.table == table)
+        report.bar("P8", f"queries on {table} for {what}", most, 0, unit="a request")
+
+
+def row(subject: Subject) -> list[str]:
+    latencies, loads = subject.latencies, subject.loads
+    rate = len(latencies) / sum(load.seconds for load in loads)
+    return [
+        subject.name,
+        f"{median(latencies) * 1000:.1f}",
+        f"{quantile(latencies, 0.99) * 1000:.1f}",
+        f"{rate:.0f}",
+        f"{sum(load.statements for load in loads) / subject.asked:.2f}",
+    ]

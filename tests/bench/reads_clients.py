@@ -1,0 +1,75 @@
+"""Clients of a web process, each with a connection that it keeps; it asks again as soon as it was answered.
+
+`python -m tests.bench.reads_clients`, with an `Order` as JSON on stdin; JSON on stdout. A process of its own, as
+clients are: what measures must not hold up what is measured.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+WARM_UP = 2  # requests of each client that do not count: connections, threads, and whatever else is made once
+LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
+
+
+class Order(NamedTuple):
+    host: str
+    port: int
+    path: str
+    token: str
+    says: str  # in every answer
+    clients: int
+    requests: int  # that count, of all clients together
+
+
+class Client:
+    def __init__(self, order: Order, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.says = order.says.encode()
+        self.request = (
+            f"GET {order.path} HTTP/1.1\r\nHost: {order.host}:{order.port}\r\nUser-Agent: bench\r\n"
+            f"Accept: application/json\r\nAuthorization: Bearer {order.token}\r\n\r\n"
+        ).encode()
+
+    async def ask(self) -> float:
+        """Return the seconds from the request to the last byte of its answer."""
+        began = time.perf_counter()
+        self.writer.write(self.request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        body = await self.reader.readexactly(int(length[1])) if length else b""
+        seconds = time.perf_counter() - began
+        assert head.startswith(b"HTTP/1.1 200 ") and self.says in body, (head + body).decode()  # noqa: PT018
+        return seconds
+
+    async def ask_on(self, left: Iterator[int]) -> list[float]:
+        """Take requests from those that are left for all clients, until there are none."""
+        return [await self.ask() for _ in left]
+
+
+async def connected(order: Order) -> Client:
+    return Client(order, *await asyncio.open_connection(order.host, order.port))
+
+
+async def load(order: Order) -> dict[str, Any]:
+    clients = await asyncio.gather(*(connected(order) for _ in range(order.clients)))
+    await asyncio.gather(*(client.ask_on(iter(range(WARM_UP))) for client in clients))
+    left = iter(range(order.requests))
+    began = time.perf_counter()
+    latencies = await asyncio.gather(*(client.ask_on(left) for client in clients))
+    seconds = time.perf_counter() - began
+    for client in clients:
+        client.writer.close()
+    return {
+        "latencies": [each for of_client in latencies for each in of_client],
+        "seconds": seconds,
+        "asked": order.requests + order.clients * WARM_UP,
+    }
+
+
+if __name__ == "__main__":
+    json.dump(asyncio.run(load(Order(**json.load(sys.stdin)))), sys.stdout)

@@ -1,0 +1,120 @@
+"""What a benchmark tells: bars, tables and curves; printed for people, and JSON for whoever compares runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One line of the table: the measurement's number, a value in `unit`, and the bar; None where it is told only."""
+
+    number: str
+    what: str
+    value: float
+    most: float | None = None
+    unit: str = "×"
+
+    @property
+    def verdict(self) -> str:
+        if self.most is None:
+            return "told"
+        return "pass" if self.value <= self.most else "short"
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a plot; those with the same `plot` share one."""
+
+    plot: str
+    name: str
+    x: list[float]
+    y: list[float]
+    x_label: str
+    y_label: str
+
+
+@dataclass
+class Report:
+    bars: list[Bar] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    series: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # every single measurement, for whoever doubts a median
+    notes: list[str] = field(default_factory=list)
+
+    def bar(self, number: str, what: str, value: float, most: float | None = None, *, unit: str = "×") -> None:
+        self.bars.append(Bar(number, what, value, most, unit))
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        self.tables.append(Table(title, list(header), [[str(cell) for cell in row] for row in rows]))
+
+    def times(self, number: str, measured: Mapping[str, Sequence[float]]) -> None:
+        """Keep what was measured in turn, and tell medians and spreads as a table, relative to the first."""
+        first = median(next(iter(measured.values())))
+        rows = []
+        for name, values in measured.items():
+            self.series[f"{number} {name}"] = list(values)
+            middle = median(values)
+            rows.append([name, f"{middle:.3f}", f"{min(values):.3f} to {max(values):.3f}", f"{middle / first:.2f}"])
+        rounds = len(next(iter(measured.values())))
+        self.table(f"{number}, median of {rounds} in turn", ["", "seconds", "from, to", "of the first"], rows)
+
+    def add(self, other: "Report") -> None:
+        self.bars += other.bars
+        self.tables += other.tables
+        self.curves += other.curves
+        self.series |= other.series
+        self.notes += other.notes
+
+    def save(self, file: Path, **more: Any) -> None:
+        file.write_text(json.dumps({**more, **asdict(self)}, indent=1))
+
+    @classmethod
+    def load(cls, file: Path) -> "Report":
+        read = json.loads(file.read_text())
+        return cls(
+            bars=[Bar(**each) for each in read["bars"]],
+            tables=[Table(**each) for each in read["tables"]],
+            curves=[Curve(**each) for each in read["curves"]],
+            series=read["series"],
+            notes=read["notes"],
+        )
+
+    # ---- For people -------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """Return all of it in Markdown, as docs/benchmarks.md has it."""
+        parts = [in_columns(table.title, table.header, table.rows) for table in self.tables]
+        parts += self.notes
+        lines = [[bar.number, bar.what, figure(bar.value, bar.unit), limit(bar), bar.verdict] for bar in self.bars]
+        return "\n\n".join([*parts, in_columns("Bars", ["", "what", "measured", "bar", ""], lines)])
+
+
+def figure(value: float, unit: str) -> str:
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f}{unit if unit == '×' else f' {unit}'}"
+
+
+def limit(bar: Bar) -> str:
+    return "" if bar.most is None else f"at most {bar.most:g}{bar.unit if bar.unit == '×' else f' {bar.unit}'}"
+
+
+def in_columns(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join([f"{title}\n", line(header), line(["-" * width for width in widths]), *map(line, rows)])

@@ -1,0 +1,327 @@
+"""How throughput grows with the processes that export, over several machines: workers in three network namespaces, and
+one Postgres, Valkey and S3 for all of them. No bar: it is shown what becomes the limit, and where.
+
+Calls that take 0.2 s are what many machines are for: the source answers slowly, and each process adds its share. Cheap
+calls show the other end, which here is the CPU of this machine: it has the workers and the servers on it.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psycopg
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import override_settings
+
+from config import storage
+from config.stack import processes
+from config.stack.ports import LOOPBACK
+from config.stack.process import Process
+from exports import control, planning
+from exports.models import Chunk, Dataset, Job, Slot
+from exports.states import ChunkStatus
+from tests.bench import scaling_machines, site
+from tests.bench.report import Curve, Report
+from tests.bench.scaling_machines import Machine
+from tests.bench.turns import say
+from tests.waiting import wait_until
+
+STEPS, QUICK_STEPS = (1, 2, 4, 8, 16), (1, 2)  # processes that export
+MOST_ROUNDS = 2
+SECONDS, QUICK_SECONDS = 10, 3  # that chunks are counted for
+SPARE_SECONDS = 5  # of work, so that the job is not over before
+WARM = 5  # chunks for each process before anything is counted
+LIMIT_SECONDS = 60
+FIRST_DAY = date(2000, 1, 1)
+# Nobody waits for a slot.
+SLOTS = max(STEPS)
+VARIABLES = {"EXPORT_DB_SLOTS": str(SLOTS)}
+PLOT, X, Y = "Throughput by workers", "processes that export", "chunks/s"
+FUNCTIONS = """
+CREATE SCHEMA scaling;
+CREATE FUNCTION scaling.slow(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE sql VOLATILE AS 'SELECT pg_sleep(0.2); SELECT key, n, effective_date FROM generate_series(1, 100) n';
+CREATE FUNCTION scaling.cheap(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
+LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10) n'
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A kind of calls. `rate`: chunks/s of one process that are never exceeded; `most`: processes to try it with."""
+
+    name: str
+    title: str
+    rows: int
+    rate: int
+    most: int
+
+
+SLOW = Load(name="slow", title="calls of 0.2 s", rows=100, rate=5, most=16)
+CHEAP = Load(name="cheap", title="cheap calls", rows=10, rate=150, most=4)
+LOADS = (SLOW, CHEAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What so many processes did. `cores`: how many of them, on average, were busy with what."""
+
+    rate: float
+    addresses: int
+    cores: dict[str, float]
+
+
+class Sample(NamedTuple):
+    at: float
+    done: int
+    cpu: dict[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class Bench:
+    """What all measurements share. `servers`: their processes, by name; `points`: by load and number of processes."""
+
+    user: User
+    seconds: int
+    servers: dict[str, int]
+    points: dict[tuple[Load, int], list[Point]] = field(default_factory=dict)
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    steps, seconds = (QUICK_STEPS, QUICK_SECONDS) if quick else (STEPS, SECONDS)
+    # Whoever submits wakes as many processes as there are slots.
+    with (
+        override_settings(SLUICE=settings.SLUICE.model_copy(update={"export_db_slots": SLOTS})),
+        ExitStack() as stack,
+    ):
+        bench = Bench(user=site.prepare(slots=SLOTS), seconds=seconds, servers=servers())
+        site.in_source(FUNCTIONS)
+        for load in LOADS:
+            site.make_dataset(load.name, f"scaling.{load.name}")
+        machines = found_machines(report, bench, stack)
+        stack.enter_context(site.working({"bundles": 1, "maintenance": 1}, variables=VARIABLES))
+        with exporting(machines, len(machines)):
+            for load in LOADS:
+                verify(load, bench.user)
+        for number in range(1 if quick else min(rounds, MOST_ROUNDS)):
+            say(f"round {number + 1}")
+            one_round(bench, machines, steps)
+    for load in LOADS:
+        tell(report, load, {each: points for (of, each), points in bench.points.items() if of == load})
+
+
+def found_machines(report: Report, bench: Bench, stack: ExitStack) -> list[Machine]:
+    """Return the machines for workers, for as long as the stack lasts: this one, again and again, if need be."""
+    ports = listening().values()
+    try:
+        machines = stack.enter_context(scaling_machines.made(ports=ports, postmaster=bench.servers["Postgres"]))
+    except scaling_machines.Unavailable as error:
+        report.notes.append(f"Scaling: without network namespaces ({error}). The workers ran on this machine itself.")
+        return [Machine()] * scaling_machines.COUNT
+    report.notes.append(
+        f"Scaling: the workers ran in {len(machines)} network namespaces, each with an address of its own, connected "
+        f"to this machine by veth pairs. A route leads to {LOOPBACK}, where the servers listen (route_localnet): there "
+        "is no relay, and no translation of addresses."
+    )
+    return machines
+
+
+def one_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> None:
+    for children in steps:
+        with exporting(machines, children) as workers:
+            for load in LOADS:
+                if children <= load.most:
+                    point = measured(bench, load, workers, children)
+                    bench.points.setdefault((load, children), []).append(point)
+                    say(f"{load.title}, {children} processes: {point.rate:.1f} chunks/s")
+
+
+# ---- Workers --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]:
+    """Run a worker on each machine, as far as the processes suffice."""
+    with site.folder() as root, ExitStack() as stack:
+        workers = []
+        for number, (machine, share) in enumerate(zip(machines, spread(children, len(machines)), strict=True)):
+            if share:
+                worker = exporter(machine, f"exports-{number}", share, root)
+                stack.callback(worker.stop)
+                worker.start()
+                workers.append((worker, share))
+        for worker, share in workers:
+            site.wait_for_children(worker, share)
+        yield [worker for worker, _ in workers]
+        for worker, _ in workers:
+            worker.ask_to_stop()
+
+
+def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:
+    worker = processes.worker(
+        name, queues=processes.WORKERS["exports"], concurrency=children, root=root,
+        environment={**os.environ, **VARIABLES},
+    )  # fmt: skip
+    worker.command = machine.command(worker.command)
+    return worker
+
+
+def spread(children: int, machines: int) -> list[int]:
+    each, more = divmod(children, machines)
+    return [each + (number < more) for number in range(machines)]
+
+
+# ---- Measuring ------------------------------------------------------------------------------------------------------
+
+serial = count()
+
+
+def pairs(load: Load, chunks: int) -> list[planning.Pair]:
+    """Return pairs that no job has had before: each makes a new object."""
+    key = f"{load.name}{next(serial)}"
+    return [planning.Pair(key, FIRST_DAY + timedelta(days=day)) for day in range(chunks)]
+
+
+def verify(load: Load, user: User) -> None:
+    """Whatever machine they come from, the files must be what COPY gives."""
+    dataset, some = Dataset.objects.get(name=load.name), pairs(load, 2 * scaling_machines.COUNT)
+    site.wait_for(site.submit(dataset, some, user), limit=LIMIT_SECONDS)
+    with psycopg.connect(settings.SLUICE.source_url) as source:
+        for pair in some:
+            call = f"SELECT * FROM {dataset.function}('{pair.key}', '{pair.effective_date}')"
+            with source.cursor().copy(f"COPY ({call}) TO STDOUT (FORMAT csv, HEADER)".encode()) as copy:
+                expected = b"".join(copy)
+            stored = b"".join(storage.read(planning.object_key(dataset.base_path, pair, planning.Shape())))
+            assert stored == expected, f"the file of {pair} is another"
+
+
+def measured(bench: Bench, load: Load, workers: list[Process], children: int) -> Point:
+    """Count the chunks of some seconds, of a job that is larger; cancel the rest of it."""
+    chunks = load.rate * children * (bench.seconds + SPARE_SECONDS) + WARM * children
+    job = site.submit(Dataset.objects.get(name=load.name), pairs(load, chunks), bench.user)
+    wait_until(lambda: done(job) >= WARM * children, limit=LIMIT_SECONDS)
+    before = sample(bench, job, workers)
+    time.sleep(bench.seconds)
+    after = sample(bench, job, workers)
+    seen = addresses()
+    assert Job.objects.active().filter(pk=job.pk).exists(), f"the job was too small for {load.title}"
+    end(job, load)
+    seconds = after.at - before.at
+    return Point(
+        rate=(after.done - before.done) / seconds,
+        addresses=seen,
+        cores={name: (spent - before.cpu[name]) / seconds for name, spent in after.cpu.items()},
+    )
+
+
+def done(job: Job) -> int:
+    return Job.objects.values_list("done", flat=True).get(pk=job.pk)
+
+
+def sample(bench: Bench, job: Job, workers: list[Process]) -> Sample:
+    finished, at = done(job), time.perf_counter()
+    cpu = {
+        "workers": site.cpu_seconds([worker.pid for worker in workers]),
+        **{name: site.cpu_seconds([pid]) for name, pid in bench.servers.items()},
+        "all": busy_seconds(),
+    }
+    return Sample(at, finished, cpu)
+
+
+def busy_seconds() -> float:
+    """Return for how long, together, the cores of this machine have worked: for processes and for the kernel."""
+    user, nice, system, _idle, _waiting, interrupts, soft = map(
+        int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
+    )
+    return (user + nice + system + interrupts + soft) / site.CLOCK_TICKS
+
+
+def addresses() -> int:
+    """Return from how many addresses functions are called now."""
+    with psycopg.connect(settings.SLUICE.source_url) as source:
+        row = source.execute(
+            "SELECT count(DISTINCT client_addr) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def end(job: Job, load: Load) -> None:
+    """Cancel what is left, wait until nobody works on it, and hold against the plan what was counted."""
+    control.cancel(job)
+    wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
+    job.refresh_from_db()
+    assert job.failed == 0, "chunks failed"
+    finished = Chunk.objects.filter(job=job, status=ChunkStatus.DONE)
+    assert not finished.exclude(rows=load.rows, attempts=1).exists(), "chunks are wrong, or were done again"
+
+
+# ---- Servers --------------------------------------------------------------------------------------------------------
+
+
+def listening() -> dict[str, int]:
+    """Return our servers, each with the port that workers use."""
+    env = settings.SLUICE
+    urls = {
+        "Postgres": env.database_url.get_secret_value(),
+        "SeaweedFS": str(env.s3_endpoint_url),
+        "Valkey": env.broker_url,
+    }
+    return {name: urlsplit(url).port or 0 for name, url in urls.items()}
+
+
+# How a server's command line names its port.
+MARKS = {"Postgres": "--port={port} ", "SeaweedFS": "-s3.port={port} ", "Valkey": f"valkey-server {LOOPBACK}:{{port}}"}
+
+
+def servers() -> dict[str, int]:
+    return {name: process_of(MARKS[name].format(port=port)) for name, port in listening().items()}
+
+
+def process_of(mark: str) -> int:
+    found = site.pids_of(lambda command: mark in command)
+    assert len(found) == 1, f"{len(found)} processes have {mark!r} in their command line"
+    return found[0]
+
+
+# ---- Telling --------------------------------------------------------------------------------------------------------
+
+
+def tell(report: Report, load: Load, points: dict[int, list[Point]]) -> None:
+    rates = {children: median(point.rate for point in some) for children, some in points.items()}
+    fewest, most = min(rates), max(rates)
+    alone = rates[fewest] / fewest
+    for children, some in points.items():
+        report.series[f"scaling {load.title}, {children} processes"] = [point.rate for point in some]
+    groups = list(points[fewest][0].cores)
+    report.table(
+        f"Scaling, {load.title}: chunks/s by processes that export, median of {len(points[fewest])}, and cores busy "
+        f"of {os.cpu_count()}",
+        ["processes", "addresses", "chunks/s", "from, to", "of one", *groups],
+        [[children, *line(points[children], alone), *cores(points[children], groups)] for children in rates],
+    )
+    report.bar("scaling", f"{load.title}: speed-up of {most} processes over {fewest}", rates[most] / rates[fewest])
+    x, y = [float(children) for children in rates], list(rates.values())
+    report.curves.append(Curve(PLOT, load.title, x, y, X, Y))
+    if load is SLOW:
+        report.curves.append(Curve(PLOT, f"{load.title}, ideal", x, [alone * each for each in x], X, Y))
+
+
+def line(points: list[Point], alone: float) -> list[str]:
+    rates = [point.rate for point in points]
+    middle = median(rates)
+    spread_of = f"{min(rates):.1f} to {max(rates):.1f}"
+    return [str(max(point.addresses for point in points)), f"{middle:.1f}", spread_of, f"{middle / alone:.2f}"]
+
+
+def cores(points: list[Point], groups: list[str]) -> list[str]:
+    return [f"{median(point.cores[name] for point in points):.2f}" for name in groups]

@@ -1,0 +1,147 @@
+"""A whole installation to measure: servers are there already, by the environment; workers and web are started here."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psycopg
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from knox.models import AuthToken
+
+from config.stack import family, processes
+from config.stack.identity import Identity
+from config.stack.process import Process
+from exports import planning, submission
+from exports.models import Dataset, Job, Slot
+from tests.waiting import wait_until
+
+LIMIT_SECONDS = 1200
+POLL_SECONDS = 0.005
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def prepare(*, slots: int | None = None) -> User:
+    """Make the tables and the slots; return the user whose jobs are measured."""
+    call_command("migrate", verbosity=0)
+    Slot.objects.provide(count=slots or settings.SLUICE.export_db_slots)
+    return User.objects.create_user("bench")
+
+
+def in_source(statements: str) -> None:
+    with psycopg.connect(settings.SLUICE.source_url, autocommit=True) as connection:
+        connection.execute(statements)
+
+
+def make_dataset(name: str, function: str) -> Dataset:
+    return Dataset.objects.create(name=name, function=function, base_path=name)
+
+
+def token_of(user: User) -> str:
+    return str(AuthToken.objects.create(user)[1])
+
+
+# ---- Jobs -----------------------------------------------------------------------------------------------------------
+
+
+def submit(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: str = "never") -> Job:
+    request = submission.ExportRequest(
+        dataset=dataset, pairs=pairs, duplicates=0, shape=planning.Shape(), delivery="manifest", reuse=reuse,
+        allow_degraded=True,
+    )  # fmt: skip
+    return submission.submit(request, user_id=user.pk)
+
+
+def wait_for(job: Job, *, limit: float = LIMIT_SECONDS, every: float = POLL_SECONDS) -> None:
+    """Wait for the job's receipt."""
+    ended = Job.objects.filter(pk=job.pk).ended().values_list("status", flat=True)
+    wait_until(ended.exists, limit=limit, every=every)
+    assert ended.get() == "success"
+
+
+def timed(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: str = "never") -> float:
+    """Return the seconds from the submission of a job to its receipt."""
+    started = time.perf_counter()
+    wait_for(submit(dataset, pairs, user, reuse=reuse))
+    return time.perf_counter() - started
+
+
+# ---- Processes ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def working(children: Mapping[str, int], *, variables: Mapping[str, str] | None = None) -> Iterator[dict[str, Process]]:
+    """Run beat and these workers, by their names in `processes.WORKERS`, with so many children each."""
+    environment = {**os.environ, **(variables or {})}
+    with folder() as root, ExitStack() as stack:
+        running = {
+            name: processes.worker(
+                name, queues=processes.WORKERS[name], concurrency=count, root=root, environment=environment
+            )
+            for name, count in children.items()
+        }
+        running["beat"] = processes.beat(root=root, environment=environment)
+        for process in running.values():
+            stack.callback(process.stop)
+            process.start()
+        for name, count in children.items():
+            wait_for_children(running[name], count)
+        yield running
+        for process in running.values():
+            process.ask_to_stop()
+
+
+def wait_for_children(worker: Process, count: int) -> None:
+    """A worker makes its children when it has found its broker."""
+    wait_until(lambda: len(family.members(worker.pid)) > count, limit=60)
+
+
+@contextmanager
+def serving(*, variables: Mapping[str, str] | None = None) -> Iterator[processes.Web]:
+    with folder() as root:
+        web = processes.Web(root, Identity(root), {**os.environ, **(variables or {})})
+        web.start()
+        try:
+            yield web
+        finally:
+            web.stop()
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(dir=Path(".local/bench")) as name:
+        yield Path(name).resolve()
+
+
+# ---- What it costs --------------------------------------------------------------------------------------------------
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the CPU time so far of these processes and of all that they started."""
+    return sum(spent(member) for pid in pids for member in {pid, *family.members(pid)})
+
+
+def spent(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / CLOCK_TICKS  # its own and that of children who ended; user and system
+
+
+def pids_of(wanted: Callable[[str], bool]) -> list[int]:
+    """Return the processes whose command line is wanted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if wanted(command):
+                found.append(int(entry.name))
+    return found

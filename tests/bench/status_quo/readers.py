@@ -1,0 +1,48 @@
+"""The clients of the status quo: each reads slice after slice and page after page, over a connection that it keeps."""
+
+import http.client
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+
+from config.stack.ports import LOOPBACK
+from exports.planning import Pair
+
+CLIENTS = 16
+TIMEOUT_SECONDS = 60
+
+
+def read(port: int, token: str, pairs: Iterable[Pair]) -> int:
+    """Have the clients read these slices between them. Returns the number of rows that they got."""
+    waiting = iter(list(pairs))  # an iterator over a list hands out each item once, also to threads
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        return sum(threads.map(lambda _: client(port, token, waiting), range(CLIENTS)))
+
+
+def client(port: int, token: str, waiting: Iterator[Pair]) -> int:
+    with connected(port) as connection:
+        return sum(len(page) for pair in waiting for page in pages(connection, token, pair))
+
+
+def connected(port: int) -> closing[http.client.HTTPConnection]:
+    return closing(http.client.HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS))
+
+
+def pages(connection: http.client.HTTPConnection, token: str, pair: Pair) -> Iterator[list[dict[str, Any]]]:
+    place: dict[str, str] = {}
+    while True:
+        query = urlencode({"origin": pair.key, "date": pair.effective_date.isoformat(), **place})
+        connection.request("GET", f"/flights?{query}", headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        content = answer.read()
+        assert answer.status == HTTPStatus.OK, content
+        page = orjson.loads(content)
+        yield page["results"]
+        if page["next"] is None:
+            return
+        place = {"after": page["next"]}

@@ -1,0 +1,19 @@
+"""Sluice's own settings, with one endpoint more and a pool for the source, as a service without exports would have."""
+
+from config import settings as shipped
+from config.database.base import pool_of
+from config.settings import *  # noqa: F403
+
+ROOT_URLCONF = "tests.bench.status_quo.urls"
+DATABASES = {
+    **shipped.DATABASES,
+    "source": {
+        **shipped.database(shipped.env.source_url),
+        # Pooled as our own is. And its statement is prepared, which spares Postgres the planning; Django would not.
+        "OPTIONS": {
+            "pool": pool_of(shipped.env.database_pool_size),
+            "server_side_binding": True,
+            "prepare_threshold": 5,
+        },
+    },
+}

@@ -1,0 +1,125 @@
+"""P7: `POST /exports` over HTTP, with 10,000 items against 1,000.
+
+At most 10 times as long, which is linear, and 99 of 100 posts of 10,000 items below 2 s. From the connection to the
+end of the answer, by the web process as it ships: sign-in, rate, JSON, quota, chunks in the database, hints in the
+broker. No worker takes any of it up, so that nothing else has the machine. For every second item a file is known.
+"""
+
+import http.client
+import json
+import time
+from datetime import date, timedelta
+from functools import partial
+from statistics import median
+from typing import Any
+
+from django.db import connection
+from django.db.models.functions import Now
+
+from config.stack import processes
+from config.stack.ports import LOOPBACK
+from exports import planning
+from exports.models import Dataset, File, Job
+from tests.bench import site
+from tests.bench.report import Report
+from tests.bench.turns import Way, in_turn, quantile
+
+SIZES = 1_000, 10_000
+QUICK_SIZES = 100, 1_000
+# The frame's rounds are too few for a p99. Of less than 100 it is the largest.
+POSTS, QUICK_POSTS = 50, 3
+KEYS = 10
+FIRST_DAY = date(2000, 1, 1)
+SECONDS = 2
+# It is described, but never called.
+FUNCTION = """
+CREATE SCHEMA submissions;
+CREATE FUNCTION submissions.rows_for(key text, effective_date date) RETURNS TABLE (k text)
+LANGUAGE sql STABLE AS 'SELECT key';
+"""
+
+
+def run(report: Report, *, rounds: int, quick: bool) -> None:
+    user = site.prepare()
+    site.in_source(FUNCTION)
+    dataset = site.make_dataset("submissions", "submissions.rows_for")
+    sizes = QUICK_SIZES if quick else SIZES
+    know_files(dataset, pairs(max(sizes))[::2])
+    token = site.token_of(user)
+    with site.serving() as web:
+        ways: dict[str, Way] = {
+            f"{items:,} items": partial(seconds_of_post, web, token, body_of(dataset, items), items) for items in sizes
+        }
+        taken = in_turn(ways, rounds=QUICK_POSTS if quick else max(POSTS, rounds))
+    tell(report, taken, linear=max(sizes) / min(sizes))
+
+
+# ---- Requests -------------------------------------------------------------------------------------------------------
+
+
+def pairs(count: int) -> list[planning.Pair]:
+    return [planning.Pair(f"KEY{n % KEYS}", FIRST_DAY + timedelta(days=n // KEYS)) for n in range(count)]
+
+
+def know_files(dataset: Dataset, known: list[planning.Pair]) -> None:
+    """Fill the reuse cache, which every submission looks into. Only workers would look at the objects."""
+    File.objects.bulk_create(
+        File(
+            path=planning.object_key(dataset.base_path, pair, planning.Shape()), dataset=dataset,
+            schema_version=dataset.schema_version, key=pair.key, effective_date=pair.effective_date, etag="0" * 32,
+            sha256="0" * 64, rows=0, bytes=0, data_as_of=Now(),
+        )
+        for pair in known
+    )  # fmt: skip
+    tidy()
+
+
+def body_of(dataset: Dataset, items: int) -> bytes:
+    """Return the least that a client sends; the rest is the defaults."""
+    listed = [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in pairs(items)]
+    return json.dumps({"dataset": dataset.name, "items": listed}).encode()
+
+
+def seconds_of_post(web: processes.Web, token: str, body: bytes, items: int) -> float:
+    """Submit a job, look whether it is all there, and delete it. Only the post is timed."""
+    seconds, answer = post(web, token, body)
+    job = Job.objects.get(pk=answer["jobId"])
+    assert answer["totalChunks"] == job.chunks.count() == items, "some chunks are missing"
+    assert job.chunks.filter(reusable=True).count() == items / 2, "the known files were not found"
+    Job.objects.all().delete()
+    tidy()
+    return seconds
+
+
+def post(web: processes.Web, token: str, body: bytes) -> tuple[float, dict[str, Any]]:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    door = http.client.HTTPConnection(LOOPBACK, web.port, timeout=60)
+    started = time.perf_counter()
+    try:
+        door.request("POST", "/exports", body, headers)
+        response = door.getresponse()
+        answer = response.read()
+        seconds = time.perf_counter() - started
+    finally:
+        door.close()
+    assert response.status == http.HTTPStatus.ACCEPTED, answer
+    return seconds, json.loads(answer)
+
+
+def tidy() -> None:
+    """Make room for the next post where the last one's rows were, and not behind them."""
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE exports_chunk, exports_jobs, exports_file")
+
+
+# ---- The report -----------------------------------------------------------------------------------------------------
+
+
+def tell(report: Report, taken: dict[str, list[float]], *, linear: float) -> None:
+    report.times("P7", taken)
+    small, large = taken
+    posts = len(taken[large])
+    rank = ", the largest" if posts < 100 else ""
+    ratio = median(taken[large]) / median(taken[small])
+    report.bar("P7", f"POST /exports of {large}, of the time of {small}", ratio, linear)
+    report.bar("P7", f"POST /exports of {large}, p99 of {posts}{rank}", quantile(taken[large], 0.99), SECONDS, unit="s")
