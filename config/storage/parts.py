@@ -61,6 +61,9 @@ def allocate(size: int, *, at_once: bool = False) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
+NOTHING = allocate(1)  # in the place of a buffer that was let go of
+
+
 class Body:
     """A file for botocore over memory that is not copied.
 
@@ -117,7 +120,7 @@ class Part:
 
     def give_up(self) -> mmap.mmap:
         """Return the buffer, which is no longer this part's: errors hold what their frames worked with."""
-        buffer, self.buffer = self.buffer, allocate(1)
+        buffer, self.buffer = self.buffer, NOTHING
         return buffer
 
 
@@ -126,6 +129,12 @@ def forget_locals(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
+
+
+def empty(kept: queue.Queue[Any] | queue.SimpleQueue[Any]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            kept.get_nowait()
 
 
 class Multipart:
@@ -148,6 +157,7 @@ class Multipart:
             self._spare.put(allocate(PART_BYTES, at_once=True))
         self._turn = threading.Lock()
         self._failure: BaseException | None = None
+        self._aborted = False
         self._senders: list[threading.Thread] = []
         self.id = ""
         try:
@@ -181,8 +191,7 @@ class Multipart:
 
     def finish(self) -> list[CompletedPartTypeDef]:
         """Wait until all parts are sent, and return what CompleteMultipartUpload wants to know of them."""
-        for _ in self._senders:
-            self._waiting.put(None)
+        self._waiting.put(None)
         for thread in self._senders:
             thread.join()
         self.check()
@@ -191,7 +200,10 @@ class Multipart:
     def abort(self) -> None:
         """Stop sending and drop what was sent. Raises nothing: what stays behind is left to the sweep."""
         self._failure = self._failure or UploadFailed("the upload was aborted")
-        if not self._stop():
+        self._aborted = True
+        empty(self._waiting)
+        self._waiting.put(None)
+        if not self._have_ended():
             log.warning("upload_still_sending", path=path_hash(self.key))
         self.free()
         if self.id:
@@ -201,17 +213,11 @@ class Multipart:
         """Let go of the buffers. An error, also of a request that was made again, holds all this until garbage is
         collected."""
         forget_locals(self._failure)
-        for kept in (self._spare, self._waiting):
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    kept.get_nowait()
+        empty(self._spare)
 
-    def _stop(self) -> bool:
+    def _have_ended(self) -> bool:
+        """Wait for the senders, for some seconds. Whoever takes longer ends, and lets its buffer go, when it may."""
         deadline = time.monotonic() + STOP_SECONDS
-        for thread in self._senders:
-            if thread.is_alive():
-                with contextlib.suppress(queue.Full):
-                    self._waiting.put(None, timeout=max(0, deadline - time.monotonic()))
         for thread in self._senders:
             thread.join(max(0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._senders)
@@ -220,13 +226,21 @@ class Multipart:
         while (part := self._take()) is not None:
             if self._failure is None:
                 self._record(lambda: self._upload(part))
-            self._spare.put(part.give_up())
+            self._give_back(part)
+
+    def _give_back(self, part: Part) -> None:
+        """Make the part's buffer a spare one. Not in `_work`: what an error was raised in holds on to its callers."""
+        buffer = part.give_up()
+        if not self._aborted:
+            self._spare.put(buffer)
 
     def _take(self) -> Part | None:
         """Wait for a part and hash it. One thread at a time: the hash needs the parts in their order."""
         with self._turn:
             part = self._waiting.get()
-            if part is not None and self._failure is None:
+            if part is None:
+                self._waiting.put(None)  # the end, for all of them
+            elif self._failure is None:
                 self._digest.update(part.view)
                 self._record(self._checkpoint)
             return part

@@ -20,7 +20,7 @@ from config.storage.commits import (
     unchecked,
 )
 from config.storage.objects import StoredObject, bare
-from config.storage.parts import Multipart, allocate, body, part_bytes
+from config.storage.parts import NOTHING, Multipart, allocate, body, part_bytes
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -119,7 +119,7 @@ class Upload:
                 self._multipart.abort()
             self._multipart.free()
         self._over = True
-        self._buffer = allocate(1)  # which errors may hold, too
+        self._buffer = NOTHING  # errors may hold this, too
 
     @property
     def _last(self) -> memoryview:

@@ -347,6 +347,34 @@ def test_one_that_cannot_begin_leaves_nothing_in_the_storage(
     assert list(storage.list_uploads(key)) == []
 
 
+def test_what_hangs_when_an_upload_is_aborted_ends_when_it_can(
+    proxy: Proxy, key: str, monkeypatch: pytest.MonkeyPatch, buffers: list[weakref.ref[mmap]]
+) -> None:
+    """Each would keep its thread, and a buffer, for as long as the worker lives."""
+    monkeypatch.setattr(parts, "STOP_SECONDS", 0.2)
+    over = threading.Event()
+    hanging: list[troubled_s3.Handler] = []
+
+    def hang(handler: troubled_s3.Handler, _body: bytes) -> None:
+        hanging.append(handler)
+        over.wait(60)
+        troubled_s3.answer_500(handler, b"")
+
+    proxy.trouble("PUT", "partNumber=", hang, times=9)
+    before = set(threading.enumerate())
+    with suppress(storage.UploadFailed), begin(key) as upload:
+        feed(upload, content(2 * PART + 5))
+        senders = [each for each in set(threading.enumerate()) - before if each.name == "upload"]
+        wait_until(lambda: len(hanging) == parts.SENDERS)
+        upload.abort()
+    assert any(each.is_alive() for each in senders)
+    over.set()
+    wait_until(lambda: not any(each.is_alive() for each in senders))
+    del upload
+    gc.collect()
+    assert sum(len(buffer) for taken in buffers if (buffer := taken()) is not None) < PART
+
+
 @pytest.fixture
 def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     """All that uploads take, as long as they are there."""
