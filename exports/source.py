@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import psycopg
 from django.conf import settings
@@ -60,9 +60,9 @@ def name_backend() -> str:
 class Session:
     """A connection to the source that serves the chunks of one worker, one after the other.
 
-    It is opened by the first call and closed when the worker has nothing more to do, so that there are never more
-    connections than slots. `backend` names it in pg_stat_activity: by that name the reaper ends the query of a
-    worker that was lost.
+    It is opened by the first call and closed when the worker has nothing more to do: there is one connection for each
+    slot in use, and for a moment that of a worker that looks for its next chunk. `backend` names it in
+    pg_stat_activity: by that name the reaper ends the query of a worker that was lost.
     """
 
     def __init__(self) -> None:
@@ -93,6 +93,7 @@ class Session:
         try:
             yield
         except BaseException:
+            self.may_run_on = True  # also when ending it is cut short
             self.may_run_on = not self._end_call()
             raise
 
@@ -160,6 +161,10 @@ class Session:
 NO_ROOM = ("too many connections", "too many clients", "connection slots are reserved")
 
 
+# A source that went away without a word is noticed within a minute.
+KEEPALIVES: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+
+
 def connect(backend: str) -> psycopg.Connection:
     """Raises SourceFull when there is no room for one more connection, and psycopg's own errors."""
     try:
@@ -170,10 +175,7 @@ def connect(backend: str) -> psycopg.Connection:
             options=SESSION,
             client_encoding="UTF8",
             connect_timeout=10,
-            # A source that went away without a word is noticed within a minute.
-            keepalives_idle=30,
-            keepalives_interval=10,
-            keepalives_count=3,
+            **KEEPALIVES,
             cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
         )
     except psycopg.OperationalError as error:
@@ -271,7 +273,10 @@ def end_calls(backends: list[str]) -> set[str]:
     Returns those that are still there after some seconds. Raises an ExportError when the source cannot be asked, or
     does not let us end them: then nobody knows, and the slots stay taken.
     """
-    with translated(), psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5) as connection:
+    with (
+        translated(),
+        psycopg.connect(settings.SLUICE.source_url, autocommit=True, connect_timeout=5, **KEEPALIVES) as connection,
+    ):
         connection.execute(END_CALLS, [backends])
         return {name for (name,) in connection.execute(STILL_THERE, [backends])}
 
