@@ -147,7 +147,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     Staff see every job, but what leads to its data, links and files, is the owner's alone.
     """
     jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_of(request).pk)
-    job = representation.with_all(jobs).filter(pk=job_id).first()
+    job = representation.find(jobs, job_id)
     if job is None:
         raise NoSuchExport
     return job

@@ -71,6 +71,10 @@ class JobQuerySet(models.QuerySet["Job"]):
             last_day=Subquery(last.values("effective_date")),
         )
 
+    def waiting_before(self, job: "Job") -> "JobQuerySet":
+        """The jobs that were accepted before this one and have not begun either."""
+        return self.filter(status=JobStatus.PENDING, created_at__lt=job.created_at)
+
     def with_queue_position(self) -> "JobQuerySet":
         """Annotate `queue_position`: how many jobs were accepted earlier and have not begun either; 0 once begun."""
         earlier = (

@@ -7,13 +7,17 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config import storage
+from exports import completion, control, execution, leases
+from exports.errors import SourceError
 from exports.models import Chunk, Dataset, Job, Usage
 from tests.broker import broker_at
 from tests.conftest import client_of
+from tests.integration.factories import fail_chunk, make_job
 from tests.waiting import expect_within
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
@@ -301,6 +305,37 @@ def test_a_list_costs_the_same_however_many_jobs_wait(
     with django_assert_max_num_queries(3):  # the token, the jobs, their links
         results = api.get("/exports").json()["results"]
     assert [job["queuePosition"] for job in results] == list(reversed(range(12)))
+
+
+def test_one_is_shown_as_in_the_list_for_three_statements(api: APIClient, dataset: Dataset, alice: User) -> None:
+    """The token, the job, and what its state shows besides."""
+    done = make_job(dataset, alice, 1, delivery="manifest")
+    execution.drain()
+    completion.complete(done.pk)
+    failed = make_job(dataset, alice, 1, reuse="never")
+    fail_chunk()
+    cancelled = make_job(dataset, alice, 1, reuse="never")
+    control.cancel(cancelled)
+    retrying = make_job(dataset, alice, 1, reuse="never")
+    claim = leases.claim(backend="test")
+    assert claim
+    leases.fail(claim, SourceError(), delay=60)
+    running = make_job(dataset, alice, 2, reuse="never")
+    assert leases.claim(backend="test")
+    pending = [make_job(dataset, alice, 1, reuse="never") for _ in range(2)]
+    states = {
+        "success": done, "failed": failed, "cancelled": cancelled, "running": running, "retrying": retrying,
+        "pending": pending[1],
+    }  # fmt: skip
+
+    listed = {job["jobId"]: job for job in api.get("/exports").json()["results"]}
+    for status, job in states.items():
+        with CaptureQueriesContext(connection) as queries:
+            shown = api.get(f"/exports/{job.pk}").json()
+        assert len(queries) <= 3, status
+        assert (shown["status"], shown) == (status, listed[str(job.pk)])
+    assert listed[str(running.pk)]["progress"]["running"] == 1
+    assert listed[str(pending[1].pk)]["queuePosition"] == 1
 
 
 def test_it_wants_a_token(dataset: Dataset) -> None:
