@@ -132,6 +132,7 @@ class Environment(BaseSettings):
     # Servers
     database_url: PostgresURL
     database_pool_size: int = Field(10, ge=1)
+    database_prepare: bool = True
     source_database_url: PostgresURL | None = None
     redis_url: RedisURL
     celery_broker_url: BrokerURL | None = Field(None, validate_default=True)

@@ -12,7 +12,7 @@ function here is one statement, so it is atomic without a transaction around it,
 """
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
@@ -188,6 +188,7 @@ JOIN exports_dataset d ON d.id = t.dataset_id
 LEFT JOIN exports_file f ON f.path = t.path
 """
 )
+CLAIM_ONE = sql.Hot(CLAIM + DESCRIBE)
 
 
 def claim(*, backend: str) -> Claim | None:
@@ -196,7 +197,7 @@ def claim(*, backend: str) -> Claim | None:
     `backend` is the application_name of the source connection that the call will run on.
     """
     row = sql.one(
-        CLAIM + DESCRIBE,
+        CLAIM_ONE,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
@@ -295,7 +296,7 @@ SETTLE = (
     """
 , free AS (
     UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
-    WHERE token = ANY(%(freed)s) AND (SELECT count(*) FROM ended) >= 0
+    WHERE token = ANY(%(freed)s::bigint[]) AND (SELECT count(*) FROM ended) >= 0
     RETURNING id
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
@@ -343,7 +344,20 @@ SETTLE = (
 )
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 
-FINISH = """
+# Chunks end one by one, or as a batch of those that needed no call. One is found by its id: a plan made for a list
+# when the table was small would walk over all of it later.
+ENDED_ONE = """
+WITH ended AS (
+    UPDATE exports_chunk c
+    SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
+        source = %(source)s, etag = %(etag)s, sha256 = %(sha256)s, rows = %(rows)s, bytes = %(bytes)s,
+        header_bytes = %(header_bytes)s, data_as_of = %(data_as_of)s, error_code = %(error_code)s,
+        error_detail = %(error_detail)s
+    WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'
+    RETURNING c.*
+)
+"""
+ENDED_MANY = """
 WITH ended AS (
     UPDATE exports_chunk c
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
@@ -356,7 +370,10 @@ WITH ended AS (
          AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
     RETURNING c.*
-), vouch AS (
+)
+"""
+VOUCH = """
+, vouch AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
                               header_bytes, data_as_of)
     SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
@@ -369,6 +386,8 @@ WITH ended AS (
         header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
 )
 """
+FINISH_ONE = sql.Hot(ENDED_ONE + VOUCH + SETTLE + PROGRESS)
+FINISH_MANY = ENDED_MANY + VOUCH + SETTLE + PROGRESS
 
 
 def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
@@ -379,11 +398,16 @@ def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> 
     """
     claims = [claim for claim, _ in results]
     files = [result for _, result in results]
+    freed = [] if keep_slots else [c.token for c in claims]
+    if len(results) == 1:
+        file = asdict(files[0]) | {"source": str(files[0].source)}
+        row = sql.one(FINISH_ONE, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
+        return Progress(**row) if row else None
     row = sql.one(
-        FINISH + SETTLE + PROGRESS,
+        FINISH_MANY,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
-        freed=[] if keep_slots else [c.token for c in claims],
+        freed=freed,
         sources=[str(f.source) for f in files],
         etags=[f.etag for f in files],
         sha256s=[f.sha256 for f in files],

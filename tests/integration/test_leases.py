@@ -179,6 +179,23 @@ def snapshot() -> dict[str, list[dict[str, Any]]]:
     return {name: list(model.objects.order_by("pk").values()) for name, model in models.items()}
 
 
+def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> None:
+    """A11."""
+    make_job(dataset, alice, 2)
+    lost, kept = claim(), claim()
+    Chunk.objects.filter(pk=lost.chunk_id).update(lease_until=Now() - timedelta(seconds=1))
+    recovery.reclaim(batch=10)
+    fresh = claim()
+
+    progress = leases.finish([(lost, result_of(lost)), (kept, result_of(kept))])
+
+    assert progress is not None
+    assert (progress.done, progress.chunks) == (1, 1)
+    assert Chunk.objects.get(pk=lost.chunk_id).token == fresh.token
+    assert Chunk.objects.get(pk=kept.chunk_id).status == "done"
+    assert leases.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
+
+
 def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
     leases.finish([(stale, result_of(stale, rows=1))])

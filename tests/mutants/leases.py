@@ -61,9 +61,15 @@ MUTANTS = [
     ),
     CLAIMS(
         name="a worker could finish what it has lost",
+        old="WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'",
+        new="WHERE c.id = %(chunk)s::bigint AND c.status = 'running'",
+        tests=STALE,
+    ),
+    CLAIMS(
+        name="a worker could finish what it has lost, in a batch",
         old="WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'",
         new="WHERE c.id = r.id AND c.status = 'running'",
-        tests=STALE,
+        tests=leases("a_batch_leaves_alone_what_was_lost"),
     ),
     CLAIMS(
         name="a worker could fail what it has lost",

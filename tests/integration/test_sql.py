@@ -1,0 +1,135 @@
+"""Statements that a connection plans once, on a real Postgres."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.db import ProgrammingError, connection, transaction
+from django.db.utils import NotSupportedError
+from django.test.utils import CaptureQueriesContext
+from prometheus_client import REGISTRY
+
+from config.database.base import DatabaseWrapper
+from exports import leases, sql
+from exports.models import Dataset
+from tests.integration.factories import make_job, result_of
+
+FIND = sql.Hot("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
+PREPARED = "SELECT count(*) FROM pg_prepared_statements"
+
+
+@pytest.fixture
+def scratch(transactional_db: None) -> Iterator[None]:
+    """A table with one row, and a session of its own."""
+    new_session()
+    sql_run("CREATE TABLE scratch (id bigint PRIMARY KEY, told text)", "INSERT INTO scratch VALUES (1, 'one')")
+    yield
+    sql_run("DROP TABLE scratch")
+
+
+def new_session() -> None:
+    """A connection that nobody has had before: the pool may have some that others gave back."""
+    cast("DatabaseWrapper", connection).pool.drain()
+    connection.close()
+
+
+def sql_run(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def find(number: int = 1) -> Any:
+    row = sql.one(FIND, id=number)
+    return row and row["told"]
+
+
+def test_it_is_prepared_once_however_large_its_numbers_are(scratch: None) -> None:
+    assert [find(number) for number in (1, 2, 40_000, 3_000_000_000)] == ["one", None, None, None]
+    assert sql.scalar(f"{PREPARED} WHERE statement LIKE '%%FROM scratch%%'") == 1
+
+
+def test_it_is_written_down_like_any_other(scratch: None) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        find()
+    assert [query["sql"] for query in queries.captured_queries] == [
+        "SELECT id, told FROM scratch WHERE id = $1::bigint"
+    ]
+
+
+def test_it_goes_on_when_a_migration_has_changed_what_it_returns(scratch: None) -> None:
+    assert find() == "one"
+    sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
+    assert [find(), find()] == [7, 7]
+
+
+def test_it_goes_on_in_a_session_that_has_not_prepared_it(scratch: None) -> None:
+    """A pooler may give us another one for each transaction."""
+    assert find() == "one"
+    sql_run("DEALLOCATE ALL")
+    assert [find(), find()] == ["one", "one"]
+
+
+def test_it_is_never_taken_for_another_of_the_same_name(scratch: None) -> None:
+    """As where each connection counts its own statements, and a pooler gives the sessions of one to another."""
+    assert find() == "one"
+    name = sql.scalar("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM scratch%%'")
+    new_session()
+    with connection.cursor() as cursor:
+        cursor.execute(f'PREPARE "{name}" (bigint) AS SELECT $1 AS id, 7 AS told')
+    assert find() == "one"
+
+
+def test_it_is_counted_in_the_metrics(scratch: None) -> None:
+    before = executed()
+    find()
+    assert executed() - before == 1
+
+
+def executed() -> float:
+    return REGISTRY.get_sample_value("django_db_execute_total", {"alias": "default", "vendor": "postgresql"}) or 0
+
+
+def test_it_is_not_run_again_in_a_transaction_that_has_failed(scratch: None) -> None:
+    assert find() == "one"
+    sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
+    with pytest.raises(NotSupportedError), transaction.atomic():
+        find()
+    assert find() == 7
+
+
+def test_an_error_of_its_own_is_told(scratch: None) -> None:
+    with pytest.raises(ProgrammingError):
+        sql.one(sql.Hot("SELECT 1 FROM nowhere WHERE id = %(id)s::bigint"), id=1)
+
+
+def test_nothing_is_prepared_where_that_is_switched_off(scratch: None, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"database_prepare": False})
+    assert find() == "one"
+    assert sql.scalar(PREPARED) == 0
+
+
+def test_a_comment_would_have_no_end() -> None:
+    with pytest.raises(ValueError, match="comment"):
+        sql.Hot("SELECT 1 -- one")
+
+
+def test_what_is_too_long_would_be_parsed_each_time() -> None:
+    with pytest.raises(ValueError, match="placeholders"):
+        sql.Hot(f"SELECT '{'x' * 5000}'")
+
+
+def test_chunks_are_claimed_and_ended_by_two_statements_that_are_planned_once(
+    dataset: Dataset, alice: User, django_assert_num_queries: Any
+) -> None:
+    make_job(dataset, alice, 5)
+    with django_assert_num_queries(2):
+        claimed = leases.claim(backend="test")
+        assert claimed
+        leases.finish([(claimed, result_of(claimed))])
+    before = sql.scalar(PREPARED)
+    while claimed := leases.claim(backend="test"):
+        leases.finish([(claimed, result_of(claimed))])
+    assert sql.scalar(PREPARED) == before
