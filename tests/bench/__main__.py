@@ -36,6 +36,7 @@ BENCHMARKS = {
     "scaling": ("scaling",),
 }
 HOME = Path(".local/bench")
+ROUNDS = 5
 
 
 def main() -> int:
@@ -44,12 +45,13 @@ def main() -> int:
         prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help="with little data: to see that it runs, not how fast")
     options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     report = Report()
     failed = []
+    is_whole = options.only is None and options.rounds >= ROUNDS and not options.quick
     for module, numbers in BENCHMARKS.items():
         if options.only is None or {module, *numbers} & set(options.only):
             say(f"---- {module}: {', '.join(numbers)}")
@@ -58,10 +60,13 @@ def main() -> int:
                 failed.append(module)
             else:
                 report.add(part)
-    report.save(HOME / "results.json", machine=machine(), rounds=options.rounds, quick=options.quick)
+    file = HOME / ("results.json" if is_whole else "part.json")  # what is looked up later is not overwritten by a trial
+    report.save(file, machine=machine(), rounds=options.rounds, quick=options.quick, failed=failed, of=of_what())
     for file in plot.draw(report.curves, HOME):
         say(f"drawn: {file}")
-    print(f"\n{machine()}\n\n{report.text()}")
+    print(f"\n{machine()}\n\n{report.text(judged=not options.quick)}")
+    if options.quick:
+        say("\nWith so little data no bar is judged: this shows that all of it runs.")
     if failed:
         say(f"\nwithout a result: {', '.join(failed)}")
     return 1 if failed else 0
@@ -93,6 +98,12 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
             ]
             subprocess.run(command, check=False, env=environment)
         return Report.load(file) if file.exists() else None
+
+
+def of_what() -> str:
+    """Return the commit that was measured, as git tells it; with a mark where files are changed."""
+    told = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True)
+    return told.stdout.strip()
 
 
 def machine() -> str:

@@ -10,6 +10,8 @@ from tests.bench.report import Report
 
 
 def main(name: str, file: str, rounds: str, quick: str) -> None:
+    if not __debug__:
+        sys.exit("What is measured is checked by assert: run without -O.")
     django.setup()  # before the benchmark imports models
     report = Report()
     import_module(f"tests.bench.{name}").run(report, rounds=int(rounds), quick=quick == "quick")

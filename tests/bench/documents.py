@@ -41,7 +41,7 @@ LOOP = "pypdfium2's loop"
 COLD, WARM = "local provider, cold", "local provider, warm"
 TEXT_SECONDS = 2
 MEMORY = 1024  # MB
-STAGE_PER_ENGINE = 1.18  # 1 / 0.85
+STAGE_PER_ENGINE = 1 / 0.85
 SCAN, SCAN_TRUTH, SCAN_WRONG = "invoice-scan.pdf", "invoice.txt", 0.03
 # Each with its true text, and the share of its characters that may be wrong.
 SAMPLES = (

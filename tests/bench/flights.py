@@ -213,12 +213,20 @@ def expect(loop: "subprocess.Popen[str]", word: str) -> None:
 
 
 def read_pages(year: Year, meter: "Meter") -> float:
-    with meter.lap(PAGES) as lap, site.serving(variables=STATUS_QUO) as web:
-        readers.read(web.port, year.token, NOTHING_THERE)  # a process' first requests are its slowest
-        with lap.timed({WEB: [web.pid]}):
-            rows = readers.read(web.port, year.token, year.pairs)
+    with meter.lap(PAGES) as lap, one_for_each_core() as webs:
+        ports = [web.port for web in webs]
+        readers.read(ports, year.token, NOTHING_THERE)  # a process' first requests are its slowest
+        with lap.timed({WEB: [web.pid for web in webs]}):
+            rows = readers.read(ports, year.token, year.pairs)
     assert rows == year.rows
     return lap.seconds
+
+
+@contextmanager
+def one_for_each_core() -> Iterator[list[processes.Web]]:
+    """Serve pages with as many web processes as files have workers."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(site.serving(variables=STATUS_QUO)) for _ in range(PARALLEL)]
 
 
 def copy_once(year: Year, meter: "Meter") -> float:
@@ -399,7 +407,7 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 def peak_of_pages(year: Year) -> Peak:
     with site.serving(variables=STATUS_QUO) as web:
-        return watched(lambda: readers.read(web.port, year.token, year.pairs[::EVERY]))
+        return watched(lambda: readers.read([web.port], year.token, year.pairs[::EVERY]))
 
 
 def watched(run: Callable[[], object]) -> Peak:

@@ -23,6 +23,7 @@ import psycopg
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 from psycopg.conninfo import conninfo_to_dict
@@ -341,7 +342,9 @@ def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, Alone]:
 def measure_alone(scene: Scene, taken: Alone, times: int) -> None:
     """Claim and end chunks as workers do, by plans that are made once. Then send hints, as many as there are slots."""
     scene.submit(times)
-    sql.forget_plans()
+    own: Any = connection
+    own.close()
+    own.close_pool()  # with its plans, as a worker does after each task
     claims, ends = [], []
     for _ in range(times):
         began = time.perf_counter()

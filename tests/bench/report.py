@@ -94,11 +94,14 @@ class Report:
 
     # ---- For people -------------------------------------------------------------------------------------------------
 
-    def text(self) -> str:
+    def text(self, *, judged: bool) -> str:
         """Return all of it in Markdown, as docs/benchmarks.md has it."""
         parts = [in_columns(table.title, table.header, table.rows) for table in self.tables]
         parts += self.notes
-        lines = [[bar.number, bar.what, figure(bar.value, bar.unit), limit(bar), bar.verdict] for bar in self.bars]
+        lines = [
+            [bar.number, bar.what, figure(bar.value, bar.unit), limit(bar), bar.verdict if judged else ""]
+            for bar in self.bars
+        ]
         return "\n\n".join([*parts, in_columns("Bars", ["", "what", "measured", "bar", ""], lines)])
 
 

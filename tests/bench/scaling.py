@@ -169,7 +169,7 @@ def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]
 def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:
     worker = processes.worker(
         name, queues=processes.WORKERS["exports"], concurrency=children, root=root,
-        environment={**os.environ, **VARIABLES},
+        environment=site.as_shipped(VARIABLES),
     )  # fmt: skip
     worker.command = machine.command(worker.command)
     return worker

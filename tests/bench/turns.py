@@ -9,10 +9,13 @@ Way = Callable[[], float | None]
 
 
 def in_turn(ways: Mapping[str, Way], *, rounds: int, warm_up: bool = True) -> dict[str, list[float]]:
-    """Return what each way took, round by round: what it returns, else its seconds. The first round does not count."""
+    """Return what each way took, round by round: what it returns, else its seconds.
+
+    The first round, to warm up, does not count. Every other round is in reverse, so that none always follows the same.
+    """
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(0 if warm_up else 1, rounds + 1):
-        for name, way in ways.items():
+        for name, way in list(ways.items())[:: -1 if number % 2 == 0 else 1]:
             started = time.perf_counter()
             value = way()
             spent = time.perf_counter() - started

@@ -1,7 +1,7 @@
 """The clients of the status quo: each reads slice after slice and page after page, over a connection that it keeps."""
 
 import http.client
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http import HTTPStatus
@@ -17,11 +17,11 @@ CLIENTS = 16
 TIMEOUT_SECONDS = 60
 
 
-def read(port: int, token: str, pairs: Iterable[Pair]) -> int:
-    """Have the clients read these slices between them. Returns the number of rows that they got."""
+def read(ports: Sequence[int], token: str, pairs: Iterable[Pair]) -> int:
+    """Have the clients read these slices between them, at these ports. Returns the number of rows that they got."""
     waiting = iter(list(pairs))  # an iterator over a list hands out each item once, also to threads
     with ThreadPoolExecutor(CLIENTS) as threads:
-        return sum(threads.map(lambda _: client(port, token, waiting), range(CLIENTS)))
+        return sum(threads.map(lambda n: client(ports[n % len(ports)], token, waiting), range(CLIENTS)))
 
 
 def client(port: int, token: str, waiting: Iterator[Pair]) -> int:
