@@ -1,15 +1,20 @@
 """Hints: messages that wake workers. Losing one costs at most a reaper interval; sending one twice costs nothing.
 
+The reaper sends hints `again`: what lies in the queue counts, or they would pile up while workers are away or busy.
+
 Tasks are named, not imported, so that nothing here depends on the code that runs them.
 """
 
+from contextlib import suppress
 from contextvars import copy_context
+from typing import Any
 from uuid import UUID
 
 import structlog
 from celery import current_app
 from django.conf import settings
-from kombu.exceptions import OperationalError
+from kombu import Connection
+from kombu.exceptions import ChannelError, OperationalError
 from structlog.contextvars import unbind_contextvars
 
 log = structlog.get_logger(__name__)
@@ -18,26 +23,33 @@ RUN_CHUNKS = "exports.run_chunks"
 REUSE_FILES = "exports.reuse_files"
 COMPLETE_JOB = "exports.complete_job"
 DELIVER = "exports.deliver"
+MOST_JOBS = (
+    1_000  # whose completion is hinted again: each names its job, and one that was lost must not wait for others
+)
 
 
-def chunks(*, waiting: int, delay: float = 0) -> None:
+def chunks(*, waiting: int, delay: float = 0, again: bool = False) -> None:
     """Wake as many workers as can run at once for chunks that wait; never one for each of 10,000."""
-    _send(RUN_CHUNKS, *[{}] * min(waiting, settings.SLUICE.export_db_slots), countdown=delay)
+    workers = min(waiting, settings.SLUICE.export_db_slots)
+    _send(RUN_CHUNKS, *[{}] * workers, countdown=delay, fill_to=workers if again else None)
 
 
-def reusable(*, waiting: int) -> None:
+def reusable(*, waiting: int, again: bool = False) -> None:
     """Wake a few workers to look at files that may be there already."""
-    _send(REUSE_FILES, *[{}] * min(-(-waiting // 200), 4))
+    workers = min(-(-waiting // 200), 4)
+    _send(REUSE_FILES, *[{}] * workers, fill_to=workers if again else None)
 
 
-def completion(*job_ids: UUID, delay: float = 0) -> None:
+def completion(*job_ids: UUID, delay: float = 0, again: bool = False) -> None:
     """Wake a worker for each of these jobs, to put its delivery together."""
-    _send(COMPLETE_JOB, *[{"job_id": str(job_id)} for job_id in job_ids], countdown=delay)
+    hints = [{"job_id": str(job_id)} for job_id in job_ids]
+    _send(COMPLETE_JOB, *hints, countdown=delay, fill_to=MOST_JOBS if again else None)
 
 
-def deliveries(*, waiting: int = 1, delay: float = 0) -> None:
+def deliveries(*, waiting: int = 1, delay: float = 0, again: bool = False) -> None:
     """Wake a worker, or a few, to tell webhooks of jobs that have ended."""
-    _send(DELIVER, *[{}] * min(waiting, 4), countdown=delay)
+    workers = min(waiting, 4)
+    _send(DELIVER, *[{}] * workers, countdown=delay, fill_to=workers if again else None)
 
 
 # A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst, where Celery's
@@ -45,20 +57,22 @@ def deliveries(*, waiting: int = 1, delay: float = 0) -> None:
 IN_A_HURRY = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
 
 
-def _send(name: str, *hints: dict[str, str], countdown: float = 0) -> None:
-    """Send hints, each with its arguments. A broker that does not answer is given up on: the reaper sends them again.
+def _send(name: str, *hints: dict[str, str], countdown: float = 0, fill_to: int | None = None) -> None:
+    """Send hints, each with its arguments, or as many as fill the queue `fill_to` so many messages.
 
-    Messages take the sender's log context along. Ours must not: the worker that wakes works for whatever job is next.
+    A broker that does not answer is given up on: the reaper sends them again. Messages take the sender's log context
+    along. Ours must not: the worker that wakes works for whatever job is next.
     """
     if hints:
-        copy_context().run(_publish, name, hints, countdown)
+        copy_context().run(_publish, name, hints, countdown=countdown, fill_to=fill_to)
 
 
-def _publish(name: str, hints: tuple[dict[str, str], ...], countdown: float) -> None:
+def _publish(name: str, hints: tuple[dict[str, str], ...], *, countdown: float, fill_to: int | None) -> None:
     unbind_contextvars("request_id", "job_id", "chunk_id")
     try:
         with current_app.connection_for_write(transport_options=IN_A_HURRY) as broker:
-            for kwargs in hints:
+            room = None if fill_to is None else max(0, fill_to - _in_queue(broker, name))
+            for kwargs in hints[:room]:
                 current_app.send_task(
                     name,
                     kwargs=kwargs,
@@ -68,3 +82,12 @@ def _publish(name: str, hints: tuple[dict[str, str], ...], countdown: float) -> 
                 )
     except (OperationalError, OSError) as error:
         log.warning("hint_not_sent", task=name, reason=type(error).__name__)
+
+
+def _in_queue(broker: Connection, name: str) -> int:
+    """Return how many messages wait in the queue of this task."""
+    queue = settings.CELERY_TASK_ROUTES[name]["queue"]
+    channel: Any
+    with broker.channel() as channel, suppress(ChannelError):  # no such queue: nothing was ever sent, or all was taken
+        return int(channel.queue_declare(queue, passive=True).message_count)
+    return 0

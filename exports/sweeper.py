@@ -113,13 +113,13 @@ def hint_waiting() -> None:
     """Wake workers for chunks that can run now."""
     waiting = recovery.waiting()
     if waiting.ready and waiting.free_slots:
-        dispatch.chunks(waiting=min(waiting.ready, waiting.free_slots))
+        dispatch.chunks(waiting=min(waiting.ready, waiting.free_slots), again=True)
     if waiting.reusable:
-        dispatch.reusable(waiting=waiting.reusable)
+        dispatch.reusable(waiting=waiting.reusable, again=True)
 
 
 def hint_completions() -> None:
-    dispatch.completion(*completion.due())
+    dispatch.completion(*completion.due(), again=True)
 
 
 # ---- Expired objects ------------------------------------------------------------------------------------------------

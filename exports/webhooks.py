@@ -131,7 +131,7 @@ def hint() -> None:
     due = Delivery.objects.filter(free, awaited, status=Delivery.Status.PENDING, available_at__lte=Now())
     waiting = len(Event.objects.untold().values_list("seq")[:1]) + len(due.values_list("pk")[:MANY])
     if waiting:
-        dispatch.deliveries(waiting=min(waiting, MANY))
+        dispatch.deliveries(waiting=min(waiting, MANY), again=True)
 
 
 def prune() -> int:

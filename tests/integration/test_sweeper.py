@@ -17,11 +17,11 @@ from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
 from config import storage
-from exports import completion, control, execution, leases, repair, source, sweeper
+from exports import completion, control, dispatch, execution, leases, repair, source, sweeper
 from exports.errors import SourceRefused
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
-from tests.broker import lose_messages, queued
+from tests.broker import lose_messages, queued, valkey
 from tests.integration import troubled_s3
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_completion import delivered, finish
@@ -152,6 +152,34 @@ def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
     lose_messages()
     sweeper.reap()
     assert queued("exports") == 0
+
+
+def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: User) -> None:
+    """They would fill the broker while workers are away, or busy with fewer calls than there are slots."""
+    make_job(dataset, alice, 3)
+    lose_messages()
+    for _ in range(3):
+        sweeper.reap()
+    assert queued("exports") == 3
+    lose_messages()
+    valkey().lpush("exports", b"one of them")
+    sweeper.reap()
+    assert queued("exports") == 3
+
+
+def test_completions_are_hinted_however_many_others_wait(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A12: a hint that was lost costs an interval, not as long as others take. But even these have a bound."""
+    make_job(dataset, alice, 1)
+    execution.drain()
+    lose_messages()
+    valkey().lpush("bundles", *[b"another"] * 5)
+    sweeper.reap()
+    assert queued("bundles") == 6
+    monkeypatch.setattr(dispatch, "MOST_JOBS", 6)
+    sweeper.reap()
+    assert queued("bundles") == 6
 
 
 def test_a_completion_that_nobody_did_is_hinted_again(dataset: Dataset, alice: User) -> None:
