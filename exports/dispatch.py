@@ -5,7 +5,6 @@ The reaper sends hints `again`: what lies in the queue counts, or they would pil
 Tasks are named, not imported, so that nothing here depends on the code that runs them.
 """
 
-from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ import structlog
 from celery import current_app
 from django.conf import settings
 from kombu import Connection
-from kombu.exceptions import ChannelError, OperationalError
+from kombu.exceptions import OperationalError
 from structlog.contextvars import unbind_contextvars
 
 log = structlog.get_logger(__name__)
@@ -85,9 +84,13 @@ def _publish(name: str, hints: tuple[dict[str, str], ...], *, countdown: float, 
 
 
 def _in_queue(broker: Connection, name: str) -> int:
-    """Return how many messages wait in the queue of this task."""
+    """Return how many messages wait in the queue of this task. Raises OperationalError."""
     queue = settings.CELERY_TASK_ROUTES[name]["queue"]
     channel: Any
-    with broker.channel() as channel, suppress(ChannelError):  # no such queue: nothing was ever sent, or all was taken
-        return int(channel.queue_declare(queue, passive=True).message_count)
-    return 0
+    try:
+        with broker.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+    except broker.channel_errors:
+        return 0  # no such queue: nothing was ever sent, or all was taken
+    except broker.connection_errors as error:
+        raise OperationalError(str(error)) from error

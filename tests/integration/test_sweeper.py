@@ -1,6 +1,7 @@
 """The janitors: what is lost is found, what is over is deleted, what is needed stays. A12, A26."""
 
 import os
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -21,12 +22,13 @@ from exports import completion, control, dispatch, execution, leases, repair, so
 from exports.errors import SourceRefused
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
-from tests.broker import lose_messages, queued, valkey
+from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration import troubled_s3
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_completion import delivered, finish
 from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import expire_leases, in_threads
+from tests.waiting import expect_within
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +167,18 @@ def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: U
     valkey().lpush("exports", b"one of them")
     sweeper.reap()
     assert queued("exports") == 3
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_broker_that_is_away_does_not_hold_the_janitor_up(dataset: Dataset, alice: User, is_silent: bool) -> None:  # noqa: FBT001
+    make_job(dataset, alice, 3)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        if is_silent:
+            nobody.listen()
+        with broker_at(f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), capture_logs() as logs:
+            expect_within(5, sweeper.hint_waiting)
+    assert {line["event"] for line in logs} == {"hint_not_sent"}
 
 
 def test_completions_are_hinted_however_many_others_wait(
