@@ -61,6 +61,12 @@ class Chunk(models.Model):
                 name="exports_chunk_reusable",
                 condition=Q(status=ChunkStatus.PENDING, reusable=True),
             ),
+            # The rest of a batch of these, which is of one job.
+            models.Index(
+                fields=["job", "seq"],
+                name="exports_chunk_reusable_of_job",
+                condition=Q(status=ChunkStatus.PENDING, reusable=True),
+            ),
             models.Index(
                 fields=["dataset", "available_at"],
                 name="exports_chunk_waiting",

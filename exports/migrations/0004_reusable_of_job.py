@@ -1,0 +1,19 @@
+from django.contrib.postgres.operations import AddIndexConcurrently
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    atomic = False  # an index is made beside those who write
+
+    dependencies = [("exports", "0003_events_quotas_webhooks")]
+
+    operations = [
+        AddIndexConcurrently(
+            model_name="chunk",
+            index=models.Index(
+                fields=["job", "seq"],
+                name="exports_chunk_reusable_of_job",
+                condition=models.Q(status="pending", reusable=True),
+            ),
+        ),
+    ]

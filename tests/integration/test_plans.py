@@ -1,0 +1,583 @@
+"""What the statements that run all the time read of the large tables, with a million chunks in them.
+
+Each is planned and run by Postgres as the product sends it, in a transaction that is rolled back. All of them are one
+test, as the rows take half a minute to make, and it tells of all that are wrong.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from re import findall, sub
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
+from rest_framework.test import APIClient
+
+from config.api.idempotency import Idempotency
+from config.api.paging import DEFAULT_LIMIT
+from exports import (
+    completion,
+    control,
+    courier,
+    files,
+    gauges,
+    leases,
+    links,
+    recovery,
+    sql,
+    sse,
+    streams,
+    submission,
+    sweeper,
+    webhooks,
+)
+from exports.errors import SourceRefused
+from exports.execution import REUSE_BATCH
+from exports.leases import Claim
+from exports.models import Chunk, Webhook
+from exports.planning import Pair, Shape
+from exports.states import Source
+from tests.integration import million
+from tests.integration.factories import result_of
+from tests.integration.million import LARGE, Million
+from tests.integration.staff import list_of
+
+BIG = ("exports_chunk", "exports_delivery", "exports_event", "exports_file", "exports_jobs")
+LEASED = 8  # chunks
+GOING_ON = 5  # jobs
+DATASETS = len(million.DATASETS)
+PAGE = DEFAULT_LIMIT + 10  # a list reads one row more than it shows, and a few that are beside its edge
+JOBS = million.SMALL_ONES + len(million.EXPORTS)
+DAY_OF_JOBS = 24 * 60 + 24  # one that is small each minute, and some that are large
+DAY_ONE = date(2024, 1, 1)
+
+# Both begin with the job.
+OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
+# There are so few chunks that are running, and jobs that go on, that to look at all of them costs no more than to look
+# one up: Postgres does the one or the other.
+OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
+ACTIVE = "exports_jobs_active|exports_jobs_pkey"
+TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
+
+VALUE = r"%\((\w+)\)s"
+
+Plan = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A piece of the product's work, done with what `before` returns, and what its statements may read.
+
+    They must use each index of `by`, of `a|b` one or both; of the big tables they may use no other but primary keys.
+    No scan of these may read more than `most` rows, those included that it throws away. `walks` is a table that may be
+    read in another way, since that one is bounded by the number of jobs, or by a LIMIT of its own.
+    """
+
+    work: Callable[[Any], object]
+    before: Callable[[], Any] = lambda: None
+    by: Collection[str] = ()
+    most: int = 1
+    walks: str = ""
+
+
+# ---- Workers --------------------------------------------------------------------------------------------------------
+
+
+def of_workers(rows: Million) -> dict[str, Case]:
+    ours = rows.held[-1]
+    return {
+        "claim": Case(work=claim, by=("exports_chunk_ready", "exports_chunk_waiting"), most=DATASETS),
+        # Every second chunk of the job has to be exported.
+        "claim what may be reused": Case(
+            work=lambda _: leases.claim_reusable(batch=REUSE_BATCH),
+            by=("exports_chunk_reusable", "exports_chunk_reusable_of_job", ACTIVE),
+            most=2 * REUSE_BATCH + LEASED,
+        ),
+        "renew": Case(work=lambda _: leases.renew(ours), by=(OF_LEASE,), most=LEASED),
+        "finish": Case(work=lambda _: leases.finish([(ours, result_of(ours))]), by=(OF_LEASE,), most=LEASED),
+        "finish what was reused": Case(
+            before=lambda: leases.claim_reusable(batch=REUSE_BATCH),
+            work=finish_reused,
+            by=(OF_LEASE,),
+            most=4 * REUSE_BATCH,  # index entries of chunks that other cases claimed, and gave back
+            walks="exports_jobs",
+        ),
+        "retry later": Case(work=lambda _: fail(ours, delay=60), by=(OF_LEASE,), most=LEASED),
+        "fail": Case(work=lambda _: fail(ours, delay=None), by=(OF_LEASE,), most=LEASED),
+        "release": Case(work=lambda _: leases.release([ours]), by=(OF_LEASE,), most=LEASED),
+    }
+
+
+def claim(_: object = None) -> Claim | None:
+    return leases.claim(backend="test")
+
+
+def fail(ours: Claim, *, delay: float | None) -> object:
+    return leases.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
+
+
+def finish_reused(claims: list[Claim]) -> object:
+    return leases.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+
+
+# ---- The reaper, completion -----------------------------------------------------------------------------------------
+
+
+def of_the_reaper(rows: Million) -> dict[str, Case]:
+    ours = rows.held[-1]
+    return {
+        "reclaim": Case(work=lambda _: recovery.reclaim(batch=500), by=("exports_chunk_leased",), most=LEASED),
+        # For each slot whose lease is over it looks at all that runs.
+        "free": Case(work=lambda _: recovery.expired_slots(), by=("exports_chunk_leased",), most=1_000),
+        "withdraw": Case(
+            work=lambda _: recovery.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
+        ),
+        "hint": Case(
+            work=lambda _: recovery.waiting(),
+            by=("exports_chunk_ready", "exports_chunk_waiting", TO_LOOK_AT),
+            most=1_000,
+        ),
+        "hint completions": Case(work=lambda _: completion.due(), by=("exports_jobs_active",), most=GOING_ON),
+        "give completions up": Case(
+            work=lambda _: sql.rows(completion.GIVE_UP, attempts=settings.SLUICE.export_max_attempts),
+            by=("exports_jobs_active",),
+            most=GOING_ON,
+        ),
+        "delete what expired": Case(work=lambda _: sweeper.delete_expired(), by=("exports_receipt_due",)),
+        "gauges": Case(
+            work=lambda _: sql.one(gauges.GAUGES, slots=settings.SLUICE.export_db_slots),
+            by=(
+                "exports_chunk_leased", TO_LOOK_AT, "exports_delivery_due", "exports_event_untold",
+                "exports_jobs_active",
+            ),
+            most=5_000,
+        ),
+    }  # fmt: skip
+
+
+def of_completion(rows: Million) -> dict[str, Case]:
+    """Of a job all of whose chunks are done."""
+    whole = rows.job("whole")
+    chunks = list(whole.chunks.order_by("seq").values_list("pk", flat=True)[:50])
+
+    def token() -> int | None:
+        return completion.claim(whole.pk)
+
+    def outcome(statement: str, **values: Any) -> Callable[[Any], object]:
+        return lambda token: sql.rows(statement, job=whole.pk, token=token, **values)
+
+    return {
+        "claim a completion": Case(work=lambda _: token(), by=(ACTIVE,), most=GOING_ON),
+        "renew a completion": Case(
+            before=token, work=lambda token: completion.renew(whole.pk, token), by=(ACTIVE,), most=GOING_ON
+        ),
+        "succeed": Case(before=token, work=outcome(completion.SUCCEED), by=(ACTIVE,), most=GOING_ON),
+        "fail a completion": Case(
+            before=token,
+            work=outcome(completion.FAIL, attempts=4, detail="x", delay=1),
+            by=(ACTIVE,),
+            most=GOING_ON,
+        ),
+        "read all files": Case(
+            work=lambda _: list(whole.chunks.in_request_order().iterator(chunk_size=1000)), by=(OF_JOB,), most=LARGE
+        ),
+        "take newer files over": Case(before=token, work=outcome(completion.ADOPT), by=(OF_JOB, ACTIVE), most=LARGE),
+        "read files again": Case(
+            before=token, work=outcome(completion.REDO, chunks=chunks), by=(ACTIVE,), most=len(chunks)
+        ),
+    }
+
+
+# ---- Once in a while ------------------------------------------------------------------------------------------------
+
+
+def of_retention(rows: Million) -> dict[str, Case]:
+    paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: sweeper.BATCH])
+    return {
+        "purge": Case(
+            work=lambda _: sweeper._purge_some(),
+            by=("exports_jobs_finished", OF_JOB, "exports_delivery_job_id"),
+            most=2 * LARGE,
+        ),
+        # It looks at each job that has ended, whether it has events; the first twenty that have lose them.
+        "forget events": Case(
+            work=lambda _: sweeper._forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
+        ),
+        "delete what nobody vouches for": Case(
+            work=lambda _: sweeper.delete_unvouched(),
+            by=("exports_jobs_finished", "exports_chunk_of_status"),
+            most=DAY_OF_JOBS,
+        ),
+        "tell who vouches": Case(
+            work=lambda _: sweeper._unvouched(dict.fromkeys(paths, "x")),
+            by=("exports_chunk_leased",),
+            most=sweeper.BATCH,
+        ),
+    }
+
+
+# ---- Webhooks, streams ----------------------------------------------------------------------------------------------
+
+
+def of_webhooks() -> dict[str, Case]:
+    """Some hundred deliveries are due, thousands wait for later, and those that have ended are nearly all."""
+    lost = {"attempts": courier.ATTEMPTS, "lease": courier.LEASE_SECONDS}
+    return {
+        "tell of ends": Case(
+            work=lambda _: webhooks.tell_some(),
+            by=("exports_event_untold", "exports_jobs_active"),
+            most=2 * len(million.UNTOLD),
+        ),
+        "take a delivery": Case(
+            work=lambda _: courier.claim(), by=("exports_delivery_due", "exports_delivery_webhook_id"), most=200
+        ),
+        "give deliveries up": Case(
+            work=lambda _: sql.rows(courier.GIVE_UP, **lost), by=("exports_delivery_due",), most=200
+        ),
+        "hint deliveries": Case(
+            work=lambda _: webhooks.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
+        ),
+    }
+
+
+def of_streams(rows: Million) -> dict[str, Case]:
+    jobs = [rows.job(name) for name in ("runs", "looks", "whole")]
+    watched = {job.pk: 2 + 3 * (job.done - 300) for job in jobs}
+    return {
+        "read news": Case(work=lambda _: streams.read(watched), most=3 * streams.PAGE),
+        "go on with a stream": Case(work=lambda _: sse.heard_by(jobs[0], "5")),
+    }
+
+
+# ---- What people do -------------------------------------------------------------------------------------------------
+
+
+def of_people(rows: Million, alice: User) -> dict[str, Case]:
+    asked, runs, failed = rows.job("large-0"), rows.job("runs"), rows.job("failed-0")
+    request = submission.ExportRequest(
+        dataset=asked.dataset,
+        pairs=[Pair(f"large-0-{n % 100}", DAY_ONE + timedelta(days=n // 100)) for n in range(1_000)],
+        duplicates=0,
+        shape=Shape(),
+        delivery="zip",
+        reuse="if-present",
+        allow_degraded=True,
+    )
+    idempotency = Idempotency(key="key", fingerprint="x")
+
+    def presign(_: object) -> None:
+        with suppress(links.ReceiptExpired):
+            files.presign(asked, key="large-0-7", effective_date=DAY_ONE)
+
+    return {
+        # Half of its files are there. Counts of quotas are rows of their own: it looks at no chunk for them.
+        "submit": Case(
+            work=lambda _: submission.submit(request, user_id=alice.pk, idempotency=idempotency),
+            by=("exports_chunk_ready", "exports_jobs_idempotency"),
+            most=len(request.pairs),
+        ),
+        "retry failed chunks": Case(
+            work=lambda _: sql.rows(control.RETRY, job=failed.pk, only=None),
+            by=("exports_chunk_of_status",),
+            most=50,
+        ),
+        "cancel": Case(work=lambda _: control._cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
+        # No index has the key of a chunk: it reads the whole job, and nothing else.
+        "get one file": Case(work=presign, by=(OF_JOB,), most=LARGE),
+    }
+
+
+# ---- Lists ----------------------------------------------------------------------------------------------------------
+
+
+def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
+    hook = Webhook.objects.filter(user=alice).first()
+    assert hook
+    mine = ("exports_jobs_of_user", "exports_jobs_active")  # the latter for places in the queue
+    chunks, failed = f"/exports/{rows.job('large-0').pk}/chunks", f"/exports/{rows.job('failed-0').pk}/chunks"
+    return {
+        "GET /exports": see(api, "/exports", by=mine),
+        "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
+        "GET /exports?status": see(api, "/exports?status=failed", by=mine, most=200),  # all of hers
+        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=("exports_jobs_active",), most=GOING_ON),
+        "GET chunks": see(api, chunks, by=("exports_chunk_seq", "exports_jobs_active")),
+        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", "exports_jobs_active")),
+        "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB, "exports_jobs_active")),
+        "GET chunks?status=failed": see(
+            api, f"{failed}?status=failed", by=("exports_chunk_of_status", "exports_jobs_active")
+        ),
+        "GET deliveries": see(api, f"/exports/webhooks/{hook.pk}/deliveries", by=("exports_delivery_newest",)),
+        "GET /exports/limits": see(api, "/exports/limits", by=("exports_usage_day",)),
+    }
+
+
+def of_pages(rows: Million, me: Client) -> dict[str, Case]:
+    failed = reverse("export", args=[rows.job("failed-0").pk])
+    return {
+        "my exports": see(
+            me, reverse("exports"),
+            by=("exports_jobs_of_user", "exports_jobs_active", "exports_chunk_seq", "exports_usage_day"),
+        ),
+        # It sums the retries up over the job's chunks.
+        "my export": see(
+            me, failed,
+            by=("exports_chunk_seq", "exports_chunk_of_status", "exports_usage_day"),
+            most=LARGE,
+        ),
+    }  # fmt: skip
+
+
+def of_the_staff(rows: Million, pages: Client, alice: User) -> dict[str, Case]:
+    """Lists are counted up to 10,000."""
+    job, failed = rows.job("large-0").pk, rows.job("failed-0").pk
+    hook = Webhook.objects.filter(user=alice).first()
+    assert hook
+    of_hook = "exports_delivery_newest|exports_delivery_once|exports_delivery_webhook_id"
+    return {
+        "staff: start": see(
+            pages, "/admin/",
+            by=(
+                "exports_chunk_leased", "exports_chunk_of_status", "exports_chunk_ready", "exports_chunk_reusable",
+                "exports_chunk_waiting", "exports_delivery_due", "exports_jobs_active", "exports_jobs_finished",
+                "exports_jobs_newest",
+            ),
+            most=5_000,
+        ),
+        "staff: jobs": see(pages, list_of("job"), by=("exports_jobs_newest",), walks="exports_jobs"),
+        "staff: chunks": see(pages, list_of("chunk"), by=("exports_chunk_pkey",), walks="exports_chunk"),
+        "staff: chunks of a job": see(
+            pages, list_of("chunk", job=job), by=("exports_chunk_seq", OF_JOB), most=LARGE + 1
+        ),
+        "staff: failed chunks of a job": see(
+            pages, list_of("chunk", job=failed, status__exact="failed"), by=("exports_chunk_of_status",)
+        ),
+        "staff: running chunks": see(
+            pages, list_of("chunk", status__exact="running"), by=("exports_chunk_leased",)
+        ),
+        "staff: retrying chunks": see(
+            pages, list_of("chunk", status__exact="retrying"), by=("exports_chunk_waiting",)
+        ),
+        "staff: deliveries of a webhook": see(
+            pages, list_of("delivery", webhook__id__exact=hook.pk), by=("exports_delivery_newest", of_hook), most=300
+        ),
+    }  # fmt: skip
+
+
+def see(browser: Client | APIClient, url: str, *, most: int = PAGE, **expected: Any) -> Case:
+    return Case(work=lambda _: get(browser, url), most=most, **expected)
+
+
+def see_next(browser: APIClient, url: str, **expected: Any) -> Case:
+    """The page after the first one."""
+    return Case(
+        before=lambda: get(browser, url).json()["next"], work=lambda url: get(browser, url), most=PAGE, **expected
+    )
+
+
+def get(browser: Client | APIClient, url: str) -> Any:
+    response = browser.get(url)
+    assert response.status_code == 200, (url, response)
+    return response
+
+
+# ---- Plans ----------------------------------------------------------------------------------------------------------
+
+
+def plans_of(case: Case) -> list[tuple[str, Plan]]:
+    """Do the work, and return its statements with how Postgres ran each of them; then undo all."""
+    found: list[tuple[str, Plan]] = []
+
+    def look(execute: Any, statement: str, values: Any, many: bool, context: Any) -> Any:  # noqa: FBT001
+        if statement.split(maxsplit=1)[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH"):
+            found.extend((statement, plan) for plan in ways_of(statement, values))
+        return execute(statement, values, many, context)
+
+    with transaction.atomic():
+        million.run("SET LOCAL jit = off")
+        million.run("SET LOCAL max_parallel_workers_per_gather = 0")
+        given = case.before()
+        with connection.execute_wrapper(look):
+            case.work(given)
+        transaction.set_rollback(True)
+    return found
+
+
+def ways_of(statement: str, values: Any) -> Iterator[Plan]:
+    """Run a statement and undo it; one that connections plan once also by the plan that they keep for all values.
+
+    By a cursor of psycopg's: nobody looks at what that does.
+    """
+    with connection.connection.cursor() as cursor:
+        yield explained(cursor, statement, values)
+        if isinstance(statement, sql.Hot):
+            names = list(dict.fromkeys(findall(VALUE, statement)))
+            types = ", ".join("bigint" if isinstance(values[name], int) else "unknown" for name in names)
+            text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
+            cursor.execute(f"PREPARE kept ({types}) AS {text}")
+            cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            yield explained(cursor, f"EXECUTE kept ({', '.join(f'%({name})s' for name in names)})", values)
+            cursor.execute("DEALLOCATE kept")
+
+
+def explained(cursor: Any, statement: str, values: Any) -> Plan:
+    cursor.execute("SAVEPOINT unexplained")
+    cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", values)
+    ((found,),) = cursor.fetchall()
+    cursor.execute("ROLLBACK TO SAVEPOINT unexplained")
+    cursor.execute("RELEASE SAVEPOINT unexplained")
+    plan: Plan = found[0]["Plan"]
+    return plan
+
+
+def nodes(plan: Plan) -> Iterator[Plan]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from nodes(child)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A node that reads a big table, by an index or as it lies there, and how many rows, used or thrown away."""
+
+    kind: str
+    table: str
+    index: str
+    rows: int
+
+
+def scans_of(plan: Plan) -> Iterator[Scan]:
+    for node in nodes(plan):
+        kind, index = node["Node Type"], name_of(node.get("Index Name", ""))
+        if kind.endswith("Scan"):
+            yield Scan(kind, table_of(node), index, rows_of(node))
+
+
+def table_of(node: Plan) -> str:
+    """A bitmap of an index does not tell its table, but all our indexes begin with its name."""
+    name = node.get("Relation Name") or node.get("Index Name", "")
+    return next((table for table in BIG if name == table or name.startswith(f"{table}_")), "")
+
+
+def rows_of(node: Plan) -> int:
+    read = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+    rows: float = sum(node.get(name, 0) for name in read)
+    loops: float = node["Actual Loops"]
+    return round(rows * loops)
+
+
+def name_of(index: str) -> str:
+    """Django ends the names of what it makes by itself with a digest."""
+    return sub(r"_[0-9a-f]{8}(_like)?$", r"\1", index)
+
+
+# ---- Verdict --------------------------------------------------------------------------------------------------------
+
+
+def faults_of(case: Case, plans: list[tuple[str, Plan]]) -> Iterator[str]:
+    scans = [scan for _, plan in plans for scan in scans_of(plan)]
+    used = {scan.index for scan in scans}
+    for names in case.by:
+        if used.isdisjoint(names.split("|")):
+            yield f"does not use {names}"
+    for scan in scans:
+        if scan.table:
+            yield from faults_in(scan, case)
+
+
+def faults_in(scan: Scan, case: Case) -> Iterator[str]:
+    is_free = scan.table == case.walks
+    expected = {*"|".join(case.by).split("|"), f"{scan.table}_pkey", "exports_file_path_like"}
+    if scan.kind == "Seq Scan" and not is_free:
+        yield f"walks over {scan.table}"
+    if scan.index and scan.index not in expected and not is_free:
+        yield f"uses {scan.index}"
+    most = max(case.most, JOBS) if is_free else case.most
+    if scan.rows > most:
+        yield f"reads {scan.rows:,} rows of {scan.table} by {scan.index or scan.kind}, and not {most:,}"
+
+
+def drawn(plan: Plan, depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a plan that is to be read."""
+    facts = [str(plan[name]) for name in ("Node Type", "Index Name", "Relation Name", "CTE Name") if name in plan]
+    yield f"{'  ' * depth}{' '.join(facts)}: {rows_of(plan):,} rows, {blocks_of(plan):,} blocks"
+    for child in plan.get("Plans", []):
+        yield from drawn(child, depth + 1)
+
+
+def blocks_of(node: Plan) -> int:
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
+
+
+def told(name: str, case: Case) -> str:
+    """Return what is wrong with a case and how it was run, "" for nothing."""
+    plans = plans_of(case)
+    faults = list(dict.fromkeys(faults_of(case, plans)))
+    if not faults:
+        return ""
+    shown = [
+        "\n".join([" ".join(statement.split())[:200], *drawn(plan)])
+        for statement, plan in plans
+        if any(scan.table for scan in scans_of(plan))
+    ]
+    return "\n".join([f"{name}: {'; '.join(faults)}", *shown])
+
+
+# ---- What has left the queue ----------------------------------------------------------------------------------------
+LEFT = 3_000
+# Entries of an index that lie beside each other fill a twentieth of the blocks that their rows do.
+BLOCKS = 50
+
+
+def blocks_of_a_claim() -> int:
+    """How many blocks it reads to find its chunk."""
+    *_, (_, plan) = plans_of(Case(work=claim))
+    return sum(
+        blocks_of(node) for node in nodes(plan) if node.get("Relation Name") == "exports_chunk" and is_scan(node)
+    )
+
+
+def is_scan(node: Plan) -> bool:
+    return bool(node["Node Type"].endswith("Scan"))
+
+
+def leave_the_queue(rows: Million) -> None:
+    """The first of the queue come to an end, and nothing is vacuumed."""
+    ready = Chunk.objects.filter(dataset=rows.job("waits").dataset, status="pending", reusable=False)
+    first = list(ready.order_by("rank", "pk").values_list("pk", flat=True)[:LEFT])
+    assert Chunk.objects.filter(pk__in=first).update(status="cancelled") == LEFT
+
+
+# ---- All of it ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_no_statement_walks_over_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
+    """Nor over those that have left the queue: whoever meets them first marks them for the others."""
+    rows = million.make(alice)
+    me = Client()
+    me.force_login(alice)
+    cases = {
+        **of_workers(rows),
+        **of_the_reaper(rows),
+        **of_completion(rows),
+        **of_webhooks(),
+        **of_streams(rows),
+        **of_the_api(rows, api, alice),
+        **of_pages(rows, me),
+        **of_the_staff(rows, pages, alice),
+        **of_people(rows, alice),
+        **of_retention(rows),
+    }
+    before = blocks_of_a_claim()
+    wrong = [found for name, case in cases.items() if (found := told(name, case))]
+    leave_the_queue(rows)
+    blocks_of_a_claim()
+
+    assert not wrong, "\n\n".join(["", *wrong])
+    assert blocks_of_a_claim() <= before + BLOCKS
