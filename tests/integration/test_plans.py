@@ -305,13 +305,11 @@ def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
         "GET /exports": see(api, "/exports", by=mine),
         "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
         "GET /exports?status": see(api, "/exports?status=failed", by=mine, most=200),  # all of hers
-        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=("exports_jobs_active",), most=GOING_ON),
-        "GET chunks": see(api, chunks, by=("exports_chunk_seq", "exports_jobs_active")),
-        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", "exports_jobs_active")),
-        "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB, "exports_jobs_active")),
-        "GET chunks?status=failed": see(
-            api, f"{failed}?status=failed", by=("exports_chunk_of_status", "exports_jobs_active")
-        ),
+        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(), most=GOING_ON),
+        "GET chunks": see(api, chunks, by=("exports_chunk_seq",)),
+        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq",)),
+        "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB,)),
+        "GET chunks?status=failed": see(api, f"{failed}?status=failed", by=("exports_chunk_of_status",)),
         "GET deliveries": see(api, f"/exports/webhooks/{hook.pk}/deliveries", by=("exports_delivery_newest",)),
         "GET /exports/limits": see(api, "/exports/limits", by=("exports_usage_day",)),
     }
@@ -343,7 +341,7 @@ def of_the_staff(rows: Million, pages: Client, alice: User) -> dict[str, Case]:
         "staff: start": see(
             pages, "/admin/",
             by=(
-                "exports_chunk_leased", "exports_chunk_of_status", "exports_chunk_ready", "exports_chunk_reusable",
+                "exports_chunk_leased", "exports_chunk_of_status", "exports_chunk_ready", TO_LOOK_AT,
                 "exports_chunk_waiting", "exports_delivery_due", "exports_jobs_active", "exports_jobs_finished",
                 "exports_jobs_newest",
             ),
