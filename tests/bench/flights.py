@@ -12,35 +12,30 @@ import hashlib
 import http.client
 import io
 import json
-import os
 import subprocess
 import sys
 import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from http import HTTPStatus
 from statistics import median
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import psycopg
 from django.conf import settings
-from psycopg.conninfo import conninfo_to_dict
 
 from config import storage
 from config.stack import flights, processes
 from config.stack.ports import LOOPBACK
 from config.stack.postgres import program
-from config.stack.process import Process
 from exports import planning
 from exports.models import Chunk, Job
 from exports.states import JOB_ENDED, JobStatus
 from tests.bench import site
+from tests.bench.meter import CLIENTS, POSTGRES, WEB, Lap, Meter, groups, own_url
 from tests.bench.report import Report
 from tests.bench.status_quo import readers
 from tests.bench.status_quo.views import COLUMNS
@@ -115,7 +110,7 @@ def rows_until(last: date) -> int:
     return int(row[0])
 
 
-def warm_up(year: Year, meter: "Meter") -> None:
+def warm_up(year: Year, meter: Meter) -> None:
     """Have caches be filled and objects be there to replace, and see that all of them are the same."""
     bare_loop(year, meter)
     fresh(year, meter)
@@ -124,7 +119,7 @@ def warm_up(year: Year, meter: "Meter") -> None:
     meter.laps.clear()
 
 
-def measured(year: Year, meter: "Meter", rounds: int) -> dict[str, list[float]]:
+def measured(year: Year, meter: Meter, rounds: int) -> dict[str, list[float]]:
     ways = {
         BARE: lambda: bare_loop(year, meter),
         SLUICE: lambda: fresh(year, meter),
@@ -139,14 +134,14 @@ def measured(year: Year, meter: "Meter", rounds: int) -> dict[str, list[float]]:
 # ---- The ways -------------------------------------------------------------------------------------------------------
 
 
-def fresh(year: Year, meter: "Meter") -> float:
+def fresh(year: Year, meter: Meter) -> float:
     with meter.lap(SLUICE) as lap, lap.timed():
         job = export(year, reuse="never")
     assert job.reused == 0
     return lap.seconds
 
 
-def reused(year: Year, meter: "Meter") -> float:
+def reused(year: Year, meter: Meter) -> float:
     with meter.lap(REUSED) as lap, lap.timed():
         job = export(year, reuse="if-present")
     assert job.reused == job.total
@@ -179,7 +174,7 @@ def submit(year: Year, reuse: str) -> Job:
     return Job.objects.get(pk=accepted["jobId"])
 
 
-def bare_loop(year: Year, meter: "Meter") -> float:
+def bare_loop(year: Year, meter: Meter) -> float:
     """Its processes are new each time, but what they need before their first slice does not count."""
     with meter.lap(BARE) as lap, ExitStack() as stack:
         loops = [stack.enter_context(started(year.pairs[n::PARALLEL])) for n in range(PARALLEL)]
@@ -212,7 +207,7 @@ def expect(loop: "subprocess.Popen[str]", word: str) -> None:
     assert said == word, said
 
 
-def read_pages(year: Year, meter: "Meter") -> float:
+def read_pages(year: Year, meter: Meter) -> float:
     with meter.lap(PAGES) as lap, one_for_each_core() as webs:
         ports = [web.port for web in webs]
         readers.read(ports, year.token, NOTHING_THERE)  # a process' first requests are its slowest
@@ -229,7 +224,7 @@ def one_for_each_core() -> Iterator[list[processes.Web]]:
         yield [stack.enter_context(site.serving(variables=STATUS_QUO)) for _ in range(PARALLEL)]
 
 
-def copy_once(year: Year, meter: "Meter") -> float:
+def copy_once(year: Year, meter: Meter) -> float:
     """The least that reading these rows can take."""
     query = f"SELECT {', '.join(COLUMNS)} FROM demo.flights WHERE flight_date <= '{year.last}'"
     command = [str(program("psql")), settings.SLUICE.source_url, "-qXc", f"COPY ({query}) TO STDOUT (FORMAT csv)"]
@@ -278,117 +273,6 @@ def in_text(row: Mapping[str, Any]) -> dict[str, str]:
     """Return a row of JSON as CSV writes it."""
     hour = row["time_hour"].replace("T", " ").replace("Z", "+00")
     return {name: "" if value is None else str(value) for name, value in {**row, "time_hour": hour}.items()}
-
-
-# ---- What they cost -------------------------------------------------------------------------------------------------
-
-WEB, CLIENTS, POSTGRES = "web", "clients, or bare loop", "Postgres"
-NOBODY: Mapping[str, list[int]] = {}
-
-
-class Used(NamedTuple):
-    """What a database has done so far, or meanwhile. `seconds` are those of pg_stat_statements: for a SELECT without
-    its planning, for a COPY with it. `active` are those of pg_stat_database: all that its sessions did not idle."""
-
-    statements: float = 0
-    seconds: float = 0
-    active: float = 0
-
-    def since(self, before: "Used") -> "Used":
-        return Used(*(now - then for now, then in zip(self, before, strict=True)))
-
-
-@dataclass
-class Lap:
-    """One run of one way: its seconds, CPU seconds by group of processes, and what both databases did for it."""
-
-    groups: Mapping[str, list[int]]
-    seconds: float = 0
-    cpu: dict[str, float] = field(default_factory=dict)
-    source: Used = field(default_factory=Used)
-    own: Used = field(default_factory=Used)
-
-    @contextmanager
-    def timed(self, instead: Mapping[str, list[int]] = NOBODY) -> Iterator[None]:
-        """Measure what happens in here. `instead` has processes that are there for this run only."""
-        groups = {**self.groups, **instead}
-        before = cpu_seconds(groups)
-        started = time.perf_counter()
-        yield
-        self.seconds = time.perf_counter() - started
-        self.cpu = {name: now - before[name] for name, now in cpu_seconds(groups).items()}
-
-
-class Meter:
-    def __init__(self, asking: psycopg.Connection, groups: Mapping[str, list[int]]) -> None:
-        self.asking = asking  # our own database: what is asked of it here is none of the source's work
-        self.groups = groups
-        self.laps: dict[str, list[Lap]] = defaultdict(list)
-
-    @contextmanager
-    def lap(self, name: str) -> Iterator[Lap]:
-        lap = Lap(self.groups)
-        source, own = self.used(settings.SLUICE.source_url), self.used(own_url())
-        yield lap
-        wait_until(self.source_is_left)  # a session tells of its time for certain when it ends
-        lap.source = self.used(settings.SLUICE.source_url).since(source)
-        lap.own = self.used(own_url()).since(own)
-        self.laps[name].append(lap)
-
-    def used(self, url: str) -> Used:
-        return Used(*self.ask(USED, conninfo_to_dict(url)["dbname"]))
-
-    def source_is_left(self) -> bool:
-        return self.ask(PRESENT, conninfo_to_dict(settings.SLUICE.source_url)["dbname"]) == (0,)
-
-    def insist_on_all_statements(self) -> None:
-        """Postgres forgets statements when it has seen thousands, and their times with them."""
-        assert self.ask("SELECT dealloc FROM pg_stat_statements_info") == (0,)
-
-    def ask(self, query: str, *values: Any) -> tuple[Any, ...]:
-        row = self.asking.execute(query, values).fetchone()
-        assert row
-        return row
-
-
-USED = """
-SELECT coalesce(sum(s.calls), 0)::float8, coalesce(sum(s.total_exec_time), 0) / 1000, max(d.active_time) / 1000
-FROM pg_stat_database d LEFT JOIN pg_stat_statements(false) s ON s.dbid = d.datid
-WHERE d.datname = %s
-"""
-PRESENT = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s"
-
-
-def own_url() -> str:
-    url: str = settings.SLUICE.database_url.get_secret_value()
-    return url
-
-
-def cpu_seconds(groups: Mapping[str, list[int]]) -> dict[str, float]:
-    spent = {name: site.cpu_seconds(pids) for name, pids in groups.items()}
-    spent[CLIENTS] += time.process_time()  # this process: it has all the others as descendants
-    return spent
-
-
-def groups(workers: Mapping[str, Process], web: processes.Web) -> dict[str, list[int]]:
-    return {
-        "exports worker": [workers["exports"].pid],
-        "other workers, beat": [process.pid for name, process in workers.items() if name != "exports"],
-        WEB: [web.pid],
-        CLIENTS: [],
-        POSTGRES: server(f"--port={port_in('SOURCE_DATABASE_URL')} "),
-        "SeaweedFS": server(f"-s3.port={port_in('S3_ENDPOINT_URL')} "),
-        "Valkey": server(f"valkey-server {LOOPBACK}:{port_in('REDIS_URL')}"),
-    }
-
-
-def port_in(variable: str) -> int | None:
-    return urlsplit(os.environ[variable]).port
-
-
-def server(words: str) -> list[int]:
-    """Return the process with these words in its command line: the oldest, as a new child still looks like it."""
-    return [min(site.pids_of(lambda command: words in command))]
 
 
 # ---- Connections to the source --------------------------------------------------------------------------------------

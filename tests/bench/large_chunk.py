@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import date
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -118,12 +117,9 @@ def hash_of(key: str) -> str:
 
 def cpu(way: Callable[[], object]) -> list[float]:
     """Return the CPU seconds that a round costs: Postgres, SeaweedFS, and this process with its children."""
-    servers = [site.pids_of(partial(runs, name)) for name in ("bin/postgres -D", "weed")]
-    before = [site.cpu_seconds(pids) for pids in servers], site.spent(os.getpid())
+    servers = site.servers()
+    pids = [servers["Postgres"]], [servers["SeaweedFS"]]
+    before = *map(site.cpu_seconds, pids), site.spent(os.getpid())
     way()
-    after = [site.cpu_seconds(pids) for pids in servers], site.spent(os.getpid())
-    return [*(now - then for then, now in zip(before[0], after[0], strict=True)), after[1] - before[1]]
-
-
-def runs(name: str, command: str) -> bool:
-    return name in command and os.environ["TMPDIR"] in command
+    after = *map(site.cpu_seconds, pids), site.spent(os.getpid())
+    return [now - then for then, now in zip(before, after, strict=True)]

@@ -33,7 +33,7 @@ from config.stack.process import Process
 from exports import dispatch, leases, planning, sql, sweeper
 from exports.models import Chunk, Dataset, Event, File, Job, Slot
 from exports.states import JOB_ENDED, JobStatus
-from tests.bench import growth, scaling, site
+from tests.bench import growth, site
 from tests.bench.report import Report
 from tests.bench.turns import say
 from tests.client import gate
@@ -69,7 +69,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         dataset=site.make_dataset("ledger", "ledger.rows_for"),
         user=user,
         chunks=QUICK_CHUNKS if quick else CHUNKS,
-        servers=scaling.servers(),
+        servers=site.servers(),
     )
     with site.working(CHILDREN) as workers:
         scene.workers = workers

@@ -15,7 +15,6 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import psycopg
 from django.conf import settings
@@ -103,7 +102,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"export_db_slots": SLOTS})),
         ExitStack() as stack,
     ):
-        bench = Bench(user=site.prepare(slots=SLOTS), seconds=seconds, servers=servers())
+        bench = Bench(user=site.prepare(slots=SLOTS), seconds=seconds, servers=site.servers())
         site.in_source(FUNCTIONS)
         for load in LOADS:
             site.make_dataset(load.name, f"scaling.{load.name}")
@@ -121,7 +120,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 def found_machines(report: Report, bench: Bench, stack: ExitStack) -> list[Machine]:
     """Return the machines for workers, for as long as the stack lasts: this one, again and again, if need be."""
-    ports = listening().values()
+    ports = site.listening().values()
     try:
         machines = stack.enter_context(scaling_machines.made(ports=ports, postmaster=bench.servers["Postgres"]))
     except scaling_machines.Unavailable as error:
@@ -263,34 +262,6 @@ def end(job: Job, load: Load) -> None:
     assert job.failed == 0, "chunks failed"
     finished = Chunk.objects.filter(job=job, status=ChunkStatus.DONE)
     assert not finished.exclude(rows=load.rows, attempts=1).exists(), "chunks are wrong, or were done again"
-
-
-# ---- Servers --------------------------------------------------------------------------------------------------------
-
-
-def listening() -> dict[str, int]:
-    """Return our servers, each with the port that workers use."""
-    env = settings.SLUICE
-    urls = {
-        "Postgres": env.database_url.get_secret_value(),
-        "SeaweedFS": str(env.s3_endpoint_url),
-        "Valkey": env.broker_url,
-    }
-    return {name: urlsplit(url).port or 0 for name, url in urls.items()}
-
-
-# How a server's command line names its port.
-MARKS = {"Postgres": "--port={port} ", "SeaweedFS": "-s3.port={port} ", "Valkey": f"valkey-server {LOOPBACK}:{{port}}"}
-
-
-def servers() -> dict[str, int]:
-    return {name: process_of(MARKS[name].format(port=port)) for name, port in listening().items()}
-
-
-def process_of(mark: str) -> int:
-    found = site.pids_of(lambda command: mark in command)
-    assert len(found) == 1, f"{len(found)} processes have {mark!r} in their command line"
-    return found[0]
 
 
 # ---- Telling --------------------------------------------------------------------------------------------------------

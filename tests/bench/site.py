@@ -4,8 +4,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
 
 import psycopg
 from django.conf import settings
@@ -15,6 +17,7 @@ from knox.models import AuthToken
 
 from config.stack import family, processes
 from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
 from config.stack.process import Process
 from exports import planning, submission
 from exports.models import Dataset, Job, Slot
@@ -138,6 +141,31 @@ def spent(pid: int) -> float:
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / CLOCK_TICKS  # its own and that of children who ended; user and system
+
+
+# How a server's command line names its port.
+MARKS = {"Postgres": "--port={port} ", "SeaweedFS": "-s3.port={port} ", "Valkey": f"valkey-server {LOOPBACK}:{{port}}"}
+
+
+def listening() -> dict[str, int]:
+    """Return our servers, each with its port."""
+    env = settings.SLUICE
+    urls = {
+        "Postgres": env.database_url.get_secret_value(),
+        "SeaweedFS": str(env.s3_endpoint_url),
+        "Valkey": env.broker_url,
+    }
+    return {name: urlsplit(url).port or 0 for name, url in urls.items()}
+
+
+def servers() -> dict[str, int]:
+    """Return the processes of our servers: the oldest with these words, as a new child still looks like its parent."""
+    marks = {name: MARKS[name].format(port=port) for name, port in listening().items()}
+    return {name: min(pids_of(partial(contains, mark))) for name, mark in marks.items()}
+
+
+def contains(words: str, command: str) -> bool:
+    return words in command
 
 
 def pids_of(wanted: Callable[[str], bool]) -> list[int]:
