@@ -188,7 +188,7 @@ JOIN exports_dataset d ON d.id = t.dataset_id
 LEFT JOIN exports_file f ON f.path = t.path
 """
 )
-CLAIM_ONE = sql.Hot(CLAIM + DESCRIBE)
+HOT_CLAIM = sql.Hot(CLAIM + DESCRIBE)
 
 
 def claim(*, backend: str) -> Claim | None:
@@ -197,7 +197,7 @@ def claim(*, backend: str) -> Claim | None:
     `backend` is the application_name of the source connection that the call will run on.
     """
     row = sql.one(
-        CLAIM_ONE,
+        HOT_CLAIM,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
@@ -346,7 +346,7 @@ PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, n
 
 # Chunks end one by one, or as a batch of those that needed no call. One is found by its id: a plan made for a list
 # when the table was small would walk over all of it later.
-ENDED_ONE = """
+FINISH_ONE = """
 WITH ended AS (
     UPDATE exports_chunk c
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
@@ -357,7 +357,7 @@ WITH ended AS (
     RETURNING c.*
 )
 """
-ENDED_MANY = """
+FINISH_MANY = """
 WITH ended AS (
     UPDATE exports_chunk c
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
@@ -386,8 +386,7 @@ VOUCH = """
         header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
 )
 """
-FINISH_ONE = sql.Hot(ENDED_ONE + VOUCH + SETTLE + PROGRESS)
-FINISH_MANY = ENDED_MANY + VOUCH + SETTLE + PROGRESS
+HOT_FINISH = sql.Hot(FINISH_ONE + VOUCH + SETTLE + PROGRESS)
 
 
 def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
@@ -401,10 +400,10 @@ def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> 
     freed = [] if keep_slots else [c.token for c in claims]
     if len(results) == 1:
         file = asdict(files[0]) | {"source": str(files[0].source)}
-        row = sql.one(FINISH_ONE, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
+        row = sql.one(HOT_FINISH, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
         return Progress(**row) if row else None
     row = sql.one(
-        FINISH_MANY,
+        FINISH_MANY + VOUCH + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
         freed=freed,

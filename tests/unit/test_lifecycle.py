@@ -17,6 +17,7 @@ from etl.models import Task
 from etl.runstate import moves as run_state_moves
 from etl.states import ENDED, Status
 from exports.models import Chunk, Delivery, Job
+from exports.sql import Hot
 from exports.states import JOB_ENDED, ChunkStatus, JobStatus
 
 PACKAGE = Path(exports.__file__).parent
@@ -25,7 +26,7 @@ STATEMENTS = {
     f"{module}.{name}": re.sub(r"--.*", "", value)
     for module in (found.name for found in iter_modules(exports.__path__) if not found.ispkg)
     for name, value in vars(import_module(f"exports.{module}")).items()
-    if name.isupper() and isinstance(value, str)
+    if name.isupper() and isinstance(value, str) and not isinstance(value, Hot)  # those are put together of others
 }
 
 
