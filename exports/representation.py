@@ -1,18 +1,19 @@
 """How jobs and chunks look to clients: one representation for every answer and list."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Prefetch, QuerySet, Window, prefetch_related_objects
+from django.db.models import Model, Prefetch, QuerySet, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
 from rest_framework.request import Request
 
-from exports import links
+from exports import links, sql
 from exports.errors import explain
-from exports.models import Attempt, Chunk, Delivery, Job, Link, Receipt, Slot, Webhook
+from exports.models import Attempt, Chunk, Dataset, Delivery, Job, Link, Receipt, Webhook
 from exports.models.job import JobQuerySet
 from exports.quotas import Quota
 from exports.states import JobStatus
@@ -28,27 +29,67 @@ def with_all(jobs: JobQuerySet) -> JobQuerySet:
         jobs.with_running()
         .with_queue_position()
         .select_related("dataset", "receipt")
-        .prefetch_related(Prefetch("receipt__links", queryset=newest_first))
+        .prefetch_related(Prefetch("receipt__links", queryset=newest_first, to_attr="newest_first"))
     )
 
 
-def find(jobs: JobQuerySet, job_id: UUID) -> Job | None:
-    """Return one of these jobs with what `job` below needs, or None.
+# ---- One job, which clients ask for again and again -----------------------------------------------------------------
 
-    What a state does not show is not asked for. One statement with all of it, as for lists, takes longer to build than
-    the database takes for two.
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def columns(model: type[Model], table: str, *, but: Collection[str] = ()) -> str:
+    """Return the columns of a model as `made` expects them in a row."""
+    fields = [field for field in model._meta.concrete_fields if field.name not in but]
+    return ", ".join(f'{table}.{field.column} AS "{table}.{field.attname}"' for field in fields)
+
+
+def made(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
+    """Return an object of its columns in a row. What the row does not have is read when somebody asks for it."""
+    fields = [field.attname for field in model._meta.concrete_fields if f"{table}.{field.attname}" in row]
+    return model.from_db(None, fields, [row[f"{table}.{name}"] for name in fields])
+
+
+# Django takes longer to put such a statement together than the database takes to answer it. JSON is left out: it would
+# come as text.
+FIND = sql.Hot(f"""
+SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
+       dataset.id AS "dataset.id", dataset.name AS "dataset.name",
+       CASE WHEN job.status IN ('running', 'retrying') THEN
+           (SELECT count(*) FROM exports_slot slot WHERE slot.dataset_id IS NULL AND slot.job_id = job.job_id)
+       ELSE 0 END AS running,
+       CASE WHEN job.status = 'pending' THEN
+           (SELECT count(*) FROM exports_jobs earlier
+            WHERE earlier.status = 'pending' AND earlier.created_at < job.created_at)
+       ELSE 0 END AS queue_position
+FROM exports_jobs job
+JOIN exports_dataset dataset ON dataset.id = job.dataset_id
+LEFT JOIN exports_receipt receipt ON receipt.job_id = job.job_id
+LEFT JOIN LATERAL (
+    SELECT * FROM exports_link made WHERE made.receipt_id = receipt.job_id ORDER BY made.created_at DESC LIMIT 1
+) link ON true
+WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(user)s::bigint IS NULL)
+""")
+
+
+def find(job_id: UUID, *, user_id: int | None) -> Job | None:
+    """Return the job with what `job` below needs, or None if there is none, or none of this user's. None: of anybody.
+
+    One statement, which looks at no chunk.
     """
-    found = jobs.defer("filters").select_related("dataset", "receipt").filter(pk=job_id).first()
-    if found is None:
+    row = sql.one(FIND, job=job_id, user=user_id)
+    if row is None:
         return None
-    found.running = found.queue_position = 0
-    if found.status == JobStatus.PENDING:
-        found.queue_position = Job.objects.waiting_before(found).count()
-    elif found.status == JobStatus.SUCCESS:
-        prefetch_related_objects([found.receipt], Prefetch("links", queryset=Link.objects.order_by("-created_at")))
-    elif not found.has_ended:
-        found.running = Slot.objects.filter(dataset=None, job_id=found.pk).count()
+    found = made(Job, "job", row)
+    found.dataset = made(Dataset, "dataset", row)
+    found.running, found.queue_position = row["running"], row["queue_position"]
+    if row["receipt.job_id"]:
+        found.receipt = made(Receipt, "receipt", row)
+        found.receipt.newest_first = [made(Link, "link", row)] if row["link.link_id"] else []
     return found
+
+
+# ---- As JSON --------------------------------------------------------------------------------------------------------
 
 
 def accepted(job: Job) -> dict[str, Any]:
@@ -152,7 +193,7 @@ def error(code: str, detail: str) -> dict[str, Any] | None:
 def receipt(job: Job, request: Request | None, now: datetime) -> dict[str, Any]:
     """The receipt. Its link is shown to the owner alone: staff see the job, and could use the link up."""
     receipt = job.receipt
-    link = next(iter(receipt.links.all()), None)
+    link = next(iter(receipt.newest_first), None)
     state = receipt_state(receipt, link, now)
     shown = link if state == "active" and request and request.user.pk == job.user_id else None
     signed = {"signedUrl": request.build_absolute_uri(links.path_of(shown)) if shown else None} if request else {}

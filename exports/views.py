@@ -146,8 +146,8 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
 
     Staff see every job, but what leads to its data, links and files, is the owner's alone.
     """
-    jobs = Job.objects.owned_by(request.user) if by_staff else Job.objects.filter(user_id=user_of(request).pk)
-    job = representation.find(jobs, job_id)
+    user = user_of(request)
+    job = representation.find(job_id, user_id=None if by_staff and user.is_staff else user.pk)
     if job is None:
         raise NoSuchExport
     return job

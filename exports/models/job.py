@@ -1,6 +1,5 @@
 import uuid
 from datetime import date
-from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -36,10 +35,6 @@ class Reuse(models.TextChoices):
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    def owned_by(self, user: Any) -> "JobQuerySet":
-        """The jobs that this user may see: their own; staff see all."""
-        return self if user.is_staff else self.filter(user=user)
-
     def active(self) -> "JobQuerySet":
         return self.filter(status__in=JOB_ACTIVE)
 
@@ -70,10 +65,6 @@ class JobQuerySet(models.QuerySet["Job"]):
             last_key=Subquery(last.values("key")),
             last_day=Subquery(last.values("effective_date")),
         )
-
-    def waiting_before(self, job: "Job") -> "JobQuerySet":
-        """The jobs that were accepted before this one and have not begun either."""
-        return self.filter(status=JobStatus.PENDING, created_at__lt=job.created_at)
 
     def with_queue_position(self) -> "JobQuerySet":
         """Annotate `queue_position`: how many jobs were accepted earlier and have not begun either; 0 once begun."""

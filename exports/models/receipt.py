@@ -1,7 +1,11 @@
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from django.db import models
 from django.db.models.functions import Now
+
+if TYPE_CHECKING:
+    from exports.models.link import Link
 
 # A link that is redeemed at the last moment leads to a URL that lives a little longer; so does the object. With the
 # reaper's interval it is gone within the promised minute.
@@ -32,6 +36,8 @@ class Receipt(models.Model):
     deleted_at = models.DateTimeField(null=True, blank=True, help_text="When the delivered object was deleted")
 
     objects = ReceiptQuerySet.as_manager()
+
+    newest_first: "list[Link]"  # its links, or the newest alone, as `exports.representation` fetches them
 
     class Meta:
         db_table = "exports_receipt"

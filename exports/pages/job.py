@@ -126,7 +126,7 @@ def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
     """Return the receipt as the page shows it: for others than the owner without what leads to its data."""
     receipt, now = job.receipt, timezone.now()
-    made = list(receipt.links.all())  # newest first; the oldest came with the receipt
+    made = list(receipt.links.order_by("-created_at"))  # the oldest came with the receipt
     link = made[0] if made else None
     state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
     mine = request.user.pk == job.user_id and state == "open"
