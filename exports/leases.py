@@ -12,7 +12,7 @@ function here is one statement, so it is atomic without a transaction around it,
 """
 
 import random
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import UUID
 
@@ -71,6 +71,9 @@ class Result(KnownFile):
     source: Source
     error_code: str = ""
     error_detail: str = ""
+
+
+RESULT_FIELDS = tuple(field.name for field in fields(Result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +402,8 @@ def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> 
     files = [result for _, result in results]
     freed = [] if keep_slots else [c.token for c in claims]
     if len(results) == 1:
-        file = asdict(files[0]) | {"source": str(files[0].source)}
+        file = {name: getattr(files[0], name) for name in RESULT_FIELDS}
+        file["source"] = str(files[0].source)
         row = sql.one(HOT_FINISH, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
         return Progress(**row) if row else None
     row = sql.one(

@@ -55,7 +55,8 @@ def rows(statement: str, **values: Any) -> list[Row]:
 def fetch(cursor: CursorWrapper, statement: str, values: Mapping[str, Any]) -> list[Row]:
     with cursor:
         cursor.execute(statement, values)
-        names = [column.name for column in cursor.description]
+        result = cursor.pgresult  # `description` makes an object of each column, which takes as long as all rows
+        names = [result.fname(n).decode() for n in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 

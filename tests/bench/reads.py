@@ -90,7 +90,7 @@ EMPTY = "an empty view"
 
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
-    chunks, requests = (40, 100) if quick else (1_095, 2_000)
+    chunks, requests = (40, 100) if quick else (1_095, 1_000)
     rounds = 1 if quick else rounds
     user = site.prepare()
     token = site.token_of(user)

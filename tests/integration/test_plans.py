@@ -64,6 +64,7 @@ OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
 OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
+QUEUE = "exports_jobs_active"  # for the place of one that waits
 
 VALUE = r"%\((\w+)\)s"
 
@@ -299,17 +300,17 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
 def of_the_api(rows: Million, api: APIClient, alice: User) -> dict[str, Case]:
     hook = Webhook.objects.filter(user=alice).first()
     assert hook
-    mine = ("exports_jobs_of_user", "exports_jobs_active")  # the latter for places in the queue
+    mine = ("exports_jobs_of_user", QUEUE)
     chunks, failed = f"/exports/{rows.job('large-0').pk}/chunks", f"/exports/{rows.job('failed-0').pk}/chunks"
     return {
         "GET /exports": see(api, "/exports", by=mine),
         "GET /exports, 2nd page": see_next(api, "/exports", by=mine),
         "GET /exports?status": see(api, "/exports?status=failed", by=mine, most=200),  # all of hers
-        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(), most=GOING_ON),
-        "GET chunks": see(api, chunks, by=("exports_chunk_seq",)),
-        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq",)),
-        "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB,)),
-        "GET chunks?status=failed": see(api, f"{failed}?status=failed", by=("exports_chunk_of_status",)),
+        "GET /exports/…": see(api, f"/exports/{rows.job('waits').pk}", by=(QUEUE,), most=GOING_ON),
+        "GET chunks": see(api, chunks, by=("exports_chunk_seq", QUEUE)),
+        "GET chunks, 2nd page": see_next(api, chunks, by=("exports_chunk_seq", QUEUE)),
+        "GET chunks?status=done": see(api, f"{chunks}?status=done", by=(OF_JOB, QUEUE)),
+        "GET chunks?status=failed": see(api, f"{failed}?status=failed", by=("exports_chunk_of_status", QUEUE)),
         "GET deliveries": see(api, f"/exports/webhooks/{hook.pk}/deliveries", by=("exports_delivery_newest",)),
         "GET /exports/limits": see(api, "/exports/limits", by=("exports_usage_day",)),
     }
@@ -325,7 +326,7 @@ def of_pages(rows: Million, me: Client) -> dict[str, Case]:
         # It sums the retries up over the job's chunks.
         "my export": see(
             me, failed,
-            by=("exports_chunk_seq", "exports_chunk_of_status", "exports_usage_day"),
+            by=(QUEUE, "exports_chunk_seq", "exports_chunk_of_status", "exports_usage_day"),
             most=LARGE,
         ),
     }  # fmt: skip
