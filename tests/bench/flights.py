@@ -1,7 +1,8 @@
 """P4, P5 and P9: a year of flights as one job, 1,095 slices of 307 rows on average.
 
 P4: from POST to success, every slice read anew, against a bare loop in as many processes that only runs COPY and
-put_object for each: what it costs that nothing is lost. Bar: 1.6 of its time.
+put_object for each: what it costs that nothing is lost. Bar: 1.6 of its time. What such a loop takes with the claim
+and the end of each slice, and nothing else of Sluice, is told: nobody who writes these two can take less.
 P9: the same job when all files are there, against P4. Bar: 0.4 of its time.
 P5: P4 against 16 clients that read the same rows from an endpoint with pages. Bars: 0.33 of their time, 0.25 of the
 time that they have the source work, and no more connections to the source than slots.
@@ -50,6 +51,7 @@ OTHERS = {"bundles": 1, "webhooks": 1, "maintenance": 1}
 # To see that it is slots that bound the connections to the source, and not workers.
 CROWD, FEW_SLOTS = 4, 2
 
+SAFE = "bare loop that claims and ends"
 SLUICE, REUSED, BARE, PAGES, ONCE = "Sluice", "Sluice, all reused", "bare loop", "16 clients, pages", "one COPY of all"
 PAGES_ROUNDS = 3  # it takes long
 STATUS_QUO = {"DJANGO_SETTINGS_MODULE": "tests.bench.status_quo.settings"}
@@ -94,13 +96,22 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         with site.working({"exports": CROWD, **OTHERS}, variables={"EXPORT_DB_SLOTS": str(FEW_SLOTS)}):
             crowd = watched(lambda: export(year, reuse="never"))
             peaks[SLUICE, f"{CROWD} children", FEW_SLOTS] = crowd
+        least = in_turn(
+            {BARE: lambda: bare_loop(year, meter), SAFE: lambda: safe_loop(year, meter)}, rounds=1 if quick else rounds
+        )
         meter.insist_on_all_statements()
     tell_times(report, taken, len(pairs))
+    report.times("P4, without workers", least)
+    report.bar("P4", "the least that safety costs: a bare loop that claims and ends", ratio(least[SAFE], least[BARE]))
     tell_costs(report, meter.laps, len(pairs))
     tell_databases(report, meter.laps)
     tell_peaks(report, peaks)
     what = f"most connections to the source at once, {CROWD} children for {FEW_SLOTS} slots"
     report.bar("P5", what, crowd.connections, FEW_SLOTS, unit="connections")
+
+
+def ratio(one: list[float], other: list[float]) -> float:
+    return median(one) / median(other)
 
 
 def rows_until(last: date) -> int:
@@ -177,19 +188,32 @@ def submit(year: Year, reuse: str) -> Job:
 def bare_loop(year: Year, meter: Meter) -> float:
     """Its processes are new each time, but what they need before their first slice does not count."""
     with meter.lap(BARE) as lap, ExitStack() as stack:
-        loops = [stack.enter_context(started(year.pairs[n::PARALLEL])) for n in range(PARALLEL)]
-        for loop in loops:
-            expect(loop, "ready")
-        with lap.timed({CLIENTS: [loop.pid for loop in loops]}):
-            for loop in loops:
-                tell(loop, "go")
-            for loop in loops:
-                expect(loop, "done")
+        go(lap, [stack.enter_context(started("bare_loop", year.pairs[n::PARALLEL])) for n in range(PARALLEL)])
     return lap.seconds
 
 
-def started(pairs: Sequence[planning.Pair]) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.bench.status_quo.bare_loop"]
+def safe_loop(year: Year, meter: Meter) -> float:
+    """The same for a job that was submitted, and whose workers are the loops."""
+    job = submit(year, "never")
+    with meter.lap(SAFE) as lap, ExitStack() as stack:
+        go(lap, [stack.enter_context(started("safe_loop", [])) for _ in range(PARALLEL)])
+    job.refresh_from_db()
+    assert (job.done, job.rows) == (len(year.pairs), year.rows)
+    return lap.seconds
+
+
+def go(lap: Lap, loops: Sequence["subprocess.Popen[str]"]) -> None:
+    for loop in loops:
+        expect(loop, "ready")
+    with lap.timed({CLIENTS: [loop.pid for loop in loops]}):
+        for loop in loops:
+            tell(loop, "go")
+        for loop in loops:
+            expect(loop, "done")
+
+
+def started(name: str, pairs: Sequence[planning.Pair]) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", f"tests.bench.status_quo.{name}"]
     loop = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     tell(loop, json.dumps([(pair.key, pair.effective_date.isoformat(), bare_path(pair)) for pair in pairs]))
     return loop

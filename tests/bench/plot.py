@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 
 from tests.bench.report import Curve
 
+WIDE = 20  # times: more than that is told in powers of ten
+
 
 def draw(curves: Iterable[Curve], folder: Path) -> list[Path]:
     """Draw one PNG with all plots side by side. Returns the files, none where there are no curves."""
@@ -21,6 +23,8 @@ def draw(curves: Iterable[Curve], folder: Path) -> list[Path]:
         for curve in group:
             axes.plot(curve.x, curve.y, marker="o", label=curve.name)
         axes.set(title=group[0].plot, xlabel=group[0].x_label, ylabel=group[0].y_label)
+        if max(group[0].x) > WIDE * min(group[0].x):
+            axes.set_xscale("log")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend()

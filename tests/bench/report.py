@@ -115,6 +115,7 @@ def limit(bar: Bar) -> str:
 
 
 def in_columns(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

@@ -1,0 +1,62 @@
+"""The least that exports and loses nothing: the bare loop, with Sluice's claim and end of each slice, and a condition
+on its PUT.
+
+Told by lines like the bare loop. It takes whatever slices wait; there is no queue, no lease that is renewed, no retry,
+no log, and nothing is counted.
+"""
+
+import hashlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import django
+import psycopg
+
+from config.storage.commits import condition
+from tests.bench.status_quo.bare_loop import client, copied, say
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+    from exports.leases import Claim, Result
+
+
+def main() -> None:
+    django.setup()
+    from exports import leases
+
+    sys.stdin.readline()  # the slices of a bare loop
+    storage = client()
+    with psycopg.connect(
+        os.environ["SOURCE_DATABASE_URL"], autocommit=True, options="-c timezone=UTC -c datestyle=ISO"
+    ) as source:
+        say("ready")
+        while sys.stdin.readline():
+            while claim := leases.claim(backend="safe-loop"):
+                leases.finish([(claim, export(claim, source, storage))])
+            say("done")
+
+
+def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "Result":
+    from exports.leases import Result
+    from exports.states import Source
+
+    content = copied(source, claim.pair.key, claim.pair.effective_date.isoformat())
+    stored = storage.put_object(
+        Bucket=os.environ["S3_BUCKET"], Key=claim.path, Body=content, ContentType="text/csv; charset=utf-8",
+        ServerSideEncryption="AES256", **condition(claim.known_file.etag if claim.known_file else None),
+    )  # fmt: skip
+    return Result(
+        source=Source.LIVE,
+        etag=stored["ETag"].strip('"'),
+        sha256=hashlib.sha256(content).hexdigest(),
+        rows=content.count(b"\n") - 1,
+        bytes=len(content),
+        header_bytes=content.index(b"\n") + 1,
+        data_as_of=claim.claimed_at,
+    )
+
+
+if __name__ == "__main__":
+    main()
