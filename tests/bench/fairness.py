@@ -49,8 +49,9 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         taken = in_turn(ways["calls"] | ways["reused"], rounds=1 if quick else rounds)
     for kind in KINDS:
         report.times("P12", {name: taken[name] for name in ways[kind]})
-    alone, behind = list(ways["calls"])[:2]
-    report.bar("P12", f"{behind}, of the time alone", median(taken[behind]) / median(taken[alone]), BAR)
+        alone, *others = ways[kind]
+        for behind in others:
+            report.bar("P12", f"{behind}, of the time alone", median(taken[behind]) / median(taken[alone]), BAR)
 
 
 def ways_of(dataset: Dataset, user: User, kind: str, large: int) -> dict[str, Way]:

@@ -20,6 +20,8 @@ from config.stack.ports import LOOPBACK
 
 BLOCK = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: do not linger, send RST
+# A message in which Postgres is told to prepare a statement under a name. It is run by later ones, which have its name.
+PREPARE = re.compile(rb"P.{4}([^\0]+)\0([^\0]+)\0", re.DOTALL)
 
 
 @dataclass(eq=False)
@@ -45,6 +47,7 @@ class Proxy:
         self.refuses = False
         self.bytes_per_second = 0.0
         self.text, self.times, self.lost = b"", 0, 0
+        self.prepared: dict[bytes, bytes] = {}  # text by name: Sluice's names are the same in all sessions
         self.stuck: list[bytes] = []
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
@@ -80,7 +83,10 @@ class Proxy:
         self.run(self.reset_all())
 
     def lose_reply_to(self, text: str, *, times: int = 1) -> None:
-        """Pass the next `times` requests with this text on, and reset their connections when the server answers."""
+        """Pass the next `times` requests with this text on, and reset their connections when the server answers.
+
+        Of a prepared statement it is its runs that count, not the request to prepare it.
+        """
         self.text, self.times, self.lost = text.encode(), times, 0
 
     def get_stuck_at(self, pattern: str, *, times: int = 1) -> None:
@@ -142,7 +148,7 @@ class Proxy:
     async def ask(self, wire: Wire, requests: asyncio.StreamReader) -> None:
         while block := await requests.read(BLOCK):
             await self.flowing.wait()
-            if self.times > 0 and self.text in block:
+            if self.asks_for_it(block) and self.times > 0:
                 self.times -= 1
                 wire.is_mute = True
             await self.send(wire.server, block)
@@ -150,6 +156,14 @@ class Proxy:
                 self.stuck.remove(pattern)
                 await asyncio.Event().wait()  # until the end
         wire.server.write_eof()
+
+    def asks_for_it(self, block: bytes) -> bool:
+        if prepare := PREPARE.match(block):
+            self.prepared[prepare[1]] = prepare[2]
+            return False
+        return self.text in block or any(
+            name in block for name, statement in self.prepared.items() if self.text in statement
+        )
 
     async def answer(self, wire: Wire, answers: asyncio.StreamReader) -> None:
         while block := await answers.read(BLOCK):
