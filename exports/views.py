@@ -147,7 +147,7 @@ def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
     Staff see every job, but what leads to its data, links and files, is the owner's alone.
     """
     user = user_of(request)
-    job = representation.find(job_id, user_id=None if by_staff and user.is_staff else user.pk)
+    job = representation.find(job_id, user_id=user.pk, of_anybody=by_staff and user.is_staff)
     if job is None:
         raise NoSuchExport
     return job

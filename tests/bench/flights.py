@@ -100,18 +100,12 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
             {BARE: lambda: bare_loop(year, meter), SAFE: lambda: safe_loop(year, meter)}, rounds=1 if quick else rounds
         )
         meter.insist_on_all_statements()
-    tell_times(report, taken, len(pairs))
-    report.times("P4, without workers", least)
-    report.bar("P4", "the least that safety costs: a bare loop that claims and ends", ratio(least[SAFE], least[BARE]))
+    tell_times(report, taken, least, len(pairs))
     tell_costs(report, meter.laps, len(pairs))
     tell_databases(report, meter.laps)
     tell_peaks(report, peaks)
     what = f"most connections to the source at once, {CROWD} children for {FEW_SLOTS} slots"
     report.bar("P5", what, crowd.connections, FEW_SLOTS, unit="connections")
-
-
-def ratio(one: list[float], other: list[float]) -> float:
-    return median(one) / median(other)
 
 
 def rows_until(last: date) -> int:
@@ -342,15 +336,21 @@ def watch(over: threading.Event) -> Peak:
 # ---- What is told ---------------------------------------------------------------------------------------------------
 
 
-def tell_times(report: Report, taken: Mapping[str, list[float]], slices: int) -> None:
+def tell_times(report: Report, taken: Mapping[str, list[float]], least: Mapping[str, list[float]], slices: int) -> None:
     report.times("P4 and P9", {name: taken[name] for name in (BARE, SLUICE, REUSED)})
     in_same_rounds = taken[SLUICE][: len(taken[PAGES])]
+    report.times("P4, without workers", least)
     report.times("P5", {PAGES: taken[PAGES], SLUICE: in_same_rounds, ONCE: taken[ONCE]})
-    safety = median(taken[SLUICE]) / median(taken[BARE])
+    safety = ratio(taken[SLUICE], taken[BARE])
     report.bar("P4", f"{slices:,} slices from POST to success, of the bare loop's time", safety, 1.6)
-    report.bar("P9", "the same with all files reused, of P4's time", median(taken[REUSED]) / median(taken[SLUICE]), 0.4)
-    of_pages = median(in_same_rounds) / median(taken[PAGES])
+    report.bar("P4", "the least that safety costs: a bare loop that claims and ends", ratio(least[SAFE], least[BARE]))
+    report.bar("P9", "the same with all files reused, of P4's time", ratio(taken[REUSED], taken[SLUICE]), 0.4)
+    of_pages = ratio(in_same_rounds, taken[PAGES])
     report.bar("P5", "P4 of the time of 16 clients who read pages", of_pages, 0.33)
+
+
+def ratio(one: Sequence[float], other: Sequence[float]) -> float:
+    return median(one) / median(other)
 
 
 def tell_costs(report: Report, laps: Mapping[str, list[Lap]], slices: int) -> None:

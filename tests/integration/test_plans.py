@@ -64,6 +64,7 @@ OF_JOB = "exports_chunk_of_status|exports_chunk_seq"
 OF_LEASE = "exports_chunk_leased|exports_chunk_pkey"
 ACTIVE = "exports_jobs_active|exports_jobs_pkey"
 TO_LOOK_AT = "exports_chunk_reusable|exports_chunk_reusable_of_job"
+BOUND_AS = {int: "bigint", bool: "boolean"}  # by PreparingCursor; the rest is left to the server
 QUEUE = "exports_jobs_active"  # for the place of one that waits
 
 VALUE = r"%\((\w+)\)s"
@@ -416,7 +417,7 @@ def ways_of(statement: str, values: Any) -> Iterator[Plan]:
         yield explained(cursor, statement, values)
         if isinstance(statement, sql.Hot):
             names = list(dict.fromkeys(findall(VALUE, statement)))
-            types = ", ".join("bigint" if isinstance(values[name], int) else "unknown" for name in names)
+            types = ", ".join(BOUND_AS.get(type(values[name]), "unknown") for name in names)
             text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
             cursor.execute(f"PREPARE kept ({types}) AS {text}")
             cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
