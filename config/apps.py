@@ -7,7 +7,7 @@ class SluiceConfig(AppConfig):
     name = "config"
 
     def ready(self) -> None:
-        from config import gauges, metrics
+        from config import checks, gauges, metrics  # noqa: F401  Django registers checks on import
         from config.api import schema  # noqa: F401  drf-spectacular registers extensions on import
 
         metrics.register(gauges.Gauges())

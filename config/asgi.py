@@ -13,14 +13,16 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django = get_asgi_application()
 
 # They read the settings, which are there only now.
-from config import start, storage  # noqa: E402
+from config import reports, start, storage, tracing  # noqa: E402
 from config.api import ending  # noqa: E402
 from config.api.bodies import BoundedBody, Receive, Scope, Send  # noqa: E402
-from etl.forms import PATHS  # noqa: E402
+from etl.bodies import FILES  # noqa: E402
 
 start.insist_on_settings()
+reports.begin()
+tracing.begin("web")
 storage.hurry()
-bounded = BoundedBody(django, files=PATHS)
+bounded = BoundedBody(django, files=FILES)
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:

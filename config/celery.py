@@ -13,7 +13,14 @@ from typing import Any, TextIO
 
 import structlog
 from celery import Celery
-from celery.signals import beat_init, celeryd_after_setup, celeryd_init, setup_logging, worker_process_init
+from celery.signals import (
+    beat_init,
+    celeryd_after_setup,
+    celeryd_init,
+    setup_logging,
+    worker_process_init,
+    worker_process_shutdown,
+)
 from django.dispatch import receiver
 from django_structlog.celery.signals import bind_extra_task_metadata
 from django_structlog.celery.steps import DjangoStructLogInitStep
@@ -43,6 +50,31 @@ def refuse_bad_settings(**_later: object) -> None:
     from config import start
 
     start.insist_on_settings()
+
+
+@celeryd_init.connect
+def watch_worker(**_later: object) -> None:
+    """Before its children are forked: what tracing and reports load is then shared with them."""
+    from config import reports, tracing
+
+    reports.begin()
+    tracing.begin("worker")
+
+
+@beat_init.connect
+def watch_beat(**_later: object) -> None:
+    from config import reports
+
+    reports.begin()
+
+
+@worker_process_shutdown.connect
+def send_the_rest(**_later: object) -> None:
+    """A child ends without what Python does at the end of a process."""
+    from config import reports, tracing
+
+    tracing.end()
+    reports.end()
 
 
 @celeryd_init.connect

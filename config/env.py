@@ -2,18 +2,18 @@
 
 `read()` either returns a complete `Environment` or raises one error that names every variable that is
 missing or bad, so that an operator mends a deployment in one round. Values never appear in the message:
-some of them are secrets.
+some of them are secrets. Each of these can be in a file instead, which SECRET_KEY_FILE and the like then name.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
@@ -32,7 +32,10 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
+IN_FILE = "_FILE"  # after the name of a secret: the variable that names the file it is in
 OURS = ("EXPORT_", "ETL_")  # variables that begin so belong to Sluice alone
+CERTIFICATES = ("required", "optional", "none")  # how those of servers are checked
+TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 
 
@@ -74,9 +77,34 @@ def url_of(*schemes: str) -> AfterValidator:
                 raise ValueError(f"does not begin with {', '.join(schemes)} and ://")
             if not (parts.path if parts.scheme == "unix" else host):
                 raise ValueError("names no host")
+            check_certificates(parts.query)
         return value
 
     return AfterValidator(check)
+
+
+def dsn(value: SecretStr) -> SecretStr:
+    """Accept what Sentry gives to a project: an address with a key before it and a number behind."""
+    if not re.fullmatch(r"https?://[^\s/@:]+(:[^\s/@]+)?@[^\s/@]+(/[^\s/]+)*/\d+", value.get_secret_value()):
+        raise ValueError("is not a DSN such as https://key@sentry.example.org/7")
+    return value
+
+
+def check_certificates(query: str) -> None:
+    """Check what of TLS a URL says after its `?`, in the words that redis-py and Celery both know."""
+    for name, value in parse_qsl(query):
+        if name == "ssl_cert_reqs" and value not in CERTIFICATES:
+            raise ValueError(f"has an ssl_cert_reqs that is none of {', '.join(CERTIFICATES)}")
+        if name in TLS_FILES and not Path(value).is_file():
+            raise ValueError(f"has an {name} that is no file here")
+
+
+def celery_takes(url: SecretStr) -> SecretStr:
+    """Refuse what Celery would raise a TypeError of, when the first message is sent."""
+    for one in url.get_secret_value().split(";"):
+        if not all(name.startswith("ssl_") for name, _ in parse_qsl(urlsplit(one).query)):
+            raise ValueError("has something after its ? that Celery does not take: only what begins with ssl_")
+    return url
 
 
 def rate(value: str) -> str:
@@ -105,7 +133,7 @@ Rate = Annotated[str, AfterValidator(rate)]
 Key = Annotated[SecretStr, Field(min_length=1)]
 PostgresURL = Annotated[SecretStr, AfterValidator(postgres_url)]
 RedisURL = Annotated[SecretStr, url_of("redis", "rediss", "unix")]
-BrokerURL = Annotated[SecretStr, url_of("redis", "rediss", "sentinel", "amqp", "amqps", "pyamqp")]
+BrokerURL = Annotated[SecretStr, url_of("redis", "rediss", "amqp", "amqps", "pyamqp"), AfterValidator(celery_takes)]
 
 
 # ---- Variables --------------------------------------------------------------------------------------------------
@@ -128,6 +156,9 @@ class Environment(BaseSettings):
     metrics_allow_cidrs: Networks = [IPv4Network("127.0.0.0/8"), IPv6Network("::1/128")]
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
+    tracing: bool = False
+    tracing_parent_cidrs: Networks = []
+    sentry_dsn: Annotated[SecretStr, AfterValidator(dsn)] | None = None
 
     # Servers
     database_url: PostgresURL
@@ -217,6 +248,7 @@ class Environment(BaseSettings):
         "csrf_trusted_origins",
         "trusted_proxy_cidrs",
         "metrics_allow_cidrs",
+        "tracing_parent_cidrs",
         "export_webhook_allow_cidrs",
         "etl_mineru_result_hosts",
         "secret_key_fallbacks",
@@ -224,9 +256,13 @@ class Environment(BaseSettings):
     )
     @classmethod
     def split_commas(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        """In a file each may have a line."""
+        if not isinstance(value, str):
+            return value
+        return [part.strip() for part in re.split(r"[,\r\n]", value) if part.strip()]
 
     @field_validator(
+        "sentry_dsn",
         "source_database_url",
         "celery_broker_url",
         "s3_download_access_key_id",
@@ -263,6 +299,11 @@ class Environment(BaseSettings):
         redis_url = info.data.get("redis_url")
         if url is None and redis_url and redis_url.get_secret_value().startswith("unix:"):
             raise ValueError("is not set, and Celery does not take the unix:// of REDIS_URL")
+        if url is None and redis_url:
+            try:
+                celery_takes(redis_url)
+            except ValueError as reason:
+                raise ValueError(f"is not set, and REDIS_URL {reason}") from None
         return url
 
     @field_validator("s3_download_secret_access_key")
@@ -304,7 +345,13 @@ class Environment(BaseSettings):
     @classmethod
     def names(cls) -> set[str]:
         """Return the names of all variables that are read."""
-        return {name.upper() for name in cls.model_fields} | {"ETL_QUEUE_NAME"}
+        files = {f"{name}{IN_FILE}" for name in cls.secrets()}
+        return {name.upper() for name in cls.model_fields} | {"ETL_QUEUE_NAME"} | files
+
+    @classmethod
+    def secrets(cls) -> list[str]:
+        """Return the names of the variables that hold secrets: exactly those that can be in files."""
+        return [name.upper() for name, field in cls.model_fields.items() if holds_secret(field.annotation)]
 
     @property
     def source_url(self) -> str:
@@ -321,11 +368,53 @@ class Environment(BaseSettings):
         return (self.celery_broker_url or self.redis_url).get_secret_value()
 
 
+def holds_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or any(map(holds_secret, get_args(annotation)))
+
+
+# ---- Secrets in files -------------------------------------------------------------------------------------------
+UNFIT = object()
+
+
+def from_files(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the secrets that are in files, by field; and by its name what is wrong with a variable that names one.
+
+    The field of such a variable is given something that no field takes, so that nothing is said of its absence.
+    """
+    values: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name in Environment.secrets():
+        if path := variables.get(f"{name}{IN_FILE}"):
+            try:
+                values[name.lower()] = content(path, beside=name if variables.get(name) else "")
+            except ValueError as error:
+                values[name.lower()] = UNFIT
+                wrong[name] = f"{name}{IN_FILE}: {error}"
+    return values, wrong
+
+
+def content(path: str, *, beside: str) -> str:
+    """Return what is in a file, without the end of its last line. Raises ValueError, which does not show it."""
+    if beside:
+        raise ValueError(f"is set, and {beside} is too: set one of them")
+    try:
+        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"names a file that cannot be read: {error.strerror}") from None
+    except UnicodeError:
+        raise ValueError("names a file that is not text") from None
+    if not text:
+        raise ValueError("names a file that is empty")
+    return text
+
+
 # ---- Problems ---------------------------------------------------------------------------------------------------
-def explain(error: ValidationError) -> Iterator[str]:
-    """Yield a sentence for each variable that is missing or bad, without the values."""
+def explain(error: ValidationError, *, told: Collection[str] = ()) -> Iterator[str]:
+    """Yield a sentence for each variable that is missing or bad, without the values; not for those `told` of."""
     for problem in error.errors(include_input=False, include_url=False):
         name, *place = problem["loc"]
+        if str(name).upper() in told:
+            continue
         item = f"'item {int(place[0]) + 1}' " if place else ""
         yield f"{str(name).upper()}: {item}{reason(problem['type'], problem['msg'], problem.get('ctx', {}))}"
 
@@ -349,12 +438,12 @@ def misspelt(names: Iterable[str]) -> Iterator[str]:
 
 @cache
 def read() -> Environment:
-    values: dict[str, Any] = {}
-    problems = list(misspelt(os.environ))
+    values, wrong = from_files({name.upper(): value for name, value in os.environ.items()})
+    problems = [*wrong.values(), *misspelt(os.environ)]
     try:
         environment = Environment(**values)
     except ValidationError as error:
-        problems = [*explain(error), *problems]
+        problems = [*explain(error, told=wrong), *problems]
     if problems:
         raise ImproperlyConfigured("\n  ".join(["These settings are missing or bad:", *problems]))
     return environment

@@ -6,13 +6,15 @@ many ask, because nobody has to sign in here.
 """
 
 import re
+import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from urllib.parse import urlsplit
 
+import amqp
 import kombu
 import psycopg
 import redis
@@ -32,7 +34,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from config import logs, storage
+from config import broker, logs, storage
 from config.api.negotiation import IgnoreAccept
 
 log = structlog.get_logger(__name__)
@@ -45,13 +47,23 @@ OK = "ok"
 LATE = f"no answer within {CONNECT_SECONDS} seconds"
 SILENT = "does not answer"
 UNKNOWN = "cannot be reached, or refuses us"
+UNTRUSTED = "shows a certificate that we do not trust, or speaks no TLS"
+REFUSED = "refuses our user or password"
+KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((psycopg.errors.ConnectionTimeout, redis.TimeoutError, TimeoutError), LATE),
+    ((redis.AuthenticationError, amqp.exceptions.AccessRefused), REFUSED),
+    ((amqp.exceptions.NotAllowed,), "has no such virtual host, or none for us"),
+    ((redis.ConnectionError, ConnectionError), SILENT),
+)
 # psycopg has no SQLSTATE for a login that failed, and botocore no class for a HEAD that did. These are libpq's and
 # Postgres' fixed phrases, and those of config.storage. A name with several addresses may bring several: the first here
 # counts. A Postgres that speaks another language than English gets the general answer.
 PHRASES = (
-    (r'password authentication failed|role ".*" does not exist', "refuses our user or password"),
+    (r'password authentication failed|role ".*" does not exist', REFUSED),
+    (r"certificate verify failed|server does not support SSL", UNTRUSTED),
     (r"no pg_hba\.conf entry", "has no pg_hba.conf entry for us"),
     (r'database ".*" does not exist', "has no such database"),
+    (r"unsupported startup parameter", "is a pooler, and has to be Postgres itself"),
     (r"was answered with 403", "refuses our keys for this bucket"),
     (r"was answered with 404", "has no such bucket"),
     (r"timeout expired|TimeoutError", LATE),
@@ -104,17 +116,23 @@ def outcome(name: str, check: Check) -> str:
 def reason(error: Exception) -> str:
     if isinstance(error, kombu.exceptions.OperationalError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
-    if isinstance(error, psycopg.errors.ConnectionTimeout | redis.TimeoutError | TimeoutError):
-        return LATE
     if logs.sqlstate(error):
         return f"refused with SQLSTATE {logs.sqlstate(error)}"
-    if isinstance(error, redis.AuthenticationError):
-        return "refuses our user or password"
-    if isinstance(error, redis.ConnectionError | ConnectionError):
-        return SILENT
+    if any(isinstance(cause, ssl.SSLError) for cause in causes(error)):
+        return UNTRUSTED
+    for kinds, ours in KINDS:
+        if isinstance(error, kinds):
+            return ours
     if isinstance(error, psycopg.OperationalError | storage.StorageError):
         return next((ours for theirs, ours in PHRASES if re.search(theirs, str(error))), UNKNOWN)
     return UNKNOWN
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def check_database() -> None:
@@ -122,15 +140,19 @@ def check_database() -> None:
 
 
 def check_source() -> None:
-    query(settings.SLUICE.source_url)
+    """Ask, with a setting of the kind that every call is made with: poolers refuse it, or leave it away."""
+    if query(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") != "ISO, YMD":
+        raise psycopg.OperationalError("unsupported startup parameter: options")
 
 
-def query(url: str) -> None:
+def query(url: str, **also: Any) -> str | None:
+    """Ask the least. Returns the session's DateStyle."""
     # tcp_user_timeout ends a query to a host that went away in the middle of it.
     with psycopg.connect(
-        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True
+        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **also
     ) as connection:
         connection.execute("SELECT 1")
+        return connection.info.parameter_status("DateStyle")
 
 
 def check_broker() -> None:
@@ -138,7 +160,7 @@ def check_broker() -> None:
     if urlsplit(url).scheme in ("redis", "rediss") and ";" not in url:  # several, as Celery takes them
         ping(url)
     else:
-        with kombu.Connection(url, connect_timeout=CONNECT_SECONDS) as connection:
+        with kombu.Connection(url, ssl=broker.tls(url) or False, connect_timeout=CONNECT_SECONDS) as connection:
             connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
 
 

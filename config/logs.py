@@ -1,9 +1,10 @@
 """Logs: one JSON object a line on stderr, with ids to find things by and without what people entrusted to us.
 
 An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Our own code logs one `action` word an event,
-`log.info("chunk_finished", rows=12)`; a sentence that a library logs gets the action `library_message`.
-The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables. `request_finished` has the status
-as `code`, and of an answer that is a problem its code as `problem`: `rate_limited` and `quota_exceeded` are both 429.
+`log.info("chunk_done", rows=12)`; a sentence that a library logs gets the action `library_message`.
+The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables; `trace_id` is there in traces.
+`request_finished` has the status as `code`, and of an answer that is a problem its code as `problem`: `rate_limited`
+and `quota_exceeded` are both 429.
 
 Never in a line: credentials, links, query strings, filters, bodies, row contents. Object paths only as a hash.
 Three nets hold that: libraries whose debug output has bodies in it are kept quiet whatever LOG_LEVEL says, exceptions
@@ -20,7 +21,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -115,6 +116,9 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             # Where webhooks lead is their owner's secret; these quote hosts, addresses and whole URLs.
             "requests_hardened": silent(),
             "urllib3": silent(),
+            # A collector that takes nothing: `traces_not_sent` says so once a minute, without its address and words.
+            "opentelemetry": silent(),
+            "sentry_sdk": silent(),
             # OPENAI_LOG, a variable of the library's own, would have it tell requests with documents in them.
             "openai": silent(),
             "httpx2": silent(),
@@ -139,10 +143,25 @@ def context() -> list[Processor]:
     """Return the processors that say when, where and for what an event was."""
     return [
         structlog.contextvars.merge_contextvars,
+        tell_trace,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+
+
+def no_trace() -> str:
+    return ""
+
+
+current_trace: Callable[[], str] = no_trace  # `config.tracing` has another once it is on
+
+
+def tell_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Say which trace an event belongs to, where there is one."""
+    if trace_id := current_trace():
+        event["trace_id"] = trace_id
+    return event
 
 
 def renderer(style: str) -> Processor:
@@ -206,7 +225,7 @@ def describe(error: BaseException) -> str:
     """Return what may be told of an exception: its class and a code, never a message that may quote data.
 
     `psycopg.errors.UniqueViolation (SQLSTATE 23505)`, `ConnectionRefusedError (ECONNREFUSED)`,
-    `botocore.errorfactory.NoSuchKey (NoSuchKey in GetObject)`, `exports.errors.NotReady (not_ready)`, `KeyError`.
+    `botocore.errorfactory.NoSuchKey (NoSuchKey in GetObject)`, `exports.receipts.NotReady (not_ready)`, `KeyError`.
     """
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

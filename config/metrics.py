@@ -40,7 +40,7 @@ class Metrics(APIView):
                 "Prometheus' text format.",
                 [
                     OpenApiExample(
-                        "Two lines", "# TYPE export_chunks_done_total counter\nexport_chunks_done_total 1095.0\n"
+                        "Two lines", '# TYPE export_chunks_total counter\nexport_chunks_total{outcome="live"} 1095.0\n'
                     )
                 ],
             ),

@@ -7,10 +7,9 @@ from pathlib import Path
 from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.templatetags.static import static
 from django.urls import reverse_lazy
-from kombu import Exchange, Queue
 from psycopg.conninfo import conninfo_to_dict
 
-from config import counters, logs
+from config import broker, counters, logs
 from config import env as environment
 from config.api.overview import OVERVIEW
 from config.database.base import pool_of
@@ -48,12 +47,13 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    *(["config.api.traced.middleware"] if env.tracing else []),
     "config.api.requests.RequestMiddleware",
     # They only add headers: to everything, also to what the next one refuses by itself.
     "django.middleware.security.SecurityMiddleware",
     "config.pages.security.ContentSecurityPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "config.api.problems.ProblemMiddleware",
+    "config.api.handling.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -98,6 +98,8 @@ def database(url: str) -> dict[str, object]:
         "HOST": parts.pop("host", ""),
         "PORT": parts.pop("port", ""),
         "OPTIONS": {**parts, "pool": pool_of(env.database_pool_size)},
+        # A pooler that lends a session for one transaction leaves a cursor behind that outlives it.
+        "DISABLE_SERVER_SIDE_CURSORS": not env.database_prepare,
     }
 
 
@@ -105,7 +107,7 @@ DATABASES = {"default": database(env.database_url.get_secret_value())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {
-    # For the staff's uploads and documents, which are to come. Exports go through config.storage.
+    # What Django would put its own files into; no model has any. Exports and documents go through config.storage.
     "default": {
         "BACKEND": "storages.backends.s3.S3Storage",
         "OPTIONS": {
@@ -166,7 +168,7 @@ LOOSER_POLICIES = {
     # Unfold's pages work by Alpine, which evaluates attributes, and its colours are a style in the page.
     "/admin/": {"script-src": [SELF, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
 }
-CSRF_FAILURE_VIEW = "config.api.problems.csrf_failure"
+CSRF_FAILURE_VIEW = "config.api.handling.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
 PAGE_PREFIXES = ("/admin/", "/app/")  # errors stay HTML under these; everywhere else they are problem+json
@@ -244,7 +246,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "config.api.autoschema.Schema",
     "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
-    "EXCEPTION_HANDLER": "config.api.problems.handle",
+    "EXCEPTION_HANDLER": "config.api.handling.handle",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "URL_FORMAT_OVERRIDE": None,  # `?format=` would be a 404 on every list, and is a field of ours
 }
@@ -284,7 +286,7 @@ SPECTACULAR_SETTINGS = {
         "ChunkStatus": "exports.states.ChunkStatus",
         "Format": "exports.models.dataset.FORMATS",
         "Compression": "exports.models.job.Compression",
-        "Delivery": "exports.models.job.Delivery",
+        "Delivery": "exports.models.job.DeliveryKind",
         "RequestedDelivery": "exports.serializers.DELIVERIES",
         "Reuse": "exports.models.job.Reuse",
         "ChunkSource": "exports.states.Source",
@@ -320,6 +322,7 @@ DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task,
 # ---- Celery -----------------------------------------------------------------------------------------------------
 # Measured on Celery 5.7 with Valkey; docs/adr/0003 tells what each of these prevents.
 CELERY_BROKER_URL = env.broker_url
+CELERY_BROKER_USE_SSL = broker.tls(env.broker_url)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 # Above the hard time limit of every task: a message that is worked on must not be taken for lost.
@@ -329,15 +332,15 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": max(1800, 2 * ETL_TIME_LIMIT),
     "unacked_restore_interval": 5,
     "unacked_restore_throttle": 1,
-    "socket_timeout": 5,
-    "socket_connect_timeout": 3,
     "socket_keepalive": True,
     "health_check_interval": 10,
-    "max_retries": 2,
+    **broker.patience(5, connect=3, retries=2),
+    "confirm_publish": True,  # of RabbitMQ: what it has not stored was not sent
     "interval_start": 0,
     "interval_step": 0.2,
     "interval_max": 0.5,
 }
+CELERY_BROKER_HEARTBEAT = 30  # of RabbitMQ: both sides notice within a minute that the other is gone
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
@@ -355,7 +358,7 @@ CELERY_TASK_DEFAULT_QUEUE = "maintenance"
 # A worker that is not told its queues by -Q takes them all.
 ETL_QUEUES = {stage: f"{env.etl_arq_queue_name}-{stage}" for stage in ("ocr", "postprocess")}
 CELERY_TASK_QUEUES = [
-    Queue(name, Exchange(name), routing_key=name)
+    broker.queue(name, url=env.broker_url)
     for name in ("exports", "bundles", "webhooks", "maintenance", *ETL_QUEUES.values())
 ]
 CELERY_TASK_ROUTES = {

@@ -3,6 +3,7 @@
 from typing import Any
 
 import structlog
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
@@ -13,6 +14,7 @@ from etl.artifacts import StoredOcr
 from etl.models import Task
 from etl.runstate import Verdict
 from etl.states import Phase, Status
+from rules import catalog
 from rules.content import RuleContent
 
 log = structlog.get_logger(__name__)
@@ -98,13 +100,20 @@ def retry(*, task: Task, from_stage: Phase, rule_content: RuleContent | None = N
     return again
 
 
+def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
+    """Return the rule of a retry: the one that is named, as it is now, or the task's own in its version."""
+    if rule_id is None:
+        return catalog.content(rule_id=task.rule_id, version=task.rule_version)
+    return catalog.resolve(user=user, rule_id=rule_id)
+
+
 def as_ended(task: Task) -> Task:
     """Return the row as it is now, with an end that Redis has decided and nobody has written down yet.
 
     Also asks whether Redis is there at all.
     """
     try:
-        state = runstate.read_whole([task.pk]).get(task.pk)
+        state = runstate.read_many([task.pk]).get(task.pk)
         if state and state.has_ended:
             outcome.record(state)
     except runstate.Unavailable:

@@ -9,9 +9,9 @@ from typing import Any
 
 from celery import Signature, chain, current_app
 from kombu import Connection
-from kombu.exceptions import OperationalError
 from structlog import get_logger
 
+from config.broker import TROUBLE, countdown, patience
 from etl import runstate
 from etl.models import Task
 from etl.states import Phase
@@ -24,7 +24,7 @@ RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
 # A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst.
-IN_A_HURRY = {"socket_timeout": 1, "socket_connect_timeout": 1, "max_retries": 1}
+IN_A_HURRY = patience(1, connect=1, retries=1)
 ONCE_MORE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker takes those that wait too long for lost. What waits
 # longer than this is sent by recovery when its time has come.
@@ -67,10 +67,10 @@ def start(*, task_id: int, phase: Phase, delay: float = 0, broker: Connection | 
 def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str:
     links = [signature(OCR, task_id), signature(POSTPROCESS, task_id)]
     whole = chain(*links) if phase == Phase.OCR else links[1]
-    later: dict[str, Any] = {"countdown": delay} if delay else {}
+    later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
         sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
-    except (OperationalError, OSError) as error:
+    except TROUBLE as error:
         log.warning("hint_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
         return ""
     return str((sent.parent or sent).id)

@@ -7,6 +7,7 @@ from functools import cache
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from etl.documents import Kind
 from etl.errors import LlmForbidden
 from etl.postprocessors.base import PostProcessor
 from etl.providers.base import OCRProvider
@@ -16,6 +17,11 @@ def provider() -> OCRProvider:
     """Return the provider that ETL_OCR_PROVIDER names: one of ours, or a dotted path."""
     name: str = settings.SLUICE.etl_ocr_provider
     return _provider(settings.ETL_OCR_PROVIDERS.get(name, name))
+
+
+def kinds() -> list[Kind]:
+    """Return what the configured provider takes, in the order to name it in."""
+    return sorted(provider().kinds, key=list(Kind).index)
 
 
 def providers() -> Iterator[tuple[str, OCRProvider]]:

@@ -21,7 +21,7 @@ from config.api.breaker import Breaker
 from etl import metrics, runstate
 from etl.models import Task
 from etl.models.task import TaskQuerySet
-from etl.runstate import REVISIONS, RunState
+from etl.runstate import RunState
 from etl.states import ENDED, Status
 
 LOOK_SECONDS = 0.25
@@ -62,14 +62,6 @@ def as_shown(state: RunState) -> RunState:
     return replace(state, status=Status.LLM_PROCESSING) if state.result_is_elsewhere else state
 
 
-def number_of(state: RunState) -> int:
-    """Return what events of this state are numbered by: its revision, and at the end the last one that its fence has.
-
-    So the end has the same number whether Redis tells of it or, later, the row.
-    """
-    return state.fence * REVISIONS + REVISIONS - 1 if state.has_ended else state.revision
-
-
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
     """Return those of the tasks that would be shown with this status.
@@ -104,7 +96,7 @@ class RunStates(Breaker):
         if not ids or not self.may_ask():
             return {}
         try:
-            found = runstate.read_whole(ids)
+            found = runstate.read_many(ids)
         except runstate.Unavailable as error:
             self.note_silence(str(error))
             return {}
@@ -175,6 +167,6 @@ def changed(state: RunState, *, until: float) -> RunState:
             now = known([state.task_id]).get(state.task_id)
         finally:
             connection.close()
-        if now is None or number_of(now) != number_of(state):
+        if now is None or now.number != state.number:
             return now or state
     return state

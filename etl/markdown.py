@@ -50,12 +50,13 @@ class Markdown(View):
             raise NotReady
         etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # its name there is the hash of its content
         unchanged = get_conditional_response(request._request, etag=etag)
-        response = unchanged or markdown(key, request)
+        response = unchanged or streamed(key, request)
         response["ETag"] = etag
         return response
 
 
-def markdown(key: str, request: Request) -> HttpResponseBase:
+def streamed(key: str, request: Request) -> HttpResponseBase:
+    """Return the answer with a stored Markdown. Raises ArtefactMissing and StorageUnavailable."""
     with refusals.storing():
         found = storage.head(key)
         if found is None:

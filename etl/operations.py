@@ -11,7 +11,17 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from config.api import sse
 from config.api.problems import CONTENT_TYPE
-from config.api.schema import IDEMPOTENCY_REPLAYED, REQUEST_ID, Answer, answered, to
+from config.api.schema import (
+    IDEMPOTENCY_REPLAYED,
+    REQUEST_ID,
+    Answer,
+    answered,
+    asked,
+    idempotency_key,
+    location,
+    retry_after,
+    to,
+)
 from etl import examples, schemas
 from etl.states import Status
 
@@ -30,34 +40,10 @@ WAIT = OpenApiParameter(
     "at once when the task has ended, and earlier than asked for when many wait already.",
 )
 ETAG = OpenApiParameter("ETag", str, "header", response=[200, 304], required=True, description="Of its content.")
-IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-    "header",
-    description="1 to 255 visible ASCII characters, such as a UUID, good for as long as the task is kept. A repeat "
-    "with the same rule and the same bytes, or the same `file_key`, gets the first answer.",
+IDEMPOTENCY_KEY = idempotency_key(
+    "good for as long as the task is kept. A repeat with the same rule and the same bytes, or the same `file_key`, "
+    "gets the first answer."
 )
-
-
-def location(status: int) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description="The task."
-    )
-
-
-def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Retry-After",
-        int,
-        "header",
-        required=required,
-        response=[status],
-        description="Seconds until it is worth asking for the task again; not there once it has ended.",
-    )
-
-
-def asked(name: str, value: Any) -> OpenApiExample:
-    return OpenApiExample(name, value, request_only=True, media_type="application/json")
 
 
 # ---- On the way in --------------------------------------------------------------------------------------------------
@@ -91,9 +77,14 @@ What only parsing shows ends the task with an `error` instead.
 
 **Send an `Idempotency-Key`**, and repeat the request after any error of the network or 5xx: there is one task, and one
 answer.""",
-    "parameters": [IDEMPOTENCY_KEY, location(202), retry_after(202, required=True), IDEMPOTENCY_REPLAYED],
+    "parameters": [
+        IDEMPOTENCY_KEY,
+        location(202, "The task."),
+        retry_after(202, "task", required=True),
+        IDEMPOTENCY_REPLAYED,
+    ],
     "examples": [
-        asked("Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}),
+        asked("Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}, media_type="application/json"),
         answered("Accepted", examples.ACCEPTED, status=202),
         OpenApiExample("Unsupported", UNSUPPORTED, response_only=True, status_codes=["415"], media_type=CONTENT_TYPE),
     ],
@@ -121,7 +112,7 @@ GET: dict[str, Any] = {
     "description": """Always 200 for a task that is there: `status` says how it is. While it runs ask with `?wait=20`,
 which answers with the first change, or watch `GET …/events`. `completed` brings the `result`, `failed` the `error`; its
 `retryable` says whether `POST …/retry` may well help. Staff see every task.""",
-    "parameters": [WAIT, retry_after(200)],
+    "parameters": [WAIT, retry_after(200, "task")],
     "examples": [
         answered("Running", examples.RUNNING),
         answered("Completed", examples.COMPLETED),
@@ -188,7 +179,7 @@ RETRY: dict[str, Any] = {
 ended may be run again, also with another rule: that is how one document is put through a second rule without a second
 OCR. `error` and `result` are gone then, the `task_id` stays. It takes a place in the queue as a submission does.
 409 `artifact_missing`: begin with `ocr`.""",
-    "parameters": [location(202), retry_after(202, required=True)],
+    "parameters": [location(202, "The task."), retry_after(202, "task", required=True)],
     "examples": [
         asked("By another rule", {"from_stage": "postprocess", "rule_id": 5}),
         answered("Accepted", examples.ACCEPTED, status=202),

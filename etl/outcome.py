@@ -31,16 +31,16 @@ def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> N
 
 def complete(state: RunState, output: dict[str, Any], move_id: str | None = None) -> None:
     """Post-processing is done, and the task. Raises Fenced and Unavailable."""
-    provenance = output["metadata"]["provenance"]
+    provenance, result = output["metadata"]["provenance"], result_of(state, output)
     answer = runstate.complete(
         state,
-        result=result_of(state, output),
+        result=result,
         usage=provenance["usage"],
         postprocess=text_of({name: provenance[name] for name in ("strategy", "model")}),
         warnings=text_of(provenance["warnings"]),
         move_id=move_id,
     )
-    settle(answer, result=result_of(state, output))
+    settle(answer, result=result)
 
 
 def fail(state: RunState, error: EtlError, work: Work, move_id: str | None = None) -> None:
@@ -106,7 +106,7 @@ def correct(task_id: int) -> None:
     if row is None or not row.has_ended:
         return
     with suppress(runstate.Unavailable):
-        state = runstate.read_whole([task_id]).get(task_id)
+        state = runstate.read_many([task_id]).get(task_id)
         if state and state.fence <= row.fence and (row.fence, row.status) != (state.fence, state.status):
             runstate.create(row, phase=Phase(row.phase), again=True)
             log.warning("run_state_corrected", etl_task_id=task_id, status=row.status)

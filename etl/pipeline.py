@@ -17,7 +17,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 from structlog.contextvars import bound_contextvars
 
-from config import logs, storage
+from config import logs, storage, tracing
 from config.api.problems import DATABASE_ERRORS
 from etl import artifacts, dispatch, metrics, outcome, runstate
 from etl.errors import (
@@ -104,7 +104,12 @@ def run(phase: Phase, *, task_id: int) -> bool:
     if answer.state is None or answer.verdict not in {Verdict.MOVED, Verdict.SPENT}:
         log.info("nothing_to_do", etl_task_id=task_id, stage=str(phase), verdict=str(answer.verdict))
         return False
-    with bound_contextvars(request_id=answer.state.request_id, etl_task_id=task_id, stage=str(phase)):
+    ids: dict[str, str | int] = {"etl_task_id": task_id, "stage": str(phase)}
+    attempt = answer.state.attempts[phase]
+    with (
+        tracing.span(f"stage {phase}", parent=answer.state.traceparent, attempt=attempt, **ids),
+        bound_contextvars(request_id=answer.state.request_id, **ids),
+    ):
         return Run(answer.state, since=since).do(is_spent=answer.verdict is Verdict.SPENT)
 
 
@@ -153,6 +158,7 @@ class Run:
                 how = self.bury() if is_spent else self.attempt()
         finally:
             metrics.stage_ended(self.state.phase, how, time.monotonic() - self.since)
+            tracing.tell(outcome=how)
         return how == "done"
 
     def attempt(self) -> str:
@@ -185,6 +191,7 @@ class Run:
         """An attempt failed: another one later, or the end of the task. `may_wait`: also after the last attempt."""
         attempt = self.state.attempts[self.state.phase]
         facts = {"code": error.code, "attempt": attempt}
+        tracing.tell(failed=error.code)
         try:
             if error.transient and (may_wait or attempt < runstate.most_attempts(self.state.phase)):
                 delay = delay_after(attempt, error)

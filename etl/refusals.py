@@ -1,4 +1,7 @@
-"""What is refused at the door: documents that are empty, too large, or of a kind that the provider does not take."""
+"""What is refused at the door: documents that are empty, too large, or of a kind that the provider does not take.
+
+Those of the same names in `etl.errors` are what a task ends with when only reading the document shows it.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +54,7 @@ class UnsupportedFormat(Problem):
     code = "unsupported_format"
 
     def __init__(self, kind: Kind | None) -> None:
-        takes = ", ".join(word(each) for each in sorted(engines.provider().kinds, key=list(Kind).index))
+        takes = ", ".join(word(each) for each in engines.kinds())
         found = f"This is a file of kind {word(kind)}." if kind else "This is no kind of file that is known here."
         super().__init__(f"{found} The configured OCR provider takes {takes}.{advice(kind)}")
 

@@ -3,7 +3,9 @@
 `etl.representation` makes the answers; `tests/integration/test_etl_schema.py` holds them against these shapes.
 """
 
-from drf_spectacular.utils import extend_schema_field
+from typing import Any
+
+from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
 from etl import errors
@@ -36,20 +38,23 @@ class PathField(serializers.CharField):
     """A path on this server."""
 
 
-@extend_schema_field(
-    {
+def result_shape(kind: str) -> dict[str, Any]:
+    """Return the shape of a result. `kind`: the type of what tells of files and of OCR; a trial has neither."""
+    return {
         **OBJECT,
         "required": ["markdown_s3_key", "provider_task_id", "metadata"],
         "properties": {
-            "markdown_s3_key": {"type": "string"},
-            "provider_task_id": {"type": "string"},
+            "markdown_s3_key": {"type": kind},
+            "provider_task_id": {"type": kind},
             "metadata": OBJECT,
             "data": {"description": "What was found; fits the rule's schema. Not with `skip`."},
-            "output_s3_key": {"type": "string"},
+            "output_s3_key": {"type": kind},
             "citations": CITATIONS,
         },
     }
-)
+
+
+@extend_schema_field(result_shape("string"))
 class ResultField(serializers.JSONField):
     """What post-processing made."""
 
@@ -154,3 +159,36 @@ class Task(TaskSummary):
 class CancelledTask(serializers.Serializer):
     task_id = serializers.IntegerField()
     status = serializers.ChoiceField(choices=[Status.CANCELLED.value])
+
+
+# ---- A rule that is tried -------------------------------------------------------------------------------------------
+
+
+@extend_schema_field(result_shape("null"))
+class TrialResultField(serializers.JSONField):
+    """What a task's `result` would hold; null where that is about files."""
+
+
+class TrialUsage(serializers.Serializer):
+    prompt_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    calls = serializers.IntegerField()
+
+
+class TrialPassed(serializers.Serializer):
+    ok = serializers.BooleanField(help_text="true")
+    result = TrialResultField()
+    usage = TrialUsage()
+    warnings = Warning(many=True)
+
+
+class TrialFailed(serializers.Serializer):
+    ok = serializers.BooleanField(help_text="false")
+    error = TaskFailure(help_text="What a task would end with.")
+    usage = TrialUsage()
+    warnings = Warning(many=True)
+
+
+RULE_TRIAL = PolymorphicProxySerializer(
+    component_name="RuleTrial", serializers=[TrialPassed, TrialFailed], resource_type_field_name=None
+)

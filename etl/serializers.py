@@ -8,22 +8,13 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 from rest_framework.request import Request
 
-from config.api.serializers import StrictSerializer
+from config.api.serializers import FilledText, StrictSerializer, Text, WholeNumber
 from etl.states import Phase
-from rules.serializers import Text
 
 MOST = 2**63 - 1  # of a bigint
+MAX_MARKDOWN = 1_000_000  # characters
 # `type/subtype`, with parameters: it becomes a header of the upload. RFC 9110, 8.3.1.
 MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,80}( ?; ?[A-Za-z0-9_-]{1,20}=[A-Za-z0-9_.-]{1,40})*$"
-
-
-class WholeNumber(serializers.IntegerField):
-    """An integer in JSON: neither "3" nor 3.0 nor true."""
-
-    def to_internal_value(self, data: Any) -> int:
-        if isinstance(data, bool) or not isinstance(data, int):
-            self.fail("invalid")
-        return super().to_internal_value(data)
 
 
 class SubmitKeySerializer(StrictSerializer):
@@ -61,6 +52,14 @@ class RetrySerializer(StrictSerializer):
     from_stage = serializers.ChoiceField(choices=Phase.choices)
     rule_id = WholeNumber(
         min_value=1, max_value=MOST, required=False, allow_null=True, help_text="Without it: as before, same version."
+    )
+
+
+class TrialSerializer(StrictSerializer):
+    """A document's text, as OCR would give it."""
+
+    markdown = FilledText(
+        max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` begin pages; without any it is one page."
     )
 
 

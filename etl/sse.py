@@ -65,9 +65,9 @@ class News:
 
     state: RunState
 
-    @cached_property
+    @property
     def number(self) -> int:
-        return lookup.number_of(self.state)
+        return self.state.number
 
     @property
     def newest(self) -> int:

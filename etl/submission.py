@@ -6,6 +6,7 @@ import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from config import tracing
 from config.api.idempotency import Idempotency, KeyReused
 from config.api.problems import Problem
 from etl import admission, dispatch, metrics
@@ -89,5 +90,6 @@ def _insert(stored: Stored, idempotency: Idempotency | None, *, user: User, rule
             size=stored.size,
             document_key=stored.key,
             request_id=request_id,
+            traceparent=tracing.parent(),
             **known,
         )

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from drf_spectacular.utils import extend_schema, extend_schema_view
@@ -20,7 +19,7 @@ from config.api.problems import BadInput, BodyTooLarge, NotFound, StorageUnavail
 from config.api.requests import request_id
 from config.api.schema import problems
 from config.api.serializers import Nothing
-from etl import admission, control, forms, lookup, operations, refusals, representation, schemas, submission, uploads
+from etl import admission, bodies, control, lookup, operations, refusals, representation, schemas, submission, uploads
 from etl.models import Task
 from etl.runstate import RunState
 from etl.serializers import (
@@ -74,7 +73,7 @@ class Submit(View):
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
         """Bound the file before anything reads the body: the check of a session's CSRF token does."""
-        request.upload_handlers = [forms.BoundedFile(request)]
+        request.upload_handlers = [bodies.BoundedFile(request)]
         return super().initialize_request(request, *args, **kwargs)
 
     @extend_schema(
@@ -240,13 +239,6 @@ class Retry(View):
         control.retry(
             task=task,
             from_stage=serializer.validated_data["from_stage"],
-            rule_content=rule_of(task, serializer.validated_data.get("rule_id"), user=user_of(request)),
+            rule_content=control.rule_of(task, serializer.validated_data.get("rule_id"), user=user_of(request)),
         )
         return accepted(task_id)
-
-
-def rule_of(task: Task, rule_id: int | None, *, user: User) -> Any:
-    """Return the rule of a retry: the one that is named, as it is now, or the task's own in its version."""
-    if rule_id is None:
-        return catalog.content(rule_id=task.rule_id, version=task.rule_version)
-    return catalog.resolve(user=user, rule_id=rule_id)

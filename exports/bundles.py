@@ -17,8 +17,8 @@ from config import storage
 from exports import encoding, planning
 from exports.errors import FileGone
 from exports.models import Chunk, Job
-from exports.models.job import Compression, Delivery, Format
-from exports.planning import Pair
+from exports.models.dataset import Format
+from exports.models.job import Compression, DeliveryKind
 
 # Delivered objects live here, apart from every dataset: a base path never begins with an underscore.
 PREFIX = "_receipts"
@@ -42,11 +42,11 @@ def make(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
     `checkpoint` is called before each part and before the commit; what it raises ends the work. Raises FileGone when
     a chunk's object is no longer the one that the chunk ended with.
     """
-    if job.delivery == Delivery.SINGLE and job.total == 1:
-        return _copy_of_one(job, token, checkpoint)
+    if job.delivery == DeliveryKind.SINGLE and job.total == 1:
+        return copy_of_one(job, token, checkpoint)
     file_name, content_type, blocks = MAKERS[job.delivery](job)
     with storage.Upload(
-        _object_key(job, token, file_name),
+        key_of(job, token, file_name),
         content_type=content_type,
         metadata={"job": str(job.job_id), "token": str(token)},
         if_match=None,
@@ -57,19 +57,19 @@ def make(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
         return Bundle(stored=upload.commit(), content_type=content_type, file_name=file_name)
 
 
-def _object_key(job: Job, token: int, file_name: str) -> str:
+def key_of(job: Job, token: int, file_name: str) -> str:
     """The token keeps two attempts apart: a stale one can only leave an orphan."""
     return f"{PREFIX}/{job.job_id}/{token}/{file_name}"
 
 
-def _copy_of_one(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
+def copy_of_one(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
     chunk = job.chunks.get()
-    file_name = planning.file_name(_pair(chunk), job.shape).rpartition("/")[2]
+    file_name = planning.file_name(chunk.pair, job.shape).rpartition("/")[2]
     content_type = encoding.content_type(job.shape)
     try:
         stored = storage.copy(
             chunk.path,
-            _object_key(job, token, file_name),
+            key_of(job, token, file_name),
             if_match_source=chunk.etag,
             content_type=content_type,
             sha256=chunk.sha256,
@@ -83,69 +83,66 @@ def _copy_of_one(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle
 # ---- The kinds ------------------------------------------------------------------------------------------------------
 
 
-def _zip(job: Job) -> tuple[str, str, Iterable[bytes]]:
-    return f"{_base_name(job)}.zip", "application/zip", _zipped(job)
+def as_zip(job: Job) -> tuple[str, str, Iterable[bytes]]:
+    return f"{base_name(job)}.zip", "application/zip", zipped(job)
 
 
-def _zipped(job: Job) -> Iterator[bytes]:
+def zipped(job: Job) -> Iterator[bytes]:
     """The files under YYYY/MM/DD/, and manifest.json, which tells of the very bytes that were packed."""
-    packed = job.compression == Compression.GZIP
+    is_packed = job.compression == Compression.GZIP
     archive = ZipStream(
-        compress_type=ZIP_STORED if packed else ZIP_DEFLATED, compress_level=None if packed else encoding.GZIP_LEVEL
+        compress_type=ZIP_STORED if is_packed else ZIP_DEFLATED,
+        compress_level=None if is_packed else encoding.GZIP_LEVEL,
     )
     entries = []
-    for chunk, blocks in _contents(job):
-        entries.append(_entry(job, chunk))
-        archive.add(blocks, planning.file_name(_pair(chunk), job.shape))
+    for chunk, blocks in contents(job):
+        entries.append(entry_of(job, chunk))
+        archive.add(blocks, planning.file_name(chunk.pair, job.shape))
         yield from archive.file()
-    archive.add(b"".join(_manifest_of(job, entries)), "manifest.json")
+    archive.add(b"".join(manifest_of(job, entries)), "manifest.json")
     yield from archive.finalize()
 
 
-def _manifest(job: Job) -> tuple[str, str, Iterable[bytes]]:
+def as_manifest(job: Job) -> tuple[str, str, Iterable[bytes]]:
     chunks = job.chunks.in_request_order().iterator(chunk_size=1000)
-    blocks = _manifest_of(job, (_entry(job, chunk) for chunk in chunks))
-    return f"{_base_name(job)}.manifest.json", "application/json", blocks
+    blocks = manifest_of(job, (entry_of(job, chunk) for chunk in chunks))
+    return f"{base_name(job)}.manifest.json", "application/json", blocks
 
 
-def _single(job: Job) -> tuple[str, str, Iterable[bytes]]:
+def as_single(job: Job) -> tuple[str, str, Iterable[bytes]]:
     """One file of all: one header, then every file's rows. JSON documents become one array."""
-    blocks = _json_array(job) if job.format == Format.JSON else _one_header(job)
-    return f"{_base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
+    blocks = json_array(job) if job.format == Format.JSON else with_one_header(job)
+    return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
-def _one_header(job: Job) -> Iterator[bytes]:
-    for _, blocks in _contents(job, without_header=True):
+def with_one_header(job: Job) -> Iterator[bytes]:
+    for _, blocks in contents(job, without_header=True):
         yield from blocks
 
 
-def _json_array(job: Job) -> Iterator[bytes]:
-    for chunk, blocks in _contents(job):
-        yield _packed(job, b"[\n" if chunk.seq == 0 else b",\n")
+def json_array(job: Job) -> Iterator[bytes]:
+    for chunk, blocks in contents(job):
+        yield packed(job, b"[\n" if chunk.seq == 0 else b",\n")
         yield from blocks
-    yield _packed(job, b"]\n")
+    yield packed(job, b"]\n")
 
 
-def _packed(job: Job, text: bytes) -> bytes:
+def packed(job: Job, text: bytes) -> bytes:
     return b"".join(encoding.gzip([text])) if job.compression == Compression.GZIP else text
 
 
 MAKERS: dict[str, Callable[[Job], tuple[str, str, Iterable[bytes]]]] = {
-    Delivery.ZIP: _zip,
-    Delivery.MANIFEST: _manifest,
-    Delivery.SINGLE: _single,
+    DeliveryKind.ZIP: as_zip,
+    DeliveryKind.MANIFEST: as_manifest,
+    DeliveryKind.SINGLE: as_single,
 }
 
 
-def _base_name(job: Job) -> str:
+def base_name(job: Job) -> str:
     return f"{job.dataset.name}-{job.job_id}"
 
 
-def _pair(chunk: Chunk) -> Pair:
-    return Pair(chunk.key, chunk.effective_date)
-
-
-def _manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+def manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]:
     facts = {
         "jobId": job.job_id,
         "dataset": job.dataset.name,
@@ -160,11 +157,11 @@ def _manifest_of(job: Job, entries: Iterable[dict[str, Any]]) -> Iterator[bytes]
     yield b"\n]}\n"
 
 
-def _entry(job: Job, chunk: Chunk) -> dict[str, Any]:
+def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
-        "fileName": planning.file_name(_pair(chunk), job.shape),
+        "fileName": planning.file_name(chunk.pair, job.shape),
         "rows": chunk.rows,
         "bytes": chunk.bytes,
         "sha256": chunk.sha256,
@@ -177,7 +174,7 @@ def _entry(job: Job, chunk: Chunk) -> dict[str, Any]:
 # ---- Reading the files ----------------------------------------------------------------------------------------------
 
 
-def _contents(job: Job, *, without_header: bool = False) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
+def contents(job: Job, *, without_header: bool = False) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
     """Yield every chunk with its file's bytes, in request order; without_header: only the first keeps its header.
 
     Small files are fetched ahead by a few threads; memory is bounded by READERS x SMALL_BYTES.
@@ -187,22 +184,22 @@ def _contents(job: Job, *, without_header: bool = False) -> Iterator[tuple[Chunk
         for chunk in job.chunks.in_request_order().iterator(chunk_size=1000):
             start = chunk.header_bytes if without_header and chunk.seq else 0
             small = (chunk.bytes or 0) <= SMALL_BYTES
-            waiting.append((chunk, start, pool.submit(_whole, chunk, start) if small else None))
+            waiting.append((chunk, start, pool.submit(whole, chunk, start) if small else None))
             if len(waiting) >= READERS:
-                yield _next(*waiting.popleft())
+                yield ready(*waiting.popleft())
         for each in waiting:
-            yield _next(*each)
+            yield ready(*each)
 
 
-def _next(chunk: Chunk, start: int, ahead: Future[bytes] | None) -> tuple[Chunk, Iterable[bytes]]:
-    return chunk, [ahead.result()] if ahead else _blocks(chunk, start)
+def ready(chunk: Chunk, start: int, ahead: Future[bytes] | None) -> tuple[Chunk, Iterable[bytes]]:
+    return chunk, [ahead.result()] if ahead else blocks_of(chunk, start)
 
 
-def _whole(chunk: Chunk, start: int) -> bytes:
-    return b"".join(_blocks(chunk, start))
+def whole(chunk: Chunk, start: int) -> bytes:
+    return b"".join(blocks_of(chunk, start))
 
 
-def _blocks(chunk: Chunk, start: int) -> Iterator[bytes]:
+def blocks_of(chunk: Chunk, start: int) -> Iterator[bytes]:
     """The file's bytes, and only those that the chunk ended with: a file that changed since is an error."""
     if start == chunk.bytes:
         return

@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from structlog.contextvars import bound_contextvars
 
-from config import storage
+from config import storage, tracing
 from exports import bundles, dispatch, events, leases, metrics, receipts, sql
 from exports.errors import FileGone, LeaseLost
 from exports.heartbeat import Heartbeat
@@ -30,7 +30,10 @@ def complete(job_id: UUID) -> None:
     if token is None:
         return
     job = Job.objects.select_related("dataset").get(pk=job_id)
-    with bound_contextvars(job_id=str(job_id), request_id=job.request_id):
+    with (
+        tracing.span("completion", parent=job.traceparent, job_id=str(job_id)),
+        bound_contextvars(job_id=str(job_id), request_id=job.request_id),
+    ):
         try:
             with Heartbeat(partial(renew, job_id, token), on_loss=lambda: None) as heartbeat:
                 bundle = make_or_mend(job, token, heartbeat)
@@ -172,7 +175,7 @@ def fail(job: Job, token: int, detail: str) -> None:
         FAIL,
         job=job.job_id,
         token=token,
-        detail=detail[:200],
+        detail=leases.shortened(detail),
         attempts=settings.SLUICE.export_max_attempts,
         delay=delay,
     )

@@ -142,7 +142,7 @@ def cancel(job: Job) -> int:
 
     Files that are done stay where they are, for others to reuse.
     """
-    while (chunks := _cancel(job)) is None:
+    while (chunks := try_to_cancel(job)) is None:
         if not Job.objects.active().filter(pk=job.pk).exists():
             raise AlreadyEnded
     metrics.job_moved(JobStatus.CANCELLED)
@@ -151,7 +151,7 @@ def cancel(job: Job) -> int:
     return chunks
 
 
-def _cancel(job: Job) -> int | None:
+def try_to_cancel(job: Job) -> int | None:
     """Return how many chunks were cancelled, or None: then nothing was changed, chunks included."""
     with transaction.atomic():
         chunks: int | None = sql.scalar(CANCEL, job=job.job_id)

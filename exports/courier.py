@@ -206,6 +206,9 @@ RETURNING d.id, d.webhook_id
 """
 
 
+# ---- Attempts -------------------------------------------------------------------------------------------------------
+
+
 def drain() -> None:
     """Make the attempts that are due, one after the other, until there is none or the time is over."""
     deadline = time.monotonic() + DRAIN_SECONDS

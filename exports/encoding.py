@@ -39,23 +39,23 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
     """Return the one statement that reads a chunk: identifiers quoted as identifiers, values as values."""
     call = sql.SQL("{}({}::text, {}::date)").format(sql.Identifier(*function), pair.key, pair.effective_date)
     if shape.format == "csv":
-        cells = _csv_cells(shape.dialect, columns)
+        cells = csv_cells(shape.dialect, columns)
         options = sql.SQL("(FORMAT csv, HEADER, DELIMITER {})").format(shape.dialect.delimiter)
         return sql.SQL("COPY (SELECT {} FROM {} AS call) TO STDOUT {}").format(cells, call, options)
-    cells = sql.SQL(", ").join(_json_cell(column) for column in columns)
+    cells = sql.SQL(", ").join(json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {} AS call").format(cells, call)
     # Values of type json keep their own white space; a raw line end can only be that.
     line = sql.SQL(r"translate(row_to_json(line)::text, E'\n\r', '  ')")
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
 
-def _csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
+def csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
     if dialect.formula_policy == "none":
         return sql.SQL("*")
-    return sql.SQL(", ").join(_guarded(column) for column in columns)
+    return sql.SQL(", ").join(guarded(column) for column in columns)
 
 
-def _guarded(column: Column) -> sql.Composable:
+def guarded(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
     header = sql.Identifier("'" + column.name if re.match(FORMULA, column.name) else column.name)
     if not column.is_text:
@@ -92,7 +92,7 @@ JSON_ARRAY_AS = {
 }
 
 
-def _json_cell(column: Column) -> sql.Composable:
+def json_cell(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
     form = JSON_ARRAY_AS.get(column.element, "{}") if column.element else JSON_AS.get(column.type, "{}")
     return sql.SQL("{} AS {}").format(sql.SQL(form).format(name), name)

@@ -30,6 +30,10 @@ class SourceFull(SourceUnavailable):
     """The source database has no room for one more connection. That is no chunk's fault: its turn comes again."""
 
 
+class SourcePooled(SourceUnavailable):
+    """What answers took none of our session's settings: a pooler, which would give our session to others, too."""
+
+
 class SourceTimeout(SourceFailed):
     """The dataset's function ran longer than its statement timeout."""
 

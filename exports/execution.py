@@ -16,7 +16,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 from structlog.contextvars import bound_contextvars
 
-from config import logs, storage
+from config import logs, storage, tracing
 from exports import dispatch, encoding, leases, metrics, source
 from exports.errors import ExportError, LeaseLost, SourceFailed, SourceFull, UploadFailed, UploadOvertaken, WorkerFailed
 from exports.heartbeat import Heartbeat
@@ -70,7 +70,11 @@ def export_some(session: source.Session) -> bool:
             break
         some = True
         tell_begin(claim)
-        with bound_contextvars(request_id=claim.request_id, job_id=str(claim.job_id), chunk_id=claim.chunk_id):
+        ids: dict[str, str | int] = {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
+        with (
+            tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
+            bound_contextvars(request_id=claim.request_id, **ids),
+        ):
             run_chunk(claim, session)
         session.cancelled = False
     return some
@@ -217,6 +221,7 @@ def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
+    tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
     metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
     tell_end(progress)
 
@@ -231,6 +236,7 @@ def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> 
         and (progress := leases.finish([(claim, result)], keep_slots=keep_slot))
     ):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
+        tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
         tell_end(progress)
         return
@@ -240,11 +246,13 @@ def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> 
         tell_loss(claim)
     elif delay is not None:
         log.warning("chunk_retrying", **facts, delay=round(delay, 1))
+        tracing.tell(outcome="retried", failed=error.code)
         metrics.chunk_retrying(error.code)
         tell_move(progress)
         dispatch.chunks(waiting=1, delay=delay)
     else:
         log.error("chunk_failed", **facts)
+        tracing.tell(outcome="failed", failed=error.code)
         metrics.chunk_failed(error.code)
         tell_end(progress)
 
@@ -277,6 +285,7 @@ def tell_begin(claim: Claim) -> None:
 
 def tell_loss(claim: Claim) -> None:
     log.warning("lease_lost", attempt=claim.attempts)
+    tracing.tell(outcome="lost")
     metrics.lease_lost()
 
 
@@ -307,15 +316,21 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
     if not claims:
         return False
     tell_begin(claims[0])
+    with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
+        look_for(claims, pool)
+    return True
+
+
+def look_for(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
+    """Write down the files that are there, and put the chunks of the others into the queue for a call."""
     try:
-        found = list(zip(claims, pool.map(look, claims), strict=True))
+        found = list(zip(claims, pool.map(tracing.carried(look), claims), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         export_missing(claims)
         raise
     reuse_found([(claim, result) for claim, result in found if result])
     export_missing([claim for claim, result in found if not result])
-    return True
 
 
 def look(claim: Claim) -> Result | None:

@@ -5,16 +5,19 @@ from datetime import date
 import structlog
 from django.conf import settings
 from django.utils import timezone
-from rest_framework.exceptions import NotFound
 
 from config import storage
-from config.api.problems import Problem, StorageUnavailable
+from config.api.problems import NotFound, Problem, StorageUnavailable
 from exports import encoding
 from exports.links import ReceiptExpired
 from exports.models import Chunk, File, Job
 from exports.states import JobStatus
 
 log = structlog.get_logger(__name__)
+
+
+class NoSuchFile(NotFound):
+    """There is no such file."""
 
 
 class FileSuperseded(Problem):
@@ -27,11 +30,11 @@ class FileSuperseded(Problem):
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
 
-    Raises NotFound, ReceiptExpired, FileSuperseded when other bytes lie at its path by now, and StorageUnavailable.
+    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes lie at its path by now, and StorageUnavailable.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
-        raise NotFound("There is no such file.")
+        raise NoSuchFile
     if job.receipt.expires_at <= timezone.now():
         raise ReceiptExpired
     if not is_unchanged(chunk):

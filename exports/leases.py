@@ -49,6 +49,7 @@ class Claim:
     attempts: int
     job_id: UUID
     request_id: str
+    traceparent: str
     dataset: str
     schema_version: int
     function: tuple[str, str]
@@ -178,7 +179,8 @@ DESCRIBE = (
     + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, d.function, d.statement_timeout,
-       j.request_id, j.schema_version, j.format, j.compression, j.dialect, j.reuse = 'if-present' AS may_adopt,
+       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect,
+       j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.schema_version = j.schema_version
            AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
            AS may_reuse,
@@ -205,7 +207,7 @@ def claim(*, backend: str) -> Claim | None:
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
     )
-    return _as_claim(row) if row else None
+    return as_claim(row) if row else None
 
 
 # Chunks that may need no call need no slot either. A batch is of one job, so that finishing it locks one job row.
@@ -234,10 +236,10 @@ WITH head AS MATERIALIZED (
 def claim_reusable(*, batch: int) -> list[Claim]:
     """Take up to `batch` chunks of one job for which a file may be there already. No slot, no attempt."""
     rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
-    return [_as_claim(row) for row in rows]
+    return [as_claim(row) for row in rows]
 
 
-def _as_claim(row: sql.Row) -> Claim:
+def as_claim(row: sql.Row) -> Claim:
     schema, _, name = row["function"].partition(".")
     return Claim(
         chunk_id=row["id"],
@@ -245,6 +247,7 @@ def _as_claim(row: sql.Row) -> Claim:
         attempts=row["attempts"],
         job_id=row["job_id"],
         request_id=row["request_id"],
+        traceparent=row["traceparent"],
         dataset=row["dataset"],
         schema_version=row["schema_version"],
         function=(schema, name),
@@ -462,6 +465,7 @@ def delay_after(claim: Claim, error: ExportError) -> float | None:
 
 
 def shortened(detail: str) -> str:
+    """Return as much as `error_detail` of a chunk or a job holds."""
     return detail[:200]
 
 

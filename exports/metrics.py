@@ -88,10 +88,10 @@ def chunk_retrying(code: str) -> None:
     CHUNK_RETRIES.labels(code).inc()
 
 
-def chunk_failed(code: str, count: int = 1) -> None:
-    """Chunks failed for good: what to alert on."""
-    CHUNKS.labels("failed").inc(count)
-    CHUNK_FAILURES.labels(code).inc(count)
+def chunk_failed(code: str) -> None:
+    """A chunk failed for good: what to alert on."""
+    CHUNKS.labels("failed").inc()
+    CHUNK_FAILURES.labels(code).inc()
 
 
 def lease_lost() -> None:

@@ -11,7 +11,17 @@ from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiRespo
 
 from config.api import sse
 from config.api.problems import CONTENT_TYPE
-from config.api.schema import IDEMPOTENCY_REPLAYED, REQUEST_ID, Answer, answered, asked, location, to
+from config.api.schema import (
+    IDEMPOTENCY_REPLAYED,
+    REQUEST_ID,
+    Answer,
+    answered,
+    asked,
+    idempotency_key,
+    location,
+    retry_after,
+    to,
+)
 from exports import examples, schemas
 from exports.states import ChunkStatus, JobStatus
 
@@ -27,25 +37,10 @@ JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values, description="Only
 CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="Only chunks that have this status now.")
 DATASET = OpenApiParameter("dataset", description="Its name; an unknown one gives an empty list.")
 TOKEN = OpenApiParameter("token", required=True, description="Comes with the link.")
-IDEMPOTENCY_KEY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
-    "header",
-    description="1 to 255 visible ASCII characters, such as a UUID, good for as long as the job is kept. A repeat with "
-    "the same body gets the first answer.",
+IDEMPOTENCY_KEY = idempotency_key(
+    "good for as long as the job is kept. A repeat with the same body gets the first answer."
 )
 NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
-
-
-def retry_after(status: int, *, required: bool = False) -> OpenApiParameter:
-    return OpenApiParameter(
-        "Retry-After",
-        int,
-        "header",
-        required=required,
-        response=[status],
-        description="Seconds until it is worth asking for the job again; not there once it has ended.",
-    )
 
 
 # ---- Exports --------------------------------------------------------------------------------------------------------
@@ -95,7 +90,7 @@ midnight UTC, or ask for less.""",
     "parameters": [
         IDEMPOTENCY_KEY,
         location(202, "The job."),
-        retry_after(202, required=True),
+        retry_after(202, "job", required=True),
         IDEMPOTENCY_REPLAYED,
     ],
     "examples": [
@@ -134,7 +129,7 @@ GET: dict[str, Any] = {
     "description": """Always 200 for an export that is there: `status` says how it is. While it runs ask again after
 `Retry-After`, or watch `GET /exports/{jobId}/events` instead. `success` brings the `receipt` with its link, `failed`
 the `error`; its `retryable` says whether `POST …/retry` may well help. Staff see every export, without its link.""",
-    "parameters": [retry_after(200)],
+    "parameters": [retry_after(200, "job")],
     "examples": [
         answered("Running", examples.RUNNING),
         answered("Success", examples.SUCCESS),
@@ -164,7 +159,7 @@ REPLAY: dict[str, Any] = {
     "summary": "Export the same again",
     "description": "The same request as a new job of whoever asks. Costs what a new export costs; with `reuse` files "
     "that are there need no call, and are given back. 409 `not_replayable`: make a new request instead.",
-    "parameters": [location(202, "The new job."), retry_after(202, required=True)],
+    "parameters": [location(202, "The new job."), retry_after(202, "job", required=True)],
     "examples": [answered("Accepted", examples.REPLAYED, status=202)],
 }
 WATCH: dict[str, Any] = {

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
 
-DEFAULT_DELIMITER = ","
-
 
 class Pair(NamedTuple):
     key: str
@@ -19,7 +17,7 @@ class Dialect:
     """How CSV is written. The default is what Postgres' COPY writes."""
 
     bom: bool = False
-    delimiter: str = DEFAULT_DELIMITER
+    delimiter: str = ","
     formula_policy: str = "none"
 
     @property

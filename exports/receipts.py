@@ -6,11 +6,20 @@ import structlog
 from django.db import transaction
 from django.db.models.functions import Now
 
+from config.api.problems import Problem
 from config.storage import StoredObject
 from exports import links
-from exports.models import Job, Receipt
+from exports.models import Job, Link, Receipt
+from exports.states import JobStatus
 
 log = structlog.get_logger(__name__)
+
+
+class NotReady(Problem):
+    """The export has no receipt yet: it has not ended, or it did not succeed."""
+
+    status = 409
+    code = "not_ready"
 
 
 def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: str) -> Receipt:
@@ -33,6 +42,13 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
     )
     links.mint(receipt, links.Bound(network=job.network, agent=job.agent))
     return receipt
+
+
+def fresh_link(job: Job, client: links.Client) -> Link:
+    """Return a new link, bound to whoever asks for it, and revoke the one before. Raises NotReady, ReceiptExpired."""
+    if job.status != JobStatus.SUCCESS:
+        raise NotReady
+    return links.mint(job.receipt, links.bound_to(client))
 
 
 def revoke(receipt: Receipt) -> None:

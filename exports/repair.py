@@ -32,7 +32,7 @@ class CallNotEnded(Problem):
     code = "call_not_ended"
 
 
-class FileGone(NotFound):
+class FileReplaced(NotFound):
     """There is no such file any more, or a later export has replaced it."""
 
 
@@ -68,8 +68,8 @@ def free(slot: Slot) -> None:
 
 def invalidate(file: File) -> None:
     """Have no export reuse this file, nor let it stand in when the source fails. The object stays where it is until the
-    next export of its key and date replaces it. Raises FileGone."""
+    next export of its key and date replaces it. Raises FileReplaced."""
     deleted, _ = File.objects.filter(pk=file.pk, etag=file.etag).delete()
     if not deleted:
-        raise FileGone
+        raise FileReplaced
     log.info("file_invalidated", dataset_id=file.dataset_id)

@@ -1,4 +1,4 @@
-"""How jobs and chunks look to clients: one representation for every answer and list."""
+"""How rows look to clients, and how they are read for that: one representation for answers, lists, events and pages."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -22,6 +22,9 @@ from exports.submission import Preview
 NEWEST = 20  # attempts in the log of a delivery
 
 
+# ---- Lists ----------------------------------------------------------------------------------------------------------
+
+
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
     """Fetch what `job` below needs, in two queries for any number of jobs; chunks are not touched."""
     newest_first = Link.objects.order_by("-created_at")
@@ -31,6 +34,14 @@ def with_all(jobs: JobQuerySet) -> JobQuerySet:
         .select_related("dataset", "receipt")
         .prefetch_related(Prefetch("receipt__links", queryset=newest_first, to_attr="newest_first"))
     )
+
+
+def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
+    """Fetch what `delivery` below needs, in two queries for any number of them and of their attempts: whoever asks for
+    the same delivery again and again makes a log without end."""
+    age = Window(RowNumber(), partition_by="delivery_id", order_by=("-at", "-id"))
+    newest = Attempt.objects.alias(age=age).filter(age__lte=NEWEST).order_by("at", "id")
+    return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")
 
 
 # ---- One job, which clients ask for again and again -----------------------------------------------------------------
@@ -218,6 +229,12 @@ def receipt_state(receipt: Receipt, newest: Link | None, now: datetime) -> str:
     return "active" if newest and newest.state_at(now) == "open" else "redeemed"
 
 
+def status(job: Job, status: str, at: datetime | None) -> dict[str, Any]:
+    """The data of the event `status`. The error is the job's: an end that a retry has undone since has none by now."""
+    has_failed = status == job.status == JobStatus.FAILED
+    return {"status": status, "error": error(job.error_code, job.error_detail) if has_failed else None, "at": at}
+
+
 def chunk(chunk: Chunk) -> dict[str, Any]:
     return {
         "key": chunk.key,
@@ -234,6 +251,15 @@ def chunk(chunk: Chunk) -> dict[str, Any]:
     }
 
 
+def dataset(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "name": dataset.name,
+        "schemaVersion": dataset.schema_version,
+        "formats": dataset.formats,
+        "keyPattern": dataset.key_pattern,
+    }
+
+
 def webhook(webhook: Webhook) -> dict[str, Any]:
     """A webhook without its secret, which only the answers that make one show."""
     return {
@@ -244,14 +270,6 @@ def webhook(webhook: Webhook) -> dict[str, Any]:
         "disabledReason": webhook.disabled_reason or None,
         "createdAt": webhook.created_at,
     }
-
-
-def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
-    """Fetch what `delivery` below needs, in two queries for any number of them and of their attempts: whoever asks for
-    the same delivery again and again makes a log without end."""
-    age = Window(RowNumber(), partition_by="delivery_id", order_by=("-at", "-id"))
-    newest = Attempt.objects.alias(age=age).filter(age__lte=NEWEST).order_by("at", "id")
-    return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")
 
 
 def delivery(delivery: Delivery) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from rest_framework import serializers
 from config.api.autoschema import StrictSchema
 from exports.errors import EXPLANATIONS
 from exports.models.dataset import FORMATS
-from exports.models.job import Compression, Delivery
-from exports.models.webhook import Delivery as DeliveryRow
-from exports.models.webhook import Hook
+from exports.models.job import Compression, DeliveryKind
+from exports.models.webhook import TEST, Delivery, Hook
 from exports.states import ChunkStatus, JobStatus, Source
 
 RECEIPT_STATES = ["active", "redeemed", "expired"]
-DELIVERY_TYPES = [*Hook.values, "webhook.test"]
+DELIVERY_TYPES = [*Hook.values, TEST]
 
 
 @extend_schema_field({"type": "string", "format": "uri-reference"})
@@ -111,7 +110,7 @@ class Job(serializers.Serializer):
     status = serializers.ChoiceField(choices=JobStatus.choices)
     format = serializers.ChoiceField(choices=FORMATS)
     compression = serializers.ChoiceField(choices=Compression.choices)
-    delivery = serializers.ChoiceField(choices=Delivery.choices)
+    delivery = serializers.ChoiceField(choices=DeliveryKind.choices)
     createdAt = serializers.DateTimeField()
     startedAt = serializers.DateTimeField(allow_null=True)
     finishedAt = serializers.DateTimeField(allow_null=True)
@@ -184,7 +183,7 @@ class WebhookDelivery(serializers.Serializer):
     id = serializers.UUIDField(help_text="What the receiver knows as `webhook-id`.")
     type = serializers.ChoiceField(choices=DELIVERY_TYPES)
     jobId = serializers.UUIDField(allow_null=True, help_text="Null for a test, and once the job is forgotten.")
-    status = serializers.ChoiceField(choices=DeliveryRow.Status.choices)
+    status = serializers.ChoiceField(choices=Delivery.Status.choices)
     attempts = serializers.IntegerField(help_text="Since it was made, or last redelivered.")
     createdAt = serializers.DateTimeField()
     nextAttemptAt = serializers.DateTimeField(allow_null=True, help_text="While it waits and the webhook is enabled.")
@@ -207,7 +206,7 @@ class TestedWebhook(serializers.Serializer):
 class WebhookTest(serializers.Serializer):
     """That somebody tries the webhook."""
 
-    type = serializers.ChoiceField(choices=["webhook.test"])
+    type = serializers.ChoiceField(choices=[TEST])
     timestamp = serializers.DateTimeField(help_text="When it was asked for.")
     data = TestedWebhook()  # type: ignore[assignment]
 
@@ -253,24 +252,6 @@ def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict
     auto_schema.registry.register_on_missing(component)
     reference: dict[str, Any] = component.ref
     return reference
-
-
-HOOKS = extend_schema_field(
-    {
-        "type": "array",
-        "minItems": 1,
-        "uniqueItems": True,
-        "items": {"$ref": "#/components/schemas/WebhookEvent"},
-    }
-)
-RECEIVER = extend_schema_field(
-    {
-        "type": "string",
-        "format": "uri",
-        "maxLength": 2000,
-        "description": "https, without credentials or fragment, at public addresses; looked at again at each delivery.",
-    }
-)
 
 
 def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from config.api.serializers import StrictSerializer
 from exports import planning
 from exports.models import Dataset
 from exports.models.dataset import FORMATS
-from exports.models.job import Compression, Delivery, Reuse
+from exports.models.job import Compression, DeliveryKind, Reuse
 from exports.planning import Dialect, Pair, Shape
 from exports.submission import ExportRequest
 
@@ -25,7 +25,7 @@ DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NOT_A_DAY = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DELIMITERS = [",", ";", "\t", "|"]
-DELIVERIES = ["auto", *Delivery.values]
+DELIVERIES = ["auto", *DeliveryKind.values]
 # Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
 NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
 MAX_KEY_BYTES = 200  # object stores take 255 for a segment, and the date and extension want theirs
@@ -245,7 +245,7 @@ class ExportRequestSerializer(StrictSerializer):
         pairs, duplicates = planning.from_filters(**span_of(filters)) if filters else planning.fold(attrs["items"])
         delivery = attrs["delivery"]
         if delivery == "auto":
-            delivery = Delivery.SINGLE if len(pairs) == 1 else Delivery.ZIP
+            delivery = DeliveryKind.SINGLE if len(pairs) == 1 else DeliveryKind.ZIP
         return ExportRequest(
             dataset=self.context["dataset"],
             pairs=pairs,

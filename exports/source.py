@@ -24,6 +24,7 @@ from exports.errors import (
     LeaseLost,
     SourceError,
     SourceFull,
+    SourcePooled,
     SourceRefused,
     SourceTimeout,
     SourceUnavailable,
@@ -166,9 +167,9 @@ KEEPALIVES: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, 
 
 
 def connect(backend: str) -> psycopg.Connection:
-    """Raises SourceFull when there is no room for one more connection, and psycopg's own errors."""
+    """Raises SourceFull when there is no room for one more connection, SourcePooled, and psycopg's own errors."""
     try:
-        return psycopg.connect(
+        connection = psycopg.connect(
             settings.SLUICE.source_url,
             autocommit=True,
             application_name=backend,
@@ -181,7 +182,13 @@ def connect(backend: str) -> psycopg.Connection:
     except psycopg.OperationalError as error:
         if any(words in str(error) for words in NO_ROOM):
             raise SourceFull("SQLSTATE 53300") from None
+        if "unsupported startup parameter" in str(error):  # of PgBouncer alone
+            raise SourcePooled("a pooler answers") from None
         raise
+    if connection.info.parameter_status("DateStyle") != "ISO, YMD":
+        connection.close()
+        raise SourcePooled("a pooler answers")
+    return connection
 
 
 class Column(NamedTuple):

@@ -69,7 +69,7 @@ def begin(job: Job, request: Request) -> Start | None:
     if not job.has_ended:
         return Start(sse.frame("snapshot", snapshot, number=job.event_seq), after=job.event_seq)
     # The end comes from the job's own row: its events may be forgotten already.
-    end = streams.status(job, job.status, job.finished_at)
+    end = representation.status(job, job.status, job.finished_at)
     return Start(
         sse.frame("snapshot", snapshot, number=job.event_seq - 1) + sse.frame("status", end, number=job.event_seq),
         after=None,

@@ -4,7 +4,7 @@ from django.db.models import TextChoices
 
 
 class JobStatus(TextChoices):
-    PENDING = "pending"  # INIT: accepted, no chunk was claimed yet
+    PENDING = "pending"  # accepted, no chunk was claimed yet; the API's contract calls it INIT, too
     RUNNING = "running"
     RETRYING = "retrying"  # running, and at least one chunk waits for its next attempt
     SUCCESS = "success"

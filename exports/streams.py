@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db import connection
@@ -19,7 +19,7 @@ from config.api import sse
 from config.api.sse import frame
 from exports import metrics, representation, sql
 from exports.models import Chunk, Event, Job
-from exports.states import JOB_ENDED, JobStatus
+from exports.states import JOB_ENDED
 
 PAGE = 500  # events read at once, for all jobs together: 200 kB, of which a client that does not read may keep two
 LOOK = 100  # events looked at for each of many jobs, of which the page takes as many as there is room for
@@ -120,18 +120,11 @@ def frames_of(
     after = changed[-1].seq if changed and changed[-1].following != changed[-1].seq + 1 else None
     for event in events:
         if event.kind == Event.Kind.STATUS:
-            yield event.seq, frame("status", status(job, event.status, event.at), number=event.seq)
+            yield event.seq, frame("status", representation.status(job, event.status, event.at), number=event.seq)
         elif chunk := chunks.get(event.chunk_id or 0):
             yield event.seq, frame("chunk", representation.chunk(chunk), number=event.seq)
         if event.seq == after:
             yield after + 1, frame("progress", representation.progress(job, now), number=after + 1)
-
-
-def status(job: Job, now: str, at: datetime | None) -> dict[str, Any]:
-    """The data of `status`. The error is the job's: an end that a retry has undone since has none any more."""
-    has_failed = now == job.status == JobStatus.FAILED
-    error = representation.error(job.error_code, job.error_detail) if has_failed else None
-    return {"status": now, "error": error, "at": at}
 
 
 # ---- Listeners ------------------------------------------------------------------------------------------------------

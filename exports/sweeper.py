@@ -14,7 +14,8 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now, TruncDate
 
 from config import storage
-from exports import bundles, completion, courier, dispatch, metrics, recovery, source, sql, webhooks
+from config.storage import probe
+from exports import bundles, completion, courier, deliveries, dispatch, metrics, recovery, source, sql
 from exports.errors import ExportError, WorkerLost
 from exports.models import Chunk, Dataset, Event, File, Job, Receipt, Slot, Usage
 from exports.states import ChunkStatus, JobStatus
@@ -30,8 +31,11 @@ UNVOUCHED_SOUGHT = timedelta(days=1)  # after the end of their job; one look wou
 LOOKS = 8  # at objects, at the same time
 
 
+# ---- When they run --------------------------------------------------------------------------------------------------
+
+
 def reap() -> None:
-    """Everything that a lost worker or a lost message can leave behind. Runs every EXPORT_REAPER_SECONDS."""
+    """What a lost worker or a lost message can leave behind, and what has expired. Every EXPORT_REAPER_SECONDS."""
     run_each(
         provide_slots,
         reclaim_chunks,
@@ -40,10 +44,21 @@ def reap() -> None:
         completion.give_up,
         hint_completions,
         courier.give_up,
-        webhooks.hint,
+        deliveries.hint,
         delete_expired,
         abort_lost_uploads,
     )
+
+
+def sweep() -> None:
+    """Once an hour: what expired and is still there after all, orphans, files that nobody vouches for, abandoned
+    uploads, and old events."""
+    run_each(force_delete_expired, delete_orphans, delete_unvouched, abort_abandoned_uploads, forget_events)
+
+
+def purge() -> None:
+    """Once a day: old jobs, what webhooks were told a month ago, and what was used of quotas in earlier months."""
+    run_each(purge_jobs, deliveries.prune, forget_usage)
 
 
 def run_each(*verbs: Callable[[], object]) -> None:
@@ -55,11 +70,29 @@ def run_each(*verbs: Callable[[], object]) -> None:
             log.exception("janitor_failed", janitor=verb.__name__)
 
 
-def provide_slots() -> None:
-    Slot.objects.provide(count=settings.SLUICE.export_db_slots)
+# The row decides: of any number of beats and repeated messages, one gets to run within half an interval. Half, because
+# a message that came late must not make the next one, which comes on time, look like a repetition.
+TICK = """
+INSERT INTO exports_tick (name, ran_at) VALUES (%(name)s, clock_timestamp())
+ON CONFLICT (name) DO UPDATE SET ran_at = clock_timestamp()
+WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'
+RETURNING name
+"""
+
+
+def once(name: str, *, every: float, run: Callable[[], Any]) -> bool:
+    """Run periodic work unless it just ran. Returns whether it was run."""
+    is_first = sql.one(TICK, name=name, every=every) is not None
+    if is_first:
+        run()
+    return is_first
 
 
 # ---- Lost workers ---------------------------------------------------------------------------------------------------
+
+
+def provide_slots() -> None:
+    Slot.objects.provide(count=settings.SLUICE.export_db_slots)
 
 
 def reclaim_chunks() -> None:
@@ -129,21 +162,14 @@ def delete_expired() -> int:
     """Delete delivered objects whose receipt is over. The row says so only after the object is gone."""
     deleted = 0
     while receipts := list(Receipt.objects.due_for_deletion().order_by("expires_at")[:BATCH]):
-        deleted += _delete(receipts)
+        deleted += delete_delivered(receipts)
     return deleted
 
 
-def _delete(receipts: list[Receipt]) -> int:
-    storage.delete_many([receipt.object_key for receipt in receipts])
-    Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
-    log.info("receipts_expired", receipts=len(receipts))
-    return len(receipts)
-
-
-def sweep() -> None:
-    """Once an hour: what expired and is still there after all, orphans, files that nobody vouches for, abandoned
-    uploads, and old events."""
-    run_each(force_delete_expired, delete_orphans, delete_unvouched, abort_abandoned_uploads, forget_events)
+def delete_withdrawn(receipt: Receipt) -> None:
+    """Delete the object of a receipt that is over, and not only when presigned URLs of it are over too."""
+    if over := Receipt.objects.filter(pk=receipt.pk, expires_at__lte=Now(), deleted_at=None).first():
+        delete_delivered([over])
 
 
 def force_delete_expired() -> int:
@@ -153,23 +179,33 @@ def force_delete_expired() -> int:
     while late := list(overdue.order_by("expires_at")[:BATCH]):
         log.error("ttl_violation", receipts=len(late))
         metrics.ttl_violated(len(late))
-        deleted += _delete(late)
+        deleted += delete_delivered(late)
     return deleted
+
+
+def delete_delivered(receipts: list[Receipt]) -> int:
+    storage.delete_many([receipt.object_key for receipt in receipts])
+    Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
+    log.info("receipts_expired", receipts=len(receipts))
+    return len(receipts)
+
+
+# ---- Objects that no row names --------------------------------------------------------------------------------------
 
 
 def delete_orphans() -> int:
     """Delete delivered objects that no receipt names: a bundle attempt died between its object and its receipt.
 
     Younger ones are left alone: their receipt may be about to be written. Each is a TTL violation too: nothing else
-    would have ended its time.
+    would have ended its time. But not the probe of a doctor that was interrupted, which was never promised to anybody.
     """
     young = storage.now() - GRACE
     found = [item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young]
     named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
     orphans = [key for key in found if key not in named]
     storage.delete_many(orphans)
-    if orphans:
-        metrics.ttl_violated(len(orphans))
+    if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
+        metrics.ttl_violated(violations)
     log.info("orphans_deleted", objects=len(orphans))
     return len(orphans)
 
@@ -196,8 +232,8 @@ def delete_unvouched() -> int:
                 for chunk, head in zip(batch, heads, strict=True)
                 if head and head.last_modified < before and is_of(chunk, head)
             }
-            unvouched = _unvouched(own)
-            deleted += sum(pool.map(_delete_unchanged, unvouched, unvouched.values()))
+            left = unvouched(own)
+            deleted += sum(pool.map(delete_unchanged, left, left.values()))
     if deleted:
         log.info("unvouched_deleted", objects=deleted)
     return deleted
@@ -208,7 +244,7 @@ def is_of(chunk: Any, head: storage.Head) -> bool:
     return (head.metadata.get("job"), head.metadata.get("chunk")) == (str(chunk.job_id), str(chunk.pk))
 
 
-def _unvouched(files: dict[str, str]) -> dict[str, str]:
+def unvouched(files: dict[str, str]) -> dict[str, str]:
     """Return those of the files, ETags by path, that no row vouches for and no running chunk is about to replace."""
     # In this order: a chunk that ends between the two vouches for its file with its end.
     busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=files).values_list("path", flat=True))
@@ -216,7 +252,7 @@ def _unvouched(files: dict[str, str]) -> dict[str, str]:
     return {path: etag for path, etag in files.items() if path not in busy and (path, etag) not in vouched}
 
 
-def _delete_unchanged(path: str, etag: str) -> bool:
+def delete_unchanged(path: str, etag: str) -> bool:
     """Delete the file unless somebody put another one there since it was looked at. Returns whether that was done."""
     with suppress(storage.Changed):
         storage.delete(path, if_match=etag)
@@ -224,9 +260,12 @@ def _delete_unchanged(path: str, etag: str) -> bool:
     return False
 
 
+# ---- Uploads that never ended ---------------------------------------------------------------------------------------
+
+
 def abort_abandoned_uploads() -> int:
     """Abort multipart uploads that are older than any chunk may run. The bucket's lifecycle rule is the backstop."""
-    return _abort_uploads(before=storage.now() - GRACE)
+    return abort_uploads(before=storage.now() - GRACE)
 
 
 def abort_lost_uploads() -> int:
@@ -235,10 +274,10 @@ def abort_lost_uploads() -> int:
     A worker that was lost has its lease behind it; one that is about to begin has its chunk running before its
     upload. Runs with the reaper, last and apart, since it waits for the object store.
     """
-    return _abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
+    return abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
 
 
-def _abort_uploads(*, before: datetime) -> int:
+def abort_uploads(*, before: datetime) -> int:
     prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True))]
     old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
     # Asked for after the list: whoever began since has a younger upload.
@@ -262,27 +301,16 @@ def _abort_uploads(*, before: datetime) -> int:
 # ---- Old rows -------------------------------------------------------------------------------------------------------
 
 
-def purge() -> None:
-    """Once a day: old jobs, what webhooks were told a month ago, and what was used of quotas in earlier months."""
-    run_each(purge_jobs, webhooks.prune, forget_usage)
-
-
 def purge_jobs() -> None:
     """Delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, and what hangs on them. Files stay: they are the reuse
     cache, not the job's."""
     purged = 0
-    while batch := _purge_some():
+    while batch := purge_some():
         purged += batch
     log.info("purged", jobs=purged)
 
 
-def forget_usage() -> None:
-    """Delete the usage of days that no refund can come to any more, but for a month for people to look at."""
-    kept = max(timedelta(days=settings.SLUICE.export_job_retention_days), timedelta(days=31))
-    Usage.objects.filter(day__lt=TruncDate(Now()) - kept).delete()
-
-
-def _purge_some() -> int:
+def purge_some() -> int:
     """Delete up to 50 jobs. Their rows are locked first: one that is retried at this moment has not ended any more."""
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     over = Job.objects.ended().filter(finished_at__lt=before).exclude(receipt__deleted_at=None, receipt__isnull=False)
@@ -292,20 +320,26 @@ def _purge_some() -> int:
     return len(batch)
 
 
+def forget_usage() -> None:
+    """Delete the usage of days that no refund can come to any more, but for a month for people to look at."""
+    kept = max(timedelta(days=settings.SLUICE.export_job_retention_days), timedelta(days=31))
+    Usage.objects.filter(day__lt=TruncDate(Now()) - kept).delete()
+
+
 def forget_events() -> int:
     """Delete the events of jobs that ended a day ago. Who comes back to their stream then gets a snapshot.
 
     All events of a job or none, so that what is kept has no gaps; none while webhooks were not told of the end.
     """
     forgotten = 0
-    while batch := _forget_some():
+    while batch := forget_some():
         forgotten += batch
     if forgotten:
         log.info("events_forgotten", events=forgotten)
     return forgotten
 
 
-def _forget_some() -> int:
+def forget_some() -> int:
     """Delete the events of up to 20 jobs, locked meanwhile: one that is retried at this moment keeps them."""
     events = Event.objects.filter(job=OuterRef("pk"))
     over = Job.objects.ended().filter(
@@ -317,23 +351,3 @@ def _forget_some() -> int:
         batch = list(over.select_for_update(of=("self",), skip_locked=True).values_list("pk", flat=True)[:20])
         deleted, _ = Event.objects.filter(job_id__in=batch).delete()
     return deleted
-
-
-# ---- Two beats ------------------------------------------------------------------------------------------------------
-
-# The row decides: of any number of beats and repeated messages, one gets to run within half an interval. Half, because
-# a message that came late must not make the next one, which comes on time, look like a repetition.
-TICK = """
-INSERT INTO exports_tick (name, ran_at) VALUES (%(name)s, clock_timestamp())
-ON CONFLICT (name) DO UPDATE SET ran_at = clock_timestamp()
-WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'
-RETURNING name
-"""
-
-
-def once(name: str, *, every: float, run: Callable[[], Any]) -> bool:
-    """Run periodic work unless it just ran. Returns whether it was run."""
-    is_first = sql.one(TICK, name=name, every=every) is not None
-    if is_first:
-        run()
-    return is_first

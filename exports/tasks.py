@@ -6,7 +6,7 @@ from uuid import UUID
 from celery import shared_task
 from django.conf import settings
 
-from exports import completion, courier, dispatch, execution, sweeper, webhooks
+from exports import completion, courier, deliveries, dispatch, execution, sweeper
 
 
 @shared_task(name=dispatch.RUN_CHUNKS)
@@ -16,6 +16,7 @@ def run_chunks(**_later: object) -> None:
 
 @shared_task(name=dispatch.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
+    """A hint of another kind, for as many workers as it takes; whoever wakes does both in turns."""
     execution.drain()
 
 
@@ -26,7 +27,7 @@ def complete_job(*, job_id: str, **_later: object) -> None:
 
 @shared_task(name=dispatch.DELIVER)
 def deliver(**_later: object) -> None:
-    webhooks.fan_out()
+    deliveries.fan_out()
     courier.drain()
 
 

@@ -1,6 +1,6 @@
 from django.urls import path, register_converter
 
-from exports import sse, views, webhook_views
+from exports import download_views, sse, views, webhook_views
 from exports.serializers import as_day
 
 
@@ -40,7 +40,7 @@ urlpatterns = [
     path("exports/<uuid:job_id>/cancel", views.Cancel.as_view()),
     path("exports/<uuid:job_id>/replay", views.Replay.as_view()),
     path("exports/<uuid:job_id>/retry", views.Retry.as_view()),
-    path("exports/<uuid:job_id>/link", views.FreshLink.as_view()),
-    path("exports/<uuid:job_id>/download", views.Download.as_view()),
-    path("exports/<uuid:job_id>/files/<str:key>/<day:effective_date>", views.File.as_view()),
+    path("exports/<uuid:job_id>/link", download_views.FreshLink.as_view()),
+    path("exports/<uuid:job_id>/download", download_views.Download.as_view()),
+    path("exports/<uuid:job_id>/files/<str:key>/<day:effective_date>", download_views.File.as_view()),
 ]

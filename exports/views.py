@@ -1,30 +1,25 @@
 """The HTTP interface of exports: translate, one call, translate back."""
 
-from datetime import date
 from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.http import HttpResponse, HttpResponseRedirect
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics
-from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from config import storage
-from config.api import throttling
 from config.api.addresses import client_address
 from config.api.auth import user_of
 from config.api.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
 from config.api.paging import chosen
-from config.api.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
+from config.api.problems import BadInput, NotFound
 from config.api.requests import request_id
-from config.api.schema import problem, problems
+from config.api.schema import problems
 from config.api.serializers import Nothing
-from exports import control, files, links, operations, quotas, rates, representation, schemas, submission
-from exports.models import Chunk, Dataset, Job, Receipt
+from exports import control, links, operations, quotas, representation, schemas, submission
+from exports.models import Chunk, Dataset, Job
 from exports.serializers import ExportRequestSerializer
 from exports.states import ChunkStatus, JobStatus
 
@@ -84,6 +79,11 @@ def requester(request: Request) -> dict[str, Any]:
     }
 
 
+def client_of(request: Request) -> links.Client:
+    address = client_address(request)
+    return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
+
+
 def accepted(job: Job, *, replayed: bool = False) -> Response:
     """The answer to whoever made a job, or made it before under the same Idempotency-Key: byte for byte the same."""
     headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
@@ -119,22 +119,8 @@ class Datasets(APIView):
 
     @extend_schema(operation_id="listDatasets", **operations.DATASETS, responses=schemas.Datasets)
     def get(self, request: Request) -> Response:
-        datasets = Dataset.objects.order_by("name")
-        return Response(
-            {
-                "results": [
-                    {
-                        "name": each.name,
-                        "schemaVersion": each.schema_version,
-                        "formats": each.formats,
-                        "keyPattern": each.key_pattern,
-                    }
-                    for each in datasets
-                ],
-                "next": None,
-                "previous": None,
-            }
-        )
+        datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
+        return Response({"results": datasets, "next": None, "previous": None})
 
 
 class NoSuchExport(NotFound):
@@ -235,127 +221,3 @@ class Replay(APIView):
         job = owned(request, job_id)
         Nothing.read(request.data)
         return accepted(control.replay(job, **requester(request)))
-
-
-class NotReady(Problem):
-    """The export has no receipt yet: it has not ended, or it did not succeed."""
-
-    status = 409
-    code = "not_ready"
-
-
-class FreshLink(APIView):
-    """`POST /exports/{jobId}/link`: a new one-time link; the one before is revoked."""
-
-    @extend_schema(
-        operation_id="createLink",
-        **operations.LINK,
-        request=None,
-        responses={200: schemas.OneTimeLink, **problems(BadInput, NoSuchExport, NotReady, links.ReceiptExpired)},
-    )
-    def post(self, request: Request, job_id: UUID) -> Response:
-        job = owned(request, job_id, by_staff=False)
-        Nothing.read(request.data)
-        if job.status != JobStatus.SUCCESS:
-            raise NotReady
-        link = links.mint(job.receipt, links.bound_to(client_of(request)))
-        url = request.build_absolute_uri(links.path_of(link))
-        return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
-
-
-# What must not be kept, passed on in a Referer, or guessed at by a browser.
-NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-
-
-class LinkRefused(Problem):
-    """This link cannot be used."""
-
-    status = 403
-    headers = NO_TRACE
-
-    WHY = {
-        "link_invalid": "This is not a link of ours, or it was changed.",
-        "link_expired": "The link's time is over. Export again: files that are there already are reused.",
-        "link_revoked": "The link was replaced by a newer one, or revoked.",
-        "link_mismatch": "The link is for the client that made the export, or the link: its network and its User-Agent."
-        " The owner can make one for another client by asking for it from there.",
-        "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",
-    }
-
-    def __init__(self, refusal: links.Refused) -> None:
-        super().__init__(self.WHY.get(refusal.outcome))
-        self.code = refusal.outcome
-
-
-class Download(APIView):
-    """`GET /exports/{jobId}/download?token=…`: uses the link up and redirects to the object. HEAD uses nothing up."""
-
-    authentication_classes = ()
-    permission_classes = (AllowAny,)
-    throttle_classes = (rates.PerAddress,)
-
-    @extend_schema(
-        operation_id="download",
-        **operations.DOWNLOAD,
-        responses={
-            204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
-            302: OpenApiResponse(description="To the object."),
-            (403, CONTENT_TYPE): problem(LinkRefused.WHY),
-            **problems(NotFound, throttling.RateLimited),
-        },
-    )
-    def get(self, request: Request, job_id: UUID) -> HttpResponse:
-        if is_prefetch(request):
-            self.peek(request, job_id)
-            return HttpResponse(status=204, headers=NO_TRACE)
-        try:
-            url = links.redeem(job_id, token_of(request), client_of(request))
-        except links.Refused as refusal:
-            raise LinkRefused(refusal) from None
-        return HttpResponseRedirect(url, headers=NO_TRACE)
-
-    def head(self, request: Request, job_id: UUID) -> HttpResponse:
-        receipt = self.peek(request, job_id)
-        return HttpResponse(
-            content_type=receipt.content_type,
-            headers={
-                **NO_TRACE,
-                "Content-Length": str(receipt.size_bytes),
-                "Content-Disposition": storage.content_disposition(receipt.file_name),
-            },
-        )
-
-    def peek(self, request: Request, job_id: UUID) -> Receipt:
-        try:
-            return links.peek(job_id, token_of(request), client_of(request))
-        except links.Refused as refusal:
-            raise LinkRefused(refusal) from None
-
-
-def token_of(request: Request) -> str:
-    return str(request.query_params.get("token", ""))
-
-
-def is_prefetch(request: Request) -> bool:
-    return any("prefetch" in request.headers.get(name, "").lower() for name in ("Sec-Purpose", "Purpose"))
-
-
-def client_of(request: Request) -> links.Client:
-    address = client_address(request)
-    return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
-
-
-class File(APIView):
-    """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: one file of a manifest, for its owner, by redirect."""
-
-    @extend_schema(
-        operation_id="getFile",
-        **operations.FILE,
-        responses={
-            302: OpenApiResponse(description="To the file."),
-            **problems(NoSuchExport, links.ReceiptExpired, files.FileSuperseded, StorageUnavailable),
-        },
-    )
-    def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
-        url = files.presign(owned(request, job_id, by_staff=False), key=key, effective_date=effective_date)
-        return HttpResponseRedirect(url, headers=NO_TRACE)

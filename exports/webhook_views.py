@@ -1,11 +1,10 @@
 """The HTTP interface of webhooks. They are their owner's alone: they lead to data, so staff get 404 too."""
 
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
-from rest_framework import generics, serializers
-from rest_framework.exceptions import ErrorDetail, ValidationError
+from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -13,77 +12,14 @@ from rest_framework.views import APIView
 from config.api.auth import user_of
 from config.api.problems import BadInput
 from config.api.schema import problems
-from config.api.serializers import Nothing, StrictSerializer
-from exports import endpoints, operations, representation, schemas, webhooks
+from config.api.serializers import Nothing
+from exports import operations, representation, schemas, webhooks
 from exports.models import Delivery, Webhook
-from exports.models.webhook import Hook
-from exports.serializers import StrictBoolean
-
-
-@schemas.HOOKS
-class EventsField(serializers.Field[list[str], Any, list[str], Any]):
-    """Which ends to be told of; whatever is wrong with the list is told at the list."""
-
-    default_error_messages: ClassVar = {
-        "invalid": f"Must be a list of some of: {', '.join(sorted(Hook.values))}.",
-        "empty": "Must not be empty.",
-        "duplicate": "Must not name an event twice.",
-    }
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if not isinstance(data, list) or not all(isinstance(event, str) and event in Hook.values for event in data):
-            self.fail("invalid")
-        if not data:
-            self.fail("empty")
-        if len(set(data)) < len(data):
-            self.fail("duplicate")
-        return list(data)
-
-    def to_representation(self, value: list[str]) -> list[str]:
-        return value
-
-
-@schemas.RECEIVER
-class ReceiverField(serializers.Field[str, Any, str, Any]):
-    """A URL that webhooks may lead to, by what the DNS says now."""
-
-    default_error_messages: ClassVar = {"invalid": "Must be a string."}
-
-    def to_internal_value(self, data: Any) -> str:
-        if not isinstance(data, str):
-            self.fail("invalid")
-        try:
-            endpoints.check(data)
-        except endpoints.Refused as refused:
-            raise ValidationError([ErrorDetail(refused.detail, code=refused.code)]) from None
-        return data
-
-    def to_representation(self, value: str) -> str:
-        return value
-
-
-class NewWebhookSerializer(StrictSerializer):
-    """Where to, and what of."""
-
-    url = ReceiverField()
-    events = EventsField()
-
-
-class WebhookChangeSerializer(StrictSerializer):
-    """What is left out stays as it is."""
-
-    url = ReceiverField(required=False)
-    events = EventsField(required=False)
-    enabled = StrictBoolean(
-        required=False, help_text="True begins anew: what failed is forgotten, what waits goes out."
-    )
+from exports.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 
 
 def mine(request: Request, webhook_id: UUID) -> Webhook:
-    webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_of(request).pk).first()
-    if webhook is None:
-        raise webhooks.NoSuchWebhook
-    return webhook
+    return webhooks.owned(webhook_id, user_id=user_of(request).pk)
 
 
 @extend_schema_view(
@@ -213,10 +149,7 @@ class Redelivery(APIView):
         },
     )
     def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
-        deliveries = Delivery.objects.filter(webhook=mine(request, webhook_id))
-        found = representation.with_log(deliveries).filter(pk=delivery_id).first()
-        if found is None:
-            raise webhooks.NoSuchDelivery
+        found = webhooks.delivery_of(mine(request, webhook_id), delivery_id)
         Nothing.read(request.data)
         webhooks.redeliver(found)
         return Response(representation.delivery(found), status=202)

@@ -1,39 +1,28 @@
-"""What webhooks are told, and what their owners do to them. Bringing it there is the courier's part.
-
-The ends of jobs are events, written by the statement that ends the job; so there is no end without its event, whatever
-dies. `fan_out` makes deliveries of them, once: `told_at` of the event and its deliveries are one transaction.
-"""
+"""What owners do to their webhooks. What these are told, `exports.deliveries` makes, and the courier brings."""
 
 from base64 import b64encode
-from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import timedelta
 from secrets import token_bytes
 from typing import Any
+from uuid import UUID
 
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
-from rest_framework.renderers import JSONRenderer
 
 from config.api.problems import NotFound, Problem
-from exports import dispatch, representation, sql
-from exports.models import Delivery, Event, Job, Webhook
-from exports.models.webhook import Hook
-from exports.states import JobStatus
+from exports import deliveries, dispatch, representation, sql
+from exports.models import Delivery, Webhook
+from exports.models.webhook import TEST
 
 log = structlog.get_logger(__name__)
 
-HOOKS = {JobStatus.SUCCESS: Hook.SUCCEEDED, JobStatus.FAILED: Hook.FAILED, JobStatus.CANCELLED: Hook.CANCELLED}
-TEST = "webhook.test"
-MOST = 100
+MOST_OF_A_USER = 100
 SECRET_BYTES = 32
-OLD_SECRET = timedelta(hours=24)
-KEPT = timedelta(days=30)
-BATCH = 100
-MANY = 4  # workers to wake for deliveries that wait; each goes on for a while
+OLD_SECRET_SIGNS = timedelta(hours=24)
 
 
 class TooManyWebhooks(Problem):
@@ -65,102 +54,27 @@ class WebhookDisabled(Problem):
     code = "webhook_disabled"
 
 
-# ---- Events become deliveries ---------------------------------------------------------------------------------------
-
-# A webhook that is made after the event is not told of it. One that is deleted at this moment is waited for, and gone.
-TELL = """
-INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts)
-SELECT gen_random_uuid(), w.id, %(job)s, %(seq)s, %(type)s, %(body)s, 'pending', 0
-FROM exports_webhook w
-WHERE w.user_id = %(user)s AND w.enabled AND %(type)s = ANY(w.events) AND w.created_at <= %(at)s
-FOR KEY SHARE OF w
-ON CONFLICT (webhook_id, job_id, seq) DO NOTHING
-RETURNING id
-"""
+def owned(webhook_id: UUID, *, user_id: int) -> Webhook:
+    """Return the user's webhook. They are their owner's alone: staff find none, too. Raises NoSuchWebhook."""
+    webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_id).first()
+    if webhook is None:
+        raise NoSuchWebhook
+    return webhook
 
 
-def fan_out() -> int:
-    """Make a delivery of each end for each webhook that asked for it. Returns how many; a second run makes none."""
-    made = 0
-    while True:
-        events, deliveries = tell_some()
-        made += deliveries
-        if events < BATCH:
-            break
-    if made > 1:
-        dispatch.deliveries(waiting=made - 1)  # the first is the caller's
-    return made
-
-
-def tell_some() -> tuple[int, int]:
-    """Returns how many events were looked at, and how many deliveries were made."""
-    with transaction.atomic():
-        # Two at once share the events between them. One that waits for nothing finds `told_at` set when it gets there.
-        events = list(Event.objects.untold().order_by("at").select_for_update(skip_locked=True)[:BATCH])
-        jobs = jobs_with_webhooks([event.job_id for event in events])
-        told = [tell(event, jobs[event.job_id]) for event in events if event.job_id in jobs]
-        Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
-    return len(events), sum(told)
-
-
-def jobs_with_webhooks(ids: Collection[Any]) -> dict[Any, Job]:
-    listening = Webhook.objects.filter(enabled=True).values("user_id")
-    jobs = representation.with_all(Job.objects.filter(pk__in=ids, user_id__in=listening))
-    return {job.pk: job for job in jobs}
-
-
-def tell(event: Event, job: Job) -> int:
-    kind = HOOKS[JobStatus(event.status)].value
-    body = envelope(kind, at=event.at, data=representation.job(job, None))
-    return len(sql.rows(TELL, job=job.pk, seq=event.seq, type=kind, body=body, user=job.user_id, at=event.at))
-
-
-def envelope(kind: str, *, at: datetime, data: dict[str, Any]) -> str:
-    """Return the body as Standard Webhooks has it, values written as in every answer of the API."""
-    text: bytes = JSONRenderer().render({"type": kind, "timestamp": at, "data": data})
-    return text.decode()
-
-
-# ---- Janitors -------------------------------------------------------------------------------------------------------
-
-
-def hint() -> None:
-    """Wake workers for ends that nobody was told of, and for deliveries that are due."""
-    free = Q(lease_until=None) | Q(lease_until__lt=Now())
-    awaited = Q(webhook__enabled=True) | Q(type=TEST)
-    due = Delivery.objects.filter(free, awaited, status=Delivery.Status.PENDING, available_at__lte=Now())
-    waiting = len(Event.objects.untold().values_list("seq")[:1]) + len(due.values_list("pk")[:MANY])
-    if waiting:
-        dispatch.deliveries(waiting=min(waiting, MANY), again=True)
-
-
-def prune() -> int:
-    """Delete what was to be told 30 days ago, delivered or not."""
-    pruned = 0
-    while batch := prune_some():
-        pruned += batch
-    if pruned:
-        log.info("deliveries_pruned", deliveries=pruned)
-    return pruned
-
-
-def prune_some() -> int:
-    """Delete up to 500 deliveries. Not what is being sent, such as an old one that a person sends again."""
-    old = Delivery.objects.filter(created_at__lt=Now() - KEPT, token=None)
-    with transaction.atomic():
-        batch = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:500])
-        Delivery.objects.filter(pk__in=batch).delete()
-    return len(batch)
-
-
-# ---- What owners do -------------------------------------------------------------------------------------------------
+def delivery_of(webhook: Webhook, delivery_id: UUID) -> Delivery:
+    """Return one of a webhook's deliveries, with its log. Raises NoSuchDelivery."""
+    delivery = representation.with_log(Delivery.objects.filter(webhook=webhook)).filter(pk=delivery_id).first()
+    if delivery is None:
+        raise NoSuchDelivery
+    return delivery
 
 
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
     """Make a webhook for a URL that was checked. Raises TooManyWebhooks. Its secret is to be shown this once."""
     with transaction.atomic():
         User.objects.select_for_update(no_key=True).get(pk=user_id)  # two at once must not both be the last
-        if Webhook.objects.filter(user_id=user_id).count() >= MOST:
+        if Webhook.objects.filter(user_id=user_id).count() >= MOST_OF_A_USER:
             raise TooManyWebhooks
         made = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())
     made.refresh_from_db()
@@ -215,7 +129,7 @@ def rotate_secret(webhook: Webhook) -> str:
     Raises NoSuchWebhook."""
     secret = new_secret()
     rotated = Webhook.objects.filter(pk=webhook.pk).update(
-        old_secret=F("secret"), old_secret_until=Now() + OLD_SECRET, secret=secret, updated_at=Now()
+        old_secret=F("secret"), old_secret_until=Now() + OLD_SECRET_SIGNS, secret=secret, updated_at=Now()
     )
     if not rotated:
         raise NoSuchWebhook
@@ -236,7 +150,7 @@ def ping(webhook: Webhook) -> Delivery:
 
 def add_test(webhook: Webhook) -> Delivery | None:
     """Returns None when there is one that has not ended. Raises NoSuchWebhook."""
-    body = envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
+    body = deliveries.envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
         if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():
             raise NoSuchWebhook

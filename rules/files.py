@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -96,8 +95,3 @@ def json_of(body: bytes) -> bytes:
 
 def unusable(detail: str) -> BadInput:
     return BadInput(InputError(pointer="", code="invalid", detail=detail))
-
-
-def slugs_and_says(folders: list[Folder]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield what the folders say together; the later one has the last word."""
-    yield from {slug: says for folder in folders for slug, says in folder.says.items()}.items()

@@ -18,7 +18,8 @@ from typing import Any
 import jsonschema_rs
 from jsonschema_rs import ValidationError
 
-from config.api.problems import MAX_ERRORS, InputError, join
+from config.api.pointers import join
+from config.api.problems import MAX_ERRORS, InputError
 from rules import subschemas
 from rules.subschemas import MAX_LEVELS, Part, Parts, refusal
 from rules.wording import message, nearest, pointer_to

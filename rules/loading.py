@@ -96,9 +96,10 @@ def tell(outcome: Outcome) -> None:
 def chosen(folders: list[Folder], *, known: Iterable[str | None]) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield what each rule is to say: the last folder's word. Where that file is bad, what is known stays."""
     last = {slug: folder for folder in folders for slug in folder.slugs}
-    for slug, says in files.slugs_and_says(folders):
+    says = {slug: said for folder in folders for slug, said in folder.says.items()}
+    for slug, said in says.items():
         if slug in last[slug].says or slug not in known:
-            yield slug, says
+            yield slug, said
 
 
 def make(wanted: dict[str, dict[str, Any]], outcome: Outcome) -> None:

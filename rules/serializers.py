@@ -9,7 +9,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.api.problems import BadInput, InputError, input_errors
-from config.api.serializers import StrictSerializer
+from config.api.serializers import FilledText, StrictSerializer, Text
 from rules import json_schema
 from rules.editing import SCHEMA_REQUIRED
 from rules.models import LLM
@@ -17,28 +17,6 @@ from rules.models import LLM
 MAX_NAME = 200
 MAX_TEXT = 32 * 1024  # characters of a description or a prompt
 SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
-
-
-class Text(serializers.CharField):
-    """A string as it is: no number is taken for one, and no white space is cut off."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(trim_whitespace=False, **options)
-
-    def to_internal_value(self, data: Any) -> str:
-        if not isinstance(data, str):
-            self.fail("invalid")
-        return str(super().to_internal_value(data))
-
-
-class FilledText(Text):
-    """One that is not just white space."""
-
-    def to_internal_value(self, data: Any) -> str:
-        text = super().to_internal_value(data)
-        if not text.strip():
-            self.fail("blank")
-        return text
 
 
 @extend_schema_field({"type": "object", "additionalProperties": True})

@@ -12,7 +12,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
-from config.api.problems import InputError, join
+from config.api.pointers import join, tokens
+from config.api.problems import InputError
 
 # What all parts may add up to: evaluations of one value, over the parts; and steps between them.
 MAX_TOTAL = 50_000
@@ -128,9 +129,8 @@ class Parts:
         if name and not name.startswith("/"):
             return [(pointer, self.parts[pointer].schema) for pointer in self.anchors[name]]
         pointer, schema = "", self.root
-        for token in name.split("/")[1:]:
-            plain = token.replace("~1", "/").replace("~0", "~")
-            pointer, schema = join(pointer, plain), inside_of(schema, plain)
+        for token in tokens(name):
+            pointer, schema = join(pointer, token), inside_of(schema, token)
         return [(pointer, schema)] if isinstance(schema, dict | bool) else []
 
 

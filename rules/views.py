@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import generics
 from rest_framework.request import Request
@@ -10,54 +9,19 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from config.api.auth import user_of
-from config.api.problems import BadInput, NotFound, Problem
+from config.api.problems import BadInput
 from config.api.schema import problems
-from rules import catalog, editing, rates, representation, schemas
+from rules import access, catalog, editing, operations, rates, representation, schemas
+from rules.access import NoSuchRule, NotYourRule, ReadOnlyRule
 from rules.models import Rule
 from rules.serializers import RuleSerializer
-
-
-class NoSuchRule(NotFound):
-    """There is no such rule."""
-
-
-class ReadOnlyRule(Problem):
-    """System rules belong to everybody, and cannot be changed here. Make a rule of your own from what this one says."""
-
-    status = 403
-    code = "system_rule"
-
-
-class NotYourRule(Problem):
-    """This rule is another user's. Staff may look at it, and leave it as it is."""
-
-    status = 403
-    code = "not_your_rule"
-
-
-def visible(request: Request, rule_id: int) -> Rule:
-    """Return the rule if the user may see it. A stranger's looks like one that is not there."""
-    rule = catalog.visible_to(user_of(request)).filter(pk=rule_id).first()
-    if rule is None:
-        raise NoSuchRule
-    return rule
-
-
-def changeable(request: Request, rule_id: int) -> QuerySet[Rule]:
-    """Return the rules that the user may change, after a look whether this one is among them."""
-    rule = visible(request, rule_id)
-    if catalog.is_system(rule):
-        raise ReadOnlyRule
-    if rule.owner_id != user_of(request).pk:
-        raise NotYourRule
-    return catalog.changeable_by(user_of(request))
 
 
 @extend_schema_view(
     get=extend_schema(
         operation_id="listRules",
-        **schemas.LIST,
-        tags=schemas.TAGS,
+        **operations.LIST,
+        tags=operations.TAGS,
         responses={200: schemas.Rule(many=True), **problems(BadInput)},
     )
 )
@@ -73,10 +37,10 @@ class Rules(generics.ListAPIView[Rule]):
 
     @extend_schema(
         operation_id="createRule",
-        **schemas.CREATE,
-        tags=schemas.TAGS,
+        **operations.CREATE,
+        tags=operations.TAGS,
         request=RuleSerializer,
-        responses={201: schemas.MADE, **problems(BadInput)},
+        responses={201: operations.MADE, **problems(BadInput)},
     )
     def post(self, request: Request) -> Response:
         says = RuleSerializer.read(request.data)
@@ -92,17 +56,17 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="getRule",
-        **schemas.GET,
-        tags=schemas.TAGS,
+        **operations.GET,
+        tags=operations.TAGS,
         responses={200: schemas.Rule, **problems(NoSuchRule)},
     )
     def get(self, request: Request, rule_id: int) -> Response:
-        return Response(representation.rule(visible(request, rule_id)))
+        return Response(representation.rule(access.visible(user_of(request), rule_id)))
 
     @extend_schema(
         operation_id="replaceRule",
-        **schemas.REPLACE,
-        tags=schemas.TAGS,
+        **operations.REPLACE,
+        tags=operations.TAGS,
         request=RuleSerializer,
         responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
     )
@@ -111,8 +75,8 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="changeRule",
-        **schemas.CHANGE,
-        tags=schemas.TAGS,
+        **operations.CHANGE,
+        tags=operations.TAGS,
         request=RuleSerializer,
         responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
     )
@@ -120,7 +84,7 @@ class OneRule(APIView):
         return self.change(request, rule_id, partial=True)
 
     def change(self, request: Request, rule_id: int, *, partial: bool) -> Response:
-        rules = changeable(request, rule_id)
+        rules = access.changeable(user_of(request), rule_id)
         says = RuleSerializer.read(request.data, partial=partial)
         try:
             rule = editing.change(rules, rule_id, **says)
@@ -130,11 +94,11 @@ class OneRule(APIView):
 
     @extend_schema(
         operation_id="deleteRule",
-        **schemas.DELETE,
-        tags=schemas.TAGS,
+        **operations.DELETE,
+        tags=operations.TAGS,
         responses={204: OpenApiResponse(description="It is gone."), **problems(NoSuchRule, ReadOnlyRule, NotYourRule)},
     )
     def delete(self, request: Request, rule_id: int) -> Response:
-        if not editing.delete(changeable(request, rule_id), rule_id):
+        if not editing.delete(access.changeable(user_of(request), rule_id), rule_id):
             raise NoSuchRule
         return Response(status=204)

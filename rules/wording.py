@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema_rs import ValidationError
 from jsonschema_rs import ValidationErrorKind as Kind
 
-from config.api.problems import join
+from config.api.pointers import join
 
 MAX_NAMES = 10
 MAX_WORDS = 300

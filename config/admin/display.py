@@ -86,8 +86,8 @@ def below_each_other(rows: list[tuple[object, object]]) -> SafeString:
     return format_html('<dl class="facts">{}</dl>', items) if rows else SafeString(NOTHING)
 
 
-def short(job_id: UUID) -> str:
-    return str(job_id)[:8]
+def short(pk: UUID) -> str:
+    return str(pk)[:8]
 
 
 def number(value: int | None) -> str:

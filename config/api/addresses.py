@@ -32,6 +32,16 @@ def within(address: Address, networks: Iterable[Network]) -> bool:
     return any(address in network for network in networks if network.version == address.version)
 
 
+def counted_as(request: HttpRequest) -> str:
+    """Return what requests are counted by where nobody is signed in: the address; in IPv6 the /64, as one host has all
+    of it.
+
+    Addresses that cannot be told share one word: otherwise there would be a way around it.
+    """
+    address = client_address(request)
+    return str(network_around(address, ipv4=32, ipv6=64)) if address else "unknown"
+
+
 def network_around(address: Address, *, ipv4: int, ipv6: int) -> Network:
     """Return the network of so many bits that an address is in: `192.0.2.0/24`, `2001:db8::/64`."""
     bits = ipv4 if isinstance(address, IPv4Address) else ipv6

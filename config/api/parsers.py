@@ -8,7 +8,8 @@ from django.conf import settings
 from django.http import HttpRequest
 from rest_framework.parsers import BaseParser
 
-from config.api.problems import BadInput, BodyTooLarge, InputError, join
+from config.api.pointers import join
+from config.api.problems import BadInput, BodyTooLarge, InputError
 
 # Far below Python's recursion limit, which serializers, json.dumps and schema validators would run into.
 MAX_DEPTH = 200

@@ -181,8 +181,30 @@ def location(status: int, description: str) -> OpenApiParameter:
     )
 
 
-def asked(name: str, value: Any, about: str = "") -> OpenApiExample:
-    return OpenApiExample(name, value, description=about, request_only=True)
+def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Retry-After",
+        int,
+        "header",
+        required=required,
+        response=[status],
+        description=f"Seconds until it is worth asking for the {what} again; not there once it has ended.",
+    )
+
+
+def idempotency_key(description: str) -> OpenApiParameter:
+    """`description`: for how long a key is good, and what a repeat is."""
+    return OpenApiParameter(
+        "Idempotency-Key",
+        {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+        "header",
+        description=f"1 to 255 visible ASCII characters, such as a UUID, {description}",
+    )
+
+
+def asked(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
+    """`media_type`: where the request has several."""
+    return OpenApiExample(name, value, description=about, request_only=True, media_type=media_type)
 
 
 def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:

@@ -1,4 +1,4 @@
-"""The base of every serializer that reads input."""
+"""The base of every serializer that reads input, and fields that take nothing for what it is not."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -58,3 +58,37 @@ class Nothing(StrictSerializer):
     @classmethod
     def read(cls, data: Any) -> None:
         cls(data=data).is_valid(raise_exception=True)
+
+
+# ---- Fields ---------------------------------------------------------------------------------------------------------
+
+
+class Text(serializers.CharField):
+    """A string as it is: no number is taken for one, and no white space is cut off."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return str(super().to_internal_value(data))
+
+
+class FilledText(Text):
+    """One that is not just white space."""
+
+    def to_internal_value(self, data: Any) -> str:
+        text = super().to_internal_value(data)
+        if not text.strip():
+            self.fail("blank")
+        return text
+
+
+class WholeNumber(serializers.IntegerField):
+    """An integer in JSON: neither "3" nor 3.0 nor true."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return super().to_internal_value(data)

@@ -23,7 +23,7 @@ from redis.retry import Retry
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from config.api.addresses import client_address, network_around
+from config.api.addresses import counted_as
 from config.api.breaker import Breaker
 from config.api.problems import Problem
 
@@ -85,16 +85,12 @@ class PerUser(Throttle):
 
 
 class PerAddress(Throttle):
-    """By address, for views without sign-in; in IPv6 by the /64, as one host has all of it.
-
-    Addresses that cannot be told share one window: otherwise there would be a way around it.
-    """
+    """By address, for views without sign-in."""
 
     requests: str
 
     def counted(self, request: Request) -> tuple[str, str]:
-        address = client_address(request._request)
-        return self.requests, str(network_around(address, ipv4=32, ipv6=64)) if address else "unknown"
+        return self.requests, counted_as(request._request)
 
 
 @cache

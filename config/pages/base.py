@@ -33,7 +33,7 @@ class Counted:
     def count(self, throttle: type[Throttle] | None = None) -> None:
         """Raises RateLimited."""
         if counting := throttle or self.throttle:
-            counting().allow_request(counted(self.request), cast("Any", self))
+            counting().allow_request(api_request(self.request), cast("Any", self))
 
 
 class Page(LoginRequiredMixin, Counted, TemplateView):
@@ -123,8 +123,8 @@ class Action(LoginRequiredMixin, Counted, View):
         raise NotImplementedError
 
 
-def counted(request: HttpRequest) -> Request:
-    """Return the request as throttles want it. Who asks is known already, by the session."""
+def api_request(request: HttpRequest) -> Request:
+    """Return the request as the API's functions and throttles take it. Who asks is known already, by the session."""
     asked = Request(request)
     asked.user = request.user
     return asked

@@ -11,7 +11,7 @@ from django.contrib.auth.views import LoginView
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 
-from config.api.addresses import client_address, network_around
+from config.api.addresses import counted_as
 from config.api.throttling import limiter, rate
 
 log = structlog.get_logger(__name__)
@@ -39,12 +39,10 @@ class Backend(ModelBackend):
 
 def seconds_to_wait(request: HttpRequest, name: str) -> int:
     """Count a try, and return 0; or the seconds until one is looked at again."""
-    address = client_address(request)
-    around = network_around(address, ipv4=32, ipv6=64) if address else "unknown"
     who = sha256(name.casefold().encode()).hexdigest()  # names are personal, and as long as somebody likes
     by_address = rate("sign_in_rate")
     by_name = type(by_address)(by_address.amount * BY_NAME, by_address.multiples, namespace="sign_in_rate_of_a_name")
-    return limiter().wait(by_address, f"from:{around}") or limiter().wait(by_name, f"as:{who}")
+    return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{who}")
 
 
 class SignInForm(AuthenticationForm):

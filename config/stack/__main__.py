@@ -66,8 +66,8 @@ def announcement(stack: local.Stack) -> str:
     return f"""
 Sluice runs at  {stack.url}
   admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}
-  API token     {stack.variables["API_TOKEN"] or "(none)"}
-  command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"] or "(none)"}
+  API token     {stack.variables["API_TOKEN"]}
+  command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"]}
   variables     set -a; . {stack.servers.root / environment.FILE}
   logs          {stack.servers.root / "logs"}
 Ctrl-C stops it.

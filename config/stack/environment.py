@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from config.env import Environment
+from config.env import IN_FILE, Environment
 from config.stack.identity import write_private
 from config.stack.servers import Servers
 
@@ -27,7 +27,9 @@ def own(servers: Servers) -> dict[str, str]:
 def effective(own: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as the processes see them: the shell's where it has one, also those we have no value for."""
     known = Environment.names()
-    return dict(own) | {name: value for name, value in given.items() if name in known or name in own}
+    theirs = {name: value for name, value in given.items() if name in known or name in own}
+    # A secret that they have in a file is not set a second time by us.
+    return {name: value for name, value in own.items() if not theirs.get(f"{name}{IN_FILE}")} | theirs
 
 
 def write(path: Path, variables: Mapping[str, str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import django
 from django.contrib.auth import get_user_model
-from django.core.management import call_command, get_commands
+from django.core.management import call_command
 
 from config import start
 from config.stack import flights
@@ -39,14 +39,12 @@ def make_superuser(username: str, password: str) -> None:
 
 def register_flights() -> None:
     options = ["flights", "--function", flights.FUNCTION, "--base-path", "flights"]
-    if "register_dataset" in get_commands():
-        call_command("register_dataset", *options, stdout=StringIO())
+    call_command("register_dataset", *options, stdout=StringIO())
 
 
 def issue_token(username: str) -> str:
     output = StringIO()
-    if "issue_token" in get_commands():
-        call_command("issue_token", username, "--create", "--staff", stdout=output)
+    call_command("issue_token", username, "--create", "--staff", stdout=output)
     return output.getvalue().strip()
 
 

@@ -2,7 +2,7 @@
 
 Everything here works on the one bucket of the settings and takes object keys. ETags are bare, without the quotes of
 the HTTP header. Every request is made at most twice, the second time at once; what comes after that is the caller's
-business. No message and no log line holds a key: keys tell what was exported. `path_hash` stands for one.
+business. No message and no log line holds a key: keys tell what was exported. `config.logs.path_hash` stands for one.
 """
 
 from config.storage.clients import Ticket, client, content_disposition, hurry, ping, presign_download, presign_upload
@@ -21,7 +21,6 @@ from config.storage.objects import (
     list_objects,
     list_uploads,
     now,
-    path_hash,
     read,
     read_head,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "list_objects",
     "list_uploads",
     "now",
-    "path_hash",
     "ping",
     "presign_download",
     "presign_upload",

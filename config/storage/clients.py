@@ -14,6 +14,7 @@ import boto3
 from botocore.config import Config
 from django.conf import settings
 
+from config import tracing
 from config.storage.errors import attempt
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def make(door: Door) -> S3Client:
             tcp_keepalive=True,
         ),
     )
+    tracing.watch(client)
     return client
 
 
@@ -112,6 +114,12 @@ def download_door() -> Door:
         access_key_id=env.s3_download_access_key_id or env.s3_access_key_id,
         secret_access_key=env.s3_download_secret_access_key or env.s3_secret_access_key,
     )
+
+
+def upload_door() -> Door:
+    """The public address, with the service's own keys: those for downloads may not write."""
+    env = settings.SLUICE
+    return main_door()._replace(endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url)
 
 
 def client() -> S3Client:
@@ -140,12 +148,6 @@ def presign_download(key: str, *, seconds: int, content_type: str, file_name: st
         },
         ExpiresIn=seconds,
     )
-
-
-def upload_door() -> Door:
-    """The public address, with the service's own keys: those for downloads may not write."""
-    env = settings.SLUICE
-    return main_door()._replace(endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url)
 
 
 class Ticket(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from config import logs
 from config.storage.clients import bucket, client
 from config.storage.errors import VENDOR_ERRORS, Missing, RequestFailed, StorageError, attempt, request, translate
 
@@ -57,11 +57,6 @@ class OpenUpload:
     key: str
     upload_id: str
     initiated: datetime
-
-
-def path_hash(key: str) -> str:
-    """Return what stands for a key in logs."""
-    return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
 def bare(etag: str) -> str:
@@ -240,4 +235,4 @@ def abort_quietly(key: str, upload_id: str) -> None:
     try:
         abort_upload(key, upload_id)
     except StorageError as error:
-        log.warning("upload_not_aborted", path=path_hash(key), error=str(error))
+        log.warning("upload_not_aborted", path_hash=logs.path_hash(key), error=str(error))

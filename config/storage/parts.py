@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from config import logs, tracing
 from config.storage.clients import bucket, client
 from config.storage.errors import UploadFailed, request
-from config.storage.objects import abort_quietly, bare, path_hash
+from config.storage.objects import abort_quietly, bare
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -164,7 +165,7 @@ class Multipart:
             # After all that may fail for want of memory: nobody would abort an upload of which nobody knows.
             self.id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, **headers))["UploadId"]
             for _ in range(SENDERS):
-                thread = threading.Thread(target=self._work, name="upload", daemon=True)
+                thread = threading.Thread(target=tracing.carried(self._work), name="upload", daemon=True)
                 thread.start()
                 self._senders.append(thread)
         except BaseException:
@@ -204,7 +205,7 @@ class Multipart:
         empty(self._waiting)
         self._waiting.put(None)
         if not self._have_ended():
-            log.warning("upload_still_sending", path=path_hash(self.key))
+            log.warning("upload_still_sending", path_hash=logs.path_hash(self.key))
         self.free()
         if self.id:
             abort_quietly(self.key, self.id)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from config.admin.verbs import Asking, Verb, each
-from etl import control, recovery
+from etl import control, repair
 from etl.models import Task
 from etl.states import Phase, Status
 
@@ -29,7 +29,7 @@ def why_not_retry(task: Task) -> str:
 
 
 def why_not_wake(task: Task) -> str:
-    return recovery.NotOpen.said() if task.has_ended else ""
+    return repair.NotOpen.said() if task.has_ended else ""
 
 
 def cancel(task: Task, _asking: Asking) -> str:
@@ -48,7 +48,7 @@ def process_again(task: Task, _asking: Asking) -> str:
 
 
 def wake(task: Task, _asking: Asking) -> str:
-    return recovery.wake(task)
+    return repair.wake(task)
 
 
 TASKS = (

@@ -52,6 +52,9 @@ class Task(models.Model):
     journal_run = models.PositiveIntegerField(default=1)
 
     request_id = models.CharField(max_length=64, default="", blank=True)
+    traceparent = models.CharField(
+        max_length=55, default="", db_default="", blank=True, help_text="Of the request, if it was traced"
+    )
     idempotency_key = models.CharField(max_length=255, default="", blank=True)
     fingerprint = models.CharField(max_length=64, default="", blank=True, help_text="SHA-256 of what was submitted")
     created_at = models.DateTimeField(auto_now_add=True)

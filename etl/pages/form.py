@@ -31,8 +31,7 @@ class SubmitForm(forms.Form):
 
 def limits() -> dict[str, Any]:
     """Return what is taken, to be said before somebody waits for an upload."""
-    kinds = sorted(engines.provider().kinds, key=list(Kind).index)
-    words = [refusals.word(kind) for kind in kinds]
+    words = [refusals.word(kind) for kind in engines.kinds()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,
@@ -43,5 +42,4 @@ def limits() -> dict[str, Any]:
 
 def endings() -> list[str]:
     """Return what file choosers offer; anything can be dropped all the same, and its bytes decide."""
-    kinds = sorted(engines.provider().kinds, key=list(Kind).index)
-    return [ending for kind in kinds for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]
+    return [ending for kind in engines.kinds() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]

@@ -1,28 +1,20 @@
-"""My documents: the list, newest first, and what may be done to several at once."""
+"""My documents: the list, newest first."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import QuerySet
-from django.urls import reverse
 from rest_framework.request import Request
 
 from config.api.paging import chosen
-from config.api.problems import Problem
-from config.api.throttling import RateLimited
-from config.pages.base import Action, Listing, told
-from etl import control, explanations, lookup
+from config.pages.base import Listing
+from etl import explanations, lookup
 from etl.models import Task
-from etl.pages.base import DocumentsPage, checked
+from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits
 from etl.runstate import RunState
-from etl.serializers import MOST, RetrySerializer
-from etl.states import ENDED, Phase, Status
-from etl.views import rule_of
-from rules import rates
+from etl.states import Phase, Status
 
-MOST_CHOSEN = 200  # as many as one page of a list has at most
 TABS = {
     "": "All",
     Status.PENDING: "Pending",
@@ -87,87 +79,3 @@ def row_of(state: RunState, rule: str) -> dict[str, Any]:
         "stage": Phase(error["stage"]) if error else None,
         "warnings": len(state.metadata["warnings"]),
     }
-
-
-# ---- Several at once ------------------------------------------------------------------------------------------------
-class NothingDone(Problem):
-    """Choose documents first."""
-
-    status = 409
-    code = "nothing_done"
-
-
-class Several(Action):
-    """Cancel or retry what was chosen: each as if alone. It is told how many were, and why the others were not."""
-
-    def then(self) -> str:
-        query = self.request.GET.urlencode()
-        return reverse("documents") + (f"?{query}" if query else "")
-
-    def act(self) -> str:
-        tasks = self.chosen()
-        if not tasks:
-            raise NothingDone
-        verb, word = (
-            (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "started again")
-        )
-        left: Counter[str] = Counter()
-        for number, task in enumerate(tasks):
-            try:
-                self.count(rates.PerUser)
-                verb(task)
-            except RateLimited as problem:
-                left[told(problem)] += len(tasks) - number
-                break
-            except Problem as problem:
-                left[told(problem)] += 1
-        return self.tell(len(tasks) - left.total(), word, left)
-
-    def chosen(self) -> list[Task]:
-        ids = [
-            int(text)
-            for text in self.request.POST.getlist("task")
-            if text.isascii() and text.isdecimal() and len(text) < len(str(MOST))
-        ]
-        mine = Task.objects.filter(user=self.user, pk__in=ids[:MOST_CHOSEN])
-        return list(mine.defer("result").order_by(*ORDER))
-
-    def cancel(self, task: Task) -> None:
-        control.cancel(task=task)
-
-    def retry(self, task: Task) -> None:
-        """Without a stage: from the one that failed; and of what was cancelled, all."""
-        stage = self.request.POST.get("from_stage") or stage_of(task)
-        retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
-
-    def tell(self, done: int, word: str, left: Counter[str]) -> str:
-        why = " ".join(f"{number:,} left alone: {reason}" for reason, number in left.items())
-        if not done:
-            raise NothingDone(why)
-        return f"{done:,} {word}. {why}".strip()
-
-
-def stage_of(task: Task) -> str:
-    """Return from where a task is retried when nobody says. Raises NothingDone for one that has a result."""
-    if task.status == Status.COMPLETED:
-        raise NothingDone("It is completed. Say from which stage to run it again.")
-    if task.status not in ENDED:
-        raise control.NotEnded
-    return str((task.error or {}).get("stage") or Phase.OCR)
-
-
-def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
-    """Retry by the very body that the API takes. `rule_id`: "" for the rule that it had. Raises Problem."""
-    body = {"from_stage": stage, "rule_id": number_in(rule_id)}
-    wanted = checked(RetrySerializer(data=body))
-    control.retry(
-        task=task,
-        from_stage=wanted["from_stage"],
-        rule_content=rule_of(task, wanted.get("rule_id"), user=user),
-    )
-
-
-def number_in(text: str) -> int | str | None:
-    """Return a form's field as JSON has it; what is no number stays what it is, for the API to refuse."""
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST))
-    return int(text) if is_number else (text or None)

@@ -8,18 +8,18 @@ from django.http.response import HttpResponseBase
 
 from config import storage
 from config.api.problems import NotFound, Problem
-from config.pages.base import counted
+from config.pages.base import api_request
 from etl import artifacts, markdown, refusals
 from etl.documents import Kind
 from etl.models import Task
 from etl.pages import sheets, tree
 from etl.pages.base import DocumentsPage, TaskPage, owned, seen
+from etl.providers.base import UNSURE
 from etl.runstate import RunState
 from etl.states import Status
 
 MOST_NUMBER = 7  # digits of a page or a piece
 RAW_BYTES = 200_000  # of JSON that is shown as text; more is for download
-UNSURE = 0.85
 DOWNLOAD_SECONDS = 60  # that a URL of a document is good for: it has to be opened, not read to its end
 
 
@@ -194,7 +194,7 @@ class MarkdownFile(Download):
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
             raise markdown.NotReady
-        return markdown.markdown(state.markdown_key, counted(self.request))
+        return markdown.streamed(state.markdown_key, api_request(self.request))
 
 
 class JsonFile(Download):

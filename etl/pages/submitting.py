@@ -17,7 +17,7 @@ from config.api.problems import Problem
 from config.api.requests import request_id
 from config.pages.base import show_in, told
 from etl import submission, uploads
-from etl.forms import BoundedFile
+from etl.bodies import BoundedFile
 from etl.models import Task
 from etl.pages.base import checked
 from etl.pages.form import SubmitForm

@@ -1,21 +1,17 @@
-"""One document: how far it is, what became of it, and what may be done to it now."""
+"""One document: how far it is, and what became of it."""
 
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.urls import reverse
 
-from config.pages.base import Action
-from etl import control, explanations, representation
-from etl.models import Task
+from etl import explanations, representation
 from etl.pages import results
-from etl.pages.base import TaskPage, owned, rules_for
-from etl.pages.listing import retry
+from etl.pages.base import TaskPage, rules_for
 from etl.pages.steps import steps_of
 from etl.runstate import RunState
-from etl.states import Phase, Status
-from rules import catalog, needs, rates
+from etl.states import Status
+from rules import catalog, needs
 from rules.catalog import UnknownRule
 
 
@@ -91,36 +87,3 @@ def why_not_cancelled(state: RunState) -> str:
     return (
         f"It has begun, and a document that has begun is brought to its end: each attempt takes {minutes} min at most."
     )
-
-
-# ---- Actions --------------------------------------------------------------------------------------------------------
-class TaskAction(Action):
-    """A button of a task. A stranger's is 404."""
-
-    throttle = rates.PerUser
-
-    def task(self, task_id: int) -> Task:
-        self.touched = task = owned(task_id, user=self.user)
-        return task
-
-    def then(self, *, task_id: int) -> str:
-        return reverse("document", args=[task_id])
-
-    def act(self, *, task_id: int) -> str:
-        raise NotImplementedError
-
-
-class Cancel(TaskAction):
-    def act(self, *, task_id: int) -> str:
-        control.cancel(task=self.task(task_id))
-        return "Cancelled. Nothing of it was read."
-
-
-class Retry(TaskAction):
-    def act(self, *, task_id: int) -> str:
-        stage = self.request.POST.get("from_stage", "")
-        task = self.task(task_id)
-        retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
-        if stage == Phase.POSTPROCESS:
-            return "It is extracted again from the text that is there; the document is not read again."
-        return "It is read again from the beginning."

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from config.api.problems import NotFound, join
+from config.api.pointers import join, tokens, unescaped
+from config.api.problems import NotFound
 
 NODES = 300  # of one answer
 CHILDREN = 100  # of one object or list, at a time
@@ -46,7 +47,7 @@ class Node:
 
     @property
     def is_sure(self) -> bool:
-        return bool(self.source) and self.source is not None and self.source["match"] in SURE
+        return self.source is not None and self.source["match"] in SURE
 
 
 @dataclass(slots=True)
@@ -122,15 +123,11 @@ def name_of(pointer: str) -> str:
 
 
 def resolve(data: Any, pointer: str) -> Any:
-    """Return what a JSON Pointer (RFC 6901) points at. Raises NotFound."""
+    """Return what a JSON Pointer points at. Raises NotFound."""
     value = data
     try:
-        for token in pointer.split("/")[1:]:
-            value = value[int(token)] if isinstance(value, list) else value[unescaped(token)]
+        for token in tokens(pointer):
+            value = value[int(token)] if isinstance(value, list) else value[token]
     except (LookupError, TypeError, ValueError):
         raise NotFound from None
     return value
-
-
-def unescaped(token: str) -> str:
-    return token.replace("~1", "/").replace("~0", "~")

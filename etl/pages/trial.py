@@ -12,13 +12,13 @@ from config.api.problems import BadInput, NotFound, Problem, input_errors
 from config.pages.base import told
 from etl import control, explanations, lookup, refusals, trial
 from etl.models import Task
-from etl.rule_views import MAX_MARKDOWN, TrialSerializer
+from etl.serializers import MAX_MARKDOWN, TrialSerializer
 from etl.states import ENDED
-from rules import catalog
+from rules import access, catalog
 from rules.content import RuleContent
 from rules.models import Rule
-from rules.pages import access, forms
-from rules.pages.base import RulesPage
+from rules.pages import forms
+from rules.pages.base import RulesPage, number_in
 from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
@@ -53,11 +53,11 @@ class NoSuchDocument(NotFound):
 class Try(Editor):
     """The outcome alone for htmx; otherwise the editor again, with the outcome below it."""
 
-    fragment_name = "rules/outcome.html"
+    fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        number = access.number(request.POST.get("rule", ""))
+        number = number_in(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
         # Without fields it is a rule that is only shown: it is tried as it is.
         is_shown = rule and "name" not in request.POST
@@ -84,7 +84,7 @@ class Try(Editor):
 
     def text(self, markdown: str) -> str:
         """Return the Markdown as the API would take it: what was typed, or that of the document that was named."""
-        number = access.number(self.request.POST.get("document", ""))
+        number = number_in(self.request.POST.get("document", ""))
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
         if markdown.strip():
@@ -114,7 +114,7 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
 class Documents(RulesPage):
     """What to take Markdown from: my newest documents that were read."""
 
-    template_name = "rules/documents.html"
+    template_name = "rules/_documents.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         newest = Task.objects.filter(user=self.user, status__in=ENDED).order_by("-created_at", "-task_id")
@@ -125,10 +125,10 @@ class Documents(RulesPage):
 class Sample(RulesPage):
     """The text area with a document's Markdown in it."""
 
-    template_name = "rules/sample.html"
+    template_name = "rules/_sample.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        number = access.number(self.request.GET.get("document", ""))
+        number = number_in(self.request.GET.get("document", ""))
         try:
             found = {"markdown": markdown_of(number, user=self.user)} if number else {}
         except Problem as problem:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from config.api.pointers import unescaped
 from etl.postprocessors.answers import Evidence, scalars
 from etl.postprocessors.schemas import Guide, Schema
 from etl.postprocessors.search import Hit, Index, fold, forms, numbers_in, numbers_of, whole_words
@@ -132,8 +133,8 @@ class Citing:
         if pointer not in self.guides:
             parent, _, token = pointer.rpartition("/")
             above = self.guide(parent)
-            name = token.replace("~1", "/").replace("~0", "~")
-            self.guides[pointer] = above.item() if token.isdecimal() and above.is_of("array") else above.member(name)
+            is_item = token.isdecimal() and above.is_of("array")
+            self.guides[pointer] = above.item() if is_item else above.member(unescaped(token))
         return self.guides[pointer]
 
     def warn(self, work: Work) -> None:

@@ -21,6 +21,7 @@ import httpx2
 import structlog
 from django.conf import settings
 
+from config import tracing
 from config.api import waits
 from etl import peers
 from etl.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
@@ -47,7 +48,7 @@ TOO_LONG = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Server:
     """Where the model is, and what it is called there. `seconds`: how long one call may take."""
 
     base_url: str
@@ -57,7 +58,7 @@ class Place:
     max_tokens: int | None
 
     @classmethod
-    def configured(cls) -> "Place":
+    def configured(cls) -> "Server":
         env = settings.SLUICE
         if not needs.has_model():
             raise LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
@@ -94,24 +95,24 @@ class Rejected(Exception):
 
 
 # ---- The call -------------------------------------------------------------------------------------------------------
-def call(place: Place, request: dict[str, Any], *, work: Work) -> Reply:
+def call(server: Server, request: dict[str, Any], *, work: Work) -> Reply:
     """Return the model's answer to a request of the chat completions API, `{"model": …, "messages": […], …}`.
 
     Raises Rejected for what the server says no to, LlmUnavailable, and what `work.check()` raises.
     """
     import openai
 
-    seconds = min(place.seconds, work.remaining())
+    seconds = min(server.seconds, work.remaining())
     began = time.monotonic()
     line = Line()
     try:
-        with watched(line, work=work, seconds=seconds):
-            body = post(place, request, line=line, seconds=seconds)
+        with tracing.span("ask model"), watched(line, work=work, seconds=seconds):
+            body = post(server, request, line=line, seconds=seconds)
     except openai.APIStatusError as error:
         raise rejection(error) from None
     except (openai.APIConnectionError, TimeoutError) as error:
         work.check()
-        facts = peers.facts_of(error, url=place.base_url)
+        facts = peers.facts_of(error, url=server.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), cut=line.is_cut, **facts)
         raise unreachable(error, line) from None
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:
@@ -122,14 +123,14 @@ def call(place: Place, request: dict[str, Any], *, work: Work) -> Reply:
     return reply
 
 
-def post(place: Place, request: dict[str, Any], *, line: Line, seconds: float) -> bytes:
+def post(server: Server, request: dict[str, Any], *, line: Line, seconds: float) -> bytes:
     import openai
 
     limits = httpx2.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
     with (
-        Session(line, key=place.key, verify=certificates(), timeout=limits) as session,
+        Session(line, key=server.key, verify=certificates(), timeout=limits) as session,
         openai.OpenAI(
-            api_key=place.key or "none", base_url=place.base_url, http_client=session, max_retries=0
+            api_key=server.key or "none", base_url=server.base_url, http_client=session, max_retries=0
         ) as client,
     ):
         answer = client.chat.completions.with_raw_response.create(**request, timeout=limits)

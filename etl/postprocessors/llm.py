@@ -49,7 +49,7 @@ class Llm(PostProcessor):
         name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, work=work)
         check(found.answer.data, rule, work=work)
         cited = citations.cite(found, schema=rule.json_schema or {}, text=text, work=work)
-        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.place.model)
+        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.server.model)
 
 
 def chosen(rule: RuleContent, *, size: int) -> str:
@@ -62,7 +62,7 @@ def chosen(rule: RuleContent, *, size: int) -> str:
 def run(name: str, text: Text, rule: RuleContent, *, model: Model, work: Work) -> tuple[str, Found]:
     """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
     longer than the model can take although its size did not say so, and the rule does not insist."""
-    work.strategy, work.model = name, model.place.model
+    work.strategy, work.model = name, model.server.model
     try:
         return name, strategy(name).run(text, rule, model=model, work=work)
     except DocumentTooLong:

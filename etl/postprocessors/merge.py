@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from config.api.problems import join
+from config.api.pointers import join
 from etl.postprocessors.answers import Answer, Evidence
 from etl.postprocessors.schemas import Guide, Schema
 

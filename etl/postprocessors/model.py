@@ -16,7 +16,7 @@ import structlog
 from etl.errors import LlmInvalidResponse, LlmRefused, LlmTruncated, SchemaInvalid
 from etl.postprocessors import answers, client, dialects, prompts
 from etl.postprocessors.answers import Answer, NotJson
-from etl.postprocessors.client import Place, Rejected, Reply
+from etl.postprocessors.client import Rejected, Reply, Server
 from etl.postprocessors.dialects import Dialect, Form
 from etl.postprocessors.schemas import Guide, Schema, as_map, envelope
 from etl.work import Usage, Work
@@ -76,7 +76,7 @@ class Model:
 
     def __init__(self, rule: RuleContent, *, work: Work) -> None:
         """Raises LlmForbidden when no model is configured."""
-        self.place = Place.configured()
+        self.server = Server.configured()
         self.rule, self.work = rule, work
         self.dialect: Dialect | None = None
         # Work that nobody takes up again has no secret, and needs none that lasts.
@@ -138,17 +138,17 @@ class Model:
     def key(self, question: Question, rounds: list[Round]) -> str:
         """Return the name of an answer: the same for the same question after the same answers. Markers and dialects
         do not count, as no answer depends on them."""
-        facts = [RELEASE, self.place.model, self.rule.system_prompt, asdict(question), [each.text for each in rounds]]
+        facts = [RELEASE, self.server.model, self.rule.system_prompt, asdict(question), [each.text for each in rounds]]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
         return f"{question.label}-{digest}"
 
     # ---- One request ------------------------------------------------------------------------------------------------
     def call(self, question: Question, rounds: list[Round]) -> Reply:
         """Ask the server, in what it understands. Each way around is tried once, so that there is an end."""
-        before = lasting = dialect = self.dialect or dialects.recall(self.place.base_url, self.place.model)
+        before = lasting = dialect = self.dialect or dialects.recall(self.server.base_url, self.server.model)
         while True:
             try:
-                reply = client.call(self.place, self.request(question, rounds, dialect), work=self.work)
+                reply = client.call(self.server, self.request(question, rounds, dialect), work=self.work)
                 break
             except Rejected as rejected:
                 following = dialect.after(rejected.words)
@@ -159,17 +159,17 @@ class Model:
                 log.info("llm_dialect_changed", form=dialect.form)
         self.dialect = dialect
         if lasting != before:
-            dialects.remember(self.place.base_url, self.place.model, lasting)
+            dialects.remember(self.server.base_url, self.server.model, lasting)
         return reply
 
     def request(self, question: Question, rounds: list[Round], dialect: Dialect) -> dict[str, Any]:
-        wanted: dict[str, Any] = {"model": self.place.model, "messages": self.messages(question, rounds, dialect)}
+        wanted: dict[str, Any] = {"model": self.server.model, "messages": self.messages(question, rounds, dialect)}
         if not question.is_notes:
             wanted |= form_of(question, dialect)
         if dialect.has_temperature:
             wanted["temperature"] = 0
-        if self.place.max_tokens:
-            wanted[dialect.limit] = self.place.max_tokens
+        if self.server.max_tokens:
+            wanted[dialect.limit] = self.server.max_tokens
         return wanted
 
     def messages(self, question: Question, rounds: list[Round], dialect: Dialect) -> list[prompts.Message]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from config.api.pointers import tokens
 from rules.subschemas import LISTS, MAPS, SINGLE
 
 Schema = dict[str, Any]
@@ -186,8 +187,7 @@ def target(root: Schema, reference: str) -> Any:
     found: Any = root
     if reference not in ("#", "") and not reference.startswith("#/"):
         return {}
-    for token in reference.split("/")[1:]:
-        name = token.replace("~1", "/").replace("~0", "~")
+    for name in tokens(reference):
         if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
             found = found[int(name)]
         else:

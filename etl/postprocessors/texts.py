@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etl.providers.base import OCRResult, page_marker
+from etl.providers.base import MarkdownOfPages, OCRResult
 from etl.work import Work
 
 # Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
@@ -73,19 +73,14 @@ class Text:
 
 def clean(ocr: OCRResult) -> Text:
     """Return what is sent of a document."""
-    parts: list[str] = []
+    content = MarkdownOfPages()
     pages: list[Span] = []
-    position = 0
     for page in ocr.pages:
         text = visible(ocr.markdown[page.start : page.end]).strip()
-        if not text:
-            continue
-        head = f"{page_marker(page.number)}\n\n"
-        parts.append(f"{head}{text}\n\n")
-        start = position + len(head)
-        pages.append(Span(number=page.number, start=start, end=start + len(text)))
-        position += len(parts[-1])
-    return Text(content="".join(parts), pages=tuple(pages))
+        if text:
+            start, end = content.add(page.number, text)
+            pages.append(Span(number=page.number, start=start, end=end))
+    return Text(content=str(content), pages=tuple(pages))
 
 
 def visible(text: str) -> str:

@@ -25,6 +25,10 @@ class Document:
     url: Callable[[], str]
 
 
+# Of text that was recognised with less confidence than this, words are wrong; nonsense still comes with 0.6.
+UNSURE = 0.85
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A page of the result. `number` from 1; its text is `markdown[start:end]`, characters of the whole Markdown."""
@@ -88,6 +92,26 @@ def without_markers(markdown: str) -> str:
 def unmarked(text: str) -> str:
     """Return a document's text with nothing in it that would pass for one of our markers, and move pages about."""
     return LOOKALIKE.sub("<!--", text)
+
+
+class MarkdownOfPages:
+    """A Markdown while it grows, page by page."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._length = 0
+
+    def add(self, number: int, text: str) -> tuple[int, int]:
+        """Add a page after its marker. Returns where its text begins and ends."""
+        head = f"{page_marker(number)}\n\n"
+        start = self._length + len(head)
+        end = start + len(text)
+        self._parts += [head, text, "\n\n"]
+        self._length = end + 2
+        return start, end
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
 
 
 class OCRProvider(ABC):

@@ -27,31 +27,29 @@ from etl.runstate.moves import (
     unsent,
     wait,
 )
+from etl.runstate.notes import note, noted, once
 from etl.runstate.script import (
     Answer,
     Unavailable,
     Verdict,
+    all_of_them,
     key_of,
     new_id,
-    note,
-    noted,
-    once,
     read,
     read_many,
-    read_whole,
     scan,
 )
-from etl.runstate.state import HALF, REVISIONS, RunState, attempts_of, whole_metadata
+from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
 
 __all__ = [
     "HALF",
     "RESULT_BYTES",
-    "REVISIONS",
     "Answer",
     "RunState",
     "Unavailable",
     "Verdict",
     "advance",
+    "all_of_them",
     "attempts_of",
     "cancel",
     "complete",
@@ -71,7 +69,6 @@ __all__ = [
     "once",
     "read",
     "read_many",
-    "read_whole",
     "release",
     "renew",
     "scan",

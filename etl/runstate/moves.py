@@ -9,7 +9,7 @@ from django.conf import settings
 
 from etl.models import Task
 from etl.runstate.script import Answer, Verdict, move, move_many
-from etl.runstate.state import HALF, REVISIONS, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
+from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
 from etl.states import Phase, Status
 from etl.work import Usage
 
@@ -60,7 +60,6 @@ def create(
         **{name: getattr(known, name) for name in TEXTS},
         **{f"attempts_{stage}": count for stage, count in known.attempts.items()},
         **{name: known.metadata["postprocess"].get("usage", {}).get(name, 0) if ended else 0 for name in USAGE},
-        "revision": task.fence * REVISIONS + (REVISIONS - 1 if ended else 0),
         "status": status or task.status,
         "phase": phase,
         "ocr": json.dumps(known.metadata["ocr"]),

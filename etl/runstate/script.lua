@@ -1,7 +1,29 @@
 -- The one way in which a task's run-state changes: compare, then advance, in one step that nobody can get between.
 --
--- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/moves.py describes the moves. Leases and times are by
--- this server's clock. Returns {verdict, seconds, field, value, field, value, ...}, the fields only if the move asks.
+-- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/moves.py describes the moves. Leases and times
+-- are by this server's clock. Returns {verdict, seconds, field, value, field, value, ...}, the fields only if the move
+-- asks.
+--
+-- What a move may say, in the order in which it is looked at:
+--   id                  its own: who sends it again is told what became of it, and nothing is done twice
+--   create, again       make the hash of `set`; with `again` also in the place of one of the same fence
+--   forget              delete the hash, but not one of a greater fence
+--   fence, phase        these must be the hash's
+--   unstarted           no worker may have begun
+--   before              its status must be one of these
+--   token               the holder's must be this one
+--   free                nobody may hold a live lease, and its next attempt must be due
+--   hint, longest       no hint may have been sent for `hint` seconds; for twice as long after each, up to `longest`
+--                       times as long
+--   take, lease         give this token a lease, and one attempt more of the field `attempts`, of which `most` may be
+--   lease               lengthen the lease
+--   drop                take token and lease back
+--   delay, hinted       the next attempt is due in so many seconds; a hint was sent, and is due in so many
+--   after               the status that follows
+--   set, increase, lift fields to write, to add to, to raise to at least this
+--   visible             what changes can be seen: a revision more
+--   ttl                 seconds until the hash expires
+--   tell                answer with the hash, too: true, or "news" for what recovery has to look at
 local key = KEYS[1]
 local move = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import structlog
 from django.conf import settings
@@ -25,7 +26,6 @@ from etl.states import ENDED, Status
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 CONNECT_SECONDS = READ_SECONDS = 1.0
 SCRIPT = Path(__file__).with_name("script.lua").read_text(encoding="utf-8")
 OPEN = frozenset(Status.values) - ENDED
@@ -96,16 +96,13 @@ def key_of(task_id: int) -> str:
 # ---- Reading --------------------------------------------------------------------------------------------------------
 def read(task_id: int) -> RunState | None:
     """Return a task's run-state; None where there is none, or where the row alone has all of it. Raises Unavailable."""
-    return read_many([task_id]).get(task_id)
+    state = read_many([task_id]).get(task_id)
+    return None if state is None or state.result_is_elsewhere else state
 
 
 def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the run-states that there are, in one round trip. Raises Unavailable."""
-    return {task_id: state for task_id, state in read_whole(task_ids).items() if not state.result_is_elsewhere}
-
-
-def read_whole(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Like `read_many`, with those whose result is elsewhere."""
+    """Return the run-states that there are, in one round trip; also those whose result is elsewhere. Raises
+    Unavailable."""
     ids = list(task_ids)
     with answering():
         pipeline = redis()[0].pipeline(transaction=False)
@@ -149,24 +146,32 @@ def scan(*, size: int, most: int) -> Iterator[list[int]]:
 
     `most`: how many batches, of about `size` keys of anybody's each; the log says where that was not enough.
     """
-    client, cursor = redis()[0], 0
-    for _ in range(most):
+    pages = all_of_them(size=size)
+    for task_ids in islice(pages, most):
         with answering():
-            cursor, keys = client.scan(cursor, match=f"{escaped(key_of(0)[:-1])}*", count=size)
-            open_ones = going_on(client, keys)
+            open_ones = going_on(task_ids)
         yield open_ones
+    if next(pages, None) is not None:
+        log.warning("run_states_not_all_looked_at", keys=size * most)
+
+
+def all_of_them(*, size: int) -> Iterator[list[int]]:
+    """Yield the tasks that have a run-state, by batches; some come twice. Raises Unavailable."""
+    prefix, cursor = key_of(0)[:-1], 0
+    while True:
+        with answering():
+            cursor, keys = redis()[0].scan(cursor, match=f"{escaped(prefix)}*", count=size)
+        yield [int(number) for key in keys if (number := str(key).removeprefix(prefix)).isdecimal()]
         if not cursor:
             return
-    log.warning("run_states_not_all_looked_at", keys=size * most)
 
 
-def going_on(client: Redis, keys: Iterable[Any]) -> list[int]:
-    ids = [int(number) for key in keys if (number := str(key).removeprefix(key_of(0)[:-1])).isdecimal()]
-    pipeline = client.pipeline(transaction=False)
-    for task_id in ids:
+def going_on(task_ids: list[int]) -> list[int]:
+    pipeline = redis()[0].pipeline(transaction=False)
+    for task_id in task_ids:
         pipeline.hget(key_of(task_id), "status")
     statuses = pipeline.execute(raise_on_error=False)
-    return [task_id for task_id, status in zip(ids, statuses, strict=True) if status in OPEN]
+    return [task_id for task_id, status in zip(task_ids, statuses, strict=True) if status in OPEN]
 
 
 def escaped(text: str) -> str:
@@ -193,7 +198,7 @@ def new_id() -> str:
 
 
 def move(task_id: int, **conditions: Any) -> Answer:
-    """Have the script make a move, `{condition: value}` as it reads them; None is: not asked. Raises Unavailable."""
+    """Have the script make a move, whose words `script.lua` explains; None is: not said. Raises Unavailable."""
     with answering():
         return answered(task_id, redis()[1](keys=[key_of(task_id)], args=[described(conditions)]))
 
@@ -221,30 +226,3 @@ def answered(task_id: int, reply: list[str]) -> Answer:
         return Answer(Verdict(verdict), float(seconds))
     state = seen(task_id, had)
     return Answer(Verdict(verdict), float(seconds), state) if state else Answer(Verdict.GONE)
-
-
-# ---- Notes ----------------------------------------------------------------------------------------------------------
-def note(name: str, text: str, *, seconds: int) -> None:
-    """Leave a note for other processes, for a while, beside the run-states. Raises Unavailable."""
-    with answering():
-        redis()[0].set(f"{settings.SLUICE.etl_redis_prefix}{name}", text, ex=seconds)
-
-
-def noted(name: str) -> str | None:
-    """Return the note of this name, None if there is none (any more). Raises Unavailable."""
-    with answering():
-        return cast("str | None", redis()[0].get(f"{settings.SLUICE.etl_redis_prefix}{name}"))
-
-
-# ---- Beats ----------------------------------------------------------------------------------------------------------
-def once(name: str, *, every: float, run: Callable[[], T]) -> bool:
-    """Run periodic work unless it just ran: of any number of beats, one gets to. Returns whether it was run.
-
-    Half an interval, because a tick that came late must not make the next one look like a repetition. Only to spare
-    work: what is run must bear being run beside itself. Raises Unavailable.
-    """
-    with answering():
-        is_first = redis()[0].set(f"{settings.SLUICE.etl_redis_prefix}{name}", "1", nx=True, px=int(every * 500))
-    if is_first:
-        run()
-    return bool(is_first)

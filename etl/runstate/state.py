@@ -1,4 +1,4 @@
-"""What a run-state holds: everything that a task's page shows, and what workers need."""
+"""What a run-state holds, and how it is read out of a hash or a row."""
 
 import json
 from collections.abc import Mapping
@@ -13,6 +13,15 @@ from etl.states import ENDED, Phase, Status
 REVISIONS = 1_000_000
 HALF, WHOLE = 50, 100
 USAGE = ("prompt_tokens", "completion_tokens", "calls")
+# Fields of a hash that are fields of a RunState by the same name.
+WHOLE_NUMBERS = (
+    *("user_id", "fence", "run", "ocr_run", "journal_run", "revision"),
+    *("progress", "rule_id", "rule_version", "size"),
+)
+TEXTS = (
+    *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
+    *("token", "step", "traceparent"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,7 @@ class RunState:
     size: int
     document_key: str
     request_id: str = ""
+    traceparent: str = ""
     markdown_key: str = ""
     provider: str = ""
     provider_task_id: str = ""
@@ -61,6 +71,14 @@ class RunState:
     def has_ended(self) -> bool:
         return self.status in ENDED
 
+    @property
+    def number(self) -> int:
+        """What events of this state are numbered by: its revision, and at the end the last one that its fence has.
+
+        So the end has the same number whether Redis tells of it or, later, the row.
+        """
+        return last_revision(self.fence) if self.has_ended else self.revision
+
     @classmethod
     def of_row(cls, task: Task) -> "RunState":
         """Return what the row says, in the same shape: for a task without a run-state."""
@@ -71,7 +89,7 @@ class RunState:
             run=task.run,
             ocr_run=task.ocr_run,
             journal_run=task.journal_run,
-            revision=task.fence * REVISIONS + (REVISIONS - 1 if task.has_ended else 0),
+            revision=last_revision(task.fence) if task.has_ended else task.fence * REVISIONS,
             status=Status(task.status),
             phase=Phase(task.phase),
             progress=task.progress,
@@ -83,6 +101,7 @@ class RunState:
             size=task.size,
             document_key=task.document_key,
             request_id=task.request_id,
+            traceparent=task.traceparent,
             markdown_key=task.metadata.get("artifact_mineru_markdown_key") or "",
             provider=task.metadata.get("provider") or "",
             provider_task_id=task.metadata.get("provider_task_id") or "",
@@ -92,6 +111,10 @@ class RunState:
             created_at=task.created_at,
             updated_at=task.updated_at,
         )
+
+
+def last_revision(fence: int) -> int:
+    return fence * REVISIONS + REVISIONS - 1
 
 
 def attempts_of(metadata: Mapping[str, Any]) -> dict[str, int]:
@@ -159,16 +182,6 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
         created_at=moment(had["created_at"]),
         updated_at=moment(had["updated_at"]),
     )
-
-
-WHOLE_NUMBERS = (
-    *("user_id", "fence", "run", "ocr_run", "journal_run", "revision"),
-    *("progress", "rule_id", "rule_version", "size"),
-)
-TEXTS = (
-    *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
-    *("token", "step"),
-)
 
 
 def moment(seconds: str) -> datetime:

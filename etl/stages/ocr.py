@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from config import storage
+from config import storage, tracing
 from etl import artifacts, engines, workspace
 from etl.artifacts import StoredOcr
 from etl.documents import Kind
@@ -28,7 +28,11 @@ def run(state: RunState, work: Work) -> StoredOcr:
 
 def convert(state: RunState, work: Work) -> StoredOcr:
     # Results that are fetched lie beside the document.
-    with local_copy(state, work) as document, workspace.usable(*workspace.FULL):
+    with (
+        local_copy(state, work) as document,
+        workspace.usable(*workspace.FULL),
+        tracing.span("convert", kind=str(state.kind), bytes=state.size),
+    ):
         result = engines.provider().convert(document, work=work)
     refuse_empty(result)
     return artifacts.keep_ocr(

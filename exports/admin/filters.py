@@ -1,4 +1,4 @@
-"""Filters of the lists, and what error codes mean there."""
+"""Filters of the lists."""
 
 from typing import Any
 
@@ -8,9 +8,8 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from config.admin.lists import as_uuid
-from exports import webhooks
 from exports.errors import EXPLANATIONS
-from exports.models.webhook import Hook
+from exports.models.webhook import TEST, Hook
 
 
 class OfJob(SimpleListFilter):
@@ -74,7 +73,7 @@ class ByEvent(SimpleListFilter):
     parameter_name = "type"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in (*Hook.values, webhooks.TEST)]
+        return [(event, event) for event in (*Hook.values, TEST)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(type=self.value())
@@ -91,23 +90,3 @@ class ByError(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(error_code=self.value())
-
-
-def title_of(code: str) -> str:
-    return EXPLANATIONS.get(code, (code, ""))[0]
-
-
-# Where clients are sent to the staff: what the staff can look at.
-FOR_STAFF = {
-    "EXPORT_SOURCE_TIMEOUT": "It ran into the dataset's statement timeout at every attempt. Raise that, or look in the "
-    "source database at what the function waits for.",
-    "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. Look for the SQLSTATE in the source "
-    "database's log at the time of the attempt; its message is not kept here, as it may quote rows.",
-    "EXPORT_WORKER_LOST": "No attempt ended with an outcome of its own. Look at the workers' log at that time: "
-    "lease_expired names this chunk, the attempt, and host and process of the worker (in backend). Workers that end "
-    "without a word were often killed for want of memory.",
-}
-
-
-def advice_on(code: str) -> str:
-    return FOR_STAFF.get(code) or EXPLANATIONS.get(code, ("", ""))[1]

@@ -26,7 +26,8 @@ from config.admin.display import (
 from config.admin.lists import ReadOnly
 from config.admin.verbs import WithVerbs
 from exports.admin import verbs
-from exports.admin.filters import ByError, OfJob, OfPath, advice_on, title_of
+from exports.admin.errors import advice_on, title_of
+from exports.admin.filters import ByError, OfJob, OfPath
 from exports.models import Chunk, File, Job, Receipt
 from exports.states import ChunkStatus
 

@@ -5,15 +5,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 
 from config.admin import overview
-from config.admin.display import age, counted, length, list_url, number
+from config.admin.display import age, counted, length, list_url, number, size
 from config.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
 from exports import sql
-from exports.admin.filters import title_of
+from exports.admin.errors import title_of
 from exports.courier import HOPELESS_ATTEMPTS, HOPELESS_SECONDS
 from exports.models import Dataset
 from exports.states import JobStatus
@@ -93,7 +92,7 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
                 label=name,
                 colour=colour,
                 values=[value / divisor for value in values],
-                texts=[filesizeformat(value) if name == "bytes" else number(value) for value in values],
+                texts=[size(value) if name == "bytes" else number(value) for value in values],
                 urls=[list_url("job", done | overview.within(hour, "finished_at")) for hour in hours],
             )
         ],
@@ -103,10 +102,10 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
 
 
 def scale_of(most: int) -> tuple[int, str]:
-    """Return what to divide bytes by, so that an axis can be read, and what that is called."""
-    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "KB")):
-        if most >= 1024**power:
-            return 1024**power, unit
+    """Return what to divide bytes by, so that an axis can be read, and what that is called: as `size` writes them."""
+    for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
+        if most >= 1000**power:
+            return 1000**power, unit
     return 1, "bytes"
 
 

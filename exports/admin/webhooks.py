@@ -17,6 +17,7 @@ from exports import webhooks
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.verbs import when_ended
 from exports.models import Delivery, Webhook
+from exports.models.webhook import TEST
 
 NEWEST = 50  # attempts that a delivery's page shows
 
@@ -115,7 +116,7 @@ def why_not_send_now(delivery: Delivery) -> str:
 
 
 def why_deaf(delivery: Delivery) -> str:
-    is_deaf = not delivery.webhook.enabled and delivery.type != webhooks.TEST
+    is_deaf = not delivery.webhook.enabled and delivery.type != TEST
     return webhooks.WebhookDisabled.said() if is_deaf else ""
 
 

@@ -1,6 +1,7 @@
 from django.db import models
 from django.db.models import Q
 
+from exports.planning import Pair
 from exports.states import ChunkStatus, Source
 
 
@@ -91,3 +92,7 @@ class Chunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key} {self.effective_date}"
+
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.key, self.effective_date)

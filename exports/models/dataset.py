@@ -8,7 +8,14 @@ from django.db import models
 
 from exports.models.slot import Slot
 
-FORMATS = ["csv", "jsonl", "json"]
+
+class Format(models.TextChoices):
+    CSV = "csv"
+    JSONL = "jsonl"
+    JSON = "json"
+
+
+FORMATS = Format.values
 DEFAULT_KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 base_path_shape = RegexValidator(

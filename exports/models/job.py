@@ -7,15 +7,10 @@ from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
 from exports.models.chunk import Chunk
+from exports.models.dataset import Format
 from exports.models.slot import Slot
 from exports.planning import Dialect, Shape
 from exports.states import JOB_ACTIVE, JOB_ENDED, JobStatus
-
-
-class Format(models.TextChoices):
-    CSV = "csv"
-    JSONL = "jsonl"
-    JSON = "json"
 
 
 class Compression(models.TextChoices):
@@ -23,7 +18,7 @@ class Compression(models.TextChoices):
     GZIP = "gzip"
 
 
-class Delivery(models.TextChoices):
+class DeliveryKind(models.TextChoices):
     SINGLE = "single"
     ZIP = "zip"
     MANIFEST = "manifest"
@@ -88,12 +83,15 @@ class Job(models.Model):
 
     format = models.CharField(max_length=8, choices=Format)
     compression = models.CharField(max_length=8, choices=Compression, default=Compression.NONE)
-    delivery = models.CharField(max_length=8, choices=Delivery)
+    delivery = models.CharField(max_length=8, choices=DeliveryKind)
     dialect = models.JSONField(default=dict, blank=True, help_text="CSV options that differ from the default")
     reuse = models.CharField(max_length=12, choices=Reuse, default=Reuse.IF_PRESENT)
     allow_degraded = models.BooleanField(default=True)
     filters = models.JSONField(null=True, blank=True, help_text="As asked for; null when items were listed")
     request_id = models.CharField(max_length=64, db_default="", blank=True, help_text="Of the request that made it")
+    traceparent = models.CharField(
+        max_length=55, db_default="", blank=True, help_text="Of that request, if it was traced"
+    )
     ttl = models.PositiveIntegerField(help_text="Seconds that the receipt's link will live")
     idempotency_key = models.CharField(max_length=255, db_default="", blank=True)
     fingerprint = models.CharField(max_length=64, db_default="", blank=True, help_text="SHA-256 of the request's body")

@@ -15,6 +15,9 @@ class Hook(models.TextChoices):
     CANCELLED = "export.cancelled"
 
 
+TEST = "webhook.test"  # what is sent when somebody tries a webhook: no hook, since nobody asks to be told of it
+
+
 class Webhook(models.Model):
     """Where a user wants to be told of the ends of their jobs.
 

@@ -9,13 +9,12 @@ from django.views.generic import View
 
 from config.api.idempotency import Idempotency, fingerprint
 from config.api.problems import NotFound
-from config.pages.base import Action, Counted, counted
-from exports import control, files, links, rates, submission, views
+from config.pages.base import Action, Counted, api_request
+from exports import control, download_views, files, links, rates, receipts, submission, views
 from exports.models import Job, Link
+from exports.pages.base import uuid_of
 from exports.pages.form import once_of
-from exports.pages.jobs import uuid_of
 from exports.serializers import as_day
-from exports.states import JobStatus
 
 
 class JobAction(Action):
@@ -24,7 +23,7 @@ class JobAction(Action):
     throttle = rates.PerUser
 
     def job(self, job_id: UUID) -> Job:
-        self.touched = job = views.owned(counted(self.request), job_id)
+        self.touched = job = views.owned(api_request(self.request), job_id)
         return job
 
     def then(self, *, job_id: UUID) -> str:
@@ -55,7 +54,7 @@ class Replay(JobAction):
     made: Job | None = None
 
     def act(self, *, job_id: UUID) -> str:
-        job, asked = self.job(job_id), counted(self.request)
+        job, asked = self.job(job_id), api_request(self.request)
         key = once_of(uuid_of(self.request.POST.get("once", "")))
         once = Idempotency(key=key, fingerprint=fingerprint({"replay": str(job_id)}))
         try:
@@ -94,11 +93,8 @@ class Download(JobAction):
 
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
     """Return a new link for this very browser. Raises NotFound but for the owner, NotReady, ReceiptExpired."""
-    asked = counted(request)
-    job = views.owned(asked, job_id, by_staff=False)
-    if job.status != JobStatus.SUCCESS:
-        raise views.NotReady
-    return links.mint(job.receipt, links.bound_to(views.client_of(asked)))
+    asked = api_request(request)
+    return receipts.fresh_link(views.owned(asked, job_id, by_staff=False), views.client_of(asked))
 
 
 class File(LoginRequiredMixin, Counted, View):
@@ -112,6 +108,6 @@ class File(LoginRequiredMixin, Counted, View):
         effective_date = as_day(day)
         if effective_date is None:
             raise NotFound
-        job = views.owned(counted(request), job_id, by_staff=False)
+        job = views.owned(api_request(request), job_id, by_staff=False)
         url = files.presign(job, key=key, effective_date=effective_date)
-        return HttpResponseRedirect(url, headers=views.NO_TRACE)
+        return HttpResponseRedirect(url, headers=download_views.NO_TRACE)

@@ -5,10 +5,9 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.http import HttpResponse
-from rest_framework.request import Request
 
 from config import storage
-from config.pages.base import Page, counted
+from config.pages.base import Page, api_request
 from exports import quotas, rates, views
 from exports.models import Job
 
@@ -16,18 +15,13 @@ from exports.models import Job
 class ExportsPage(Page):
     throttle = rates.PerUser
 
-    @property
-    def asked(self) -> Request:
-        """The request as the API's functions take it."""
-        return counted(self.request)
-
 
 class JobPage(ExportsPage):
     """A page about one job. A stranger's is 404; staff may look at any."""
 
     def job(self) -> Job:
         job_id: UUID = self.kwargs["job_id"]
-        return views.owned(self.asked, job_id)
+        return views.owned(api_request(self.request), job_id)
 
 
 def span(job: Job) -> str:
@@ -38,7 +32,7 @@ def span(job: Job) -> str:
     return first if job.total == 1 else f"{first} … {last}"
 
 
-def left(user_id: int) -> dict[str, Any]:
+def quota_left(user_id: int) -> dict[str, Any]:
     """Return the day's quota of a user, in the words of templates."""
     quota = quotas.state(user_id)
     return {
@@ -48,6 +42,14 @@ def left(user_id: int) -> dict[str, Any]:
         "daily_chunks": quota.daily_chunks,
         "seconds": quota.seconds_left,
     }
+
+
+def uuid_of(text: str) -> UUID | None:
+    """Return the UUID that a browser sent, or None where that is none."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def with_downloads(response: HttpResponse) -> HttpResponse:

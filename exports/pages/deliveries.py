@@ -5,14 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.conf import settings
-from django.contrib.auth.models import User
 from django.utils import timezone
 
 from exports import representation, webhooks
 from exports.models import Delivery, Webhook
+from exports.models.webhook import TEST
 from exports.pages.base import ExportsPage
 
 SOON = timedelta(seconds=15)
@@ -21,7 +20,7 @@ NAMES = {
     "export.succeeded": "Export succeeded",
     "export.failed": "Export failed",
     "export.cancelled": "Export cancelled",
-    webhooks.TEST: "Test",
+    TEST: "Test",
 }
 
 
@@ -48,14 +47,6 @@ class Line:
     def is_due(self) -> bool:
         """Whether something is going to happen within seconds."""
         return self.is_sending or (self.next_at is not None and self.next_at < timezone.now() + SOON)
-
-
-def mine(user: User, webhook_id: UUID) -> Webhook:
-    """Return a webhook of the user's. They are their owner's alone: staff get 404, too. Raises NoSuchWebhook."""
-    webhook = Webhook.objects.filter(pk=webhook_id, user=user).first()
-    if webhook is None:
-        raise webhooks.NoSuchWebhook
-    return webhook
 
 
 def line(delivery: Delivery) -> Line:
@@ -88,11 +79,11 @@ class OneDelivery(ExportsPage):
     """What was sent, and what came of each attempt."""
 
     template_name = "webhooks/delivery.html"
-    fragment_name = "webhooks/attempts.html"
+    fragment_name = "webhooks/_attempts.html"
     title = "Delivery"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        webhook = mine(self.user, self.kwargs["webhook_id"])
+        webhook = webhooks.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         found = representation.with_log(Delivery.objects.filter(webhook=webhook)).defer(None)
         delivery = found.filter(pk=self.kwargs["delivery_id"]).first()
         if delivery is None:

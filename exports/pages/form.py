@@ -233,23 +233,23 @@ def dialect(data: dict[str, Any]) -> Dialect:
 # ---- What it begins with --------------------------------------------------------------------------------------------
 
 
-def fresh() -> dict[str, Any]:
+def fresh_initial() -> dict[str, Any]:
     return {"once": uuid4()}
 
 
-def like(job: Job) -> dict[str, Any]:
+def initial_like(job: Job) -> dict[str, Any]:
     """Return what the form begins with to ask for the same as a job."""
-    shape = job.shape.dialect
-    known = next((name for name, each in DIALECTS.items() if each == shape), "own")
+    written = job.shape.dialect
+    known = next((name for name, each in DIALECTS.items() if each == written), "own")
     return {
-        **fresh(),
+        **fresh_initial(),
         "dataset": job.dataset.name,
         **asked(job),
         "format": job.format if job.format in FORMATS else "csv",
         "written_for": known,
-        "delimiter": shape.delimiter,
-        "bom": shape.bom,
-        "guard": shape.formula_policy == "escape",
+        "delimiter": written.delimiter,
+        "bom": written.bom,
+        "guard": written.formula_policy == "escape",
         "compression": job.compression,
         "delivery": job.delivery,
         "reuse": job.reuse == "if-present",

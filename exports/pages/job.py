@@ -16,12 +16,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from config.api.paging import refusal
-from config.pages.base import Listing, counted
+from config.pages.base import Listing, api_request
 from exports import links, representation, views
 from exports.errors import explain
 from exports.models import Chunk, Job, Link
 from exports.pages import timeline
-from exports.pages.base import JobPage, left, span, with_downloads
+from exports.pages.base import JobPage, quota_left, span, with_downloads
 from exports.states import ChunkStatus, JobStatus
 
 QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
@@ -98,7 +98,7 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
         "parts": parts(progress),
         "error": explain(job.error_code, job.error_detail) if is_failed and job.error_code else None,
         "receipt": receipt,
-        "quota": left(job.user_id) if is_failed else None,
+        "quota": quota_left(job.user_id) if is_failed else None,
         "purge_at": representation.purge_at(job),
         "took": job.finished_at - job.created_at if job.finished_at else now - job.created_at,
         "shown": " ".join(
@@ -158,7 +158,7 @@ def for_powershell(text: str) -> str:
 
 def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
     """Return from where and with what program a link works, and whether that is this browser's."""
-    client = views.client_of(counted(request))
+    client = views.client_of(api_request(request))
     here = links.bound_to(client)
     is_here = link.network in ("", here["network"]) and link.agent in ("", here["agent"])
     agent = client.user_agent if link.agent and link.agent == here["agent"] else ""

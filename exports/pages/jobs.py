@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -15,7 +14,7 @@ from config.pages.base import Listing, told
 from exports import control, quotas, representation
 from exports.models import Dataset, Job
 from exports.models.job import JobQuerySet
-from exports.pages.base import ExportsPage, left, span, with_downloads
+from exports.pages.base import ExportsPage, quota_left, span, uuid_of, with_downloads
 from exports.states import JOB_ACTIVE, JobStatus
 
 ACTIVE = "active"
@@ -43,7 +42,7 @@ class Jobs(ExportsPage):
             dataset=dataset,
             datasets=datasets,
             query=self.request.GET.urlencode(),
-            quota=left(self.user.pk),
+            quota=quota_left(self.user.pk),
             **context,
         )
 
@@ -113,7 +112,7 @@ class Several(ExportsPage):
                 "fitting": fitting,
                 "others": [job for job in jobs if job not in fitting],
                 "chunks": sum(job.failed if verb == "retry" else unfinished(job) for job in fitting),
-                "quota": left(self.user.pk),
+                "quota": quota_left(self.user.pk),
                 "title": "Several exports",
             },
         )
@@ -145,10 +144,3 @@ def fits(verb: str, job: Job) -> bool:
 
 def unfinished(job: Job) -> int:
     return job.total - job.done - job.failed - job.cancelled
-
-
-def uuid_of(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -14,13 +14,11 @@ from rest_framework.request import Request
 
 from config.api.idempotency import Idempotency, InFlight, KeyReused, fingerprint
 from config.api.problems import Problem
-from config.pages.base import counted, is_htmx, told
+from config.pages.base import api_request, is_htmx, told
 from exports import rates, representation, submission, views
 from exports.models import Dataset, Job
-from exports.pages import form as forms
-from exports.pages.base import ExportsPage, left
-from exports.pages.form import ExportForm
-from exports.pages.jobs import uuid_of
+from exports.pages.base import ExportsPage, quota_left, uuid_of
+from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like, once_of
 from exports.states import JobStatus
 
 NEWEST = 5  # exports that tell how long the next one takes
@@ -41,7 +39,7 @@ class NewExport(ExportsPage):
             form=form,
             datasets=datasets,
             chosen=chosen(form, datasets),
-            quota=left(self.user.pk),
+            quota=quota_left(self.user.pk),
             most=settings.SLUICE.export_max_chunks_per_job,
             **context,
         )
@@ -50,8 +48,8 @@ class NewExport(ExportsPage):
         """What the form begins with: a job's own request with `?from=`, where the job may be seen."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
-            return forms.fresh() | {"dataset": self.request.GET.get("dataset", "")}
-        return forms.like(views.owned(self.asked, earlier))
+            return fresh_initial() | {"dataset": self.request.GET.get("dataset", "")}
+        return initial_like(views.owned(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         """Who asks too often is refused before the form is read: to read a long list is what costs."""
@@ -99,7 +97,7 @@ class Preview(ExportsPage):
                 "problems": problems(form) if begun(form) else [],
                 "preview": shown,
                 "chosen": chosen(form, datasets),
-                "quota": left(self.user.pk),
+                "quota": quota_left(self.user.pk),
             }
         )
 
@@ -133,11 +131,11 @@ def make(form: ExportForm, request: HttpRequest) -> Job:
 
     Raises what `submission.submit` raises; InFlight only when the first click takes longer than anybody waits.
     """
-    once = Idempotency(key=forms.once_of(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+    once = Idempotency(key=once_of(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
     assert form.wanted is not None  # noqa: S101 - the form is valid
     for _ in range(TRIES):
         try:
-            return submission.submit(form.wanted, idempotency=once, **views.requester(counted(request)))
+            return submission.submit(form.wanted, idempotency=once, **views.requester(api_request(request)))
         except submission.AlreadyMade as earlier:
             return earlier.job
         except InFlight:
@@ -168,6 +166,6 @@ def problems(form: ExportForm) -> list[str]:
 def begun(form: ExportForm) -> bool:
     """Tell whether enough was typed for errors to be worth saying: nobody wants to read what is missing as yet."""
     data = form.data
-    if data.get("how") == forms.FILTERS:
+    if data.get("how") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))
     return bool(data.get("dataset") and data.get("items"))

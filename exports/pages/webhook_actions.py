@@ -6,14 +6,18 @@ from uuid import UUID
 from django.urls import reverse
 
 from config.pages.base import Action
-from exports import rates, representation, webhooks
-from exports.models import Delivery
-from exports.pages.deliveries import mine
+from exports import rates, webhooks
+from exports.models import Delivery, Webhook
 from exports.pages.webhooks import FRESH
 
 
 class WebhookAction(Action):
+    """A button of a webhook. A stranger's webhook is 404, to staff too."""
+
     throttle = rates.PerUser
+
+    def webhook(self, webhook_id: UUID) -> Webhook:
+        return webhooks.owned(webhook_id, user_id=self.user.pk)
 
     def then(self, *, webhook_id: UUID, **_: Any) -> str:
         return reverse("webhook", args=[webhook_id])
@@ -21,32 +25,32 @@ class WebhookAction(Action):
 
 class Test(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        webhooks.ping(mine(self.user, webhook_id))
+        webhooks.ping(self.webhook(webhook_id))
         return "A test is on its way. What comes of it is shown below."
 
 
 class Enable(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        webhooks.change(mine(self.user, webhook_id), enabled=True)
+        webhooks.change(self.webhook(webhook_id), enabled=True)
         return "The webhook is enabled: what waited goes out now."
 
 
 class Disable(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        webhooks.change(mine(self.user, webhook_id), enabled=False)
+        webhooks.change(self.webhook(webhook_id), enabled=False)
         return "The webhook is disabled. What waits goes out when you enable it again; what ends meanwhile is not told."
 
 
 class NewSecret(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        webhooks.rotate_secret(mine(self.user, webhook_id))
+        webhooks.rotate_secret(self.webhook(webhook_id))
         self.request.session[FRESH] = str(webhook_id)
         return "There is a new secret. The old one signs too for 24 hours, so that you can change over."
 
 
 class Delete(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        webhooks.delete(mine(self.user, webhook_id))
+        webhooks.delete(self.webhook(webhook_id))
         return "The webhook is deleted, with all that was sent to it, and was to be."
 
     def then(self, **_: Any) -> str:
@@ -55,7 +59,7 @@ class Delete(WebhookAction):
 
 class RedeliverFailed(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        again = webhooks.redeliver_failed(mine(self.user, webhook_id))
+        again = webhooks.redeliver_failed(self.webhook(webhook_id))
         if not again:
             return "Nothing has failed: there is nothing to be sent again."
         return f"{again:,} {'delivery is' if again == 1 else 'deliveries are'} sent again, one after the other."
@@ -63,10 +67,7 @@ class RedeliverFailed(WebhookAction):
 
 class Redeliver(WebhookAction):
     def act(self, *, webhook_id: UUID, delivery_id: UUID) -> str:
-        sent = Delivery.objects.filter(webhook=mine(self.user, webhook_id))
-        found = representation.with_log(sent).filter(pk=delivery_id).first()
-        if found is None:
-            raise webhooks.NoSuchDelivery
+        found = webhooks.delivery_of(self.webhook(webhook_id), delivery_id)
         waited = found.status == Delivery.Status.PENDING
         webhooks.redeliver(found)
         if waited:

@@ -17,8 +17,8 @@ from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.pages import deliveries
 from exports.pages.base import ExportsPage
-from exports.pages.deliveries import NAMES, mine
-from exports.webhook_views import NewWebhookSerializer, WebhookChangeSerializer
+from exports.pages.deliveries import NAMES
+from exports.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 
 FRESH = "webhook_with_fresh_secret"  # in the session: whose secret the next page may show, and no page after it
 STATUSES = {"": "All", "pending": "Waiting", "delivered": "Delivered", "failed": "Failed"}
@@ -71,11 +71,16 @@ class Webhooks(ExportsPage):
     title = "Webhooks"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        found = list(Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: webhooks.MOST])
+        found = list(Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: webhooks.MOST_OF_A_USER])
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
         form = context.pop("form", None) or empty()
         return super().get_context_data(
-            rows=rows, form=form, most=webhooks.MOST, is_full=len(rows) >= webhooks.MOST, title=self.title, **context
+            rows=rows,
+            form=form,
+            most=webhooks.MOST_OF_A_USER,
+            is_full=len(rows) >= webhooks.MOST_OF_A_USER,
+            title=self.title,
+            **context,
         )
 
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -99,10 +104,10 @@ class OneWebhook(ExportsPage):
     """A webhook with what was sent to it; htmx gets the log alone, as long as something is on the way."""
 
     template_name = "webhooks/webhook.html"
-    fragment_name = "webhooks/log.html"
+    fragment_name = "webhooks/_log.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        webhook = context.pop("webhook", None) or mine(self.user, self.kwargs["webhook_id"])
+        webhook = context.pop("webhook", None) or webhooks.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         status = self.request.GET.get("status", "")
         sent = Delivery.objects.filter(webhook=webhook)
         if status in STATUSES and status:
@@ -111,7 +116,7 @@ class OneWebhook(ExportsPage):
         lines = [deliveries.line(each) for each in listing.rows]
         test = deliveries.last_test(webhook)
         return super().get_context_data(
-            webhook=webhook, lines=lines, list=listing, status=status, statuses=STATUSES, test=test,
+            webhook=webhook, lines=lines, listing=listing, status=status, statuses=STATUSES, test=test,
             is_testing=bool(test and not test.has_ended), failed=webhooks.failed(webhook).count(),
             seconds=deliveries.look_again([*lines, *([test] if test else [])]),
             form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
@@ -127,7 +132,7 @@ class OneWebhook(ExportsPage):
 
     def post(self, request: HttpRequest, webhook_id: UUID) -> HttpResponse:
         """Change where it leads, and what it is told."""
-        webhook = mine(self.user, webhook_id)
+        webhook = webhooks.owned(webhook_id, user_id=self.user.pk)
         form = WebhookForm(request.POST)
         try:
             self.count()

@@ -3,12 +3,11 @@
 from django.urls import reverse
 
 from config.pages.base import Action
-from rules import editing, rates
+from rules import access, editing, rates
+from rules.access import NoSuchRule
 from rules.editing import SAYS
 from rules.models import Rule
-from rules.pages import access
 from rules.serializers import RuleSerializer
-from rules.views import NoSuchRule
 
 
 class Delete(Action):

@@ -12,10 +12,10 @@ from django.urls import reverse
 
 from config.api.problems import Problem
 from config.pages.base import told
-from rules import catalog, editing, needs
+from rules import access, catalog, editing, needs
 from rules.models import Rule
-from rules.pages import access, comparison, explanations, forms
-from rules.pages.base import RulesPage
+from rules.pages import comparison, explanations, forms
+from rules.pages.base import RulesPage, number_in
 from rules.pages.forms import SCHEMA, RuleForm
 
 
@@ -23,7 +23,7 @@ class Editor(RulesPage):
     """The form, and what is around it. `rule` is none for a new one."""
 
     template_name = "rules/editor.html"
-    fragment_name = "rules/form.html"
+    fragment_name = "rules/_form.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         form: RuleForm = context["form"]
@@ -63,7 +63,7 @@ class New(Editor):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
-        source = access.number(request.GET.get("from", ""))
+        source = number_in(request.GET.get("from", ""))
         form = forms.copy_of(access.visible(self.user, source)) if source else forms.empty()
         form.read()
         return self.show(form=form, samples=catalog.visible_to(self.user).filter(owner=None).order_by("name"))
@@ -128,7 +128,7 @@ class OneRule(Editor):
 class Check(RulesPage):
     """What the API would say of what is typed, for those who still type. With `format` also the schema, indented."""
 
-    template_name = "rules/check.html"
+    template_name = "rules/_check.html"
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponse:

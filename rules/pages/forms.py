@@ -14,7 +14,8 @@ from config.pages.base import show_in
 from rules.editing import SAYS
 from rules.json_schema import PLACE
 from rules.models import Rule, RuleVersion
-from rules.pages import access, schema_text
+from rules.pages import schema_text
+from rules.pages.base import number_in
 from rules.pages.schema_text import Place, Room
 from rules.serializers import RuleSerializer
 
@@ -99,7 +100,7 @@ class RuleForm(forms.Form):
 
     def since(self) -> int | None:
         """Return the version that the typing began with; none where the form does not tell."""
-        return access.number(str(self.data.get("since", ""))) or None
+        return number_in(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
         seek = finder(self.typed(SCHEMA))

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from config.api import parsers
-from config.api.problems import BadInput, InputError, join
+from config.api.pointers import join
+from config.api.problems import BadInput, InputError
 from rules.json_schema import PLACE, SAVED, compact_size, levels_of
 from rules.subschemas import refusal
 

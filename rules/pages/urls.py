@@ -1,9 +1,9 @@
 from django.urls import path
 
-from rules.pages import actions, editor, lists, versions
+from rules.pages import actions, editor, listing, versions
 
 urlpatterns = [
-    path("app/rules", lists.Rules.as_view(), name="rules"),
+    path("app/rules", listing.Rules.as_view(), name="rules"),
     path("app/rules/new", editor.New.as_view(), name="new-rule"),
     path("app/rules/check", editor.Check.as_view(), name="check-rule"),
     path("app/rules/<int:rule_id>", editor.OneRule.as_view(), name="rule"),

@@ -5,10 +5,10 @@ from typing import Any
 from django.http import HttpRequest
 
 from config.pages.base import Listing
-from rules import needs
+from rules import access, needs
 from rules.models import Rule, RuleVersion
-from rules.pages import access, comparison, explanations, forms
-from rules.pages.base import RulesPage
+from rules.pages import comparison, explanations, forms
+from rules.pages.base import RulesPage, number_in
 
 
 class Versions(RulesPage):
@@ -26,14 +26,14 @@ class Versions(RulesPage):
         if old and new:
             parts = comparison.compare(*(forms.says(access.version_of(rule, each)) for each in (old, new)))
         return super().get_context_data(
-            rule=rule, list=listing, rows=listing.rows, old=old, new=new, parts=parts,
+            rule=rule, listing=listing, rows=listing.rows, old=old, new=new, parts=parts,
             is_changeable=access.is_changeable(self.user, rule), title=f"Versions of {rule.name}", **context,
         )  # fmt: skip
 
 
 def chosen(request: HttpRequest, rule: Rule) -> tuple[int, int]:
     """Return the two versions to compare: those that are asked for, else the newest and the one before. 0 is none."""
-    old, new = (access.number(request.GET.get(name, "")) for name in ("old", "new"))
+    old, new = (number_in(request.GET.get(name, "")) for name in ("old", "new"))
     return (old, new) if old and new else (rule.version - 1, rule.version)
 
 

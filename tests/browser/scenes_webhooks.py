@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 from exports import webhooks
 from exports.models import Attempt, Delivery, Webhook
-from exports.models.webhook import Hook
+from exports.models.webhook import TEST, Hook
 from tests.browser.scenes import Scene
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
@@ -42,7 +42,7 @@ def sent(user: User, *, count: int = 1000) -> None:
         for n, each in enumerate(made)
     )
     test = Delivery.objects.create(
-        webhook=webhook, type=webhooks.TEST, body=BODY, status="delivered", attempts=1, finished_at=Now()
+        webhook=webhook, type=TEST, body=BODY, status="delivered", attempts=1, finished_at=Now()
     )
     Attempt.objects.create(delivery=test, status_code=204, duration_ms=18)
 
@@ -54,8 +54,8 @@ def broken(user: User) -> None:
         enabled=False, disabled_reason="No attempt has succeeded for three days.", failures=12,
         failing_since=Now() - timedelta(days=3),
     )  # fmt: skip
-    Delivery.objects.filter(type=webhooks.TEST).update(status="failed")
-    Attempt.objects.filter(delivery__type=webhooks.TEST).update(status_code=None, error="no answer in time")
+    Delivery.objects.filter(type=TEST).update(status="failed")
+    Attempt.objects.filter(delivery__type=TEST).update(status_code=None, error="no answer in time")
 
 
 def many(user: User) -> None:

@@ -18,8 +18,7 @@ from django.db import connection
 from config import storage
 from exports import bundles, sql, tasks
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
-from exports.models.job import Compression
-from exports.models.job import Delivery as Kind
+from exports.models.job import Compression, DeliveryKind
 from exports.planning import Pair, Shape, file_name, object_key
 from exports.states import JOB_ENDED, ChunkStatus, JobStatus, Source
 from tests.chaos import document_invariants
@@ -214,16 +213,14 @@ def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
     content = b"".join(storage.read(receipt.object_key))
     assert hashlib.sha256(content).hexdigest() == receipt.checksum
     assert len(content) == receipt.size_bytes
-    if job.delivery == Kind.SINGLE and job.total > 1:
+    if job.delivery == DeliveryKind.SINGLE and job.total > 1:
         whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
         assert whole == joined(job), f"I2: job {job.pk} delivered something else"
         return
     # A manifest names files, and tells their digests as they lie there.
-    as_stored = job.delivery == Kind.MANIFEST or not is_default(job.shape)
+    as_stored = job.delivery == DeliveryKind.MANIFEST or not is_default(job.shape)
     expected = {
-        file_name(bundles._pair(chunk), job.shape): chunk.sha256
-        if as_stored
-        else truth.get(slice_of(chunk), chunk.sha256)
+        file_name(chunk.pair, job.shape): chunk.sha256 if as_stored else truth.get(slice_of(chunk), chunk.sha256)
         for chunk in job.chunks.all()
     }
     assert files_in(job, content, unpack=not as_stored) == expected, f"I2: job {job.pk} delivered something else"
@@ -247,15 +244,15 @@ def stored_rows(chunk: Chunk, *, start: int) -> bytes:
 def files_in(job: Job, content: bytes, *, unpack: bool) -> dict[str, str]:
     """Return the SHA-256 of each file that a job delivered, by its name in the bundle; `unpack`: of what was packed."""
     is_packed = unpack and job.compression == Compression.GZIP
-    if job.delivery == Kind.ZIP:
+    if job.delivery == DeliveryKind.ZIP:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if name != "manifest.json"]
             assert len(names) == len(set(names))
             return {name: sha256(archive.read(name), is_packed=is_packed) for name in names}
-    if job.delivery == Kind.MANIFEST:
+    if job.delivery == DeliveryKind.MANIFEST:
         return {entry["fileName"]: entry["sha256"] for entry in json.loads(content)["files"]}
     chunk = job.chunks.get()
-    return {file_name(bundles._pair(chunk), job.shape): sha256(content, is_packed=is_packed)}
+    return {file_name(chunk.pair, job.shape): sha256(content, is_packed=is_packed)}
 
 
 def sha256(content: bytes, *, is_packed: bool) -> str:

@@ -51,12 +51,14 @@ class Allowed:
 class Site:
     """`random` is the source of all chance in a test: its seed, printed at the start, brings the test back.
 
-    `slots` bounds the calls into the source; to be changed before anything is started.
+    `slots` bounds the calls into the source, and `variables` are those of all processes: another server, say. Both are
+    to be changed before anything is started.
     """
 
     def __init__(self, folder: Path, servers: Servers, random: Random, owner: Any) -> None:
         self.folder, self.servers, self.random, self.owner = folder, servers, random, owner
         self.slots = SLOTS
+        self.variables: dict[str, str] = {}
         self.points = Points(folder / "points")
         self.postgres = proxy_of(servers.postgres.url("sluice"))
         self.source_proxy = proxy_of(servers.postgres.url("source"))
@@ -98,6 +100,7 @@ class Site:
             "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
             "ETL_OCR_PROVIDER": "tests.rehearsal.Provider",
             "ETL_RETRY_BACKOFF_BASE_SECONDS": "0.3",
+            **self.variables,
             **{name: str(value) for name, value in changes.items()},
         }
 

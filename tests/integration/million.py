@@ -85,9 +85,11 @@ def make(owner: User) -> Million:
         **{f"each_{field}": [getattr(export, field) for export in EXPORTS] for field in Export._fields},
     }
     run(JOBS, values)
+    run("ANALYZE exports_jobs")
     with transaction.atomic(), without_foreign_keys("exports_chunk", "exports_file", "exports_event"):
-        for statement in (CHUNKS, FILES, EVENTS):
+        for statement, table in ((CHUNKS, "exports_chunk"), (FILES, "exports_file"), (EVENTS, "exports_event")):
             run(statement, values)
+            run(f"ANALYZE {table}")  # as empty as it was before, the next one would walk over it for every row
     for statement in (RECEIPTS, LINKS, USAGE, WEBHOOKS, DELIVERIES, ATTEMPTS):
         run(statement, values)
     made = Million(held=some_claims(6), looked_at=leases.claim_reusable(batch=2))

@@ -19,7 +19,7 @@ from rest_framework.test import APIClient
 
 from config.admin.lists import OwnFilters
 from exports import links
-from exports.admin.filters import FOR_STAFF, advice_on
+from exports.admin.errors import FOR_STAFF, advice_on
 from exports.errors import EXPLANATIONS
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
 from tests.integration.staff import list_of, page_of, said, text_of

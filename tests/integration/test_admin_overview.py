@@ -242,6 +242,17 @@ def test_it_sums_what_was_exported(pages: Client, dataset: Dataset, alice: User)
     assert rows_behind(pages, rows.series[0].urls[-1]) == 1
 
 
+def test_it_writes_sizes_as_the_lists_that_it_leads_to(pages: Client, dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 1)
+    end_chunk()
+    Job.objects.filter(pk=job.pk).update(status="success", finished_at=timezone.now(), bytes=1_500_000_000)
+
+    sizes = chart(pages, "Bytes exported")
+
+    assert (sizes.series[0].texts[-1], sizes.series[0].values[-1], sizes.unit) == ("1.5 GB", 1.5, "GB")
+    assert "1.5 GB" in text_of(pages.get(sizes.series[0].urls[-1]))
+
+
 def test_it_counts_failures_by_their_error(pages: Client, failed: Job) -> None:
     Chunk.objects.filter(status="failed").update(finished_at=timezone.now())
 

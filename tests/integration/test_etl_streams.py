@@ -242,7 +242,7 @@ def test_a_stream_goes_from_its_opening_to_the_end(alice: User, monkeypatch: pyt
     monkeypatch.setattr(Hub, "poll_seconds", 0.01)
     looks: list[Mapping[int, int]] = []
     task = make_task(alice)
-    number = lookup.number_of(state_of(task))
+    number = state_of(task).number
 
     async def listen() -> bytes:
         listener = Listener(task.pk, alice.pk, number)

@@ -21,7 +21,7 @@ from rest_framework.test import APIClient
 
 from config import storage
 from config.api.idempotency import Idempotency, fingerprint
-from etl import admission, artifacts, control, forms, runstate
+from etl import admission, artifacts, bodies, control, runstate
 from etl.models import Task
 from etl.states import Phase
 from rules.models import Rule
@@ -203,7 +203,7 @@ def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_dis
 
 def test_a_process_that_is_killed_leaves_no_file_of_a_request(settings: LazySettings, tmp_path: Path) -> None:
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
-    handler = forms.BoundedFile()
+    handler = bodies.BoundedFile()
     handler.new_file("file", "invoice.txt", "text/plain", None)
     handler.receive_data_chunk(TEXT, 0)
     file = handler.file_complete(len(TEXT))

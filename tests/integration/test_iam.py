@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import boto3
 import pytest
+from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from django.conf import LazySettings
@@ -21,7 +22,7 @@ from rest_framework.test import APIClient
 from config import storage
 from config.stack.identity import Identity
 from config.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
-from config.storage import copies
+from config.storage import copies, probe
 from exports import completion, execution, links, sweeper
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.integration.factories import make_job
@@ -38,6 +39,7 @@ ACTIONS = {
     "create_multipart_upload": {"s3:PutObject"},
     "delete_object": {"s3:DeleteObject"},
     "delete_objects": {"s3:DeleteObject"},
+    "get_bucket_lifecycle_configuration": {"s3:GetLifecycleConfiguration"},  # the doctor looks at it
     "get_object": {"s3:GetObject"},
     "head_bucket": {"s3:ListBucket"},
     "head_object": {"s3:GetObject", "s3:ListBucket"},  # the second has a missing object answered with 404, not 403
@@ -171,6 +173,7 @@ def use_everything() -> None:
     text: Any = {"content_type": "text/plain"}
     storage.ping()
     storage.now()
+    assert probe.lifecycle()
     assert storage.head("all/missing") is None
     small = storage.put("all/small", b"small", **text)
     with storage.Upload("all/large", if_match=None, metadata={}, checkpoint=lambda: None, **text) as upload:
@@ -197,10 +200,26 @@ def large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "COPY_BYTES", 5 * MIB)
 
 
+@pytest.fixture
+def asked(sluice: LazySettings) -> Iterator[set[str]]:
+    """The methods of the service's client that were called, however the code comes to it."""
+    made: set[str] = set()
+
+    def note(*, model: Any, **_later: object) -> None:
+        made.add(xform_name(model.name))
+
+    events = storage.client().meta.events
+    events.register("before-call.s3", note)
+    yield made
+    events.unregister("before-call.s3", note)
+
+
 @pytest.mark.usefixtures("sluice", "large_copies")
-def test_the_service_policy_suffices_for_all_that_storage_does() -> None:
+def test_the_service_policy_suffices_for_all_that_storage_does(asked: set[str]) -> None:
     """A22."""
     use_everything()
+    assert {action for method in asked for action in ACTIONS[method]} == actions("service")
+    assert asked | {"head_bucket"} == set(ACTIONS)
     assert not list(storage.list_objects("all/"))
     assert not list(storage.list_uploads("all/"))
 

@@ -52,7 +52,7 @@ def test_it_looks_at_few_passwords_a_minute(carol: User, settings: LazySettings)
 
 
 def test_it_counts_a_name_from_all_addresses(carol: User, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/min"})
+    settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
     for number in range(BY_NAME):
         assert "do not go together" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR=f"192.0.2.{number + 10}")
     assert "Too many tries" in sign_in(Client(), "CAROL", PASSWORD, REMOTE_ADDR="192.0.2.9")

@@ -38,8 +38,8 @@ def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
 
 
 def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
-    place = client.Place(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
-    client.call(place, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=60))
+    server = client.Server(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
+    client.call(server, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=60))
 
 
 @pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])

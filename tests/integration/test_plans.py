@@ -25,6 +25,7 @@ from exports import (
     completion,
     control,
     courier,
+    deliveries,
     files,
     gauges,
     leases,
@@ -35,7 +36,6 @@ from exports import (
     streams,
     submission,
     sweeper,
-    webhooks,
 )
 from exports.errors import SourceRefused
 from exports.execution import REUSE_BATCH
@@ -203,13 +203,13 @@ def of_retention(rows: Million) -> dict[str, Case]:
     paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: sweeper.BATCH])
     return {
         "purge": Case(
-            work=lambda _: sweeper._purge_some(),
+            work=lambda _: sweeper.purge_some(),
             by=("exports_jobs_finished", OF_JOB, "exports_delivery_job_id"),
             most=2 * LARGE,
         ),
         # It looks at each job that has ended, whether it has events; the first twenty that have lose them.
         "forget events": Case(
-            work=lambda _: sweeper._forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
+            work=lambda _: sweeper.forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
         ),
         "delete what nobody vouches for": Case(
             work=lambda _: sweeper.delete_unvouched(),
@@ -217,7 +217,7 @@ def of_retention(rows: Million) -> dict[str, Case]:
             most=DAY_OF_JOBS,
         ),
         "tell who vouches": Case(
-            work=lambda _: sweeper._unvouched(dict.fromkeys(paths, "x")),
+            work=lambda _: sweeper.unvouched(dict.fromkeys(paths, "x")),
             by=("exports_chunk_leased",),
             most=sweeper.BATCH,
         ),
@@ -232,7 +232,7 @@ def of_webhooks() -> dict[str, Case]:
     lost = {"attempts": courier.ATTEMPTS, "lease": courier.LEASE_SECONDS}
     return {
         "tell of ends": Case(
-            work=lambda _: webhooks.tell_some(),
+            work=lambda _: deliveries.tell_some(),
             by=("exports_event_untold", "exports_jobs_active"),
             most=2 * len(million.UNTOLD),
         ),
@@ -243,7 +243,7 @@ def of_webhooks() -> dict[str, Case]:
             work=lambda _: sql.rows(courier.GIVE_UP, **lost), by=("exports_delivery_due",), most=200
         ),
         "hint deliveries": Case(
-            work=lambda _: webhooks.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
+            work=lambda _: deliveries.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
         ),
     }
 
@@ -289,7 +289,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
             by=("exports_chunk_of_status",),
             most=50,
         ),
-        "cancel": Case(work=lambda _: control._cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
+        "cancel": Case(work=lambda _: control.try_to_cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
         # No index has the key of a chunk: it reads the whole job, and nothing else.
         "get one file": Case(work=presign, by=(OF_JOB,), most=LARGE),
     }

@@ -284,7 +284,7 @@ class Documents(RuleBasedStateMachine):
 
     @invariant()
     def run_states_are_what_the_model_says(self) -> None:
-        found = runstate.read_whole(self.known)
+        found = runstate.read_many(self.known)
         for task, known in self.known.items():
             state = found.get(task)
             assert (state is not None) == known.state.exists

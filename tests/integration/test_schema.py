@@ -16,7 +16,7 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from etl import urls as etl_urls
-from exports import completion, courier, execution, webhooks
+from exports import completion, courier, deliveries, execution
 from exports import urls as exports_urls
 from exports.models import Dataset, Job, Receipt
 from rules import urls as rules_urls
@@ -219,7 +219,7 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
         body = {"url": there.url, "events": ["export.succeeded"]}
         path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
-        webhooks.fan_out()
+        deliveries.fan_out()
         courier.drain()
         delivery = checked.get(f"{path}/deliveries").json()["results"][0]
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 202

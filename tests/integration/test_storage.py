@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import logging
 import multiprocessing
 import os
 import resource
@@ -27,7 +28,7 @@ import pytest
 from django.conf import LazySettings
 from pydantic import AnyHttpUrl
 
-from config import storage
+from config import logs, storage
 from config.storage import clients, copies, parts, uploads
 from tests.integration import troubled_s3
 from tests.integration.troubled_s3 import Proxy
@@ -533,6 +534,21 @@ def test_it_fails_when_somebody_aborted_the_upload(key: str) -> None:
             upload.commit()
     assert caught.value.retryable
     assert storage.head(key) is None
+
+
+def test_it_tells_of_what_stays_behind_by_the_hash_that_stands_for_its_path(
+    proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy.trouble("DELETE", "uploadId", troubled_s3.answer_500, times=2)
+    with suppress(Stop), begin(key) as upload:
+        feed(upload, LARGE)
+        raise Stop
+    (formatter,) = {one.formatter for one in logging.root.handlers if isinstance(one.formatter, logs.LineFormatter)}
+    lines = [formatter.format(record) for record in caplog.records]
+    (line,) = [line for line in lines if "upload_not_aborted" in line]
+    assert logs.path_hash(key) in line
+    assert ".csv" not in line
+    storage.abort_upload(key, next(storage.list_uploads(key)).upload_id)
 
 
 def test_it_does_not_retry_a_refusal_and_tells_no_path(key: str, settings: LazySettings) -> None:

@@ -18,6 +18,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
 from config import storage
+from config.storage import probe
 from exports import completion, control, dispatch, execution, leases, repair, source, sweeper
 from exports.errors import SourceRefused
 from exports.leases import Claim
@@ -267,6 +268,18 @@ def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkey
     assert sweeper.delete_orphans() == 1
     assert storage.head("_receipts/orphan/1/x.csv") is None
     assert delivered(live)
+
+
+def test_what_a_doctor_left_behind_goes_and_is_no_violation(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was interrupted: nothing was promised to anybody."""
+    key = f"{probe.PREFIX}interrupted"
+    storage.put(key, probe.CONTENT, content_type=probe.TYPE)
+    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    before = violations()
+
+    assert sweeper.delete_orphans() == 1
+    assert storage.head(key) is None
+    assert violations() == before
 
 
 def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

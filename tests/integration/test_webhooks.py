@@ -21,7 +21,7 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from config.env import Environment
-from exports import control, courier, endpoints, execution, sweeper, webhooks
+from exports import control, courier, deliveries, endpoints, execution, sweeper, webhooks
 from exports.endpoints import Answer
 from exports.errors import LeaseLost
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
@@ -74,7 +74,7 @@ def subscribe(api: APIClient, url: str, *events: str) -> Any:
 
 def work() -> None:
     """What the task does."""
-    webhooks.fan_out()
+    deliveries.fan_out()
     courier.drain()
 
 
@@ -82,7 +82,7 @@ def make_due() -> None:
     Delivery.objects.filter(status="pending").update(available_at=Now() - timedelta(seconds=1))
 
 
-def deliveries(api: APIClient, hook: Any) -> list[Any]:
+def sent_to(api: APIClient, hook: Any) -> list[Any]:
     found: list[Any] = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
     return found
 
@@ -114,7 +114,7 @@ def test_a_success_is_told_with_the_job_as_get_shows_it_and_without_its_link(
     }
     assert got.headers["content-type"] == "application/json"
     assert got.headers["user-agent"].startswith("Sluice/")
-    (delivery,) = deliveries(api, hook)
+    (delivery,) = sent_to(api, hook)
     assert delivery == {
         "id": got.id,
         "type": "export.succeeded",
@@ -175,11 +175,11 @@ def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_lo
     jobs = [make_job(dataset, alice, 1) for _ in range(5)]
     for job in jobs:
         control.cancel(job)
-    assert sum(in_threads(4, lambda _: webhooks.fan_out())) == 10
-    assert webhooks.fan_out() == 0
+    assert sum(in_threads(4, lambda _: deliveries.fan_out())) == 10
+    assert deliveries.fan_out() == 0
 
     Event.objects.update(told_at=None)  # as after a crash that nobody thought of
-    assert webhooks.fan_out() == 0
+    assert deliveries.fan_out() == 0
     made = {(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()}
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
 
@@ -209,7 +209,7 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
     sweeper.reap()
     assert queued("webhooks") == 1
 
-    webhooks.fan_out()
+    deliveries.fan_out()
     lose_messages()
     sweeper.reap()
     assert queued("webhooks") == 1
@@ -234,7 +234,7 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
         before = timezone.now()
         work()
         after = timezone.now()
-        (shown,) = deliveries(api, hook)
+        (shown,) = sent_to(api, hook)
         due = datetime.fromisoformat(shown["nextAttemptAt"])
         assert before + timedelta(seconds=delay) <= due <= after + timedelta(seconds=1.2 * delay)
         assert shown["status"] == "pending"
@@ -243,7 +243,7 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
     make_due()
     work()
 
-    (shown,) = deliveries(api, hook)
+    (shown,) = sent_to(api, hook)
     assert (shown["status"], shown["attempts"], shown["nextAttemptAt"]) == ("failed", 10, None)
     assert [line["statusCode"] for line in shown["log"]] == [500] * 10
     assert len(there.received) == 10
@@ -259,7 +259,7 @@ def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
     subscribe(api, there.url)
     there.then = answer(500)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     lose_messages()
     courier.drain()
     assert queued("webhooks") == 1
@@ -305,7 +305,7 @@ def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, th
 
         assert elsewhere.received == []
     assert len(there.received) == 1
-    (shown,) = deliveries(api, hook)
+    (shown,) = sent_to(api, hook)
     assert (shown["status"], shown["log"][0]["statusCode"]) == ("failed", status)
 
 
@@ -330,7 +330,7 @@ def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, t
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
 
-    (shown,) = deliveries(api, hook)
+    (shown,) = sent_to(api, hook)
     assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no connection, or no HTTP on it")]
 
 
@@ -340,21 +340,21 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     """A11, A25."""
     hook = subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     lost = courier.claim()
     assert lost
     assert courier.claim() is None
     Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
     work()
 
-    (shown,) = deliveries(api, hook)
+    (shown,) = sent_to(api, hook)
     assert there.ids == [str(lost.id)]
     assert (shown["status"], shown["attempts"]) == ("delivered", 2)
     assert [line["error"] for line in shown["log"]] == ["the worker was lost", None]
     for late in (courier.write_down, courier.write_down_failure):
         with pytest.raises(LeaseLost):
             late(lost, Answer(status=500))
-    assert deliveries(api, hook) == [shown]
+    assert sent_to(api, hook) == [shown]
 
 
 def test_a_delivery_that_kills_its_worker_each_time_ends(
@@ -362,14 +362,14 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
 ) -> None:
     hook = subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     for _ in range(courier.ATTEMPTS):
         assert courier.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
     assert courier.claim() is None
     sweeper.reap()
 
-    (shown,) = deliveries(api, hook)
+    (shown,) = sent_to(api, hook)
     assert shown["status"] == "failed"
     assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * courier.ATTEMPTS
 
@@ -379,7 +379,7 @@ def test_a_last_attempt_that_is_being_made_is_not_given_up(
 ) -> None:
     subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     Delivery.objects.update(attempts=courier.ATTEMPTS - 1)
     order = courier.claim()
     assert order
@@ -418,7 +418,7 @@ def test_one_webhook_is_sent_one_delivery_at_a_time(
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     for _ in range(3):
         control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
 
     assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
@@ -431,7 +431,7 @@ def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_worker
     for _ in range(8):
         subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
 
     assert len({order.webhook_id for order in orders}) == len(orders) == 2
@@ -449,7 +449,7 @@ def test_who_has_the_fewest_on_the_way_comes_first(
         subscribe(client, there.url)
     for user in (alice, alice, alice, bob):
         control.cancel(make_job(dataset, user, 1))
-        webhooks.fan_out()
+        deliveries.fan_out()
     owners = dict(Webhook.objects.values_list("pk", "user__username"))
     claims = [courier.claim() for _ in range(4)]
 
@@ -514,7 +514,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         assert ended.wait(3)
-        (shown,) = deliveries(api, hook)
+        (shown,) = sent_to(api, hook)
         assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no answer in time")]
 
     expect_within(3, test)
@@ -535,7 +535,7 @@ def test_a_receiver_that_never_answers_is_hung_up_on(
     work()
     over.set()
 
-    assert deliveries(api, hook)[0]["log"][0]["error"] == "no answer in time"
+    assert sent_to(api, hook)[0]["log"][0]["error"] == "no answer in time"
 
 
 @pytest.mark.parametrize("status", [200, 302])
@@ -559,7 +559,7 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         assert ended.wait(5)
-        assert deliveries(api, hook)[0]["log"][0]["statusCode"] == status
+        assert sent_to(api, hook)[0]["log"][0]["statusCode"] == status
 
     ended = threading.Event()
     there.then = flood
@@ -577,7 +577,7 @@ def test_a_body_that_trickles_does_not_undo_its_status(
     work()
     over.set()
 
-    assert deliveries(api, hook)[0]["status"] == "delivered"
+    assert sent_to(api, hook)[0]["status"] == "delivered"
 
 
 # ---- Signatures -----------------------------------------------------------------------------------------------------
@@ -631,7 +631,7 @@ def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: AP
     shown = api.get(f"/exports/webhooks/{hook['id']}").json()
     assert (shown["enabled"], shown["disabledReason"]) == (False, "The endpoint answered 410 Gone.")
     assert len(there.received) == 1
-    waits, ended = sorted(deliveries(api, hook), key=lambda each: -len(each["status"]))
+    waits, ended = sorted(sent_to(api, hook), key=lambda each: -len(each["status"]))
     assert (ended["status"], ended["nextAttemptAt"]) == ("failed", None)
     assert (waits["status"], waits["nextAttemptAt"]) == ("pending", None)
 
@@ -675,7 +675,7 @@ def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
     assert (row.failures, row.failing_since) == (0, None)
     work()
     assert len(set(there.ids)) == 1
-    assert deliveries(api, hook)[0]["status"] == "delivered"
+    assert sent_to(api, hook)[0]["status"] == "delivered"
 
 
 def test_a_success_ends_the_count_of_failures_and_a_failed_test_is_none(
@@ -720,7 +720,7 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     there.then = answer(500)
     api.post(path)
     work()
-    (failed,) = deliveries(api, hook)
+    (failed,) = sent_to(api, hook)
     assert (failed["status"], failed["attempts"], failed["nextAttemptAt"]) == ("failed", 1, None)
     assert failed["finishedAt"]
 
@@ -729,13 +729,13 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     Delivery.objects.filter(status="pending").update(lease_until=Now() - timedelta(seconds=1))
     assert courier.claim() is None
     sweeper.reap()
-    lost = deliveries(api, hook)[0]
+    lost = sent_to(api, hook)[0]
     assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["the worker was lost"])
 
     api.post(path)
     Delivery.objects.filter(status="pending").update(attempts=3)
     sweeper.reap()
-    assert {each["status"] for each in deliveries(api, hook)} == {"failed"}
+    assert {each["status"] for each in sent_to(api, hook)} == {"failed"}
     assert len(there.received) == 1
 
 
@@ -745,7 +745,7 @@ def test_one_test_of_a_webhook_is_pending_at_a_time(
     """A25."""
     hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()  # other deliveries are no tests
+    deliveries.fan_out()  # other deliveries are no tests
     posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
 
     assert sorted(response.status_code for response in posted) == [202, 409, 409, 409]
@@ -773,7 +773,7 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
     """A25."""
     hook = subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
     order = courier.claim()
@@ -787,7 +787,7 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
     work()
     first, second = there.received
     assert (first.id, first.body) == (second.id, second.body)
-    assert len(deliveries(api, hook)[0]["log"]) == 2
+    assert len(sent_to(api, hook)[0]["log"]) == 2
 
     api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "webhook_disabled")
@@ -799,7 +799,7 @@ def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
     """A25."""
     hook = subscribe(api, there.url)
     control.cancel(make_job(dataset, alice, 1))
-    webhooks.fan_out()
+    deliveries.fan_out()
     row = Delivery.objects.get()
     Delivery.objects.update(attempts=3, available_at=timezone.now() + timedelta(hours=1))
     path = f"/exports/webhooks/{hook['id']}/deliveries/{row.pk}/redeliver"
@@ -868,7 +868,7 @@ def test_a_delivery_is_refused_when_its_address_is_inner_by_now(api: APIClient, 
     work()
 
     assert there.received == []
-    (line,) = deliveries(api, hook)[0]["log"]
+    (line,) = sent_to(api, hook)[0]["log"]
     assert line["error"] == "refused: it leads to an address that webhooks may not reach"
 
 
@@ -901,7 +901,7 @@ def test_a_name_that_changes_its_address_never_leads_inside(
         hook = subscribe(api, f"https://rebind.example:{port}/hook")
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
-        assert deliveries(api, hook)[0]["log"][0]["error"].startswith("refused:")
+        assert sent_to(api, hook)[0]["log"][0]["error"].startswith("refused:")
 
         names.asked, names.answers = [], [PUBLIC, "127.0.0.1"]
         api.post(f"/exports/webhooks/{hook['id']}/test")
@@ -909,7 +909,7 @@ def test_a_name_that_changes_its_address_never_leads_inside(
         assert inside.received == []
     # Asked for once, and connected to what came of it, which here leads nowhere.
     assert names.asked == ["rebind.example", PUBLIC]
-    assert deliveries(api, hook)[0]["log"][0]["error"] == "no connection, or no HTTP on it"
+    assert sent_to(api, hook)[0]["log"][0]["error"] == "no connection, or no HTTP on it"
 
 
 def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -964,7 +964,7 @@ def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
 
     control.cancel(make_job(dataset, alice, 1))
     work()
-    (delivery,) = deliveries(api, hook)
+    (delivery,) = sent_to(api, hook)
     assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
     assert delivery["nextAttemptAt"]
     assert delivery["log"][0]["error"] == "no connection, or no HTTP on it"
@@ -972,7 +972,7 @@ def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
     dns.answer = "127.0.0.1"
     make_due()
     work()
-    assert deliveries(api, hook)[0]["log"][1]["error"].startswith("refused:")
+    assert sent_to(api, hook)[0]["log"][1]["error"].startswith("refused:")
     assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
@@ -1223,7 +1223,7 @@ def test_the_newest_20_attempts_are_shown_by_two_queries(api: APIClient, there: 
 
     def queries() -> int:
         with CaptureQueriesContext(connection) as made:
-            shown = deliveries(api, hook)
+            shown = sent_to(api, hook)
         for each in shown:
             row = Delivery.objects.get(pk=each["id"])
             assert [line["durationMs"] for line in each["log"]] == list(range(5, 25))
@@ -1260,7 +1260,7 @@ def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
     sweeper.purge()
 
     assert not Job.objects.exists()
-    (kept,) = deliveries(api, hook)
+    (kept,) = sent_to(api, hook)
     assert kept["id"] != str(old)
     assert (kept["jobId"], kept["status"], len(kept["log"])) == (None, "delivered", 1)
 

@@ -13,6 +13,7 @@ from rest_framework.test import APIClient
 
 from exports import control, courier, webhooks
 from exports.models import Dataset, Delivery, Webhook
+from exports.models.webhook import TEST
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
@@ -99,7 +100,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
 
 def test_a_second_click_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
     """Not even when the first one has arrived before it."""
-    delivery = Delivery.objects.get(type=webhooks.TEST)
+    delivery = Delivery.objects.get(type=TEST)
     action, fields = form_in(pages.get(page_of(delivery, "redeliver")))
     pages.post(action, fields)
     work()
@@ -122,7 +123,7 @@ def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook
 
 def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webhook) -> None:
     """The receiver was mended; the next attempt would be in hours. Attempts count on."""
-    delivery = Delivery.objects.exclude(type=webhooks.TEST).get()
+    delivery = Delivery.objects.exclude(type=TEST).get()
     press(pages, hook, "enable")
     later = timezone.now() + timedelta(hours=5)
     Delivery.objects.filter(pk=delivery.pk).update(status="pending", attempts=4, available_at=later, finished_at=None)
@@ -143,7 +144,7 @@ def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webho
 
 def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hook: Webhook) -> None:
     press(pages, hook, "enable")
-    delivery = Delivery.objects.exclude(type=webhooks.TEST).get()
+    delivery = Delivery.objects.exclude(type=TEST).get()
     assert "It has ended. Send it again." in text_of(pages.get(page_of(delivery, "send-now")))
     webhooks.redeliver(delivery)
     assert courier.claim()

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from exports import courier, webhooks
 from exports.models import Attempt, Delivery, Webhook
-from exports.models.webhook import Hook
+from exports.models.webhook import TEST, Hook
 from tests.broker import lose_messages
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
@@ -23,7 +23,6 @@ from tests.integration.test_webhooks import allow
 SUCCEEDED = Hook.SUCCEEDED.value
 LIST = "/app/webhooks"
 HTMX = {"HX-Request": "true"}
-GETS = ("webhook", "delivery")
 BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
 
 
@@ -166,7 +165,7 @@ def test_a_webhook_is_told_of_something(me: Client, there: Receiver) -> None:
 
 
 def test_there_are_a_hundred_at_most(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
-    monkeypatch.setattr(webhooks, "MOST", 1)
+    monkeypatch.setattr(webhooks, "MOST_OF_A_USER", 1)
     page = make(me, hook.url).content.decode()
     assert "as many webhooks" in page
     assert Webhook.objects.count() == 1
@@ -322,7 +321,7 @@ def test_all_that_failed_is_sent_again_and_nothing_else(
     failed = {str(each.pk) for each in sent(hook, 3)}
     sent(hook, 1, status="delivered")
     sent(other, 1)
-    Delivery.objects.create(webhook=hook, type=webhooks.TEST, body="{}", status="failed", finished_at=Now())
+    Delivery.objects.create(webhook=hook, type=TEST, body="{}", status="failed", finished_at=Now())
     page = me.get(page_of(hook)).content.decode()
     assert "Send all 3 failed again" in page
 

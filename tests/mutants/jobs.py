@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a prefetch used the link up",
-        file="exports/views.py",
+        file="exports/download_views.py",
         old="        if is_prefetch(request):",
         new="        if not request:",
         tests=completion("looking_does_not_use_a_link_up"),

@@ -195,8 +195,8 @@ MUTANTS = [
     ),
     SWEEPER(
         name="uploads were aborted while they are sent",
-        old="return _abort_uploads(before=storage.now() - GRACE)",
-        new="return _abort_uploads(before=storage.now() + GRACE)",
+        old="return abort_uploads(before=storage.now() - GRACE)",
+        new="return abort_uploads(before=storage.now() + GRACE)",
         tests=sweeper("abandoned_uploads_are_aborted"),
     ),
     Mutant(

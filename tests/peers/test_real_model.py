@@ -18,7 +18,7 @@ from pydantic import AnyHttpUrl
 from config.stack.process import Process
 from etl.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
 from etl.postprocessors import client, dialects
-from etl.postprocessors.client import Place
+from etl.postprocessors.client import Server
 from etl.postprocessors.dialects import Dialect, Form
 from etl.postprocessors.llm import Llm
 from etl.postprocessors.model import Model, Question, fitting
@@ -122,7 +122,7 @@ def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
     # As this server wants it; `json_schema` it does not know.
     request["response_format"] = {"type": "json_object", "schema": envelope(CLOSED, wants_evidence=False)}
 
-    reply = client.call(Place.configured(), request, work=work)
+    reply = client.call(Server.configured(), request, work=work)
 
     assert reply.finish == "stop"
     data = fitting(reply.text, question).data
@@ -151,7 +151,7 @@ def test_it_refuses_a_form_that_it_does_not_know() -> None:
     request = model.request(question_of({"type": "object"}), [], Dialect(form=Form.JSON_SCHEMA))
 
     with pytest.raises(client.Rejected) as caught:
-        client.call(Place.configured(), request, work=work)
+        client.call(Server.configured(), request, work=work)
 
     assert Dialect(form=Form.JSON_SCHEMA).after(caught.value.words) == Dialect(form=Form.TEXT)
 

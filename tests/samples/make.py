@@ -21,7 +21,6 @@ FOLDER = Path(__file__).resolve().parents[2] / "config/stack/demo/documents"
 CJK = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
 SIMPLIFIED = 2  # the font's number in the collection
 DPI = 200
-INK = (24, 24, 24)
 
 # ---- What they say: (style, text), or a table ----------------------------------------------------------------------
 Table = Sequence[Sequence[str]]

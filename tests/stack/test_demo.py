@@ -87,6 +87,7 @@ def spoiled(content: bytes) -> bytes:
 
 
 def test_it_counts_what_is_right(delivered: Delivered, origin: Origin) -> None:
+    """C5."""
     size = sum(map(len, delivered.files.values()))
     assert delivered.compare(origin) == Amount(len(SLICES), 3 * len(SLICES), size)
 

@@ -21,6 +21,13 @@ def test_the_shell_wins_over_the_stack() -> None:
     assert environment.effective(own, given) == {"REDIS_URL": "theirs", "S3_BUCKET": "ours", "EXPORT_DB_SLOTS": "2"}
 
 
+def test_a_secret_in_the_shells_file_replaces_the_stacks() -> None:
+    own = {"REDIS_URL": "ours", "S3_BUCKET": "ours"}
+    given = {"REDIS_URL_FILE": "/run/secrets/redis_url", "S3_BUCKET_FILE": "no secret"}
+    assert environment.effective(own, given) == {"REDIS_URL_FILE": "/run/secrets/redis_url", "S3_BUCKET": "ours"}
+    assert environment.effective(own, {"REDIS_URL_FILE": ""})["REDIS_URL"] == "ours"
+
+
 def test_passwords_and_ports_stay_the_same_between_runs(tmp_path: Path) -> None:
     first = Identity(tmp_path)
     secret, ports = first.secret("x"), first.free_ports("web", 2)

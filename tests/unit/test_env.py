@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -87,7 +88,9 @@ DEFAULTS = {
 NO_POSTGRES_URL = "is not a URL such as postgresql://user:password@host:5432/database"
 NO_PORT = "has a port that is not a number from 1 to 65535"
 NO_REDIS = "does not begin with redis, rediss, unix and ://"
-NO_BROKER = "does not begin with redis, rediss, sentinel, amqp, amqps, pyamqp and ://"
+NO_BROKER = "does not begin with redis, rediss, amqp, amqps, pyamqp and ://"
+NO_OPTION = "has something after its ? that Celery does not take: only what begins with ssl_"
+NO_CHECK = "has an ssl_cert_reqs that is none of required, optional, none"
 NO_URL = "is not a URL with a host and a port"
 NO_PAIR = "goes together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither"
 NO_NETWORK = "is not a network such as 10.0.0.0/8"
@@ -170,7 +173,11 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
         ("REDIS_URL", "unix://", "names no host"),
         ("CELERY_BROKER_URL", "http://hunter2", NO_BROKER),
         ("CELERY_BROKER_URL", "unix:///hunter2", NO_BROKER),
-        ("CELERY_BROKER_URL", "sentinel://one:26379;sentinel://:hunter2@two:hunter2", NO_URL),
+        ("CELERY_BROKER_URL", "amqp://one:5672;amqp://:hunter2@two:hunter2", NO_URL),
+        ("CELERY_BROKER_URL", "sentinel://:hunter2@one:26379", NO_BROKER),
+        ("CELERY_BROKER_URL", "redis://:hunter2@one?socket_timeout=1", NO_OPTION),
+        ("CELERY_BROKER_URL", "rediss://:hunter2@one?ssl_cert_reqs=CERT_REQUIRED", NO_CHECK),
+        ("REDIS_URL", "rediss://:hunter2@one?ssl_ca_certs=/hunter2", "has an ssl_ca_certs that is no file here"),
         ("S3_PUBLIC_ENDPOINT_URL", "hunter2", "Input should be a valid URL, relative URL without a base"),
         ("S3_DOWNLOAD_SECRET_ACCESS_KEY", "hunter2", NO_PAIR),
         ("TRUSTED_PROXY_CIDRS", "hunter2", f"'item 1' {NO_NETWORK}"),
@@ -210,6 +217,19 @@ def test_an_empty_folder_is_not_the_working_directory(read: Read) -> None:
     assert read(ETL_CACHE_DIR="/var/cache/sluice").etl_cache_dir == Path("/var/cache/sluice")
 
 
+# An empty address of the object storage is refused: it would be that of AWS.
+NOT_EMPTY = {"s3_endpoint_url", "s3_public_endpoint_url"}
+LEFT_OUT = sorted(
+    name.upper() for name, field in Environment.model_fields.items() if field.default is None and name not in NOT_EMPTY
+)
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_need_not_be_set_may_be_empty(read: Read, name: str) -> None:
+    """Compose hands on `NAME=` for what its operator leaves out."""
+    assert getattr(read(**{name: ""}), name.lower()) is None
+
+
 def test_run_state_lives_where_redis_is_unless_told_otherwise(read: Read) -> None:
     """B11."""
     assert read().run_state_url == REQUIRED["REDIS_URL"]
@@ -247,7 +267,9 @@ def test_it_names_a_variable_that_does_not_fit_another_beside_those_that_are_bad
         {"SOURCE_DATABASE_URL": "", "CELERY_BROKER_URL": "", "S3_DOWNLOAD_SECRET_ACCESS_KEY": ""},
         {"REDIS_URL": "rediss://valkey"},
         {"REDIS_URL": "unix:///run/valkey.sock", "CELERY_BROKER_URL": "amqp://u:p@rabbit//"},
-        {"CELERY_BROKER_URL": "sentinel://one:26379;sentinel://two:26379"},
+        {"CELERY_BROKER_URL": "amqp://one:5672;amqp://two:5672"},
+        {"REDIS_URL": "redis://one?socket_timeout=9", "CELERY_BROKER_URL": "amqps://two//?ssl_cert_reqs=none"},
+        {"REDIS_URL": f"rediss://u:p@one/0?ssl_cert_reqs=required&ssl_ca_certs={__file__}"},
         {"S3_DOWNLOAD_ACCESS_KEY_ID": "id", "S3_DOWNLOAD_SECRET_ACCESS_KEY": "secret"},
         {"ALLOWED_HOSTS": "", "DEBUG": "true"},
         {"ETL_REDIS_URL": "", "ETL_GLOBAL_RULE_ID": "", "ETL_LLM_BASE_URL": "", "ETL_LLM_MAX_TOKENS": ""},
@@ -307,3 +329,105 @@ def test_it_takes_rates_with_spaces_and_bindings_in_their_words(read: Read) -> N
     settings = read(EXPORT_RATE=" 5 / min", EXPORT_BIND_IP="off", EXPORT_BIND_UA="off")
 
     assert (settings.export_rate, settings.export_bind_ip, settings.export_bind_ua) == ("5/min", "off", False)
+
+
+# ---- Secrets in files -------------------------------------------------------------------------------------------
+SECRETS = {
+    "SECRET_KEY": KEY,
+    "SECRET_KEY_FALLBACKS": "one-old-key,another",
+    "SENTRY_DSN": "https://filed@errors.example/1",
+    "DATABASE_URL": "postgresql://sluice:filed@db:5432/sluice",
+    "SOURCE_DATABASE_URL": "postgresql://reader:filed@replica/sluice",
+    "REDIS_URL": "redis://:filed@valkey:6379/0",
+    "CELERY_BROKER_URL": "amqp://sluice:filed@rabbitmq//",
+    "S3_ACCESS_KEY_ID": "filed-id",
+    "S3_SECRET_ACCESS_KEY": "filed-secret",
+    "S3_DOWNLOAD_ACCESS_KEY_ID": "filed-download-id",
+    "S3_DOWNLOAD_SECRET_ACCESS_KEY": "filed-download-secret",
+    "ETL_REDIS_URL": "redis://:filed@valkey:6379/1",
+    "ETL_MINERU_API_KEY": "filed-mineru",
+    "ETL_LLM_API_KEY": "filed-llm",
+}
+
+
+def shown(value: Any) -> str:
+    return ",".join(map(shown, value)) if isinstance(value, list) else str(value.get_secret_value())
+
+
+def test_every_secret_can_be_in_a_file_and_nothing_else_can(read: Read, tmp_path: Path) -> None:
+    assert {"SECRET_KEY", "DATABASE_URL"} < set(Environment.secrets())
+    assert all(("SecretStr" in str(field)) == (name.upper() in Environment.secrets())
+               for name, field in Environment.__annotations__.items() if not name.startswith("_"))  # fmt: skip
+    secrets = {name: SECRETS.get(name, "filed") for name in Environment.secrets()}
+    for name, value in secrets.items():
+        (tmp_path / name).write_text(f"{value}\n")
+
+    settings = read(
+        **dict.fromkeys(REQUIRED.keys() & secrets), **{f"{name}_FILE": str(tmp_path / name) for name in secrets}
+    )
+
+    assert {name: shown(getattr(settings, name.lower())) for name in secrets} == secrets
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_the_end_of_a_file_is_no_part_of_the_secret(read: Read, tmp_path: Path, end: str) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(f" {KEY} {end}".encode())
+
+    assert read(SECRET_KEY=None, SECRET_KEY_FILE=str(file)).secret_key.get_secret_value() == f" {KEY} "
+
+
+@pytest.mark.parametrize("between", [",", "\n", "\r\n", ",\n"])
+def test_keys_in_a_file_may_each_have_a_line(read: Read, tmp_path: Path, between: str) -> None:
+    """As one key they would be believed by nobody, and nothing would say so."""
+    file = tmp_path / "keys"
+    file.write_text(f"one-old-key{between}another\n", newline="")
+
+    found = read(SECRET_KEY_FALLBACKS_FILE=str(file)).secret_key_fallbacks
+
+    assert [key.get_secret_value() for key in found] == ["one-old-key", "another"]
+
+
+def test_what_is_set_twice_is_refused(read: Read, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text(f"{SECRET * 8}\n")
+
+    assert problems(read, SECRET_KEY_FILE=str(file)) == [
+        "SECRET_KEY_FILE: is set, and SECRET_KEY is too: set one of them"
+    ]
+    assert read(SECRET_KEY="", SECRET_KEY_FILE=str(file)).secret_key.get_secret_value() == SECRET * 8
+    assert read(SECRET_KEY_FILE="").secret_key.get_secret_value() == KEY
+
+
+def test_files_that_will_not_do_are_told_at_once_without_their_content(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"hunter2\xff")
+    (tmp_path / "bad").write_text("http://hunter2\n")
+
+    assert problems(
+        read,
+        SECRET_KEY=None,
+        SECRET_KEY_FILE=str(tmp_path / "absent"),
+        DATABASE_URL=None,
+        DATABASE_URL_FILE=str(tmp_path),
+        REDIS_URL=None,
+        REDIS_URL_FILE=str(tmp_path / "bad"),
+        S3_ACCESS_KEY_ID=None,
+        S3_ACCESS_KEY_ID_FILE=str(tmp_path / "binary"),
+        S3_DOWNLOAD_ACCESS_KEY_ID_FILE=str(tmp_path / "empty"),
+        S3_DOWNLOAD_SECRET_ACCESS_KEY=SECRET,
+        ETL_LLM_API_KEY_FILES=str(tmp_path / "bad"),
+    ) == [
+        f"REDIS_URL: {NO_REDIS}",
+        "SECRET_KEY_FILE: names a file that cannot be read: No such file or directory",
+        "DATABASE_URL_FILE: names a file that cannot be read: Is a directory",
+        "S3_ACCESS_KEY_ID_FILE: names a file that is not text",
+        "S3_DOWNLOAD_ACCESS_KEY_ID_FILE: names a file that is empty",
+        "ETL_LLM_API_KEY_FILES: is not a setting; did you mean ETL_LLM_API_KEY_FILE?",
+    ]
+
+
+def test_a_secret_that_was_pasted_for_the_path_of_its_file_is_not_shown(read: Read) -> None:
+    assert problems(read, SECRET_KEY=None, SECRET_KEY_FILE=SECRET) == [
+        "SECRET_KEY_FILE: names a file that cannot be read: No such file or directory"
+    ]

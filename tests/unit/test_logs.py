@@ -70,12 +70,12 @@ def lines(_own_logging: None) -> Lines:
 
 def test_it_writes_one_action_with_ids_and_facts(lines: Lines) -> None:
     with structlog.contextvars.bound_contextvars(request_id="r1", job_id="j1", chunk_id=7):
-        log.info("chunk_finished", rows=12, source="live")
+        log.info("chunk_done", rows=12, source="live")
 
     (line,) = lines()
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "action": "chunk_finished",
+        "action": "chunk_done",
         "level": "info",
         "logger": "exports.tests",
         "request_id": "r1",
@@ -239,9 +239,9 @@ def test_it_writes_one_ascii_line_whatever_the_value(value: object, lines: Lines
 def test_it_writes_for_people_on_request() -> None:
     stream = configure(level="INFO", style="console")
 
-    log.info("chunk_finished", rows=12, token="abc")
+    log.info("chunk_done", rows=12, token="abc")
 
-    assert "chunk_finished" in stream.getvalue()
+    assert "chunk_done" in stream.getvalue()
     assert "abc" not in stream.getvalue()
 
 

@@ -90,8 +90,6 @@ def keep(libc: ctypes.CDLL, bits: int) -> None:
 
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
-
-
 def leave_files(libc: ctypes.CDLL) -> None:
     """Have the kernel refuse to open, make, change, delete or execute any file, but to read those that we are made of.
 

@@ -39,11 +39,10 @@ TICK = 0.2  # seconds between looks at the clock, the lease and its memory
 ANSWER = 256 * 1024**2  # bytes of one line, far beyond what a page can have
 BLOCK = 1 << 18
 
-Message = dict[str, Any]
-
-
 # How Python ends when it cannot even begin: `ModuleNotFoundError: No module named 'etl'`.
 LAST_WORDS = re.compile(r"^([A-Za-z_.]{1,80})(?::.*?\bmodule named '?([\w.]{1,80})'?)?")
+
+Message = dict[str, Any]
 
 
 class Died(OcrFailed):
@@ -140,7 +139,7 @@ class Process:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
             return 0
-        return int(pages) * resource_page()
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def died(self) -> EtlError:
         """Tell what a process died of that did so by itself."""
@@ -179,10 +178,6 @@ def missing(reason: str, **facts: object) -> EngineMissing:
     """Tell the staff why nothing can be read here. The words may be those of a process that was taken over."""
     log.error("reader_not_started", reason=re.sub(r"[^\w.()+ -]", "", reason)[:200].strip(), **facts)
     return EngineMissing()
-
-
-def resource_page() -> int:
-    return os.sysconf("SC_PAGE_SIZE")
 
 
 def parsed(line: bytes) -> Message:

@@ -15,7 +15,7 @@ from etl import errors
 from etl.characters import without_useless
 from etl.documents import Kind
 from etl.errors import EmptyDocument, OcrFailed, UnsupportedFormat
-from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker, unmarked
+from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
 from etl.providers.local import plain
 from etl.providers.local.process import Died, Message, Process
 from etl.work import Work
@@ -24,8 +24,14 @@ PLAIN = frozenset({Kind.TEXT, Kind.MARKDOWN})
 # Raised when the version of what comes out changes while the libraries' do not.
 VERSION = "1"
 LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
-# Of text that was recognised with less confidence than this, words are wrong; nonsense still comes with 0.6.
-UNSURE = 0.85
+# What the process may say that went wrong, by the name of its class.
+KNOWN = {
+    error.__name__: error
+    for error in (
+        errors.FileCorrupt, errors.FileEncrypted, errors.FileTooLarge, errors.TooManyPages, errors.TooManyPixels,
+        errors.OcrFailed,
+    )
+}  # fmt: skip
 
 
 class LocalProvider(OCRProvider):
@@ -130,9 +136,8 @@ class Texts:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.parts: list[str] = []
+        self.written = MarkdownOfPages()
         self.pages: list[Page] = []
-        self.length = 0
         self.found = False
         self.total = 0
         self.seconds = 0.0
@@ -169,12 +174,9 @@ class Texts:
 
     def write(self, number: int, text: str, method: str, confidence: float | None) -> None:
         text = unmarked(without_useless(text)).strip("\n")
-        head = f"{page_marker(number)}\n\n"
-        start = self.length + len(head)
-        self.pages.append(Page(number=number, start=start, end=start + len(text), method=method, confidence=confidence))
-        self.parts += [head, text, "\n\n"]
+        start, end = self.written.add(number, text)
+        self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
         self.found = self.found or bool(text.strip())
-        self.length = start + len(text) + 2
         self.work.progress(number, self.total)
 
     def markdown(self) -> str:
@@ -182,16 +184,7 @@ class Texts:
             raise Died
         if not self.found:
             raise EmptyDocument
-        return "".join(self.parts)
-
-
-KNOWN = {
-    error.__name__: error
-    for error in (
-        errors.FileCorrupt, errors.FileEncrypted, errors.FileTooLarge, errors.TooManyPages, errors.TooManyPixels,
-        errors.OcrFailed,
-    )
-}  # fmt: skip
+        return str(self.written)
 
 
 def milliseconds(seconds: float) -> int:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from etl.documents import Kind
-from etl.errors import BadDocument, FileCorrupt, FileTooLarge, TooManyPages, TooManyPixels
+from etl.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels
 from etl.providers.local.boxes import Box, mean_score
 from etl.providers.local.images import Pictures
 from etl.providers.local.layout import markdown
 from etl.providers.local.pages import Limits, LocalPage
 from etl.providers.local.pdf import Pdf
-from etl.providers.local.recognition import Engine, EngineBroken, EngineMissing
+from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
 
 LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\d.]*")
 # These are about the whole document, also when one page shows them.
@@ -102,10 +102,10 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
         yield {"error": type(error).__name__}
     except MemoryError:
         yield {"error": FileTooLarge.__name__}
-    except EngineMissing as error:
+    except EngineNotLoaded as error:
         yield {"broken": reason(error.__cause__ or error)}
     except EngineBroken:
-        yield {"error": "OcrFailed"}
+        yield {"error": OcrFailed.__name__}
 
 
 def reason(error: BaseException) -> str:

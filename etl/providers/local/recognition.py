@@ -36,7 +36,7 @@ class EngineBroken(Exception):
     """The engine failed. It says nothing about the document."""
 
 
-class EngineMissing(EngineBroken):
+class EngineNotLoaded(EngineBroken):
     """The engine cannot be loaded; `__cause__` is why."""
 
 
@@ -44,7 +44,6 @@ class Engine:
     def __init__(self) -> None:
         self.rapid: Any = None
         self.seconds = 0.0  # spent in recognition
-        self.loading = 0.0
 
     def read(self, picture: Any) -> list[list[Box]]:
         """Return the lines of a picture, which is an array of rows of BGR; in parts, from top to bottom."""
@@ -74,15 +73,12 @@ class Engine:
     def load(self) -> None:
         if self.rapid is not None:
             return
-        started = perf_counter()
         try:
             self.rapid = loaded()
         except MemoryError:
             raise
         except Exception as error:  # whatever it is, it is the engine's
-            raise EngineMissing from error
-        finally:
-            self.loading += perf_counter() - started
+            raise EngineNotLoaded from error
 
     def lines(self, picture: Any) -> Iterator[Box]:
         found = self.rapid(picture)

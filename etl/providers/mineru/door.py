@@ -5,8 +5,8 @@ taken uncompressed only, and redirects are followed nowhere but where results ma
 server alone, and never along with a result's URL, which the server chose. There are no cookies and no proxies.
 """
 
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -189,7 +189,7 @@ class Door:
     def _send(self, request: httpx2.Request, seconds: float | None) -> httpx2.Response:
         self._clock.start(seconds)
         self._asked = str(request.url)
-        with self._work_or_unavailable():
+        with self._translating():
             response = self._transport.handle_request(request)
         if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             response.close()
@@ -206,31 +206,22 @@ class Door:
         into.writelines(self._blocks(response, MAX_RESULT_BYTES))
 
     def _blocks(self, response: httpx2.Response, most: int) -> Iterable[bytes]:
-        with self._work_or_unavailable():
+        with self._translating():
             for block in response.iter_raw():
                 most -= len(block)
                 if most < 0:
                     raise Hostile
                 yield block
 
-    def _work_or_unavailable(self) -> "Unavailable":
-        return Unavailable(self._work, url=self._asked)
-
-
-class Unavailable:
-    """Translates what can go wrong on the way; the end of our own time comes first."""
-
-    def __init__(self, work: Work, *, url: str) -> None:
-        self._work = work
-        self._url = url
-
-    def __enter__(self) -> None:
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        """Raise ProviderUnavailable for what can go wrong on the way; the end of our own time comes first."""
         self._work.check()
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, httpx2.TransportError):
+        try:
+            yield
+        except httpx2.TransportError as error:
             self._work.check()
-            log.warning("mineru_unavailable", **peers.facts_of(error, url=self._url))
+            log.warning("mineru_unavailable", **peers.facts_of(error, url=self._asked))
             raise ProviderUnavailable from None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from etl.characters import without_useless
 from etl.documents import Kind
 from etl.errors import EmptyDocument, TooManyPages
-from etl.providers.base import Page, page_marker, unmarked
+from etl.providers.base import MarkdownOfPages, Page, unmarked
 from etl.providers.mineru.kinds import IMAGES
 from etl.providers.mineru.results import Block, Found
 from etl.work import Work
@@ -67,17 +67,12 @@ def texts_of(found: Found, work: Work) -> dict[int, str]:
 
 
 def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...]]:
-    parts: list[str] = []
+    markdown = MarkdownOfPages()
     pages: list[Page] = []
-    at = 0
     for place, text in sorted(texts.items()):
-        head = f"{page_marker(place + 1)}\n\n"
-        start = at + len(head)
-        how = method if text else "none"
-        pages.append(Page(number=place + 1, start=start, end=start + len(text), method=how))
-        parts.append(f"{head}{text}\n\n")
-        at += len(parts[-1])
-    return "".join(parts), tuple(pages)
+        start, end = markdown.add(place + 1, text)
+        pages.append(Page(number=place + 1, start=start, end=end, method=method if text else "none"))
+    return str(markdown), tuple(pages)
 
 
 def method(found: Found, kind: Kind) -> str:

@@ -9,6 +9,8 @@ from etl.errors import EtlError, ProviderUnavailable
 from etl.providers.base import Document
 from etl.providers.mineru.door import Door, Garbage
 
+LONGEST_ID = 200
+
 
 class Gone(Exception):
     """The server knows no such job, or has cancelled it: it was started anew, or keeps jobs for a shorter time."""
@@ -71,9 +73,6 @@ def job_id(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID or not value.isprintable():
         raise Garbage
     return value
-
-
-LONGEST_ID = 200
 
 
 def milliseconds(began: Any, ended: Any) -> dict[str, int]:

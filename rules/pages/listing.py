@@ -27,7 +27,7 @@ class Rules(RulesPage):
         default, used = catalog.default(), uses_by(self.user)
         rows = [row(rule, self.user, used=used[rule.pk]) for rule in listing.rows]
         return super().get_context_data(
-            rows=rows, list=listing, whose=whose, filters=FILTERS, default=default.pk if default else None,
+            rows=rows, listing=listing, whose=whose, filters=FILTERS, default=default.pk if default else None,
             looked_at=min(used.total(), LOOKED_AT), is_part=used.total() >= LOOKED_AT, title=self.title, **context,
         )  # fmt: skip
 

@@ -1,13 +1,29 @@
-"""Which rules a person may look at and change, as in the API; a stranger's is one that is not there."""
+"""Which rules a person may look at and change, for the API and the pages. A stranger's is one that is not there."""
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 
+from config.api.problems import NotFound, Problem
 from rules import catalog
 from rules.models import Rule, RuleVersion
-from rules.views import NoSuchRule, NotYourRule, ReadOnlyRule
 
-MOST_DIGITS = 18  # of a bigint
+
+class NoSuchRule(NotFound):
+    """There is no such rule."""
+
+
+class ReadOnlyRule(Problem):
+    """System rules belong to everybody, and cannot be changed here. Make a rule of your own from what this one says."""
+
+    status = 403
+    code = "system_rule"
+
+
+class NotYourRule(Problem):
+    """This rule is another user's. Staff may look at it, and leave it as it is."""
+
+    status = 403
+    code = "not_your_rule"
 
 
 def visible(user: User, rule_id: int) -> Rule:
@@ -43,8 +59,3 @@ def version_of(rule: Rule, number: int) -> RuleVersion:
     if found is None:
         raise NoSuchRule("This rule has no such version.")
     return found
-
-
-def number(text: str) -> int:
-    """Return the number that a part of a query or a form is, 0 for anything else."""
-    return int(text) if text.isdecimal() and len(text) < MOST_DIGITS else 0

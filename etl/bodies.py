@@ -16,7 +16,7 @@ from etl.refusals import FileTooLarge
 # What multipart/form-data may hold besides the file: boundaries, headers, other fields.
 FRAMING_BYTES = 64 * 1024
 # Where files are sent to; everywhere else bodies are small.
-PATHS = {
+FILES = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge),
     # The plain form of the page. What is a little too large is refused by the page itself, in HTML.
     "/app/documents/submit": Files(

@@ -1,0 +1,35 @@
+"""Rules as they really look, for the OpenAPI schema: all of one about parking tickets.
+
+`tests/contract/test_document.py` holds each of them against its schema.
+"""
+
+from typing import Any
+
+TICKET: dict[str, Any] = {
+    "name": "Parking ticket",
+    "json_schema": {
+        "type": "object",
+        "properties": {
+            "plate": {"type": ["string", "null"], "description": "The registration, as printed."},
+            "amount": {"type": ["number", "null"], "description": "What was paid, without the currency."},
+        },
+        "required": ["plate", "amount"],
+        "additionalProperties": False,
+    },
+    "system_prompt": "You read parking tickets. Give what is printed; null for what is not.",
+}
+KEPT: dict[str, Any] = {
+    "rule_id": 3,
+    "name": TICKET["name"],
+    "description": "",
+    "json_schema": TICKET["json_schema"],
+    "system_prompt": TICKET["system_prompt"],
+    "postprocess_mode": "llm",
+    "postprocess_strategy": None,
+    "version": 1,
+    "is_system": False,
+    "created_at": "2026-03-01T09:00:00.000000Z",
+    "updated_at": "2026-03-01T09:00:00.000000Z",
+}
+PROMPT = "You read parking tickets of Lyon. Give what is printed; null for what is not."
+CHANGED = {**KEPT, "system_prompt": PROMPT, "version": 2, "updated_at": "2026-03-01T09:20:11.304000Z"}

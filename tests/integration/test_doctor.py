@@ -1,0 +1,468 @@
+"""`manage.py doctor` on rows and settings that are wrong. tests/operations/test_doctor.py does harm to servers."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from io import StringIO
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.core.management import call_command
+from django.utils import timezone
+from pydantic import AnyHttpUrl, SecretStr
+from pytest_httpserver import HTTPServer
+
+from config import storage as objects
+from config.doctor import database, environment, examination, folders, nesting, peers, redis, source, storage, workers
+from config.doctor.findings import Subject
+from config.storage import probe
+from exports.models import Dataset, Slot, Tick
+from tests.integration import troubled_s3
+from tests.integration.troubled_s3 import Handler
+
+
+@pytest.fixture
+def change(settings: LazySettings) -> Callable[..., None]:
+    def change(**values: Any) -> None:
+        settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+    return change
+
+
+def examine(subject: Subject[Any], check: str) -> tuple[str, str]:
+    """Return the worst of what a check finds: its level, and all its words."""
+    (lookup,) = [each for each in subject.checks if each.__name__ == f"check_{check}"]
+    lines = examination.examine([Subject(name=subject.name, open=subject.open, checks=(lookup,), away=subject.away)])
+    assert lines, "it found nothing"
+    words = " ".join(f"{line.finding.says} {line.finding.do}" for line in lines)
+    return examination.worst(lines).value, words
+
+
+def name_of(check: Callable[..., Any]) -> str:
+    return check.__name__.removeprefix("check_")
+
+
+def passes(subject: Subject[Any], check: str) -> bool:
+    return examine(subject, check)[0] == "ok"
+
+
+# ---- All of it ------------------------------------------------------------------------------------------------------
+def run(*options: str) -> tuple[int, str]:
+    printed = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("doctor", *options, stdout=printed)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.getvalue()
+
+
+@pytest.mark.usefixtures("dataset")
+def test_it_looks_at_everything_and_leaves_nothing_behind(settings: LazySettings) -> None:
+    """C6."""
+    status, printed = run("--json")
+    document = json.loads(printed)
+    assert (status, document["status"]) == (2, "failure")  # nobody takes from the queues here
+    wrong = {line["check"] for line in document["findings"] if line["level"] == "failure"}
+    assert wrong == {"workers.queues", "database.ticks"}
+    assert all(line["do"] for line in document["findings"] if line["level"] != "ok")
+    subjects = (environment, nesting, database, source, storage, folders, workers, peers)
+    every = {
+        f"{each.SUBJECT.name}.{c.__name__.removeprefix('check_')}" for each in subjects for c in each.SUBJECT.checks
+    }
+    every |= {f"broker.{check.__name__.removeprefix('check_')}" for check in redis.CHECKS}
+    every -= {"source.conflicts"}  # of a replica alone
+    assert {line["check"] for line in document["findings"]} == every
+    assert not list(objects.list_objects(probe.PREFIX))
+    assert not list(objects.list_uploads(probe.PREFIX))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_prints_no_secret(settings: LazySettings, change: Callable[..., None]) -> None:
+    change(
+        secret_key_fallbacks=[SecretStr("short-and-secret")],
+        etl_llm_base_url=AnyHttpUrl("http://127.0.0.1:1/v1"),
+        etl_llm_api_key=SecretStr("key-of-the-model"),
+    )
+    status, printed = run()
+    assert status == 2
+    assert "Take it out of SECRET_KEY_FALLBACKS." in printed
+    env = settings.SLUICE
+    values = [value for _, value in env if isinstance(value, SecretStr)] + env.secret_key_fallbacks
+    secrets = {value.get_secret_value() for value in values}
+    assert len(secrets) >= 7
+    assert not [secret for secret in secrets if secret in printed]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_servers_that_are_away_are_told_and_the_others_looked_at(
+    change: Callable[..., None], settings: LazySettings
+) -> None:
+    nowhere = SecretStr("redis://:password@127.0.0.1:1/0")
+    change(
+        source_database_url=SecretStr("postgresql://somebody:password@127.0.0.1:1/source"),
+        redis_url=nowhere,
+        celery_broker_url=None,
+        s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"),
+    )
+    status, printed = run("--json", "--web", "http://127.0.0.1:1")
+    findings = {line["check"]: line for line in json.loads(printed)["findings"]}
+    for check in ("source.reachable", "broker.reachable", "storage.reachable", "web.readiness"):
+        assert findings[check]["level"] == "failure"
+        assert findings[check]["says"] == "It does not answer.", check
+    assert "docs/runbook.md#redis-is-lost" in findings["broker.reachable"]["do"]
+    assert "docs/runbook.md#object-storage-is-away" in findings["storage.reachable"]["do"]
+    assert findings["database.version"]["level"] == "ok"
+    assert status == 2
+
+
+# ---- Settings -------------------------------------------------------------------------------------------------------
+KEY = SecretStr("0123456789" * 4)
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "level", "words"),
+    [
+        ("secret_key", {"secret_key": KEY, "secret_key_fallbacks": [KEY]}, "warning", "nothing was rotated"),
+        ("proxies", {"trusted_proxy_cidrs": [ip_network("0.0.0.0/0")]}, "failure", "such as 10.0.0.0/24"),
+        ("proxies", {"trusted_proxy_cidrs": []}, "warning", "such as 10.0.0.0/24"),
+        ("metrics", {"metrics_allow_cidrs": [ip_network("::/0")]}, "warning", "Name the network of Prometheus"),
+        ("transport", {"s3_public_endpoint_url": AnyHttpUrl("http://s3.example")}, "warning", "proxy with TLS"),
+    ],
+)
+def test_settings_that_are_unwise(
+    change: Callable[..., None], check: str, changes: dict[str, Any], level: str, words: str
+) -> None:
+    change(**changes)
+    told, text = examine(environment.SUBJECT, check)
+    assert told == level
+    assert words in text
+
+
+def test_djangos_checks_for_deployments_are_among_them(settings: LazySettings) -> None:
+    settings.DEBUG = True
+    level, text = examine(environment.SUBJECT, "django")
+    assert level == "warning"
+    assert "security.W018" in text
+
+
+def test_our_own_checks_are_among_them(change: Callable[..., None]) -> None:
+    change(etl_ocr_provider="no.such.Provider")
+    level, text = examine(environment.SUBJECT, "django")
+    assert level == "failure"
+    assert "ETL_OCR_PROVIDER" in text
+
+
+# ---- Rows -----------------------------------------------------------------------------------------------------------
+def test_it_misses_slots(slots: int) -> None:
+    assert passes(database.SUBJECT, "slots")
+    Slot.objects.filter(number=slots).delete()
+    level, text = examine(database.SUBJECT, "slots")
+    assert level == "failure"
+    assert f"{slots - 1} of the {slots} slots" in text
+    assert "The reaper makes them" in text
+
+
+@pytest.mark.usefixtures("slots")
+def test_it_sees_slots_that_nobody_frees() -> None:
+    assert passes(database.SUBJECT, "held_slots")
+    Slot.objects.filter(number=1).update(token=1, lease_until=timezone.now() - timedelta(minutes=10))
+    level, text = examine(database.SUBJECT, "held_slots")
+    assert level == "failure"
+    assert "docs/runbook.md#source-is-slow" in text
+
+
+@pytest.mark.parametrize(("name", "level"), [("reap", "failure"), ("sweep", "warning"), ("purge", "warning")])
+@pytest.mark.usefixtures("transactional_db")
+def test_it_sees_that_beat_is_dead(name: str, level: str) -> None:
+    Tick.objects.bulk_create([Tick(name=each, ran_at=timezone.now()) for each in ("reap", "sweep", "purge")])
+    assert passes(database.SUBJECT, "ticks")
+    Tick.objects.filter(name=name).update(ran_at=timezone.now() - timedelta(days=5))
+    told, text = examine(database.SUBJECT, "ticks")
+    assert told == level
+    assert f"`{name}` last ran 432000 s ago" in text
+    assert "docs/runbook.md#nothing-runs" in text
+
+
+def test_it_misses_the_default_rule(transactional_db: None, change: Callable[..., None]) -> None:
+    assert passes(database.SUBJECT, "rules")
+    change(etl_global_rule_id=4711)
+    level, text = examine(database.SUBJECT, "rules")
+    assert level == "warning"
+    assert "there is no rule 4711" in text
+
+
+# ---- Datasets -------------------------------------------------------------------------------------------------------
+def test_it_says_that_there_is_no_dataset(transactional_db: None) -> None:
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "warning"
+    assert "register_dataset" in text
+
+
+def test_it_misses_functions(dataset: Dataset, source_db: psycopg.Connection) -> None:
+    source_db.execute("DROP FUNCTION data.rows_for")
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "failure"
+    assert "Dataset things: data.rows_for(text, date) is not there." in text
+
+
+def test_it_sees_functions_that_give_no_table(dataset: Dataset, source_db: psycopg.Connection) -> None:
+    source_db.execute("CREATE FUNCTION data.one(key text, day date) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    Dataset.objects.update(function="data.one")
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "failure"
+    assert "returns one value" in text
+
+
+def test_it_sees_names_that_want_quotes(dataset: Dataset, source_db: psycopg.Connection) -> None:
+    source_db.execute('ALTER FUNCTION data.rows_for RENAME TO "Rows; for"')
+    Dataset.objects.update(function="data.Rows; for")
+    assert "of 1 datasets" not in examine(source.SUBJECT, "datasets")[1]  # owned by the role: a warning
+    assert "is not there" not in examine(source.SUBJECT, "datasets")[1]
+
+
+def test_it_sees_a_role_that_owns_what_it_calls(dataset: Dataset) -> None:
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "warning"
+    assert "the role owns data.rows_for" in text
+
+
+def test_it_sees_calls_that_would_outlast_their_task(dataset: Dataset) -> None:
+    Dataset.objects.update(statement_timeout=600)
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "failure"
+    assert "--statement-timeout" in text
+
+
+# ---- Redis ----------------------------------------------------------------------------------------------------------
+def broker(check: str) -> tuple[str, str]:
+    return examine(redis.subjects()[0], check)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_another_redis_for_run_states_is_looked_at_too(change: Callable[..., None], settings: LazySettings) -> None:
+    assert [subject.name for subject in redis.subjects()] == ["broker"]
+    change(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    assert [subject.name for subject in redis.subjects()] == ["broker", "run_state"]
+    level, text = examine(redis.subjects()[1], "version")
+    assert level == "failure"
+    assert "ETL_REDIS_URL" in text
+
+
+def test_a_broker_of_another_kind_is_asked_whether_it_answers(change: Callable[..., None]) -> None:
+    change(celery_broker_url=SecretStr("amqp://somebody:password@127.0.0.1:1//"))
+    level, text = broker("answer")
+    assert level == "failure"
+    assert "CELERY_BROKER_URL" in text
+
+
+# ---- Object storage -------------------------------------------------------------------------------------------------
+def test_a_download_key_that_may_write_is_told(change: Callable[..., None], settings: LazySettings) -> None:
+    assert passes(storage.SUBJECT, "download_key")
+    env = settings.SLUICE
+    change(
+        s3_download_access_key_id=env.s3_access_key_id,
+        s3_download_secret_access_key=env.s3_secret_access_key,
+    )
+    level, text = examine(storage.SUBJECT, "download_key")
+    assert level == "failure"
+    assert "list and write and delete" in text
+    assert "docs/iam/download.json" in text
+
+
+def test_without_a_download_key_links_can_do_more_than_read(change: Callable[..., None]) -> None:
+    change(s3_download_access_key_id=None, s3_download_secret_access_key=None)
+    level, text = examine(storage.SUBJECT, "download_key")
+    assert level == "warning"
+    assert "docs/iam/download.json" in text
+
+
+def test_deliveries_that_the_bucket_deletes_too_soon(change: Callable[..., None]) -> None:
+    assert passes(storage.SUBJECT, "lifecycle")
+    change(export_link_ttl_seconds=86_400)
+    level, text = examine(storage.SUBJECT, "lifecycle")
+    assert level == "failure"
+    assert "expire-deliveries" in text
+
+
+def test_a_bucket_that_is_not_there(change: Callable[..., None]) -> None:
+    change(s3_bucket="no-such-bucket")
+    level, text = examine(storage.SUBJECT, "reading")
+    assert level == "failure"
+    assert "docs/runbook.md#object-storage-is-away" in text
+
+
+@pytest.fixture
+def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[troubled_s3.Proxy]:
+    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        change(s3_endpoint_url=AnyHttpUrl(proxy.url))
+        yield proxy
+
+
+def heed_no_condition(handler: Handler, body: bytes) -> None:
+    """Be an S3 that writes whatever stands there."""
+    status, headers, content = handler.forward(body)
+    if status == 412:
+        status, content = 200, b"<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"
+        headers = [("ETag", '"x"')]
+    handler.answer(status, headers, content)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_a_storage_that_heeds_no_conditions(proxy: troubled_s3.Proxy, method: str) -> None:
+    assert passes(storage.SUBJECT, "conditions")
+    proxy.trouble(method, probe.PREFIX, heed_no_condition, times=99)
+    level, text = examine(storage.SUBJECT, "conditions")
+    assert level == "failure"
+    assert ("PUT with If-None-Match, PUT with If-Match" if method == "PUT" else "CompleteMultipart") in text
+
+
+def test_a_storage_whose_clock_is_wrong(proxy: troubled_s3.Proxy) -> None:
+    assert passes(storage.SUBJECT, "clock")
+
+    def yesterday(handler: Handler, body: bytes) -> None:
+        status, headers, content = handler.forward(body)
+        headers = [(name, value) for name, value in headers if name != "Date"]
+        handler.answer(status, [*headers, ("Date", "Mon, 02 Jan 2006 15:04:05 GMT")], content)
+
+    proxy.trouble("HEAD", "", yesterday, times=99)
+    level, text = examine(storage.SUBJECT, "clock")
+    assert level == "failure"
+    assert "NTP" in text
+
+
+def test_a_storage_that_does_not_encrypt(proxy: troubled_s3.Proxy) -> None:
+    assert passes(storage.SUBJECT, "encryption")
+
+    def in_the_clear(handler: Handler, body: bytes) -> None:
+        status, headers, content = handler.forward(body)
+        plain = [each for each in headers if each[0].lower() != "x-amz-server-side-encryption"]
+        handler.answer(status, plain, content)
+
+    proxy.trouble("HEAD", probe.PREFIX, in_the_clear, times=99)
+    level, text = examine(storage.SUBJECT, "encryption")
+    assert level == "warning"
+    assert "SSE-S3" in text
+
+
+def test_a_proxy_before_the_storage_that_breaks_signatures(settings: LazySettings, change: Callable[..., None]) -> None:
+    """It passes another Host header on than the one that was signed."""
+    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        change(s3_public_endpoint_url=AnyHttpUrl(proxy.url))
+        assert passes(storage.SUBJECT, "presigned")
+
+        def rename(handler: Handler, body: bytes) -> None:
+            handler.headers.replace_header("Host", "seaweedfs:8333")
+            handler.answer(*handler.forward(body))
+
+        proxy.trouble("GET", "X-Amz-Signature", rename, times=99)
+        level, text = examine(storage.SUBJECT, "presigned")
+    assert level == "failure"
+    assert "Host header" in text
+
+
+def test_a_public_address_that_cannot_be_reached_from_here(change: Callable[..., None]) -> None:
+    change(s3_public_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
+    level, text = examine(storage.SUBJECT, "presigned")
+    assert level == "warning"
+    assert "where clients are" in text
+
+
+# ---- Folders --------------------------------------------------------------------------------------------------------
+# Documents are read by one kind of worker; elsewhere nobody misses ETL_CACHE_DIR.
+FOLDERS = [("temporary", "TMPDIR", "failure"), ("cache", "ETL_CACHE_DIR", "warning")]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_that_cannot_be_written_to(
+    change: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[str, str, str]
+) -> None:
+    check, name, level = folder
+    (tmp_path / "file").touch()
+    change(etl_cache_dir=tmp_path / "file")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    told, text = examine(folders.SUBJECT, check)
+    assert told == level
+    assert name in text
+    assert "permissions" in text
+
+
+@pytest.mark.parametrize(("check", "name", "level"), FOLDERS)
+def test_a_disk_that_is_full(change: Callable[..., None], check: str, name: str, level: str) -> None:
+    change(etl_max_file_bytes=10**18)
+    told, text = examine(folders.SUBJECT, check)
+    assert told == level
+    assert text.startswith(name)
+    assert "docs/runbook.md#disk-is-full" in text
+
+
+def test_metrics_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert passes(folders.SUBJECT, "counters")
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
+    level, text = examine(folders.SUBJECT, "counters")
+    assert level == "warning"
+    assert "docs/runbook.md#metrics-are-missing" in text
+
+
+# ---- Others ---------------------------------------------------------------------------------------------------------
+def test_a_model_that_refuses_our_key(change: Callable[..., None], httpserver: HTTPServer) -> None:
+    httpserver.expect_request("/v1/models", headers={"Authorization": "Bearer good"}).respond_with_json({"data": []})
+    httpserver.expect_request("/v1/models").respond_with_data("", status=401)
+    change(etl_llm_base_url=AnyHttpUrl(httpserver.url_for("/v1")), etl_llm_api_key=SecretStr("good"))
+    assert passes(peers.SUBJECT, "model")
+    change(etl_llm_api_key=SecretStr("bad"))
+    level, text = examine(peers.SUBJECT, "model")
+    assert level == "failure"
+    assert "Set ETL_LLM_API_KEY" in text
+
+
+def test_a_model_that_is_away(change: Callable[..., None]) -> None:
+    change(etl_llm_base_url=AnyHttpUrl("http://127.0.0.1:1/v1"))
+    level, text = examine(peers.SUBJECT, "model")
+    assert level == "failure"
+    assert "docs/runbook.md#documents-are-stuck" in text
+
+
+@pytest.mark.parametrize("path", ["/v1/health", "/health"])
+def test_a_mineru_that_is_ill(change: Callable[..., None], httpserver: HTTPServer, path: str) -> None:
+    """Servers of 4.0, and older ones, which have no /v1/health."""
+    change(etl_ocr_provider="mineru", etl_mineru_url=AnyHttpUrl(httpserver.url_for("")))
+    for status, level in ((200, "ok"), (503, "failure"), (401, "failure")):
+        httpserver.clear()
+        httpserver.expect_request(path).respond_with_data("", status=status)
+        httpserver.expect_request("/v1/health").respond_with_data("", status=404)
+        told, text = examine(peers.SUBJECT, "ocr")
+        assert told == level
+        assert level == "ok" or str(status) in text
+
+
+@pytest.mark.parametrize(
+    ("network", "level", "words"),
+    [("169.254.0.0/16", "failure", "its credentials"), ("127.0.0.0/8", "warning", "DATABASE_URL")],
+)
+def test_webhooks_that_may_go_too_far(change: Callable[..., None], network: str, level: str, words: str) -> None:
+    change(export_webhook_allow_cidrs=[ip_network("192.0.2.0/24")])
+    assert passes(peers.SUBJECT, "webhooks")
+    change(export_webhook_allow_cidrs=[ip_network(network)])
+    told, text = examine(peers.SUBJECT, "webhooks")
+    assert told == level
+    assert words in text
+
+
+@pytest.mark.parametrize(("status", "words"), [(503, "curl …/readyz"), (400, "ALLOWED_HOSTS")])
+def test_a_web_process_that_is_not_ready(httpserver: HTTPServer, status: int, words: str) -> None:
+    httpserver.expect_request("/readyz").respond_with_data("", status=status)
+    level, text = examine(peers.web(httpserver.url_for("/")), "readiness")
+    assert level == "failure"
+    assert words in text
+
+
+def test_more_processes_than_connections(transactional_db: None, change: Callable[..., None]) -> None:
+    assert passes(workers.SUBJECT, "connections")
+    change(database_pool_size=500)
+    level, text = examine(workers.SUBJECT, "connections")
+    assert level == "warning"
+    assert "PgBouncer" in text

@@ -1,0 +1,206 @@
+"""`manage.py reconcile`, step by step. tests/operations/test_restore.py does the whole of it."""
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import RequestFactory
+from pydantic import SecretStr
+from rest_framework.request import Request
+
+from config import storage
+from config.database import sequences
+from etl import artifacts, recovery, restoration, runstate
+from etl.models import Task
+from etl.states import Phase
+from exports import completion, control, execution, leases, sse
+from exports.errors import LeaseLost
+from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_rehearsal import Change, age, run
+from tests.integration.factories import end_chunk, fail_chunk, make_job
+
+
+def reconcile(*arguments: str) -> str:
+    said = StringIO()
+    call_command("reconcile", *arguments, stdout=said)
+    return said.getvalue()
+
+
+def last_value(sequence: str) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT last_value FROM {sequence}")
+        return int(cursor.fetchone()[0])
+
+
+def next_token() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('exports_fence_seq')")
+        return int(cursor.fetchone()[0])
+
+
+def test_no_number_is_given_out_twice(alice: User) -> None:
+    """Also those of tables whose ids have less room."""
+    before, user_before = next_token(), last_value("auth_user_id_seq")
+    assert sequences.leap() >= 20
+    assert next_token() == before + sequences.LEAPS["bigint"] + 1
+    assert last_value("auth_user_id_seq") == user_before + sequences.LEAPS["integer"]
+    bob = User.objects.create_user("bob")
+    assert bob.pk > alice.pk + 1
+
+
+def test_a_worker_of_before_writes_nothing_and_no_attempt_is_burned(dataset: Dataset, alice: User) -> None:
+    job = make_job(dataset, alice, 2)
+    stale = leases.claim(backend="gone")
+    assert stale
+
+    reconcile()
+
+    with pytest.raises(LeaseLost):
+        leases.renew(stale)
+    chunk = Chunk.objects.get(pk=stale.chunk_id)
+    assert (chunk.status, chunk.attempts) == ("pending", 0)
+    assert Slot.objects.held().exists(), "its call may still run: the reaper ends it first"
+    fresh = leases.claim(backend="new")
+    assert fresh
+    assert fresh.token > stale.token + 1_000
+    assert Job.objects.get(pk=job.pk).event_seq > 1_000_000
+
+
+def test_a_failed_job_that_is_retried_tells_under_numbers_that_nobody_has_heard(dataset: Dataset, alice: User) -> None:
+    """It was retried in the time that is lost, too: somebody has heard of that under the numbers that come next."""
+    job = make_job(dataset, alice, 1)
+    fail_chunk()
+    job.refresh_from_db()
+    assert job.status == "failed"
+    heard = job.event_seq
+    lost = heard + 1
+
+    reconcile()
+
+    told = coming_back(job, heard)
+    assert told is None or told.after is None, "nobody waits for what was told"
+    control.retry(job)
+    end_chunk()
+    job.refresh_from_db()
+    assert job.event_seq > lost
+    again = coming_back(job, lost)
+    assert again
+    assert b"event: snapshot" in again.opening, "what came before its number is told"
+
+
+def coming_back(job: Job, heard: int) -> sse.Start | None:
+    """Return how the stream begins of a client that has heard so much."""
+    request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(heard)}))
+    return sse.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
+
+
+def done(job: Job) -> Receipt:
+    execution.drain()
+    completion.complete(job.pk)
+    return Receipt.objects.get(job=job)
+
+
+def test_links_of_before_are_void_and_receipts_promise_only_what_is_there(dataset: Dataset, alice: User) -> None:
+    kept, gone = (done(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
+    storage.delete(gone.object_key)
+
+    reconcile()
+
+    assert not Link.objects.filter(revoked_at=None).exists()
+    kept.refresh_from_db()
+    gone.refresh_from_db()
+    assert kept.deleted_at is None
+    assert gone.deleted_at == gone.expires_at
+
+
+def test_it_judges_nothing_by_another_bucket(dataset: Dataset, alice: User) -> None:
+    """Receipts and files would be given up for good, for a mistake in S3_BUCKET."""
+    receipt = done(make_job(dataset, alice, 1))
+    storage.delete_many([receipt.object_key, File.objects.get().path])
+    before = next_token()
+
+    with pytest.raises(CommandError, match="S3_BUCKET"):
+        reconcile()
+    receipt.refresh_from_db()
+    assert (receipt.deleted_at, File.objects.count(), next_token()) == (None, 1, before + 1)
+
+    reconcile("--bucket-is-lost")
+    receipt.refresh_from_db()
+    assert receipt.deleted_at
+    assert not File.objects.exists()
+
+
+def test_the_cache_forgets_what_is_gone_or_replaced(dataset: Dataset, alice: User) -> None:
+    for key in ("KEPT", "GONE", "REPLACED"):
+        done(make_job(dataset, alice, 1, key=key))
+    paths = dict(File.objects.values_list("key", "path"))
+    storage.delete(paths["GONE"])
+    storage.delete(paths["REPLACED"])
+    storage.put(paths["REPLACED"], b"later", content_type="text/csv")
+
+    reconcile()
+
+    assert list(File.objects.values_list("key", flat=True)) == ["KEPT"]
+
+
+def test_it_deletes_only_what_is_ours_and_only_when_it_is_told_to(dataset: Dataset, alice: User) -> None:
+    """A database that does not belong to the bucket must not empty it."""
+    storage.delete_many(item.key for item in storage.list_objects(""))
+    receipt = done(make_job(dataset, alice, 1, key="LOST"))
+    path = File.objects.get().path
+    storage.put(f"{dataset.base_path}/notes.txt", b"not ours", content_type="text/plain")
+    storage.put(f"{artifacts.TASKS}4711/ocr-1/result.json", b"{}", content_type="application/json")
+    ours = {path, receipt.object_key, f"{artifacts.TASKS}4711/ocr-1/result.json"}
+    Job.objects.all().delete()
+    File.objects.all().delete()
+
+    said = reconcile()
+    assert ours <= {item.key for item in storage.list_objects("")}
+    assert [line.split()[0] for line in said.splitlines()[-3:]] == ["1", "1", "1"]
+
+    reconcile("--delete-unknown")
+    assert not ours & {item.key for item in storage.list_objects("")}
+    assert storage.head(f"{dataset.base_path}/notes.txt")
+    assert [line.split()[0] for line in reconcile().splitlines()[-3:]] == ["0", "0", "0"]
+    storage.delete(f"{dataset.base_path}/notes.txt")
+
+
+def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Change) -> None:
+    """Somebody retried it in the time that is lost: no look of recovery's would ever take it up."""
+    task = make_task(alice)
+    Task.objects.filter(pk=task.pk).update(fence=2)
+    task.refresh_from_db()
+    runstate.create(task, phase=Phase.OCR)
+    Task.objects.filter(pk=task.pk).update(fence=1)
+    age(task)
+    recovery.look()
+    assert runstate.look({task.pk: 1})[task.pk].verdict is runstate.Verdict.NEWER
+
+    reconcile()
+    age(task)
+    recovery.look()
+
+    state: Any = runstate.read(task.pk)
+    assert state.fence == 1 + restoration.FENCES
+    run(task)
+    assert Task.objects.get(pk=task.pk).status == "completed"
+
+
+def test_run_states_of_documents_that_are_not_there_are_forgotten(alice: User, rehearsed: Change) -> None:
+    kept, lost = make_task(alice), make_task(alice)
+    Task.objects.filter(pk=lost.pk).delete()
+
+    assert restoration.forget_strangers() == 1
+    assert runstate.read(lost.pk) is None
+    assert runstate.read(kept.pk)
+
+
+def test_it_says_when_a_server_is_away(alice: User, rehearsed: Change, settings: LazySettings) -> None:
+    rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"), redis_url=SecretStr("redis://127.0.0.1:1/0"))
+    with pytest.raises(CommandError, match="Run it again"):
+        reconcile()

@@ -1,0 +1,57 @@
+"""docs/engines.md against the code, and what the settings say of engines without asking them."""
+
+from pathlib import Path
+from ssl import CERT_NONE, CERT_REQUIRED
+
+import pytest
+from django.conf import LazySettings, settings
+from pydantic import SecretStr
+
+from config import broker, checks
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
+
+
+def test_the_page_tells_what_is_declared_in_rabbitmq() -> None:
+    assert f"a delivery limit of {broker.MOST_REDELIVERIES}." in PAGE
+    assert f"Heartbeats** come every {settings.CELERY_BROKER_HEARTBEAT} s" in PAGE
+    assert f"`ETL_TASK_TIMEOUT` of {broker.RABBITMQ_WAITS - 30} s and more" in PAGE
+    assert [queue.name for queue in settings.CELERY_TASK_QUEUES if f"`{queue.name}`" not in PAGE] == []
+
+
+@pytest.mark.parametrize(("url", "kind"), [("amqps://u:p@rabbit//", "topic"), ("redis://amqp/0", "direct")])
+def test_a_queue_is_one_of_its_broker(url: str, kind: str) -> None:
+    """A topic exchange loses messages in a Redis that was emptied; a direct one brings no countdown in RabbitMQ."""
+    queue = broker.queue("exports", url=url)
+    assert queue.exchange.type == kind
+    assert (queue.queue_arguments or {})["x-queue-type"] == "quorum"
+
+
+@pytest.mark.parametrize(
+    ("said", "options"),
+    [
+        ({}, {"cert_reqs": CERT_REQUIRED, "server_hostname": None}),
+        ({"ssl_ca_certs": "/ca"}, {"cert_reqs": CERT_REQUIRED, "ca_certs": "/ca", "server_hostname": None}),
+        ({"ssl_check_hostname": False}, {"cert_reqs": CERT_REQUIRED}),
+        ({"ssl_cert_reqs": CERT_NONE}, {"cert_reqs": CERT_NONE}),
+    ],
+)
+def test_amqps_is_checked_unless_the_url_says_otherwise(said: dict[str, object], options: dict[str, object]) -> None:
+    assert broker.checked(said) == options
+
+
+def test_a_bare_rediss_is_checked() -> None:
+    assert broker.tls("rediss://valkey/0") == {"ssl_cert_reqs": "required"}
+    assert broker.tls("redis://valkey/0") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "limit", "ids"),
+    [("amqp://u:p@rabbit//", 1799, []), ("amqp://u:p@rabbit//", 1800, ["config.W002"]), ("redis://valkey/0", 9000, [])],
+)
+def test_a_task_that_rabbitmq_would_not_wait_for_is_told_of(
+    settings: LazySettings, url: str, limit: int, ids: list[str]
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
+    settings.ETL_TIME_LIMIT = limit
+    assert [message.id for message in checks.check_consumer_timeout()] == ids
