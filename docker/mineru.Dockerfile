@@ -1,0 +1,12 @@
+# The MinerU server of compose.yaml's profile `mineru`, in the version that the tests run against. docs/mineru.md has more.
+FROM python:3.11-slim
+
+RUN useradd --uid 10002 --user-group --create-home mineru
+WORKDIR /home/mineru
+COPY requirements-mineru.txt .
+RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements-mineru.txt
+
+USER 10002:10002
+EXPOSE 8000
+# `flash` has no models and reads what has a text layer. Other tiers download theirs at first, into the home.
+CMD ["mineru-api", "--tier", "flash", "--host", "0.0.0.0", "--port", "8000", "--upload-dir", "/tmp/uploads"]

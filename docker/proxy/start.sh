@@ -1,0 +1,26 @@
+# What the proxy's container runs: writes down what depends on settings, and becomes nginx.
+set -eu
+
+mkdir -p /tmp/proxy
+cd /tmp/proxy
+
+# A form of the page may have a file twice as large as is taken, so that the page can say so: etl/bodies.py.
+echo "client_max_body_size $((${ETL_MAX_FILE_BYTES:-52428800} * 2 + 1048576));" >size.conf
+
+# Where another proxy connects from; from everywhere else X-Forwarded-For and -Proto mean nothing.
+{
+    echo 'geo $realip_remote_addr $from_trusted { default 0;'
+    echo "${TRUSTED_PROXY_CIDRS:-}" | tr ', ' '\n\n' | sed -n 's/.\{1,\}/    & 1;/p'
+    echo '}'
+    echo 'real_ip_header X-Forwarded-For;'
+    echo 'real_ip_recursive on;'
+    echo "${TRUSTED_PROXY_CIDRS:-}" | tr ', ' '\n\n' | sed -n 's/.\{1,\}/set_real_ip_from &;/p'
+} >trusted.conf
+
+if [ -s /run/secrets/tls_certificate ]; then
+    cp /etc/proxy/tls.conf servers.conf
+else
+    cp /etc/proxy/plain.conf servers.conf
+fi
+
+exec nginx -c /etc/proxy/nginx.conf -g 'daemon off;'

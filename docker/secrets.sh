@@ -1,0 +1,41 @@
+#!/bin/sh
+# Make what is missing of docker/secrets/: a file for each secret of compose.yaml. What is there stays as it is.
+#
+#     sh docker/secrets.sh
+#
+# The folder is its owner's alone. The files in it can be read by all, because Compose mounts them as they are, one by one,
+# and every container has another user.
+set -eu
+
+folder=${1:-$(dirname "$0")/secrets}
+mkdir -p "$folder"
+chmod 0700 "$folder"
+cd "$folder"
+umask 022
+
+random() { # <bytes>, in hexadecimal digits: they may stand in URLs and in JSON as they are
+    od -An -v -tx1 -N"$1" /dev/urandom | tr -d ' \n'
+}
+make() { # <file> <content>; whole or not at all
+    if [ ! -e "$1" ]; then
+        printf '%s\n' "$2" >".$1.new"
+        mv ".$1.new" "$1"
+        echo "made $folder/$1"
+    fi
+}
+
+make secret_key.txt "$(random 32)"
+for name in postgres valkey grafana rabbitmq flower; do
+    make "${name}_password.txt" "$(random 24)"
+done
+make database_url.txt "postgresql://sluice:$(cat postgres_password.txt)@postgres:5432/sluice"
+make redis_url.txt "redis://:$(cat valkey_password.txt)@valkey:6379/0"
+make rabbitmq_url.txt "amqp://sluice:$(cat rabbitmq_password.txt)@rabbitmq:5672//"
+for name in s3 s3_download; do
+    make "${name}_access_key_id.txt" "$(random 10)"
+    make "${name}_secret_access_key.txt" "$(random 24)"
+done
+# Empty: what need not be set, and TLS until the certificate, with its chain, and its key are put here.
+for name in none.txt tls_certificate.pem tls_key.pem; do
+    [ -e "$name" ] || : >"$name"
+done

@@ -1,0 +1,207 @@
+"""docker/compose.yaml as Compose would start it, without Docker: its commands and checks, on the tests' servers."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from config.stack import ports
+from config.stack.lifeline import PROJECT
+from config.stack.process import Process
+from tests.waiting import wait_until
+
+DOCKER = PROJECT / "docker"
+TEXT = (DOCKER / "compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OWN = [name for name, service in SERVICES.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))]
+SECRETS = "/run/secrets"
+
+
+# ---- As Compose reads it --------------------------------------------------------------------------------------------
+def resolved(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with its variables replaced: `$$`, `${A}`, `${A:-default}`, `${A:+instead}`, `${A:?}`, nested."""
+    out, rest = "", text
+    while "$" in rest:
+        before, _, rest = rest.partition("$")
+        out += before
+        if rest.startswith("$"):
+            out, rest = f"{out}$", rest[1:]
+            continue
+        assert rest.startswith("{"), f"${rest[:20]}"
+        inside, rest = braced(rest)
+        found = re.fullmatch(r"(\w+)(?:(:[-+?])(.*))?", inside, re.DOTALL)
+        assert found, inside
+        name, operator, other = found.groups()
+        value = variables.get(name, "")
+        if operator == ":-":
+            value = value or resolved(other, variables)
+        elif operator == ":+":
+            value = value and resolved(other, variables)
+        assert value or operator != ":?", f"{name} is required"
+        out += value
+    return out + rest
+
+
+def braced(text: str) -> tuple[str, str]:
+    """Return what is between the first braces, which may have some inside, and what comes after them."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return text[1:place], text[place + 1 :]
+    raise ValueError(text)
+
+
+def uncommented(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([A-Z][A-Z0-9_]*)=(.*)$", text, re.MULTILINE))
+
+
+def seconds(duration: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([sm])", duration).groups()  # type: ignore[union-attr]
+    return int(number) * {"s": 1, "m": 60}[unit]
+
+
+# ---- As Docker starts it --------------------------------------------------------------------------------------------
+@dataclass(kw_only=True)
+class Machine:
+    """A folder in the place of the containers' file systems. `given` is what an operator has in .env.
+
+    `instead` are the texts that differ where there are no containers: hosts, ports and folders.
+    """
+
+    folder: Path
+    given: dict[str, str] = field(default_factory=dict)
+    instead: dict[str, str] = field(default_factory=dict)
+    web_port: int = 0
+    path: str = field(default_factory=lambda: os.environ["PATH"])
+    running: list[Process] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        subprocess.run(["sh", DOCKER / "secrets.sh", self.secrets], check=True, stdout=subprocess.DEVNULL)
+        self.given = uncommented((DOCKER / ".env.example").read_text()) | self.given
+        for place in ("/var/lib/metrics", "/var/lib/beat", "/var/tmp"):  # noqa: S108  the containers'
+            here = self.folder / "mounts" / place.rpartition("/")[2]
+            here.mkdir(parents=True)
+            self.instead[place] = str(here)
+
+    @property
+    def secrets(self) -> Path:
+        return self.folder / "secrets"
+
+    def secret(self, name: str) -> Path:
+        """Return the file that is mounted for a secret."""
+        file = resolved(COMPOSE["secrets"][name]["file"], self.given)
+        return self.secrets / file.removeprefix("./secrets/") if file.startswith("./") else Path(file)
+
+    def here(self, text: str, service: str) -> str:
+        """Return what is said of the container with what it is here."""
+        for name in SERVICES[service].get("secrets", []):
+            text = re.sub(rf"{SECRETS}/{name}\b", str(self.secret(name)), text)
+        assert SECRETS not in text, f"{service} has no such secret: {text}"
+        for there, instead in self.instead.items():
+            text = text.replace(there, instead)
+        return text
+
+    def environment(self, service: str) -> dict[str, str]:
+        declared = SERVICES[service].get("environment", {})
+        passed = {
+            name: self.given.get(name) if value is None else resolved(value, self.given)
+            for name, value in declared.items()
+        }
+        return {
+            "PATH": self.path,
+            **{name: self.here(value, service) for name, value in passed.items() if value is not None},
+        }
+
+    def command(self, service: str, key: str = "command") -> list[str]:
+        written = SERVICES[service].get(key, [])
+        if isinstance(written, str):
+            return shlex.split(self.here(resolved(written, self.given), service))
+        return [self.here(resolved(part, self.given), service) for part in written]
+
+    def start(self, service: str, **variables: str) -> Process:
+        """Start what its container would run: the interpreter is that of the tests. `variables` lead to programs."""
+        command = [*self.command(service, "entrypoint"), *self.command(service)]
+        process = Process(
+            name=service,
+            command=[sys.executable if command[0] == "python" else command[0], *command[1:]],
+            log=self.folder / "logs" / f"{service}.log",
+            environment=self.environment(service) | variables,
+            stop_signal=signal.Signals[SERVICES[service].get("stop_signal", "SIGTERM")],
+        )
+        process.start()
+        self.running.append(process)
+        return process
+
+    def check(self, service: str) -> subprocess.CompletedProcess[str]:
+        """Run its health check, as it is written, within its time."""
+        check = SERVICES[service]["healthcheck"]
+        kind, *test = [self.here(resolved(part, self.given), service) for part in check["test"]]
+        command: Sequence[str] = test if kind == "CMD" else ["sh", "-c", *test]
+        if command[0] == "python":
+            command = [sys.executable, *command[1:]]
+        if command[0] == "worker-heard":
+            command = [sys.executable, str(DOCKER / "worker_heard.py")]
+        try:
+            return subprocess.run(
+                command,
+                env=self.environment(service),
+                check=False,
+                capture_output=True,
+                text=True,
+                timeout=seconds(check["timeout"]),
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1)
+
+    def is_healthy(self, service: str) -> bool:
+        return self.check(service).returncode == 0
+
+    def wait_until_healthy(self, service: str) -> None:
+        [process] = [process for process in self.running if process.name == service]
+
+        def is_healthy() -> bool:
+            process.check()
+            return self.is_healthy(service)
+
+        wait_until(is_healthy, limit=90, every=0.2)
+
+    def kill(self) -> None:
+        for process in self.running:
+            process.kill()
+
+
+@contextmanager
+def own_machine(folder: Path, variables: Mapping[str, str]) -> Iterator[Machine]:
+    """Yield a machine whose servers are those of the tests: `variables` are Sluice's settings there."""
+    [port] = ports.free(1)
+    machine = Machine(folder=folder, web_port=port)
+    for name in ("REDIS_URL", "DATABASE_URL", *(name for name in variables if name.startswith("S3_"))):
+        if (machine.secrets / f"{name.lower()}.txt").exists():
+            (machine.secrets / f"{name.lower()}.txt").write_text(f"{variables[name]}\n")
+    (machine.secrets / "source_database_url.txt").write_text(f"{variables['SOURCE_DATABASE_URL']}\n")
+    machine.given |= {
+        "SOURCE_DATABASE_URL_FILE": "./secrets/source_database_url.txt",
+        "S3_ENDPOINT_URL": variables["S3_ENDPOINT_URL"],
+        "S3_BUCKET": variables["S3_BUCKET"],
+    }
+    machine.instead |= {
+        "0.0.0.0": "127.0.0.1",  # noqa: S104
+        "--port 8000": f"--port {port}",
+        "127.0.0.1:8000": f"127.0.0.1:{port}",
+        "172.30.83.2/32": "127.0.0.1/32",
+    }
+    try:
+        yield machine
+    finally:
+        machine.kill()

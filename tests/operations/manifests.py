@@ -1,0 +1,152 @@
+"""The manifests of docker/kubernetes, held against the schemas of their kinds.
+
+    python -m tests.operations.manifests
+
+looks at every file as it is written; where kubectl or kustomize is installed, also at what the overlays come to.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import yaml
+from jsonschema import Draft202012Validator
+
+PROJECT = Path(__file__).resolve().parents[2]
+FOLDER = PROJECT / "docker" / "kubernetes"
+OVERLAYS = ("small", "production")
+# The oldest that README.md names, and the newest whose schemas we have: nothing may be gone there.
+VERSIONS = ("1.29", "1.37")
+# KEDA's kinds are in no release of Kubernetes.
+KEDA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "keda.json").read_text()))
+
+Document = dict[str, Any]
+
+
+def read(text: str) -> list[Document]:
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def written() -> Iterator[tuple[str, Document]]:
+    """Return what the files hold, before kustomize puts it together, with the places of each."""
+    for path in sorted(FOLDER.rglob("*.yaml")):
+        if path.name != "kustomization.yaml":  # the overlays come to nothing if one of these is wrong
+            for document in read(path.read_text()):
+                yield f"{path.relative_to(PROJECT)}: {named(document)}", whole(document)
+
+
+def named(document: Document) -> str:
+    return f"{document['kind']} {document['metadata']['name']}"
+
+
+def whole(document: Document) -> Document:
+    """Give a patch what it need not say: whose pods they are, and that they have containers."""
+    if document["kind"] == "Deployment":
+        document["spec"].setdefault("selector", {})
+        document["spec"]["template"]["spec"].setdefault("containers", [])
+    return document
+
+
+def problems(document: Document) -> Iterator[str]:
+    """Yield a sentence for each thing that an API server would refuse, or quietly leave out."""
+    if document["apiVersion"].startswith("keda.sh/"):
+        for error in KEDA.iter_errors(document):
+            yield f"KEDA: {error.json_path.removeprefix('$.')}: {error.message}"
+        return
+    for version in VERSIONS:
+        try:
+            kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            yield f"Kubernetes {version}: {'.'.join(map(str, error.path))}: {error.message}"
+
+
+def program() -> list[str] | None:
+    """Return the command that renders a folder, or None where neither program is on PATH."""
+    if kubectl := shutil.which("kubectl"):
+        return [kubectl, "kustomize"]
+    if kustomize := shutil.which("kustomize"):
+        return [kustomize, "build"]
+    return None
+
+
+@cache
+def rendered(overlay: str) -> list[Document]:
+    """Return what an overlay comes to."""
+    command = program()
+    if command is None:
+        raise FileNotFoundError(
+            "kubectl is missing, and kustomize too: without one of them the overlays cannot be rendered."
+            " Install kubectl 1.27 or newer (https://kubernetes.io/docs/tasks/tools/), or kustomize 5."
+        )
+    done = subprocess.run([*command, str(FOLDER / "overlays" / overlay)], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f"The overlay {overlay} cannot be rendered: {done.stderr.strip()}")
+    return read(done.stdout)
+
+
+def of(documents: list[Document], *kinds: str) -> dict[str, Document]:
+    """Return those of some kinds, by name."""
+    return {document["metadata"]["name"]: document for document in documents if document["kind"] in kinds}
+
+
+def pods(documents: list[Document]) -> dict[str, Document]:
+    """Return what each Deployment and Job makes its pods from."""
+    return {name: document["spec"]["template"] for name, document in of(documents, "Deployment", "Job").items()}
+
+
+def containers(pod: Document) -> dict[str, Document]:
+    spec = pod["spec"]
+    return {container["name"]: container for container in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+def environment(documents: list[Document], container: Document, *, secrets: dict[str, str], ip: str) -> dict[str, str]:
+    """Return the variables that a container gets, as the kubelet puts them together."""
+    settings = {name: document["data"] for name, document in of(documents, "ConfigMap").items()}
+    given: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        given |= settings[source["configMapRef"]["name"]] if "configMapRef" in source else secrets
+    for variable in container.get("env", ()):
+        given[variable["name"]] = expanded(variable["value"], given) if "value" in variable else ""
+        match variable.get("valueFrom"):
+            case {"fieldRef": {"fieldPath": "status.podIP"}}:
+                given[variable["name"]] = ip
+            case {"configMapKeyRef": reference}:
+                given[variable["name"]] = settings[reference["name"]][reference["key"]]
+    return given
+
+
+def expanded(text: str, given: dict[str, str]) -> str:
+    """Put in `$(NAME)`, which stays as it is where the container has no such variable."""
+    return re.sub(r"\$\((\w+)\)", lambda found: given.get(found[1], found[0]), text)
+
+
+def all_documents() -> Iterator[tuple[str, Document]]:
+    yield from written()
+    if program() is None:
+        print("Neither kubectl nor kustomize is installed: the overlays are not rendered.", file=sys.stderr)  # noqa: T201
+        return
+    for overlay in OVERLAYS:
+        for document in rendered(overlay):
+            yield f"{overlay}: {named(document)}", document
+
+
+def main() -> int:
+    count = bad = 0
+    for place, document in all_documents():
+        count += 1
+        for problem in problems(document):
+            bad += 1
+            print(f"{place}: {problem}", file=sys.stderr)  # noqa: T201
+    print(f"{count} manifests, {bad} problems.")  # noqa: T201
+    return min(bad, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""What an expression of PromQL asks for: the selectors in it, and the labels that it groups by."""
+
+import re
+from typing import NamedTuple
+
+SELECTOR = re.compile(r"(?<![\w:$.])([a-zA-Z_:][\w:]*)(?![\w:])\s*(\{[^}]*\})?(?!\s*\()")
+MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:\\.|[^"\\])*)"')
+GROUPING = re.compile(r"\b(by|without|on|ignoring)\s*\(([^)]*)\)")
+RANGE = re.compile(r"\[[^\]]*\]")
+WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignoring"}
+
+
+class Selector(NamedTuple):
+    """`matchers`: label and value, once for each of the values that `=~` and `!~` list."""
+
+    text: str
+    metric: str
+    matchers: list[tuple[str, str]]
+
+
+def selectors(expression: str) -> list[Selector]:
+    """Return every selector of an expression, `export_slots{state="free"}`."""
+    bare = RANGE.sub("", GROUPING.sub(" ", expression))
+    return [
+        Selector(metric + braces, metric, matchers(braces))
+        for metric, braces in SELECTOR.findall(bare)
+        if metric not in WORDS
+    ]
+
+
+def matchers(braces: str) -> list[tuple[str, str]]:
+    return [
+        (label, value)
+        for label, sign, values in MATCHER.findall(braces)
+        for value in (values.split("|") if "~" in sign else [values])
+    ]
+
+
+def groupings(expression: str) -> set[str]:
+    """Return the labels in `by (…)`, `on (…)` and the like."""
+    listed = [labels for _, labels in GROUPING.findall(expression)]
+    return {label.strip() for labels in listed for label in labels.split(",") if label.strip()}

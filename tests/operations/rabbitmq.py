@@ -1,0 +1,190 @@
+"""RabbitMQ from Debian's package, as a server of ours: beside any other, on ports of its own, without root.
+
+Its Erlang is told where it lies by a script of our own, since the one in the package knows one place only; and the
+daemon that tells Erlang nodes of each other is a process of ours, since the one that Erlang starts would stay behind.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import kombu
+from amqp.exceptions import AMQPError
+
+from config.stack.identity import Identity, write_private
+from config.stack.ports import LOOPBACK
+from config.stack.process import Process
+from config.stack.server import Server
+from tests.operations import debian
+
+USER = "sluice"
+CONFIGURATION = """\
+listeners.tcp.local = {host}:{port}
+default_user = {user}
+default_pass = {password}
+loopback_users = none
+log.console = true
+log.console.level = info
+log.file = false
+collect_statistics_interval = 1000
+# Quorum queues flush to disk before they confirm; less room than on a server is enough.
+raft.wal_max_size_bytes = 8000000
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.absolute = 512MB
+{more}
+"""
+ADVANCED = """\
+[{{kernel, [{{inet_dist_use_interface, {{127,0,0,1}}}}]}},
+ {{rabbit, [{{channel_tick_interval, {tick}}}]}}].
+"""
+# `erl` of the package, for wherever the package is.
+ERL = """\
+#!/bin/sh
+export ROOTDIR="{root}" BINDIR="{bin}" EMU=beam PROGNAME=erl
+exec "$BINDIR/erlexec" "$@"
+"""
+
+
+class RabbitMQ(Server):
+    """`more`: lines of rabbitmq.conf. Data that is there stays through `stop`, `kill` and `start`."""
+
+    name: ClassVar[str] = "rabbitmq"
+    port_count: ClassVar[int] = 3
+
+    def __init__(self, root: Path, identity: Identity, *, more: str = "") -> None:
+        super().__init__(root, identity, durable=False)
+        self.more = more
+        self.names: Process | None = None  # epmd
+
+    @property
+    def url(self) -> str:
+        return f"amqp://{USER}:{self.identity.secret(self.name)}@{LOOPBACK}:{self.port}//"
+
+    @property
+    def node(self) -> str:
+        return f"sluice-{self.port}@localhost"
+
+    def prepare(self) -> None:
+        for folder in (self.data, self.data / "bin"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        text = CONFIGURATION.format(
+            host=LOOPBACK, port=self.port, user=USER, password=self.identity.secret(self.name), more=self.more
+        )
+        write_private(self.data / "rabbitmq.conf", text)
+        write_private(self.data / "advanced.config", ADVANCED.format(tick=1000))
+        write_private(self.data / "enabled_plugins", "[].\n")
+        root = erlang()
+        (runtime,) = root.glob("erts-*")
+        erl = self.data / "bin" / "erl"
+        erl.write_text(ERL.format(root=root, bin=runtime / "bin"))
+        erl.chmod(0o700)
+
+    def describe(self) -> Process:
+        self.names = Process(
+            name="epmd",
+            command=[str(next(erlang().glob("erts-*/bin/epmd"))), "-address", LOOPBACK, "-port", str(self.ports[2])],
+            folder=self.data,
+            log=self.root / "logs" / "epmd.log",
+            environment=self.environment(),
+        )
+        return Process(
+            name=self.name,
+            command=[str(scripts() / "rabbitmq-server")],
+            folder=self.data,
+            log=self.root / "logs" / "rabbitmq.log",
+            environment=self.environment(),
+            grace_seconds=30,
+        )
+
+    def environment(self) -> dict[str, str]:
+        libraries = debian.environment().get("LD_LIBRARY_PATH")
+        return {
+            **super().environment(),
+            **({"LD_LIBRARY_PATH": libraries} if libraries else {}),
+            "PATH": f"{self.data / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+            "ERL_EPMD_PORT": str(self.ports[2]),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "RABBITMQ_NODENAME": self.node,
+            "RABBITMQ_DIST_PORT": str(self.ports[1]),
+            "RABBITMQ_CONF_ENV_FILE": str(self.data / "none"),
+            "RABBITMQ_CONFIG_FILE": str(self.data / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self.data / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.data / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(self.data / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.root / "logs"),
+            "RABBITMQ_PID_FILE": str(self.data / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none",
+        }
+
+    def launch(self) -> None:
+        assert self.names
+        if not self.names.alive:
+            self.names.start()
+        super().launch()
+
+    def stop(self) -> None:
+        super().stop()
+        if self.names:
+            self.names.stop()
+
+    def kill(self) -> None:
+        super().kill()
+        if self.names:
+            self.names.kill()
+
+    def is_ready(self) -> bool:
+        try:
+            with self.connect() as connection:
+                return bool(connection.connected)
+        except (OSError, AMQPError):
+            return False
+
+    def connect(self) -> Any:
+        connection = kombu.Connection(self.url, connect_timeout=5, transport="pyamqp")
+        connection.connect()
+        return connection
+
+    # ---- Looking, and doing harm -----------------------------------------------------------------------------------
+
+    def ctl(self, *arguments: str) -> str:
+        """Return what `rabbitmqctl` says: an Erlang of its own, which takes seconds."""
+        command = [str(scripts() / "rabbitmqctl"), "--quiet", "--node", self.node, *arguments]
+        done = subprocess.run(
+            command, cwd=self.data, env=self.environment(), check=True, capture_output=True, text=True, timeout=90
+        )
+        return done.stdout
+
+    def queued(self, queue: str) -> int:
+        """Return how many messages wait in a queue, those that workers hold not among them."""
+        connection: Any
+        with self.connect() as connection, connection.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+
+    def held(self, queue: str) -> int:
+        """Return how many messages consumers have taken and not acknowledged, by the queue's own state."""
+        asked = f"ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:query_messages_checked_out/1)"
+        return int(self.ctl("eval", f"element(2, element(2, {asked}))."))
+
+    def purge(self, *queues: str) -> int:
+        """Lose the messages that wait; return how many there were."""
+        connection: Any
+        with self.connect() as connection, connection.channel() as channel:
+            return sum(int(channel.queue_purge(queue)) for queue in queues)
+
+
+def scripts() -> Path:
+    """Return where the scripts are that do not care who runs them, as those on PATH do."""
+    home = Path(debian.program("rabbitmq-server")).resolve().parent.parent
+    return next(iter(versions(home))) / "sbin"
+
+
+def versions(home: Path) -> Iterator[Path]:
+    yield from sorted(home.glob("lib/rabbitmq_server-*"))
+
+
+def erlang() -> Path:
+    """Return the folder of the Erlang that belongs to it."""
+    found = Path(debian.program("erl")).resolve()
+    return found.parent.parent

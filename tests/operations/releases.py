@@ -1,0 +1,143 @@
+"""The release after this one, made up: this code with what a release may bring, in a folder of its own.
+
+What the patches bring is what CONTRIBUTING.md allows a release to bring: a column, an argument of a message, a kind of
+message, a kind of event, a field of a run-state, a setting. Old and new processes are started side by side from both.
+"""
+
+import shutil
+from pathlib import Path
+
+from config.stack import processes
+from config.stack.identity import Identity
+from config.stack.lifeline import PROJECT
+from config.stack.process import Process
+from tests.chaos.site import Site
+
+PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
+# The last migration that there is.
+BEFORE = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
+MIGRATION = f"""
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("exports", "{BEFORE}")]
+    operations = [
+        migrations.AddField("chunk", "made_by", models.CharField(max_length=20, db_default="", blank=True)),
+    ]
+"""
+TASK = """
+
+@shared_task(name="exports.look_ahead")
+def look_ahead(**_later: object) -> None:
+    sweeper.once("look_ahead", every=0, run=lambda: None)
+"""
+# A kind of event that nobody knows yet, before a job's end.
+EVENT = """
+    sql.one(
+        "WITH moved AS (UPDATE exports_jobs SET event_seq = event_seq + 1 WHERE job_id = %(job)s RETURNING event_seq)"
+        " INSERT INTO exports_event (job_id, seq, kind, status) SELECT %(job)s, event_seq, 'note', '' FROM moved"
+        " RETURNING seq",
+        job=job_id,
+    )
+"""
+# By file: what is replaced, which must be there once, and by what.
+PATCHES = {
+    "exports/models/chunk.py": (
+        "    error_code = models",
+        '    made_by = models.CharField(max_length=20, db_default="", blank=True)\n    error_code = models',
+    ),
+    "exports/leases.py": (
+        "        source = %(source)s, etag",
+        "        made_by = 'next', source = %(source)s, etag",
+    ),
+    "exports/dispatch.py": ("send(RUN_CHUNKS, *[{}]", 'send(RUN_CHUNKS, *[{"size": "1"}]'),
+    "exports/completion.py": ("    job = Job.objects.select_related", f"{EVENT}    job = Job.objects.select_related"),
+    "etl/dispatch.py": ('kwargs={"task_id": task_id}', 'kwargs={"task_id": task_id, "size": 1}'),
+    "etl/runstate/moves.py": ('        "phase": phase,\n', '        "phase": phase,\n        "size_class": "small",\n'),
+    "config/env.py": ("    export_db_slots: int", '    ahead: str = ""\n    export_db_slots: int'),
+    "config/settings.py": ('        "exports.sweep": 3600,', '        "exports.look_ahead": 1, "exports.sweep": 3600,'),
+}  # fmt: skip
+
+
+class Release:
+    """A folder of code, and the processes that run it: a web process, export and document workers, and a beat."""
+
+    def __init__(self, site: Site, name: str, code: Path, **variables: object) -> None:
+        self.site, self.name, self.code = site, name, code
+        self.folder = site.folder / name
+        self.folder.mkdir()
+        self.variables = variables
+        self.workers: list[Process] = []
+        self.web: Web
+        self.beat: Process
+
+    def manage(self, *arguments: str) -> None:
+        command = processes.python("manage", "manage.py", *arguments, root=self.folder, environment=self.environment())
+        command.folder = self.code
+        command.finish()
+
+    def environment(self) -> dict[str, str]:
+        return self.site.environment(**self.variables)
+
+    def start(self, *, workers: int = 2) -> None:
+        """Start all of it; return when it works."""
+        self.web = Web(self.folder, Identity(self.folder), self.environment())
+        self.web.code = self.code
+        for number in range(workers):
+            self.start_worker(f"exports{number}", "exports,bundles,webhooks,maintenance")
+        self.start_worker("documents", "etl-ocr,etl-postprocess")
+        self.beat = processes.beat(root=self.folder, environment=self.environment())
+        self.beat.folder = self.code
+        self.beat.start()
+        self.site.beats.append(self.beat)
+        self.web.start()
+        self.site.wait_for_workers()
+
+    def start_worker(self, name: str, queues: str) -> None:
+        worker = processes.worker(
+            f"{self.name}-{name}", queues=queues, concurrency=2, root=self.folder, environment=self.environment()
+        )
+        worker.folder = self.code
+        worker.grace_seconds = 40
+        worker.start()
+        self.workers.append(worker)
+        self.site.workers.append(worker)
+
+    def all(self) -> list[Process]:
+        return [self.web.started(), *self.workers, self.beat]
+
+    def kill(self) -> None:
+        for process in self.all():
+            process.kill()
+
+
+class Web(processes.Web):
+    """A web process that runs another folder's code."""
+
+    code: Path = PROJECT
+
+    def describe(self) -> Process:
+        process = super().describe()
+        process.folder = self.code
+        return process
+
+
+def this_one(site: Site) -> Release:
+    return Release(site, "this", PROJECT)
+
+
+def next_one(site: Site) -> Release:
+    code = site.folder / "code"
+    for part in PARTS:
+        shutil.copytree(PROJECT / part, code / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "manage.py", code)
+    (code / "exports" / "migrations" / "9999_ahead.py").write_text(MIGRATION)
+    for name, (found, put) in PATCHES.items():
+        file = code / name
+        text = file.read_text()
+        assert text.count(found) == 1, f"{name} has changed: this patch does not fit any more"
+        file.write_text(text.replace(found, put))
+    tasks = code / "exports" / "tasks.py"
+    tasks.write_text(tasks.read_text() + TASK)
+    return Release(site, "next", code, AHEAD="yes")

@@ -1,0 +1,405 @@
+"""`manage.py doctor` beside a whole installation, and on servers that were set up wrongly."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import LazySettings
+from django.contrib.auth.models import User
+from pydantic import SecretStr
+
+from config.doctor import database, redis, source, storage
+from config.stack import processes
+from config.stack.identity import Identity
+from config.stack.lifeline import PROJECT
+from config.stack.ports import LOOPBACK
+from config.stack.postgres import SUPERUSER, Postgres
+from config.stack.servers import Servers
+from config.stack.servers import running as servers_running
+from exports.models import Dataset
+from tests import servers
+from tests.broker import lose_messages, valkey
+from tests.e2e.test_source import Standby, running
+from tests.integration.test_doctor import examine, name_of, passes
+from tests.operations import pgbouncer
+from tests.serving import variables
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)  # whole installations are started here
+ROLE = "exporter"
+ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
+
+
+@pytest.fixture
+def superuser() -> Iterator[psycopg.Connection]:
+    """In the source database."""
+    with psycopg.connect(servers.started[0].postgres.url(SUPERUSER, "source"), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def exporter(dataset: Dataset, superuser: psycopg.Connection) -> Iterator[str]:
+    """The role of docs/source-database.md, as its page makes it; its URL."""
+    page = (PROJECT / "docs" / "source-database.md").read_text()
+    block = re.search(r"```sql\n(.*?)```", page, flags=re.DOTALL)
+    assert block
+    superuser.execute(block[1].replace("warehouse", "source"))
+    yield f"postgresql://{ROLE}:change-me@{LOOPBACK}:{servers.started[0].postgres.port}/source"
+    superuser.execute(f"DROP OWNED BY {ROLE}; DROP ROLE {ROLE}")
+
+
+@pytest.fixture
+def point(settings: LazySettings) -> Callable[..., None]:
+    def point(**urls: str) -> None:
+        values = {name: SecretStr(url) for name, url in urls.items()}
+        settings.SLUICE = settings.SLUICE.model_copy(update=values)
+
+    return point
+
+
+def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor", "--json", *options],
+        check=False, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode in {0, 1, 2}, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def wrong(document: dict[str, Any]) -> dict[str, str]:
+    """Return what is not well: words by check."""
+    return {line["check"]: f"{line['says']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
+
+
+# ---- A whole installation -------------------------------------------------------------------------------------------
+def test_all_is_well_in_an_installation_that_is(exporter: str, alice: User, tmp_path: Path) -> None:
+    """C6. With its workers, beat and web; and then without some of them."""
+    lose_messages()
+    environment = variables(
+        tmp_path,
+        SECRET_KEY=os.urandom(40).hex(),
+        SOURCE_DATABASE_URL=exporter,
+        TRUSTED_PROXY_CIDRS="10.0.0.0/8",
+        EXPORT_REAPER_SECONDS="1",
+    )
+    worker = processes.worker("all", queues=ALL_QUEUES, concurrency=2, root=tmp_path, environment=environment)
+    beat = processes.beat(root=tmp_path, environment=environment)
+    web = processes.Web(tmp_path, Identity(tmp_path), environment)
+    try:
+        for each in (worker, beat, web):
+            each.start()
+        wait_until(lambda: "ready." in worker.log.read_text())
+        wait_until(lambda: passes(database.SUBJECT, "ticks"))
+        status, document = doctor(environment, "--web", web.url)
+        assert wrong(document) == {}
+        assert (status, document["status"]) == (0, "ok")
+
+        worker.kill()
+        wait_until(lambda: "workers.queues" in wrong(doctor(environment)[1]), limit=90)
+        status, document = doctor(environment)
+        assert set(wrong(document)) == {"workers.queues"}
+        assert "python -m celery -A config worker -Q etl-postprocess" in wrong(document)["workers.queues"]
+        assert status == 2
+    finally:
+        for process in (worker, beat):
+            process.kill()
+        web.stop()
+
+
+def test_a_queue_without_a_worker_is_named(transactional_db: None, tmp_path: Path) -> None:
+    lose_messages()
+    environment = variables(tmp_path)
+    queues = ALL_QUEUES.replace("bundles,", "")
+    worker = processes.worker("most", queues=queues, concurrency=1, root=tmp_path, environment=environment)
+    try:
+        worker.start()
+        wait_until(lambda: "ready." in worker.log.read_text())
+        _, document = doctor(environment)
+    finally:
+        worker.kill()
+    assert wrong(document)["workers.queues"].startswith("No worker takes from the queue bundles: no job is completed.")
+
+
+def test_settings_that_cannot_be_read_are_told_without_a_traceback() -> None:
+    environment = {**os.environ, "EXPORT_LEASE_SECONDS": "short", "S3_BUCKET": ""}
+    done = subprocess.run(
+        [sys.executable, "manage.py", "doctor"],
+        check=False, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "EXPORT_LEASE_SECONDS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_doctors_own_servers_of_make_up_are_warned_of_at_most(tmp_path: Path) -> None:
+    """A stack on one machine has no role of its own for the source, and no proxy; nothing of it is a failure."""
+    with servers_running(tmp_path, durable=True) as stack:
+        environment = local(stack, tmp_path)
+        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, cwd=PROJECT, env=environment)
+        _, document = doctor(environment)
+    failures = {line["check"] for line in document["findings"] if line["level"] == "failure"}
+    assert failures == {"workers.queues", "database.ticks"}  # nothing but the servers was started
+
+
+def local(stack: Servers, root: Path) -> dict[str, str]:
+    return {
+        **os.environ, **stack.environment(), "SECRET_KEY": os.urandom(40).hex(), "ETL_CACHE_DIR": str(root / "cache"),
+    }  # fmt: skip
+
+
+# ---- The database ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def fresh(point: Callable[..., None], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Make a database with these options, and have the doctor look at it; returns a connection of its owner's."""
+    server, made = servers.started[0].postgres, []
+    with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:
+
+        def make(options: str = "") -> psycopg.Connection:
+            admin.execute(f"CREATE DATABASE fresh OWNER sluice TEMPLATE template0 {options}")
+            from django.db import connection
+
+            monkeypatch.setitem(connection.settings_dict, "NAME", "fresh")
+            made.append(psycopg.connect(server.url("sluice", "fresh"), autocommit=True))
+            return made[0]
+
+        yield make
+        for connection in made:
+            connection.close()
+        admin.execute("DROP DATABASE IF EXISTS fresh WITH (FORCE)")
+
+
+MIGRATE = [sys.executable, "manage.py", "migrate", "-v0"]
+
+
+def test_migrations_that_are_missing(fresh: Any) -> None:
+    connection = fresh()
+    level, text = examine(database.SUBJECT, "migrations")
+    assert level == "failure"
+    assert "python manage.py migrate" in text
+
+    url = servers.started[0].postgres.url("sluice", "fresh")
+    subprocess.run(MIGRATE, check=True, cwd=PROJECT, env={**os.environ, "DATABASE_URL": url})
+    assert passes(database.SUBJECT, "migrations")
+
+    newest = connection.execute("""
+        DELETE FROM django_migrations WHERE app = 'exports'
+          AND name = (SELECT max(name) FROM django_migrations WHERE app = 'exports') RETURNING app, name
+    """).fetchone()
+    assert newest
+    level, text = examine(database.SUBJECT, "migrations")
+    assert level == "failure"
+    assert f"1 migrations are not applied, the first is {newest[0]}.{newest[1]}" in text
+
+    connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, now())", newest)
+    connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('exports', '9999_later', now())")
+    level, text = examine(database.SUBJECT, "migrations")
+    assert level == "warning"
+    assert "a newer release was here" in text
+
+
+def test_an_encoding_that_does_not_hold_every_name(fresh: Any) -> None:
+    fresh("ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C'")
+    level, text = examine(database.SUBJECT, "encoding")
+    assert level == "failure"
+    assert "WITH ENCODING 'UTF8'" in text
+
+
+@pytest.mark.parametrize(
+    ("check", "setting", "level", "words"),
+    [
+        ("timezone", "timezone = 'Asia/Shanghai'", "warning", "SET timezone = 'UTC'"),
+        ("writable", "default_transaction_read_only = on", "failure", "fail-over"),
+        ("lost_clients", "client_connection_check_interval = 0", "warning", "client_connection_check_interval = '1s'"),
+    ],
+)
+def test_a_database_that_is_set_up_otherwise(fresh: Any, check: str, setting: str, level: str, words: str) -> None:
+    connection = fresh()
+    assert passes(database.SUBJECT, check)
+    connection.execute(f"ALTER DATABASE fresh SET {setting}")
+    told, text = examine(database.SUBJECT, check)
+    assert told == level
+    assert words in text
+
+
+def test_tables_that_are_another_roles(fresh: Any) -> None:
+    connection = fresh()
+    connection.execute("CREATE TABLE exports_jobs (); CREATE TABLE others_jobs (); CREATE TABLE etl_task ()")
+    assert passes(database.SUBJECT, "rights")
+    with psycopg.connect(servers.started[0].postgres.url(SUPERUSER, "fresh"), autocommit=True) as admin:
+        admin.execute("ALTER TABLE exports_jobs OWNER TO postgres; ALTER TABLE others_jobs OWNER TO postgres")
+        admin.execute("GRANT SELECT ON exports_jobs TO sluice")
+    level, text = examine(database.SUBJECT, "rights")
+    assert level == "failure"
+    assert "1 of Sluice's tables, exports_jobs for one" in text
+
+
+# ---- The source -----------------------------------------------------------------------------------------------------
+def test_the_role_of_the_documentation_has_nothing_to_be_told(exporter: str, point: Callable[..., None]) -> None:
+    point(source_database_url=exporter)
+    assert [check.__name__ for check in source.SUBJECT.checks[:-1] if not passes(source.SUBJECT, name_of(check))] == []
+
+
+def test_a_source_role_that_is_superuser(point: Callable[..., None]) -> None:
+    point(source_database_url=servers.started[0].postgres.url(SUPERUSER, "source"))
+    level, text = examine(source.SUBJECT, "role")
+    assert level == "failure"
+    assert "docs/source-database.md#the-role" in text
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        ("role", "CREATEROLE", "may more than read"),
+        ("read_only", "SET default_transaction_read_only = off", "default_transaction_read_only = on"),
+        ("statement_timeout", "SET statement_timeout = 0", "SET statement_timeout = '10min'"),
+        ("room", "CONNECTION LIMIT 11", "CONNECTION LIMIT 12"),
+    ],
+)
+def test_a_source_role_that_is_not_as_documented(
+    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], trouble: tuple[str, str, str]
+) -> None:
+    check, harm, words = trouble
+    point(source_database_url=exporter)
+    superuser.execute(f"ALTER ROLE {ROLE} {harm}")
+    level, text = examine(source.SUBJECT, check)
+    assert level == "warning"
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        f"REVOKE EXECUTE ON FUNCTION data.rows_for FROM {ROLE}",
+        f"REVOKE USAGE ON SCHEMA data FROM {ROLE}",
+    ],
+)
+def test_a_function_that_the_role_may_not_execute(
+    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], harm: str
+) -> None:
+    point(source_database_url=exporter)
+    superuser.execute(harm)
+    level, text = examine(source.SUBJECT, "datasets")
+    assert level == "failure"
+    assert "GRANT USAGE" in text
+
+
+def test_a_pooler_before_the_source(exporter: str, point: Callable[..., None], tmp_path: Path) -> None:
+    point(source_database_url=exporter)
+    assert passes(source.SUBJECT, "session")
+    server = servers.started[0].postgres
+    # Otherwise the server itself would check its clients, and tell the same as the session.
+    with psycopg.connect(server.url(SUPERUSER, "source"), autocommit=True) as admin:
+        admin.execute(f"ALTER ROLE {ROLE} SET client_connection_check_interval = 0")
+    dropped = "ignore_startup_parameters = options,extra_float_digits"
+    with pgbouncer.running(tmp_path, to=exporter, size=2, more=dropped) as pooler:
+        point(source_database_url=pooler.url("source"))
+        level, text = examine(source.SUBJECT, "session")
+    assert level == "failure"
+    assert "to Postgres itself" in text
+
+
+@pytest.fixture
+def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    for primary in running(lambda root: Postgres(root, Identity(root), durable=False), tmp_path_factory):
+        yield from running(partial(Standby, primary=primary), tmp_path_factory)
+
+
+def test_a_replica_that_ends_calls(standby: Postgres, point: Callable[..., None]) -> None:
+    point(source_database_url=standby.url("source"))
+    level, text = examine(source.SUBJECT, "conflicts")
+    assert level == "warning"
+    assert "hot_standby_feedback" in text
+    assert passes(source.SUBJECT, "read_only")
+
+
+def test_a_replica_in_the_place_of_the_main_database(standby: Postgres, point: Callable[..., None]) -> None:
+    point(database_url=standby.url("sluice"))
+    level, text = examine_elsewhere("writable", "sluice")
+    assert level == "failure"
+    assert "Lead DATABASE_URL to the primary" in text
+
+
+def examine_elsewhere(check: str, name: str) -> tuple[str, str]:
+    from django.db import connection
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connection.settings_dict, "NAME", name)
+        return examine(database.SUBJECT, check)
+
+
+# ---- Valkey ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("check", "name", "value", "level", "words"),
+    [
+        ("eviction", "maxmemory-policy", "allkeys-lru", "failure", "noeviction"),
+        ("persistence", "appendonly", "no", "warning", "Set appendonly yes"),
+        ("memory", "maxmemory", "used", "warning", "Raise maxmemory"),
+    ],
+)
+def test_a_valkey_that_loses_things(check: str, name: str, value: str, level: str, words: str) -> None:
+    client: Any = valkey()
+    before = client.config_get(name)[name]
+    (subject,) = redis.subjects()
+    assert passes(subject, check)
+    used = client.info("memory")["used_memory"]
+    client.config_set(name, int(used * 1.1) if value == "used" else value)
+    try:
+        told, text = examine(subject, check)
+    finally:
+        client.config_set(name, before)
+    assert told == level
+    assert words in text
+
+
+# ---- Object storage -------------------------------------------------------------------------------------------------
+def test_a_bucket_without_rules() -> None:
+    store = servers.started[0].seaweedfs
+    assert passes(storage.SUBJECT, "lifecycle")
+    store.client.delete_bucket_lifecycle(Bucket=store.bucket)
+    try:
+        level, text = examine(storage.SUBJECT, "lifecycle")
+    finally:
+        store.complete()
+    assert level == "warning"
+    assert "No lifecycle rule aborts forgotten multipart uploads" in text
+    assert "docs/iam/lifecycle.json" in text
+    assert passes(storage.SUBJECT, "lifecycle")
+
+
+def test_a_bucket_that_is_open_to_all() -> None:
+    store = servers.started[0].seaweedfs
+    assert passes(storage.SUBJECT, "strangers")
+    everyone = {
+        "Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject", "s3:ListBucket"],
+        "Resource": [f"arn:aws:s3:::{store.bucket}", f"arn:aws:s3:::{store.bucket}/*"],
+    }  # fmt: skip
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [everyone]})
+    store.client.put_bucket_policy(Bucket=store.bucket, Policy=policy)
+    try:
+        level, text = examine(storage.SUBJECT, "strangers")
+    finally:
+        store.client.delete_bucket_policy(Bucket=store.bucket)
+    assert level == "failure"
+    assert "Block public access" in text
+
+
+def test_a_bucket_that_keeps_versions(point: Callable[..., None], settings: LazySettings) -> None:
+    """In a bucket of its own, as what was kept there stays."""
+    store = servers.started[0].seaweedfs
+    store.client.create_bucket(Bucket="versioned")
+    key, secret = store.operator
+    point(s3_access_key_id=key, s3_secret_access_key=secret)
+    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "versioned"})
+    assert passes(storage.SUBJECT, "versioning")
+    store.client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+    level, text = examine(storage.SUBJECT, "versioning")
+    assert level == "warning"
+    assert "NoncurrentVersionExpiration" in text

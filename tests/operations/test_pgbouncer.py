@@ -1,0 +1,173 @@
+"""PgBouncer in transaction mode before Sluice's own database, with fewer sessions than clients; and why there can be
+none before the source."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from django.conf import settings
+from django.db import connection
+from django.db.models import Model
+
+from config.checks import is_pooled
+from config.stack.lifeline import PROJECT
+from exports.models import Chunk
+from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
+from tests.chaos.site import Site
+from tests.integration.receiver import receiver
+from tests.operations.pgbouncer import PgBouncer, running
+from tests.waiting import wait_until
+
+SESSIONS = 2
+POOLER = "is a pooler, and has to be Postgres itself"
+# What is said where a session was another one than was meant.
+OTHER_SESSION = re.compile(
+    r"prepared statement|cursor \\?\".*does not exist|InvalidCursorName|SQLSTATE (26000|34000|42P05)"
+)
+
+
+@pytest.fixture(scope="module")
+def pgbouncer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PgBouncer]:
+    with running(tmp_path_factory.mktemp("pgbouncer"), to=os.environ["DATABASE_URL"], size=SESSIONS) as server:
+        yield server
+
+
+@pytest.fixture
+def pooled(pgbouncer: PgBouncer, site: Site) -> Iterator[Site]:
+    site.variables["DATABASE_URL"] = pgbouncer.url(connection.settings_dict["NAME"])
+    site.variables["DATABASE_PREPARE"] = "false"
+    yield site
+    assert not OTHER_SESSION.search(site.logs())
+
+
+@pytest.mark.timeout(300)
+def test_everything_goes_through_two_sessions(pooled: Site, pgbouncer: PgBouncer) -> None:
+    """C7. Exports of each delivery, a document, a stream, webhooks, the janitors and a lost worker's chunk."""
+    site = pooled
+    site.source.behave("SLOW", pause=3)
+    victim = site.start_worker("exports", children=1)
+    site.start_worker("maintenance", children=1)
+    site.start_beat()
+    site.start_web()
+    told, clients = "", 0
+    with receiver() as heard:
+        site.receivers.append(heard)
+        hook = {"url": heard.url, "events": ["export.succeeded"]}
+        site.client.post("/exports/webhooks", json=hook).raise_for_status()
+        lost = site.submit("SLOW")
+        site.wait_for_call()
+        victim.kill()
+        site.start_worker(ALL, children=4)
+        jobs = [
+            site.submit("A", "B", days=20, delivery="zip"),
+            site.submit("A", "C", days=3, delivery="single"),
+            site.submit("D", days=3, delivery="manifest"),
+        ]
+        task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.2", rule=rehearsed_rule(site))
+        with site.client.stream("GET", f"/exports/{jobs[0].pk}/events", timeout=60) as events:
+            for text in events.iter_text():
+                told += text
+                clients = max(clients, len(of_sluice(pgbouncer, "CLIENTS")))
+        site.settle(lost, *jobs, limit=90)
+        settle(task)
+        wait_until(lambda: len(heard.ids) == 4)
+
+    assert {job.status for job in (lost, *jobs)} == {"success"}
+    assert Chunk.objects.get(job=lost).attempts == 2
+    assert code_of(task) == ("completed", "postprocess")
+    assert told.count('"status": "done"') >= 40 or told.count('"status":"done"') >= 40
+    assert site.client.get("/readyz").json()["checks"]["database"] == "ok"
+    assert "sluice_database_up 1.0" in site.client.get("/metrics").text
+    assert len(of_sluice(pgbouncer, "SERVERS")) <= SESSIONS < clients
+
+
+def of_sluice(pgbouncer: PgBouncer, what: str) -> list[dict[str, object]]:
+    return [row for row in pgbouncer.show(what) if row["database"] == connection.settings_dict["NAME"]]
+
+
+def test_all_pages_of_staff_are_drawn(pooled: Site) -> None:
+    site = pooled
+    site.owner.is_staff = site.owner.is_superuser = True
+    site.owner.set_password("only for this test")
+    site.owner.save()
+    site.start_worker(ALL)
+    site.start_web(DEBUG="true")  # cookies without TLS
+    site.settle(site.submit("A", "B", days=3))
+    site.client.headers.pop("Authorization")
+    form = site.client.get("/admin/login/")
+    token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form.text)
+    assert token
+    login = {"username": site.owner.username, "password": "only for this test", "csrfmiddlewaretoken": token[1]}
+    assert site.client.post("/admin/login/?next=/admin/", data=login).status_code == 302
+
+    pages = ["/admin/", "/app/exports"]
+    pages += [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in administered()]
+    answers = {page: site.client.get(page, follow_redirects=True).status_code for page in pages}
+    assert len(pages) > 12
+    assert set(answers.values()) == {200}, answers
+
+
+def administered() -> Iterator[type[Model]]:
+    from django.contrib import admin
+
+    yield from (model for model in apps.get_models() if admin.site.is_registered(model))
+
+
+def manage(*arguments: str, **variables: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *arguments], cwd=PROJECT, env={**os.environ, **variables}, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_migrations_run_through_it(pgbouncer: PgBouncer) -> None:
+    """From nothing, in a database of their own."""
+    import psycopg
+
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as direct:
+        direct.execute("DROP DATABASE IF EXISTS migrated")
+        direct.execute("CREATE DATABASE migrated")
+        try:
+            url = {"DATABASE_URL": pgbouncer.url("migrated"), "DATABASE_PREPARE": "false"}
+            manage("migrate", **url)
+            assert "No planned migration operations" in manage("migrate", "--plan", **url)
+        finally:
+            direct.execute("DROP DATABASE migrated WITH (FORCE)")
+
+
+def test_a_pooler_without_its_setting_is_noticed(pgbouncer: PgBouncer) -> None:
+    """`migrate` says so, too: before web and workers are started."""
+    through_it = pgbouncer.url("sluice")
+    told = manage("check", "--database", "default", DATABASE_URL=through_it)
+    assert "DATABASE_URL leads to a pooler, and DATABASE_PREPARE is on." in told
+    for good in ({"DATABASE_URL": through_it, "DATABASE_PREPARE": "false"}, {}):
+        assert "pooler" not in manage("check", "--database", "default", **good)
+    assert is_pooled(through_it)
+    assert not is_pooled(os.environ["DATABASE_URL"])
+
+
+@pytest.fixture(params=["", "ignore_startup_parameters = options"], ids=["as it is", "told to ignore"])
+def before_the_source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PgBouncer]:
+    with running(tmp_path, to=settings.SLUICE.source_url, size=5, more=request.param) as server:
+        yield server
+
+
+def test_a_pooler_before_the_source_is_refused(before_the_source: PgBouncer, site: Site) -> None:
+    """It would leave our settings away, which the bytes of files depend on, and give a worker's session to others."""
+    site.variables["SOURCE_DATABASE_URL"] = before_the_source.url("source")
+    site.start_worker(EXPORT_MAX_ATTEMPTS="2")
+    site.start_beat()
+    site.start_web()
+    assert site.client.get("/readyz").json()["checks"]["source"] == POOLER
+    job = site.submit("A")
+    site.settle(job)
+
+    chunk = Chunk.objects.get(job=job)
+    assert (chunk.status, chunk.error_code) == ("failed", "EXPORT_SOURCE_UNAVAILABLE")
+    assert site.source.calls() == 0

@@ -1,0 +1,139 @@
+"""A Redis as providers run it: by TLS alone, with a user and a password, and without the commands that they keep.
+
+TLS ends before Valkey, as that of the tests knows none. For a client it is the same.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from django.conf import LazySettings
+from pydantic import SecretStr
+
+from config import broker, health
+from config.celery import app
+from config.doctor import examination
+from config.doctor import redis as doctor
+from config.doctor.findings import Level
+from config.stack.identity import Identity
+from config.stack.ports import LOOPBACK
+from tests import servers
+from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
+from tests.chaos.site import Site
+from tests.operations.stunnel import Authority, Stunnel
+
+USER, PASSWORD = "managed", "a/b+c%d"  # as those are that providers make
+QUOTED = "a%2Fb%2Bc%25d"
+# What a provider leaves: no CONFIG, SAVE, SHUTDOWN, DEBUG and the like, and of the dangerous ones a few.
+RIGHTS = ("reset", "on", f">{PASSWORD}", "~*", "&*", "+@all", "-@admin", "-@dangerous", "+info")
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
+    """The one that has issued the server's certificate, and another."""
+    folder = tmp_path_factory.mktemp("authorities")
+    return Authority(folder, "ours"), Authority(folder, "another")
+
+
+@pytest.fixture(scope="module")
+def managed(authorities: tuple[Authority, Authority], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stunnel]:
+    (running,) = servers.started
+    root = tmp_path_factory.mktemp("stunnel")
+    certificate, key = authorities[0].issue(LOOPBACK)
+    server = Stunnel(root, Identity(root), to=running.valkey.url(), certificate=certificate, key=key)
+    with redis.Redis.from_url(running.valkey.url()) as administrator:
+        administrator.execute_command("ACL", "SETUSER", USER, *RIGHTS)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            administrator.execute_command("ACL", "DELUSER", USER)
+
+
+def url_of(server: Stunnel, authority: Authority | None, **said: str) -> str:
+    said = {**({"ssl_ca_certs": str(authority.certificate)} if authority else {}), **said}
+    query = "&".join(f"{name}={value}" for name, value in said.items())
+    return f"rediss://{USER}:{QUOTED}@{LOOPBACK}:{server.port}/0?{query}".removesuffix("?")
+
+
+def test_exports_and_documents_go_through_it(
+    site: Site, managed: Stunnel, authorities: tuple[Authority, Authority]
+) -> None:
+    """C7."""
+    site.variables["REDIS_URL"] = url_of(managed, authorities[0])
+    site.start_web()
+    site.start_worker(ALL)
+    site.start_beat()
+    job = site.submit("A", "B", days=2)
+    task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.1", rule=rehearsed_rule(site))
+    site.settle(job)
+    settle(task)
+
+    assert (job.status, site.source.calls()) == ("success", 4)
+    assert code_of(task) == ("completed", "postprocess")
+    assert site.client.get("/readyz").json()["checks"]["broker"] == "ok"
+    assert "NOPERM" not in site.logs()
+    assert QUOTED not in site.logs()
+    assert PASSWORD not in site.logs()
+
+
+@pytest.mark.parametrize("said", [{}, {"ssl_cert_reqs": "required"}])
+def test_another_authority_is_refused_and_named_as_the_reason(
+    site: Site, managed: Stunnel, authorities: tuple[Authority, Authority], said: dict[str, str]
+) -> None:
+    """Also without `?ssl_cert_reqs=`: nothing but `none` has a certificate go unchecked. What is accepted meanwhile
+    waits for the broker."""
+    good = url_of(managed, authorities[0])
+    for authority in (authorities[1], None):
+        site.variables["REDIS_URL"] = url_of(managed, authority, **said)
+        site.start_web()
+        ready = site.client.get("/readyz")
+        assert (ready.status_code, ready.json()["checks"]["broker"]) == (503, health.UNTRUSTED)
+        job = site.submit("A" if authority else "B")
+        assert site.web
+        site.web.stop()
+        assert "hint_not_sent" in site.logs()
+        assert '"job_accepted"' in site.logs()
+    site.variables["REDIS_URL"] = good
+    site.start_worker()
+    site.start_beat()
+    site.settle(job)
+    assert job.status == "success"
+
+
+def test_workers_check_the_certificate_as_the_web_process_does(
+    managed: Stunnel, authorities: tuple[Authority, Authority], settings: LazySettings
+) -> None:
+    """Left to itself kombu would take any for a bare `rediss://`."""
+    for url, trusted in {
+        url_of(managed, authorities[0]): True,
+        url_of(managed, None, ssl_cert_reqs="none"): True,
+        url_of(managed, authorities[1]): False,
+        url_of(managed, None): False,
+        url_of(managed, authorities[0]).replace(f"@{LOOPBACK}", "@localhost"): False,  # another name than is issued
+        url_of(managed, authorities[0], ssl_check_hostname="false").replace(f"@{LOOPBACK}", "@localhost"): True,
+    }.items():
+        settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
+        assert health.outcome("broker", health.check_broker) == ("ok" if trusted else health.UNTRUSTED), urlsplit(
+            url
+        ).query
+        connection: Any
+        with app.connection_for_write(url=url, ssl=broker.tls(url)) as connection:
+            expected = nullcontext() if trusted else pytest.raises(redis.ConnectionError, match="VERIFY_FAILED")
+            with expected:
+                connection.channel().client.ping()
+
+
+def test_nor_does_the_doctor_trust_any_of_several(
+    managed: Stunnel, authorities: tuple[Authority, Authority], settings: LazySettings
+) -> None:
+    """It would send the password to whoever answers, and call that well."""
+    for authority, level in ((authorities[0], Level.OK), (None, Level.FAILURE)):
+        url = url_of(managed, authority)
+        settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(f"{url};{url}")})
+        (found,) = examination.examine([next(each for each in doctor.subjects() if each.name == "broker")])
+        assert found.finding.level is level, found.finding.says

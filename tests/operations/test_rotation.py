@@ -1,0 +1,395 @@
+"""Keys are changed while everything runs, as docs/runbook.md#keys-are-rotated tells. A22, A25."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import boto3
+import psycopg
+import pytest
+import redis
+import requests
+from botocore.exceptions import ClientError
+from django.conf import LazySettings, settings
+from django.contrib.auth.models import User
+from django.test import Client
+from psycopg.conninfo import make_conninfo
+from pydantic import SecretStr
+from rest_framework.test import APIClient
+from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
+
+from config.doctor import database, storage
+from config.stack.identity import Identity
+from config.stack.lifeline import PROJECT
+from config.stack.postgres import SUPERUSER
+from config.stack.processes import Web, worker
+from config.stack.seaweedfs import SeaweedFS, policy
+from config.stack.valkey import Valkey
+from exports import completion, control, courier, execution, links, webhooks
+from exports.models import Dataset, Job
+from tests import servers
+from tests.broker import lose_messages
+from tests.integration import test_iam
+from tests.integration.factories import make_job
+from tests.integration.receiver import Received, receiver
+from tests.integration.test_doctor import name_of, passes
+from tests.integration.test_iam import Administered, Keys
+from tests.serving import serving, variables
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)  # several web processes are started here
+NEW = "a-new-key-for-tests-0123456789-0123456789-0123456789"
+
+
+# ---- SECRET_KEY -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def rounds(transactional_db: None, tmp_path: Path) -> Iterator[list[Web]]:
+    """A web process of each round of the table, all on the same rows: before, 1, 2 and 3."""
+    old = settings.SECRET_KEY
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+
+        def start(number: int, key: str, fallbacks: str) -> Web:
+            root = tmp_path / str(number)
+            root.mkdir()
+            keys = {"SECRET_KEY": key, "SECRET_KEY_FALLBACKS": fallbacks, "DEBUG": "true"}
+            return stack.enter_context(serving(root, variables(root, **keys)))
+
+        yield list(pool.map(start, range(4), (old, old, NEW, NEW), ("", NEW, old, "")))
+
+
+Submit = Callable[[str], Job]
+
+
+@pytest.fixture
+def submit(dataset: Dataset, alice: User) -> Submit:
+    """Make a job of one chunk, for a key."""
+    return lambda key: make_job(dataset, alice, 1, key=key)
+
+
+def do(job: Job) -> Job:
+    """Be its worker."""
+    execution.drain()
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
+    return job
+
+
+@pytest.fixture
+def finished(submit: Submit) -> Job:
+    return do(submit("JFK"))
+
+
+def link_at(web: Web, job: Job, token: str) -> str:
+    """Return the link, as its owner is shown it there, without the host."""
+    answer = requests.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    url = str(answer.json()["receipt"]["signedUrl"])
+    return url[url.index("/exports/") :]
+
+
+def believes(web: Web, path: str) -> bool:
+    """Whether a link would be redeemed there. HEAD uses nothing up."""
+    return requests.head(f"{web.url}{path}", timeout=30, allow_redirects=False).status_code < 400
+
+
+def is_signed_in(browser: requests.Session, web: Web) -> bool:
+    return browser.get(f"{web.url}/app/account", timeout=30, allow_redirects=False).status_code == 200
+
+
+def signed_in(user: User) -> requests.Session:
+    client, browser = Client(), requests.Session()
+    client.force_login(user)
+    browser.cookies.set("sessionid", client.cookies["sessionid"].value, domain="127.0.0.1")
+    return browser
+
+
+def test_links_and_sessions_live_through_the_three_rounds_in_any_order(
+    rounds: list[Web], finished: Job, token: str, alice: User
+) -> None:
+    """C6. Of two rounds that follow each other either process may be asked first, and each believes the other's."""
+    shown = [link_at(web, finished, token) for web in rounds]
+    browser = signed_in(alice)
+    for number in range(3):
+        one, other = rounds[number], rounds[number + 1]
+        for signing, asked in ((number, other), (number + 1, one), (number, one), (number + 1, other)):
+            assert believes(asked, shown[signing])
+        assert is_signed_in(browser, one)
+        assert is_signed_in(browser, other)
+        assert is_signed_in(browser, one)
+
+
+def test_after_the_last_round_nothing_that_the_old_key_signed_is_believed(
+    rounds: list[Web], finished: Job, token: str, alice: User
+) -> None:
+    before, last = link_at(rounds[0], finished, token), rounds[3]
+    browser = signed_in(alice)
+    answer = requests.get(f"{last.url}{before}", timeout=30, allow_redirects=False)
+    assert answer.json()["code"] == "link_invalid"
+    assert not is_signed_in(browser, last)
+    assert believes(last, link_at(last, finished, token))  # the owner finds it anew
+
+
+def test_without_the_first_round_a_process_of_before_refuses_what_the_next_sign(
+    rounds: list[Web], finished: Job, token: str, alice: User
+) -> None:
+    """Why there are three: then it refuses links, and ends sessions."""
+    before, second = rounds[0], rounds[2]
+    assert believes(second, link_at(before, finished, token))
+    assert not believes(before, link_at(second, finished, token))
+    browser = signed_in(alice)
+    assert is_signed_in(browser, second)
+    assert not is_signed_in(browser, before)
+
+
+@pytest.mark.parametrize("of_workers", ["old", "new"])
+def test_workers_may_be_rolled_before_or_after_the_web(
+    rounds: list[Web], submit: Submit, token: str, tmp_path: Path, of_workers: str
+) -> None:
+    """They sign nothing: what the web shows is believed by the web."""
+    lose_messages()
+    key = {"SECRET_KEY": NEW if of_workers == "new" else settings.SECRET_KEY}
+    started = worker(
+        "rolled", queues="exports,bundles", concurrency=1, root=tmp_path, environment=variables(tmp_path, **key)
+    )
+    job = submit("JFK")
+    try:
+        started.start()
+        wait_until(lambda: Job.objects.get(pk=job.pk).status == "success")
+    finally:
+        started.kill()
+    for web in (rounds[0], rounds[3]):
+        assert believes(web, link_at(web, job, token))
+
+
+# ---- Keys of the object storage -------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    root = tmp_path_factory.mktemp("rotation")
+    server = Administered(root, Identity(root), durable=False, given={})
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def iam(store: Administered) -> Any:
+    key, secret = store.operator
+    return boto3.client(
+        "iam", endpoint_url=store.url, region_name="us-east-1", aws_access_key_id=key, aws_secret_access_key=secret
+    )
+
+
+def second_pair(store: Administered, user: str) -> Keys:
+    made = iam(store).create_access_key(UserName=user)["AccessKey"]
+    return Keys(made["AccessKeyId"], made["SecretAccessKey"])
+
+
+Use = Callable[[Keys, Keys], dict[str, str]]
+
+
+@pytest.fixture
+def use(store: Administered, settings: LazySettings) -> Use:
+    """Have this process use a pair of the service's and one of downloads'; returns the variables of others that do."""
+
+    def use(service: Keys, download: Keys) -> dict[str, str]:
+        test_iam.use(settings, store, service, download)
+        return {
+            "S3_ENDPOINT_URL": store.url,
+            "S3_BUCKET": store.bucket,
+            "S3_ACCESS_KEY_ID": service.id,
+            "S3_SECRET_ACCESS_KEY": service.secret,
+            "S3_DOWNLOAD_ACCESS_KEY_ID": download.id,
+            "S3_DOWNLOAD_SECRET_ACCESS_KEY": download.secret,
+        }
+
+    return use
+
+
+@pytest.fixture
+def pairs(store: Administered) -> tuple[Keys, Keys]:
+    """The first pair of each of the two users."""
+    name = os.urandom(4).hex()
+    service = store.user(f"service-{name}", policy("service", bucket=store.bucket, base_path="none"))
+    download = store.user(f"download-{name}", policy("download", bucket=store.bucket, base_path="things"))
+    return service, download
+
+
+def user_of(store: Administered, keys: Keys) -> str:
+    for user in iam(store).list_users()["Users"]:
+        listed = iam(store).list_access_keys(UserName=user["UserName"])["AccessKeyMetadata"]
+        if keys.id in {each["AccessKeyId"] for each in listed}:
+            return str(user["UserName"])
+    raise AssertionError
+
+
+def forget(store: Administered, keys: Keys) -> None:
+    iam(store).delete_access_key(UserName=user_of(store, keys), AccessKeyId=keys.id)
+
+
+def redirected(api: APIClient, job: Job) -> str:
+    return str(api.get(links.path_of(job.receipt.links.get(used_at=None)))["Location"])
+
+
+def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted(
+    store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, api: APIClient
+) -> None:
+    newer = (second_pair(store, user_of(store, pairs[0])), second_pair(store, user_of(store, pairs[1])))
+    urls = []
+    for number, (service, download) in enumerate((pairs, newer, pairs)):
+        use(service, download)
+        urls.append(redirected(api, do(submit(f"K{number}"))))
+    assert [requests.get(url, timeout=10).status_code for url in urls] == [200, 200, 200]
+
+    for keys in pairs:
+        forget(store, keys)
+    wait_until(lambda: requests.get(urls[0], timeout=10).status_code == 403)
+    assert requests.get(urls[1], timeout=10).status_code == 200
+    use(*newer)
+    do(submit("K9"))
+    for check in storage.SUBJECT.checks:
+        assert passes(storage.SUBJECT, name_of(check)), check
+
+
+def test_a_pair_that_is_deleted_first_fails_chunks_and_a_retry_does_them(
+    store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, tmp_path: Path
+) -> None:
+    """With a worker that has the deleted pair still, and the next one, which has the new one."""
+    lose_messages()
+    newer = (second_pair(store, user_of(store, pairs[0])), pairs[1])
+    environment = variables(tmp_path, **use(*pairs))
+    behind = worker("behind", queues="exports", concurrency=1, root=tmp_path, environment=environment)
+    try:
+        behind.start()
+        wait_until(lambda: "ready." in behind.log.read_text())
+        forget(store, pairs[0])
+        wait_until(lambda: not passes(storage.SUBJECT, "reading"))
+        job = submit("JFK")
+        wait_until(lambda: Job.objects.get(pk=job.pk).status == "failed")
+    finally:
+        behind.kill()
+    job.refresh_from_db()
+    assert job.error_code == "EXPORT_UPLOAD_FAILED"
+
+    use(*newer)
+    control.retry(job)
+    do(job)
+
+
+def test_seaweedfs_reads_its_file_again_when_it_is_told_to(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Both pairs of an identity, as docker/compose.yaml has them, then the new one alone."""
+    root = tmp_path_factory.mktemp("reload")
+    server = SeaweedFS(root, Identity(root), durable=False, given={})
+    try:
+        server.start()
+        document = json.loads(server.identities.read_text())
+        (service,) = [each for each in document["identities"] if each["name"] == "service"]
+        old = Keys(service["credentials"][0]["accessKey"], service["credentials"][0]["secretKey"])
+        new = Keys("second", "second-secret")
+        both = [*service["credentials"], {"accessKey": new.id, "secretKey": new.secret}]
+        for credentials, fit in ((both, {old, new}), (both[1:], {new})):
+            service["credentials"] = credentials
+            server.identities.write_text(json.dumps(document))
+            os.kill(server.pid, signal.SIGHUP)
+            wait_until(partial(only, server, fit, of=(old, new)))
+    finally:
+        server.stop()
+
+
+def only(server: SeaweedFS, fit: set[Keys], *, of: tuple[Keys, ...]) -> bool:
+    return {keys for keys in of if is_let_in(server, keys)} == fit
+
+
+def is_let_in(server: SeaweedFS, keys: Keys) -> bool:
+    s3 = boto3.client(
+        "s3", endpoint_url=server.url, region_name="us-east-1",
+        aws_access_key_id=keys.id, aws_secret_access_key=keys.secret,
+    )  # fmt: skip
+    try:
+        s3.list_objects_v2(Bucket=server.bucket)
+    except ClientError:
+        return False
+    return True
+
+
+# ---- Secrets of webhooks --------------------------------------------------------------------------------------------
+def verifies(secret: str, received: Received) -> bool:
+    try:
+        Verifier(secret).verify(received.body, received.headers)
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+def test_of_secrets_the_last_two_sign(api: APIClient, alice: User, settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]})
+    with receiver() as hook:
+        made = webhooks.create(user_id=alice.pk, url=hook.url, events=["export.succeeded"])
+        secrets = [made.secret]
+        signed = []
+        for _ in range(3):
+            api.post(f"/exports/webhooks/{made.pk}/test")
+            courier.drain()
+            signed.append([verifies(secret, hook.received[-1]) for secret in secrets])
+            secrets.append(api.post(f"/exports/webhooks/{made.pk}/rotate-secret").json()["secret"])
+    assert signed == [[True], [True, True], [False, True, True]]
+
+
+# ---- Passwords ------------------------------------------------------------------------------------------------------
+def test_a_second_role_takes_the_place_of_the_first(
+    dataset: Dataset, alice: User, settings: LazySettings, tmp_path: Path
+) -> None:
+    """So that both passwords work for a while: a member of the role that owns the tables."""
+    make_job(dataset, alice, 1)
+    server = servers.started[0].postgres
+    with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:
+        admin.execute("CREATE ROLE sluice2 LOGIN PASSWORD 'second' IN ROLE sluice")
+        try:
+            second = {"user": "sluice2", "password": "second"}
+            environment = variables(tmp_path)
+            environment["DATABASE_URL"] = make_conninfo(environment["DATABASE_URL"], **second)
+            url = SecretStr(environment["DATABASE_URL"])
+            settings.SLUICE = settings.SLUICE.model_copy(update={"database_url": url})
+            for check in ("version", "writable", "rights", "migrations"):
+                assert passes(database.SUBJECT, check), check
+            done = subprocess.run(
+                [sys.executable, "manage.py", "repair", "cancel", str(Job.objects.get().pk)],
+                check=False, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+        finally:
+            admin.execute("DROP ROLE sluice2")
+    assert Job.objects.get().status == "cancelled"
+
+
+def test_redis_takes_both_passwords_for_a_while(tmp_path: Path) -> None:
+    server = Valkey(tmp_path, Identity(tmp_path), durable=False)
+    server.start()
+    try:
+        old = server.identity.secret("valkey")
+
+        def is_let_in(password: str) -> bool:
+            with redis.Redis(port=server.port, password=password) as client:
+                try:
+                    return bool(client.ping())
+                except redis.AuthenticationError:
+                    return False
+
+        with redis.Redis(port=server.port, password=old) as client:
+            assert [is_let_in(old), is_let_in("new")] == [True, False]
+            client.execute_command("ACL SETUSER default >new")
+            assert [is_let_in(old), is_let_in("new")] == [True, True]
+            client.execute_command(f"ACL SETUSER default <{old}")
+            assert [is_let_in(old), is_let_in("new")] == [False, True]
+    finally:
+        server.stop()

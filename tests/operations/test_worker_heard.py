@@ -1,0 +1,69 @@
+"""The health check of workers where RabbitMQ is the broker, and the RabbitMQ of docker/compose.yaml."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from config.stack import processes
+from config.stack.identity import Identity
+from config.stack.process import Process
+from tests.operations.compose import DOCKER, SERVICES
+from tests.operations.rabbitmq import RabbitMQ, scripts
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def rabbitmq(tmp_path: Path) -> Iterator[RabbitMQ]:
+    server = RabbitMQ(tmp_path, Identity(tmp_path))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def worker(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[Process]:
+    """Told of the broker by a file, as in compose.yaml."""
+    file = tmp_path / "broker"
+    file.write_text(f"{rabbitmq.url}\n")
+    environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(file)}
+    process = processes.worker("heard", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
+    process.start()
+    yield process
+    process.kill()
+
+
+def listen(worker: Process) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DOCKER / "worker_heard.py")]
+    return subprocess.run(command, env=worker.environment, check=False, capture_output=True, text=True, timeout=60)
+
+
+def test_it_is_heard_by_rabbitmq_only_while_it_runs_and_leaves_no_queue(rabbitmq: RabbitMQ, worker: Process) -> None:
+    wait_until(lambda: listen(worker).returncode == 0, limit=120)
+    worker.kill()
+    silence = listen(worker)
+
+    assert silence.returncode == 1
+    assert "no heartbeat of this worker within 8 seconds" in silence.stderr
+    assert "heard." not in rabbitmq.ctl("list_queues", "name")
+
+
+def test_the_check_of_the_broker_in_compose_passes_while_it_listens(rabbitmq: RabbitMQ) -> None:
+    """As it is written, but for the port, and the name of the node that it asks."""
+    kind, check = SERVICES["rabbitmq"]["healthcheck"]["test"]
+    program = f"{scripts() / 'rabbitmq-diagnostics'} --node {rabbitmq.node}"
+    script = check.replace("5672", str(rabbitmq.port)).replace("rabbitmq-diagnostics", program)
+
+    def passes() -> bool:
+        return subprocess.run(["sh", "-c", script], check=False, env=rabbitmq.environment()).returncode == 0
+
+    assert kind == "CMD-SHELL"
+    assert script.count(program) == 2
+    assert passes()
+    rabbitmq.started().stop()
+    assert not passes()

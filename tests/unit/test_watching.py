@@ -1,0 +1,65 @@
+"""What traces and reports cost who did not ask for them: nothing is loaded. And what their settings refuse."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from config import env
+
+# redis-py loads OpenTelemetry's metrics where the package is installed, 3 MB, for a feature of its own that stays off.
+TRACES = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "opentelemetry.proto")
+LOADED = """
+import sys
+{start}
+print(*[name for name in sys.modules if name.startswith({names})])
+"""
+WEB = "import config.asgi"
+# All that a worker does before its first task.
+WORKER = """
+from celery.signals import celeryd_init, worker_process_init
+from config.celery import app
+app.loader.import_default_modules()
+celeryd_init.send(sender="test", instance=None, conf=app.conf, options={})
+worker_process_init.send(sender=None)
+"""
+
+
+@pytest.mark.parametrize("start", [WEB, WORKER], ids=["web", "worker"])
+@pytest.mark.parametrize(
+    ("variables", "loaded"),
+    [
+        ({}, set()),
+        # Of a cluster where every container has it.
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SERVICE_NAME": "x"}, set()),
+        ({"TRACING": "true"}, set(TRACES)),
+        ({"SENTRY_DSN": "http://0123@127.0.0.1:9/7"}, {"sentry_sdk"}),
+    ],
+    ids=["off", "variables-of-others", "tracing", "sentry"],
+)
+def test_a_process_loads_only_what_it_was_asked_for(start: str, variables: dict[str, str], loaded: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(start=start, names=(*TRACES, "sentry_sdk"))],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    assert {each for each in (*TRACES, "sentry_sdk") if any(name.startswith(each) for name in names)} == loaded
+
+
+@pytest.mark.parametrize("dsn", ["pearl", "ftp://pearl@127.0.0.1/7", "https://pearl.example.org/7", "https://pearl@/7"])
+def test_a_dsn_that_is_none_is_refused_without_its_words(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTRY_DSN", dsn)
+    with pytest.raises(ImproperlyConfigured, match="SENTRY_DSN") as caught:
+        env.read.__wrapped__()
+    assert "pearl" not in str(caught.value)
+
+
+def test_an_empty_dsn_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTRY_DSN", "")
+    assert env.read.__wrapped__().sentry_dsn is None
