@@ -53,6 +53,7 @@ def copy(folder: Path) -> Path:
     for name in SOURCES:
         shutil.copy(PROJECT / name, folder)
     shutil.copytree(PROJECT / "docs", folder / "docs")
+    shutil.copytree(PROJECT / "docker", folder / "docker", ignore=shutil.ignore_patterns("secrets", ".env"))
     (folder / ".venv").symlink_to(PROJECT / ".venv")
     return folder
 

@@ -1,0 +1,49 @@
+"""CONTRIBUTING.md, held against what it names."""
+
+import re
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "CONTRIBUTING.md").read_text()
+# What the first change adds; and what setting up makes.
+MADE = {
+    "tests/integration/test_outline.py",
+    "etl/postprocessors/outline.py",
+    ".venv/",
+    ".local/",
+    ".venv/bin/pre-commit",
+}
+PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+
+
+def named() -> set[str]:
+    return {path for path in re.findall(r"`([\w./-]+/[\w./*-]*)`", PROSE) if "…" not in path} - MADE
+
+
+def test_every_path_is_there() -> None:
+    assert {path for path in named() if not list(PROJECT.glob(path.rstrip("/")))} == set()
+    assert len(named()) > 20
+
+
+def test_every_target_of_make_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set(re.findall(r"`make (\w+)", PROSE)) <= targets
+
+
+@pytest.mark.parametrize(
+    "name", ["a dataset", "a setting", "a provider", "a processor, or a strategy", "an event", "a state"]
+)
+def test_there_is_a_checklist_for(name: str) -> None:
+    """C6."""
+    section = re.search(rf"^### {name}\b.*?(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+
+    assert section
+    assert section[0].count("- [ ] ") >= 3
+
+
+def test_the_seams_are_settings() -> None:
+    assert all(hasattr(settings, name) for name in set(re.findall(r"`(ETL_[A-Z]+S)`", PROSE)))

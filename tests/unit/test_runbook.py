@@ -1,0 +1,42 @@
+"""The runbook's headings, which alerts, dashboards and the doctor lead to."""
+
+import re
+from pathlib import Path
+
+from config.stack.lifeline import PROJECT
+
+PAGE = (PROJECT / "docs" / "runbook.md").read_text()
+PROMISED = {
+    "first-look", "jobs-are-stuck", "nothing-runs", "disk-is-full", "redis-is-lost", "source-is-slow",
+    "object-storage-is-away", "a-chunk-fails-again-and-again", "documents-are-stuck", "webhooks-do-not-arrive",
+    "metrics-are-missing", "a-link-leaked", "keys-are-rotated", "a-deployment-loses-nothing", "restoring-a-backup",
+}  # fmt: skip
+ANCHOR = re.compile(r"runbook\.md#([\w-]+)")
+
+
+def anchors() -> set[str]:
+    headings: list[str] = re.findall(r"^#{2,} (.+)$", PAGE, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def leading_here() -> dict[str, Path]:
+    files = [path for name in ("config", "docker", "docs", "exports", "etl") for path in (PROJECT / name).rglob("*")]
+    texts = {path: path.read_text(errors="ignore") for path in files if path.is_file() and path.suffix in SUFFIXES}
+    return {anchor: path for path, text in texts.items() for anchor in ANCHOR.findall(text)}
+
+
+SUFFIXES = {".py", ".md", ".yml", ".yaml", ".json"}
+
+
+def test_the_headings_are_those_that_were_promised() -> None:
+    assert anchors() >= PROMISED
+
+
+def test_what_leads_to_a_heading_finds_it() -> None:
+    leading = leading_here()
+    assert len(leading) >= 6
+    assert {anchor: path for anchor, path in leading.items() if anchor not in anchors()} == {}
+
+
+def test_its_own_links_find_theirs() -> None:
+    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= anchors()
