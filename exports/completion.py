@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 from structlog.contextvars import bound_contextvars
 
 from config import storage, tracing
-from exports import bundles, dispatch, events, leases, metrics, receipts, sql
+from exports import bundles, dispatch, events, metrics, outcomes, receipts, sql
 from exports.errors import FileGone, LeaseLost
 from exports.heartbeat import Heartbeat
 from exports.models import Job
@@ -170,12 +170,12 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
 
 def fail(job: Job, token: int, detail: str) -> None:
     """Write down that an attempt failed, and have the next one come after a while, unless it was the last."""
-    delay = leases.backoff(job.completion_attempts)
+    delay = outcomes.backoff(job.completion_attempts)
     status = sql.scalar(
         FAIL,
         job=job.job_id,
         token=token,
-        detail=leases.shortened(detail),
+        detail=outcomes.shortened(detail),
         attempts=settings.SLUICE.export_max_attempts,
         delay=delay,
     )

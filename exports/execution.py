@@ -17,11 +17,12 @@ from django.db import OperationalError
 from structlog.contextvars import bound_contextvars
 
 from config import logs, storage, tracing
-from exports import dispatch, encoding, leases, metrics, source
+from exports import dispatch, encoding, leases, metrics, outcomes, source
 from exports.errors import ExportError, LeaseLost, SourceFailed, SourceFull, UploadFailed, UploadOvertaken, WorkerFailed
 from exports.heartbeat import Heartbeat
-from exports.leases import Claim, KnownFile, Progress, Result
+from exports.leases import Claim, KnownFile
 from exports.models import File
+from exports.outcomes import Progress, Result
 from exports.states import JobStatus, Source
 
 log = structlog.get_logger(__name__)
@@ -103,11 +104,11 @@ def run_chunk(claim: Claim, session: source.Session) -> None:
     except LeaseLost:
         tell_loss(claim)
         # The chunk is not ours any more: taken over, or cancelled; this frees the slot.
-        leases.release([claim], keep_slot=session.may_run_on)
+        outcomes.release([claim], keep_slot=session.may_run_on)
     except SourceFull:
         # Not the chunk's fault, so no attempt is burned. No hint either: who has a connection goes on with the chunk,
         # and the reaper wakes the others.
-        leases.release([claim])
+        outcomes.release([claim])
         raise
     except ExportError as error:
         write_down_failure(claim, error, keep_slot=session.may_run_on)
@@ -121,7 +122,7 @@ def run_chunk(claim: Claim, session: source.Session) -> None:
         write_down_failure(claim, WorkerFailed(in_words(error)), keep_slot=session.may_run_on)
     except BaseException:
         # The worker is told to leave: hand the chunk on at once, not after the lease, and burn no attempt.
-        leases.release([claim], keep_slot=session.may_run_on)
+        outcomes.release([claim], keep_slot=session.may_run_on)
         dispatch.chunks(waiting=1)
         raise
 
@@ -217,7 +218,7 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
 
 
 def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
-    progress = leases.finish([(claim, result)])
+    progress = outcomes.finish([(claim, result)])
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
@@ -229,18 +230,18 @@ def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
 def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
     """Write down that an attempt failed. Where it was the last, an older file may stand in."""
     Doubt.is_there = isinstance(error, UploadFailed)
-    delay = leases.delay_after(claim, error)
+    delay = outcomes.delay_after(claim, error)
     if (
         delay is None
         and (result := snapshot(claim, error))
-        and (progress := leases.finish([(claim, result)], keep_slots=keep_slot))
+        and (progress := outcomes.finish([(claim, result)], keep_slots=keep_slot))
     ):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
         tell_end(progress)
         return
-    progress = leases.fail(claim, error, delay=delay, keep_slot=keep_slot)
+    progress = outcomes.fail(claim, error, delay=delay, keep_slot=keep_slot)
     facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
     if progress is None:
         tell_loss(claim)
@@ -270,7 +271,7 @@ def snapshot(claim: Claim, error: ExportError) -> Result | None:
     return Result(
         source=Source.SNAPSHOT,
         error_code=error.code,
-        error_detail=leases.shortened(error.detail),
+        error_detail=outcomes.shortened(error.detail),
         **asdict(claim.known_file),
     )
 
@@ -342,7 +343,7 @@ def look(claim: Claim) -> Result | None:
 
 
 def reuse_found(results: list[tuple[Claim, Result]]) -> None:
-    if results and (progress := leases.finish(results)):
+    if results and (progress := outcomes.finish(results)):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
         metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
         tell_end(progress)
@@ -351,5 +352,5 @@ def reuse_found(results: list[tuple[Claim, Result]]) -> None:
 def export_missing(claims: list[Claim]) -> None:
     """Put chunks whose file is gone or changed into the queue for a call."""
     if claims:
-        leases.release(claims, attempt=0)
+        outcomes.release(claims, attempt=0)
         dispatch.chunks(waiting=len(claims))

@@ -1,6 +1,6 @@
 """What the reaper asks and does: chunks and slots of workers that were lost, and what waits for a hint.
 
-Like `exports.leases`, whose counterpart it is: each function is one statement.
+Like `exports.outcomes`, whose counterpart it is: each function is one statement.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from exports import leases, sql
+from exports import outcomes, sql
 
 
 def taking_back(which: str) -> str:
@@ -61,7 +61,9 @@ class Lost(NamedTuple):
 
 def reclaim(*, batch: int) -> list[Lost]:
     """Take up to `batch` chunks back whose lease ran out. Their slots stay taken until `free`."""
-    rows = sql.rows(RECLAIM + leases.SETTLE + LOST, batch=batch, freed=[], attempts=settings.SLUICE.export_max_attempts)
+    rows = sql.rows(
+        RECLAIM + outcomes.SETTLE + LOST, batch=batch, freed=[], attempts=settings.SLUICE.export_max_attempts
+    )
     return [Lost(**row) for row in rows]
 
 
@@ -72,7 +74,7 @@ def withdraw(chunk_id: int, *, token: int) -> Lost | None:
     on, is over and the call was ended: so there are never more calls than slots.
     """
     row = sql.one(
-        WITHDRAW + leases.SETTLE + LOST,
+        WITHDRAW + outcomes.SETTLE + LOST,
         chunk=chunk_id,
         token=token,
         freed=[],

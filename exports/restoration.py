@@ -18,7 +18,7 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Greatest, Now
 
 from config import storage
-from exports import bundles, leases, sql, sweeper
+from exports import bundles, outcomes, sql, sweeper
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Link, Receipt
 from exports.states import ChunkStatus, JobStatus
 
@@ -51,7 +51,7 @@ def give_back_chunks() -> int:
     while held := list(Chunk.objects.filter(status=ChunkStatus.RUNNING).values_list("pk", "token")[:BATCH]):
         chunks, tokens = zip(*held, strict=True)
         sql.rows(
-            leases.RELEASE + leases.SETTLE + leases.PROGRESS,
+            outcomes.RELEASE + outcomes.SETTLE + outcomes.PROGRESS,
             chunks=list(chunks),
             tokens=list(tokens),
             freed=[],

@@ -153,7 +153,7 @@ def empty() -> None:
     in_ledger("TRUNCATE exports_chunk, exports_event, exports_jobs, exports_file CASCADE")
 
 
-# What the statements of `exports.leases` leave of a chunk that was called for, but for the object.
+# What the statements of `exports.outcomes` leave of a chunk that was called for, but for the object.
 ENDED = f"""
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source,
                            rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,

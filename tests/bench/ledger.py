@@ -30,7 +30,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from config.stack import family
 from config.stack.process import Process
-from exports import dispatch, leases, planning, sql, sweeper
+from exports import dispatch, leases, outcomes, planning, sql, sweeper
 from exports.models import Chunk, Dataset, Event, File, Job, Slot
 from exports.states import JOB_ENDED, JobStatus
 from tests.bench import growth, site
@@ -183,8 +183,8 @@ def title_of(url: str) -> str:
     return f": {parts['user']} {parts['dbname']} "
 
 
-# The texts of statements begin as exports/leases.py has them. Their times are those in the server, without planning and
-# without the commit.
+# The texts of statements begin as exports/leases.py and exports/outcomes.py have them. Their times are those in the
+# server, without planning and without the commit.
 COUNTED = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS "WAL: bytes",
        images AS "WAL: full-page images",
@@ -351,7 +351,7 @@ def measure_alone(scene: Scene, taken: Alone, times: int) -> None:
         claim = leases.claim(backend="bench")
         claimed = time.perf_counter()
         assert claim
-        assert leases.finish([(claim, result_of(claim))])
+        assert outcomes.finish([(claim, result_of(claim))])
         claims.append(1000 * (claimed - began))
         ends.append(1000 * (time.perf_counter() - claimed))
     began = time.perf_counter()

@@ -27,7 +27,7 @@ from django.contrib.auth.models import User
 
 from config.api.sse import MOST_OF_A_USER, POLL_SECONDS
 from config.stack.ports import LOOPBACK
-from exports import leases
+from exports import leases, outcomes
 from exports.models import Dataset, Job
 from tests.bench import site
 from tests.bench.report import Report
@@ -146,7 +146,7 @@ class Crowd:
         claim = leases.claim(backend="bench")
         assert claim
         began = time.monotonic()
-        progress = leases.finish([(claim, result_of(claim))])
+        progress = outcomes.finish([(claim, result_of(claim))])
         assert progress
         assert progress.chunks == 1
         last: float = self.hear("last")

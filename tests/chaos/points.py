@@ -28,7 +28,7 @@ POINTS = {
     "PUT checked": ("config.storage.uploads:Upload._put", "before"),
     "commit checked": ("config.storage.uploads:Upload._complete", "before"),
     "object committed": ("config.storage.uploads:Upload._commit", "after"),
-    "outcome written": ("exports.leases:finish", "after"),
+    "outcome written": ("exports.outcomes:finish", "after"),
     "bundle claimed": ("exports.completion:claim", "after"),
     "bundle made": ("exports.bundles:make", "after"),
     "receipt inserted": ("exports.receipts:issue", "after"),

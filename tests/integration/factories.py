@@ -5,10 +5,11 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from exports import leases, submission
+from exports import leases, outcomes, submission
 from exports.errors import SourceRefused
-from exports.leases import Claim, Result
+from exports.leases import Claim
 from exports.models import Dataset, Job
+from exports.outcomes import Result
 from exports.planning import Pair, Shape
 from exports.states import Source
 
@@ -56,11 +57,11 @@ def end_chunk() -> None:
     """Do the next chunk, without its bytes."""
     claim = leases.claim(backend="test")
     assert claim
-    leases.finish([(claim, result_of(claim))])
+    outcomes.finish([(claim, result_of(claim))])
 
 
 def fail_chunk() -> None:
     """Have the source refuse the next chunk for good."""
     claim = leases.claim(backend="test")
     assert claim
-    leases.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+    outcomes.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)

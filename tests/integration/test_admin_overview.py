@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from config import health
 from config.admin import overview
 from etl.models import Task
-from exports import leases
+from exports import outcomes
 from exports.admin import overview as exports_overview
 from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
 from tests.integration.etl_factories import make_task
@@ -338,5 +338,5 @@ def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alic
     make_job(dataset, alice, 1)
     held = claim()
     assert figures(pages)["Oldest waiting chunk"][0] == "none"
-    leases.release([held])
+    outcomes.release([held])
     assert figures(pages)["Chunks waiting"][0] == "1"

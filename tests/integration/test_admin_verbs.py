@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from config.admin import verbs
-from exports import leases, links, recovery, sweeper
+from exports import leases, links, outcomes, recovery, sweeper
 from exports.errors import LeaseLost
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
 from tests.broker import lose_messages, queued
@@ -210,7 +210,7 @@ def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, al
     assert "Its job has not ended yet." in text_of(pages.get(page_of(second, "retry")))
 
     done = claim()
-    leases.finish([(done, result_of(done))])
+    outcomes.finish([(done, result_of(done))])
     failed.refresh_from_db()
     assert (failed.status, failed.done, failed.failed, failed.error_code) == ("failed", 2, 1, "EXPORT_SOURCE_ERROR")
 
@@ -244,7 +244,7 @@ def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset
     Slot.objects.filter(token=held.token).update(lease_until=LONG_AGO)
     sweeper.free_slots()
     assert Slot.objects.held().get().token == again.token
-    assert leases.finish([(held, result_of(held))]) is None
+    assert outcomes.finish([(held, result_of(held))]) is None
     leases.renew(again)
 
 

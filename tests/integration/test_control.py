@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import completion, control, execution, leases, recovery, sql
+from exports import completion, control, execution, leases, outcomes, recovery, sql
 from exports.errors import LeaseLost, SourceError, SourceRefused
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from tests.conftest import client_of
@@ -35,9 +35,9 @@ def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, 
     """A19: pending, running and retrying chunks; what is done stays done."""
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
-    leases.finish([(done, result_of(done))])
-    leases.fail(failed, SourceRefused(), delay=None)
-    leases.fail(waiting, SourceError(), delay=60)
+    outcomes.finish([(done, result_of(done))])
+    outcomes.fail(failed, SourceRefused(), delay=None)
+    outcomes.fail(waiting, SourceError(), delay=60)
 
     response = api.post(f"/exports/{job.pk}/cancel")
     assert response.status_code == 200
@@ -61,10 +61,10 @@ def test_the_holder_of_a_cancelled_chunk_can_write_nothing_and_gives_its_slot_ba
 
     with pytest.raises(LeaseLost):
         leases.renew(holder)
-    assert leases.finish([(holder, result_of(holder))]) is None
-    assert leases.fail(holder, SourceError(), delay=1) is None
+    assert outcomes.finish([(holder, result_of(holder))]) is None
+    assert outcomes.fail(holder, SourceError(), delay=1) is None
     assert statuses(job) == {"cancelled": 1}
-    leases.release([holder])
+    outcomes.release([holder])
     assert not Slot.objects.held().exists()
     job.refresh_from_db()
     assert (job.status, job.cancelled, job.done, job.failed) == ("cancelled", 1, 0, 0)
@@ -160,10 +160,10 @@ def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Datas
                     return False
             while claimed := leases.claim(backend=f"test{n}"):
                 if n % 2:
-                    leases.fail(claimed, SourceRefused(), delay=None)
+                    outcomes.fail(claimed, SourceRefused(), delay=None)
                 else:
-                    leases.finish([(claimed, result_of(claimed))])
-                leases.release([claimed])
+                    outcomes.finish([(claimed, result_of(claimed))])
+                outcomes.release([claimed])
             return False
 
         cancelled = in_threads(8, work)

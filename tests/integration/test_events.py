@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from django.contrib.auth.models import User
 
-from exports import completion, control, execution, leases, recovery, sweeper
+from exports import completion, control, execution, leases, outcomes, recovery, sweeper
 from exports.errors import SourceError, SourceRefused
 from exports.models import Chunk, Dataset, Event, Job
 from exports.states import JOB_ENDED
@@ -65,10 +65,10 @@ def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
     """A17, A25."""
     job = make_job(dataset, alice, 2)
     first, second = claim(), claim()
-    leases.fail(first, SourceError(), delay=0)
+    outcomes.fail(first, SourceError(), delay=0)
     check(job)
-    leases.fail(claim(), SourceRefused(), delay=None)
-    leases.finish([(second, result_of(second))])
+    outcomes.fail(claim(), SourceRefused(), delay=None)
+    outcomes.finish([(second, result_of(second))])
 
     assert told(job) == [
         ("status", "running"),
@@ -86,7 +86,7 @@ def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: U
     """A19, A25."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
-        leases.fail(claim(), SourceRefused(), delay=None)
+        outcomes.fail(claim(), SourceRefused(), delay=None)
     end = Event.objects.get(job=job, kind="status", status="failed")
     job.refresh_from_db()
     control.retry(job)
@@ -100,7 +100,7 @@ def test_a_cancel_is_told_with_its_chunks(dataset: Dataset, alice: User) -> None
     """A19, A25."""
     job = make_job(dataset, alice, 3)
     done = claim()
-    leases.finish([(done, result_of(done))])
+    outcomes.finish([(done, result_of(done))])
     control.cancel(job)
 
     assert told(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
@@ -140,11 +140,11 @@ def test_stale_writes_are_not_told(dataset: Dataset, alice: User) -> None:
     """A11, A25."""
     job = make_job(dataset, alice, 1)
     holder = claim()
-    leases.finish([(holder, result_of(holder))])
+    outcomes.finish([(holder, result_of(holder))])
     before = told(job)
-    leases.finish([(holder, result_of(holder))])
-    leases.fail(holder, SourceError(), delay=1)
-    leases.release([holder])
+    outcomes.finish([(holder, result_of(holder))])
+    outcomes.fail(holder, SourceError(), delay=1)
+    outcomes.release([holder])
 
     assert told(job) == before
 
@@ -161,7 +161,7 @@ def test_numbers_never_repeat_and_grow_in_the_order_of_commits(dataset: Dataset,
                 seen[n].append(list(job.events.order_by("seq").values_list("seq", flat=True)))
             return
         while claimed := leases.claim(backend=f"test{n}"):
-            leases.finish([(claimed, result_of(claimed))])
+            outcomes.finish([(claimed, result_of(claimed))])
 
     in_threads(8, work)
     assert all(later[: len(earlier)] == earlier for n in seen for earlier, later in pairwise(seen[n]))

@@ -15,7 +15,7 @@ from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config import storage
-from exports import execution, leases, recovery, source
+from exports import execution, leases, outcomes, recovery, source
 from exports.errors import LeaseLost
 from exports.models import Chunk, Dataset, File, Slot
 from exports.planning import Shape
@@ -161,7 +161,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
         upload.write(b"what the stale worker read")
         with pytest.raises(storage.Conflict):
             upload.commit()
-    assert leases.finish([(stale, result_of(stale))]) is None
+    assert outcomes.finish([(stale, result_of(stale))]) is None
 
     assert content(PATH) == CONTENT
     assert storage.head(PATH) == before

@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from exports import leases, recovery
+from exports import leases, outcomes, recovery
 from exports.errors import LeaseLost, SourceError, SourceRefused
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Slot
@@ -121,7 +121,7 @@ def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, ali
     assert [each.dataset for each in rest] == ["other", "other"]
     assert leases.claim(backend="test") is None
 
-    leases.finish([(first, result_of(first))])
+    outcomes.finish([(first, result_of(first))])
     assert claim().dataset == "things"
 
 
@@ -130,14 +130,14 @@ def test_jobs_take_turns(dataset: Dataset, alice: User) -> None:
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
-        leases.finish([(served, result_of(served))])
+        outcomes.finish([(served, result_of(served))])
     small = make_job(dataset, alice, 3, key="EWR")
 
     order = []
     for _ in range(6):
         served = claim()
         order.append(served.job_id)
-        leases.finish([(served, result_of(served))])
+        outcomes.finish([(served, result_of(served))])
     assert Counter(order) == {large.pk: 3, small.pk: 3}
 
 
@@ -160,11 +160,11 @@ def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
     before = snapshot()
 
-    assert leases.finish([(stale, result_of(stale))]) is None
-    assert leases.fail(stale, SourceError(), delay=1) is None
+    assert outcomes.finish([(stale, result_of(stale))]) is None
+    assert outcomes.fail(stale, SourceError(), delay=1) is None
     with pytest.raises(LeaseLost):
         leases.renew(stale)
-    leases.release([stale])
+    outcomes.release([stale])
 
     after = snapshot()
     # What is the stale worker's own, its slot, it may give back: its call has ended.
@@ -187,19 +187,19 @@ def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> No
     recovery.reclaim(batch=10)
     fresh = claim()
 
-    progress = leases.finish([(lost, result_of(lost)), (kept, result_of(kept))])
+    progress = outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))])
 
     assert progress is not None
     assert (progress.done, progress.chunks) == (1, 1)
     assert Chunk.objects.get(pk=lost.chunk_id).token == fresh.token
     assert Chunk.objects.get(pk=kept.chunk_id).status == "done"
-    assert leases.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
+    assert outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
 
 
 def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
-    leases.finish([(stale, result_of(stale, rows=1))])
-    progress = leases.finish([(fresh, result_of(fresh, rows=2))])
+    outcomes.finish([(stale, result_of(stale, rows=1))])
+    progress = outcomes.finish([(fresh, result_of(fresh, rows=2))])
 
     assert progress is not None
     assert progress.all_done
@@ -231,7 +231,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 def test_an_end_counts_in_the_job_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
-    progress = leases.finish([(claimed, result_of(claimed))])
+    progress = outcomes.finish([(claimed, result_of(claimed))])
 
     assert progress is not None
     assert not progress.all_done
@@ -246,7 +246,7 @@ def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User
         job = make_job(dataset, alice, 2, reuse="never")
         claims = [claim(), claim()]
 
-        progress = in_threads(2, lambda n, claims=claims: leases.finish([(claims[n], result_of(claims[n]))]))
+        progress = in_threads(2, lambda n, claims=claims: outcomes.finish([(claims[n], result_of(claims[n]))]))
 
         assert [each.all_done for each in progress].count(True) == 1
         job.refresh_from_db()
@@ -260,7 +260,7 @@ def test_an_end_waits_for_its_slot_before_it_takes_the_job(dataset: Dataset, ali
 
     def finish() -> object:
         try:
-            return leases.finish([(claimed, result_of(claimed))])
+            return outcomes.finish([(claimed, result_of(claimed))])
         finally:
             connection.close()
 
@@ -282,9 +282,9 @@ def waits_for_a_lock() -> bool:
 def test_finishing_twice_counts_once(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
-    leases.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
 
-    assert leases.finish([(claimed, result_of(claimed))]) is None
+    assert outcomes.finish([(claimed, result_of(claimed))]) is None
     job.refresh_from_db()
     assert job.done == 1
 
@@ -300,8 +300,8 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         claimed = claim()
         assert claimed.attempts == attempt
         error = SourceError("SQLSTATE 22012")
-        delay = leases.delay_after(claimed, error)
-        leases.fail(claimed, error, delay=delay)
+        delay = outcomes.delay_after(claimed, error)
+        outcomes.fail(claimed, error, delay=delay)
         job.refresh_from_db()
         if delay is not None:
             assert job.status == JobStatus.RETRYING
@@ -321,7 +321,7 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
     """A17."""
     job = make_job(dataset, alice, 1)
     claimed, error = claim(), SourceRefused("SQLSTATE 42883")
-    leases.fail(claimed, error, delay=leases.delay_after(claimed, error))
+    outcomes.fail(claimed, error, delay=outcomes.delay_after(claimed, error))
 
     job.refresh_from_db()
     assert job.status == JobStatus.FAILED
@@ -330,12 +330,12 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
 def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
-    leases.fail(claim(), SourceRefused(), delay=None)
+    outcomes.fail(claim(), SourceRefused(), delay=None)
     job.refresh_from_db()
     assert job.status == JobStatus.RUNNING
 
     last = claim()
-    leases.finish([(last, result_of(last))])
+    outcomes.finish([(last, result_of(last))])
     job.refresh_from_db()
     assert (job.status, job.done, job.failed) == ("failed", 1, 1)
 
@@ -357,7 +357,7 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
 
 def test_a_chunk_that_is_given_back_burns_no_attempt(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    leases.release([claim()])
+    outcomes.release([claim()])
 
     assert not Slot.objects.held().exists()
     assert claim().attempts == 1
@@ -413,7 +413,7 @@ def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Da
 def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
     job = make_job(dataset, alice, chunks)
     while claimed := leases.claim(backend="test"):
-        leases.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     return job
 
 
@@ -427,7 +427,7 @@ def test_chunks_with_a_known_file_wait_for_a_look_and_take_no_slot(dataset: Data
     assert all(each.may_reuse and each.known_file for each in claims)
     assert not Slot.objects.held().exists()
 
-    progress = leases.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    progress = outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
     assert progress is not None
     again.refresh_from_db()
     assert (again.done, again.reused) == (3, 3)
@@ -480,7 +480,7 @@ def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dat
 def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
-    leases.release(leases.claim_reusable(batch=10), attempt=0)
+    outcomes.release(leases.claim_reusable(batch=10), attempt=0)
 
     assert claim().attempts == 1
 
@@ -515,5 +515,5 @@ def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_asse
     make_job(dataset, alice, 2)
     with django_assert_num_queries(2):
         claimed = claim()
-        leases.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     assert Chunk.objects.filter(status=ChunkStatus.DONE).count() == 1

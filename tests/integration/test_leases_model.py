@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 
 from config.storage import StoredObject
-from exports import completion, control, leases, recovery, sql
+from exports import completion, control, leases, outcomes, recovery, sql
 from exports.bundles import Bundle as Delivery
 from exports.errors import ExportError, LeaseLost, SourceError, SourceRefused
 from exports.leases import Claim
@@ -188,7 +188,7 @@ class Exports(RuleBasedStateMachine):
     @rule(held=holds)
     def finish(self, held: Held) -> None:
         source = Source.LIVE if held.is_call else Source.REUSED
-        progress = leases.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
+        progress = outcomes.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
         ended = self.model.finish(held.pairs, source)
         assert (progress.chunks if progress else 0) == ended
         if progress:
@@ -198,14 +198,14 @@ class Exports(RuleBasedStateMachine):
     @rule(held=holds, error=st.sampled_from([SourceError(), SourceRefused()]))
     def fail(self, held: Held, error: ExportError) -> None:
         claim = held.claims[0]
-        delay = leases.delay_after(claim, error)
+        delay = outcomes.delay_after(claim, error)
         assert (delay is None) == (not error.retryable or claim.attempts >= MAX_ATTEMPTS)
-        progress = leases.fail(claim, error, delay=None if delay is None else HOUR)
+        progress = outcomes.fail(claim, error, delay=None if delay is None else HOUR)
         assert (progress is not None) == self.model.fail(*held.pairs[0], is_final=delay is None)
 
     @rule(held=holds)
     def release(self, held: Held) -> None:
-        leases.release(list(held.claims), attempt=int(held.is_call))
+        outcomes.release(list(held.claims), attempt=int(held.is_call))
         self.model.release(held.pairs, int(held.is_call))
 
     @precondition(lambda self: any(chunk.status == "retrying" for chunk in self.model.chunks.values()))

@@ -25,7 +25,7 @@ from etl import metrics as etl_metrics
 from etl import recovery as etl_recovery
 from etl import sweeper as etl_sweeper
 from etl.models import Task
-from exports import completion, gauges, leases, sweeper
+from exports import completion, gauges, leases, outcomes, sweeper
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.broker import valkey
 from tests.integration.etl_factories import make_row
@@ -195,7 +195,7 @@ def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
 
 def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
-    leases.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
+    outcomes.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
     make_job(dataset, alice, 3)
 
     assert depth() == {"pending": 3, "reusable": 2}
@@ -206,7 +206,7 @@ def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, 
 def test_it_tells_of_objects_that_outlived_their_receipt(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     claimed = claim()
-    leases.finish([(claimed, result_of(claimed))])
+    outcomes.finish([(claimed, result_of(claimed))])
     assert completion.claim(job.pk)
     Receipt.objects.create(
         job=job, object_key="_receipts/x", etag="x", checksum="x", size_bytes=1, rows=1, files=1, content_type="x",
@@ -220,7 +220,7 @@ def test_it_reads_no_chunk_that_has_ended_or_waits(dataset: Dataset, alice: User
     """A27: a scrape costs the same whatever lies in the tables."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
-    leases.finish([(one, result_of(one)) for one in claimed[:6]])
+    outcomes.finish([(one, result_of(one)) for one in claimed[:6]])
     Chunk.objects.filter(status="pending", seq__gt=500).update(
         status="done", rows=1, bytes=1, sha256="x", etag="x", source="live"
     )

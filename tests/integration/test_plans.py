@@ -30,6 +30,7 @@ from exports import (
     gauges,
     leases,
     links,
+    outcomes,
     recovery,
     sql,
     sse,
@@ -102,7 +103,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
             most=2 * REUSE_BATCH + LEASED,
         ),
         "renew": Case(work=lambda _: leases.renew(ours), by=(OF_LEASE,), most=LEASED),
-        "finish": Case(work=lambda _: leases.finish([(ours, result_of(ours))]), by=(OF_LEASE,), most=LEASED),
+        "finish": Case(work=lambda _: outcomes.finish([(ours, result_of(ours))]), by=(OF_LEASE,), most=LEASED),
         "finish what was reused": Case(
             before=lambda: leases.claim_reusable(batch=REUSE_BATCH),
             work=finish_reused,
@@ -112,7 +113,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
         ),
         "retry later": Case(work=lambda _: fail(ours, delay=60), by=(OF_LEASE,), most=LEASED),
         "fail": Case(work=lambda _: fail(ours, delay=None), by=(OF_LEASE,), most=LEASED),
-        "release": Case(work=lambda _: leases.release([ours]), by=(OF_LEASE,), most=LEASED),
+        "release": Case(work=lambda _: outcomes.release([ours]), by=(OF_LEASE,), most=LEASED),
     }
 
 
@@ -121,11 +122,11 @@ def claim(_: object = None) -> Claim | None:
 
 
 def fail(ours: Claim, *, delay: float | None) -> object:
-    return leases.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
+    return outcomes.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
 
 
 def finish_reused(claims: list[Claim]) -> object:
-    return leases.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    return outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
 
 
 # ---- The reaper, completion -----------------------------------------------------------------------------------------

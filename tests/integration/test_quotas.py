@@ -13,7 +13,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import completion, control, execution, leases, quotas, sweeper
+from exports import completion, control, execution, leases, outcomes, quotas, sweeper
 from exports.errors import SourceRefused
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from tests.conftest import client_of
@@ -170,7 +170,7 @@ def test_failed_chunks_are_given_back_and_charged_again_by_a_retry(dataset: Data
     for _ in range(2):
         claim = leases.claim(backend="test")
         assert claim
-        leases.fail(claim, SourceRefused(), delay=None)
+        outcomes.fail(claim, SourceRefused(), delay=None)
     assert used(alice) == (1, 0)
 
     job.refresh_from_db()
@@ -183,7 +183,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
     job = make_job(dataset, alice, 1)
     claim = leases.claim(backend="test")
     assert claim
-    leases.fail(claim, SourceRefused(), delay=None)
+    outcomes.fail(claim, SourceRefused(), delay=None)
     Usage.objects.update(chunks=10)
     before = rows()
 
@@ -208,7 +208,7 @@ def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
     claim = leases.claim(backend="test")
     assert claim
     for _ in range(2):
-        leases.fail(claim, SourceRefused(), delay=None)
+        outcomes.fail(claim, SourceRefused(), delay=None)
     assert used(alice) == (1, 1)
 
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from exports import control, leases, quotas
+from exports import control, leases, outcomes, quotas
 from exports.errors import SourceError, SourceRefused
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.states import Source
@@ -99,15 +99,15 @@ class Quotas(RuleBasedStateMachine):
         self.model.claim(*pair)
         for _ in range(1 + late):
             if how == "live":
-                leases.finish([(claim, result_of(claim))])
+                outcomes.finish([(claim, result_of(claim))])
                 self.model.finish([pair], "live")
             elif how == "released":
-                leases.release([claim])
+                outcomes.release([claim])
                 self.model.release([pair], 1)
             else:
                 error = SourceRefused() if how == "refused" else SourceError()
-                delay = leases.delay_after(claim, error)
-                leases.fail(claim, error, delay=None if delay is None else 0)
+                delay = outcomes.delay_after(claim, error)
+                outcomes.fail(claim, error, delay=None if delay is None else 0)
                 self.model.fail(*pair, is_final=delay is None)
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
@@ -121,10 +121,10 @@ class Quotas(RuleBasedStateMachine):
         for pair in pairs:
             self.model.look(*pair)
         if is_there:
-            leases.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
+            outcomes.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
             self.model.finish(pairs, "reused")
         else:
-            leases.release(claims, attempt=0)
+            outcomes.release(claims, attempt=0)
             self.model.release(pairs, 0)
 
     @rule(job=jobs)

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
 from config.database.base import DatabaseWrapper
-from exports import leases, sql
+from exports import leases, outcomes, sql
 from exports.models import Dataset
 from tests.integration.factories import make_job, result_of
 
@@ -128,8 +128,8 @@ def test_chunks_are_claimed_and_ended_by_two_statements_that_are_planned_once(
     with django_assert_num_queries(2):
         claimed = leases.claim(backend="test")
         assert claimed
-        leases.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     before = sql.scalar(PREPARED)
     while claimed := leases.claim(backend="test"):
-        leases.finish([(claimed, result_of(claimed))])
+        outcomes.finish([(claimed, result_of(claimed))])
     assert sql.scalar(PREPARED) == before

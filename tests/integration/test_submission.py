@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config import storage
-from exports import completion, control, execution, leases
+from exports import completion, control, execution, leases, outcomes
 from exports.errors import SourceError
 from exports.models import Chunk, Dataset, Job, Usage
 from tests.broker import broker_at
@@ -319,7 +319,7 @@ def test_one_is_shown_as_in_the_list_for_two_statements(api: APIClient, dataset:
     retrying = make_job(dataset, alice, 1, reuse="never")
     claim = leases.claim(backend="test")
     assert claim
-    leases.fail(claim, SourceError(), delay=60)
+    outcomes.fail(claim, SourceError(), delay=60)
     running = make_job(dataset, alice, 2, reuse="never")
     assert leases.claim(backend="test")
     pending = [make_job(dataset, alice, 1, reuse="never") for _ in range(2)]

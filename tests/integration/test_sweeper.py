@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from config import storage
 from config.storage import probe
-from exports import completion, control, dispatch, execution, leases, repair, source, sweeper
+from exports import completion, control, dispatch, execution, leases, outcomes, repair, source, sweeper
 from exports.errors import SourceRefused
 from exports.leases import Claim
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
@@ -318,7 +318,7 @@ def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
 
 
 def fail(claim: Claim) -> None:
-    leases.fail(claim, SourceRefused(), delay=None)
+    outcomes.fail(claim, SourceRefused(), delay=None)
 
 
 def cancel(claim: Claim) -> None:
@@ -327,7 +327,7 @@ def cancel(claim: Claim) -> None:
 
 def hand_back_and_cancel(claim: Claim) -> None:
     """A worker that is told to leave sets the attempts back."""
-    leases.release([claim])
+    outcomes.release([claim])
     cancel(claim)
 
 
@@ -375,7 +375,7 @@ def test_files_that_are_vouched_for_stay(dataset: Dataset, alice: User) -> None:
     leases.claim(backend="lost")
     done = leases.claim(backend="x")
     assert done
-    leases.finish([(done, result_of(done, etag=put_file(done)))])
+    outcomes.finish([(done, result_of(done, etag=put_file(done)))])
     control.cancel(job)
     make_job(dataset, alice, 3)
     execution.drain()

@@ -5,6 +5,7 @@ from functools import partial
 from tests.mutants.mutant import Mutant, tests_of
 
 CLAIMS = partial(Mutant, file="exports/leases.py")
+OUTCOMES = partial(Mutant, file="exports/outcomes.py")
 RECOVERY = partial(Mutant, file="exports/recovery.py")
 SWEEPER = partial(Mutant, file="exports/sweeper.py")
 HEARTBEAT = partial(Mutant, file="exports/heartbeat.py")
@@ -59,25 +60,25 @@ MUTANTS = [
         new="j.reuse = 'if-present'\n",
         tests=leases("a_file_of_an_older_schema_version_is_not_reused"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="a worker could finish what it has lost",
         old="WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'",
         new="WHERE c.id = %(chunk)s::bigint AND c.status = 'running'",
         tests=STALE,
     ),
-    CLAIMS(
+    OUTCOMES(
         name="a worker could finish what it has lost, in a batch",
         old="WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'",
         new="WHERE c.id = r.id AND c.status = 'running'",
         tests=leases("a_batch_leaves_alone_what_was_lost"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="a worker could fail what it has lost",
         old="WHERE id = %(chunk)s AND token = %(token)s AND status = 'running'\n    RETURNING *",
         new="WHERE id = %(chunk)s AND status = 'running'\n    RETURNING *",
         tests=STALE,
     ),
-    CLAIMS(
+    OUTCOMES(
         name="a worker could give back what it has lost",
         old="WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'",
         new="WHERE id = ANY(%(chunks)s) AND status = 'running'",
@@ -95,25 +96,25 @@ MUTANTS = [
         new="WHERE token = %(token)s",
         tests=leases("a_renewal_that_comes_too_late_keeps_no_slot"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="chunks were counted before the job is locked",
         old="SET done = j.done + d.done, failed",
         new="SET done = (SELECT o.done FROM exports_jobs o WHERE o.job_id = j.job_id) + d.done, failed",
         tests=leases("two_finishers_at_once_complete_a_job_once"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="an outcome took the job before its slot",
         old="WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0",
         new="WHERE job_id IN (SELECT job_id FROM delta)",
         tests=leases("an_end_waits_for_its_slot_before_it_takes_the_job"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="every chunk that ends were given back to the quota",
         old="(WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund",
         new="(WHERE charged AND status <> 'retrying') AS refund",
         tests=tests_of("tests/integration/test_quotas.py", "reused_chunks_are_given_back"),
     ),
-    CLAIMS(
+    OUTCOMES(
         name="a chunk had one attempt too many",
         old="claim.attempts < settings.SLUICE.export_max_attempts",
         new="claim.attempts <= settings.SLUICE.export_max_attempts",

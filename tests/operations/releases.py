@@ -47,7 +47,7 @@ PATCHES = {
         "    error_code = models",
         '    made_by = models.CharField(max_length=20, db_default="", blank=True)\n    error_code = models',
     ),
-    "exports/leases.py": (
+    "exports/outcomes.py": (
         "        source = %(source)s, etag",
         "        made_by = 'next', source = %(source)s, etag",
     ),

@@ -29,7 +29,7 @@ from config.stack import ports
 from config.stack.lifeline import PROJECT
 from config.stack.postgres import SUPERUSER, program
 from etl.models import Task
-from exports import completion, control, courier, deliveries, execution, leases, links, source, webhooks
+from exports import completion, control, courier, deliveries, execution, leases, links, outcomes, source, webhooks
 from exports.errors import UploadFailed
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.models.webhook import Attempt, Webhook
@@ -134,7 +134,7 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 def fail_with(error: Any) -> Job:
     claim = leases.claim(backend="test")
     assert claim
-    leases.fail(claim, error, delay=None)
+    outcomes.fail(claim, error, delay=None)
     return Job.objects.get(pk=claim.job_id)
 
 

@@ -19,12 +19,13 @@ from tests.bench.status_quo.bare_loop import client, copied, say
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-    from exports.leases import Claim, Result
+    from exports.leases import Claim
+    from exports.outcomes import Result
 
 
 def main() -> None:
     django.setup()
-    from exports import leases
+    from exports import leases, outcomes
 
     sys.stdin.readline()  # the slices of a bare loop
     storage = client()
@@ -34,12 +35,12 @@ def main() -> None:
         say("ready")
         while sys.stdin.readline():
             while claim := leases.claim(backend="safe-loop"):
-                leases.finish([(claim, export(claim, source, storage))])
+                outcomes.finish([(claim, export(claim, source, storage))])
             say("done")
 
 
 def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "Result":
-    from exports.leases import Result
+    from exports.outcomes import Result
     from exports.states import Source
 
     content = copied(source, claim.pair.key, claim.pair.effective_date.isoformat())
