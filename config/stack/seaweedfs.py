@@ -121,6 +121,9 @@ class SeaweedFS(Server):
             *(f"-{name}.port={port}" for name, port in zip(LISTENERS, self.ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(LISTENERS, self.grpc_ports, strict=True)),
             "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-master.telemetry=false",
+            # With its state of before, the master may refuse writes for 15 s, for volume servers to come back. There is
+            # one, in this process, which tells what volumes there are as it joins.
+            "-master.resumeState=false",
             # Relative, so that a deep folder does not exceed the 107 bytes of a socket's path.
             "-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock",
             # Nothing is allocated ahead; a volume is a file that grows, and more are added as it fills.

@@ -1,6 +1,7 @@
 import http.client
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -100,6 +101,17 @@ def test_data_survive(stack_servers: Servers, end: str) -> None:
         server.start()
     assert stack_servers.environment() == before
     assert read(stack_servers) == (end, end, end)
+
+
+def test_objects_are_written_as_soon_as_the_storage_is_up_again(stack_servers: Servers) -> None:
+    """Its master, with the state of before, refused writes for 15 s after some of the starts, one in five here."""
+    seaweedfs = stack_servers.seaweedfs
+    for _ in range(5):
+        seaweedfs.kill()
+        seaweedfs.start()
+        began = time.monotonic()
+        seaweedfs.client.put_object(Bucket=seaweedfs.bucket, Key="again", Body=b"x")
+        assert time.monotonic() - began < 5
 
 
 def test_a_killed_database_has_all_that_it_committed(stack_servers: Servers) -> None:
