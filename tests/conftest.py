@@ -1,6 +1,7 @@
 """What all tests share: users, a dataset with a function behind it, and a source database to put functions in."""
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
@@ -10,7 +11,9 @@ import psycopg
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.signals import request_finished, request_started
 from django.db import connection
+from django.dispatch import Signal
 from rest_framework.test import APIClient
 
 from config.stack.processes import Web
@@ -27,6 +30,25 @@ DAY = date(2024, 2, 29)
 # Who is started in the background of a shell is deaf to Ctrl-C, with all its children; some tests send it to theirs.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _every_answer_was_closed() -> Iterator[None]:
+    """See that a test read its answers to their end or closed them, as servers do.
+
+    One that streams and is dropped keeps its connection to the object storage, which warns of it in some later test.
+    """
+    seen: Counter[object] = Counter()
+
+    def count(*, signal: Signal, **_: object) -> None:
+        seen[signal] += 1
+
+    for each in (request_started, request_finished):
+        each.connect(count)
+    yield
+    for each in (request_started, request_finished):
+        each.disconnect(count)
+    assert seen[request_finished] >= seen[request_started]  # more, where a test closes what the client has closed
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """C4, B1, B5: answers of document ETL fit what the OpenAPI schema says of them."""
 
+from contextlib import closing
 from typing import Any
 
 import jsonschema
@@ -39,7 +40,8 @@ def test_a_task_fits_from_its_submission_to_its_end(checked: Api) -> None:  # no
     complete(task)
     assert checked.get(path(task)).json()["result"]
     assert checked.get(f"{path(task)}?wait=5").status_code == 200
-    assert checked.get(path(task, "markdown")).status_code == 200
+    with closing(checked.get(path(task, "markdown"))) as answer:
+        assert answer.status_code == 200
     assert checked.get(path(task, "events")).status_code == 200
     forget(task)
     assert checked.get(path(task)).json()["result"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
@@ -365,9 +366,10 @@ async def test_streams_that_begin_at_the_same_moment_are_no_more_than_a_user_may
 def events_after(api: APIClient, job: Job, last: object) -> list[str]:
     """Return the events that an ended job answers a client who comes back with; a 204 is none."""
     response: Any = api.get(f"/exports/{job.pk}/events", headers={"Last-Event-ID": str(last)})
-    if response.status_code == 204:
-        return []
-    return ["listens"] if response.streaming else [event for _, event, _ in told(response.content)]
+    with closing(response):
+        if response.status_code == 204:
+            return []
+        return ["listens"] if response.streaming else [event for _, event, _ in told(response.content)]
 
 
 def test_an_id_that_is_none_of_the_jobs_gets_a_snapshot(dataset: Dataset, alice: User, api: APIClient) -> None:

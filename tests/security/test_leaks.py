@@ -90,7 +90,7 @@ def test_no_line_of_documents_rules_pages_and_accounts_holds_what_is_private(
     run(task)
     secrets |= {task.document_key}
     for path in ("", "/markdown", "/events"):
-        api.get(f"/api/v1/etl/tasks/{task.pk}{path}")
+        api.get(f"/api/v1/etl/tasks/{task.pk}{path}").close()
     mine = browser_of(alice)
     answer = mine.get(f"/app/documents/{task.pk}/original")
     secrets |= secrets_of(answer["Location"])

@@ -1,6 +1,7 @@
 """Whatever belongs to alice is not there for bob: by every route, every method, with a token and with a session."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ def test_alice_finds_her_own(belongings: dict[str, Any], alice: User) -> None:
     for route in OWNED:
         if "get" in route.methods and route.path != BY_LINK:
             asking = browser_of(alice) if route.is_page else client_of(alice)
-            assert asking.get(route.filled(belongings)).status_code in (200, 302), route
+            with closing(asking.get(route.filled(belongings))) as answer:
+                assert answer.status_code in (200, 302), route
 
 
 @pytest.mark.parametrize("how", ["token", "session"])
