@@ -67,14 +67,20 @@ def by_amqp(url: str, end: float) -> Iterator[bytes]:
 def main() -> None:
     me = f'@{socket.gethostname()}"'.encode()
     end = time.monotonic() + SECONDS
-    url = setting("CELERY_BROKER_URL") or setting("REDIS_URL")
-    listen = by_amqp if url.startswith(("amqp", "pyamqp")) else by_redis
-    try:
-        if any(me in body for body in listen(url, end)):
-            return
-    except TimeoutError:  # nothing came, or nobody answered
-        pass
-    sys.exit(f"no heartbeat of this worker within {SECONDS:g} seconds")
+    why = ""
+    # A worker is at one of them: the first that answered when it lost the one before.
+    brokers = (setting("CELERY_BROKER_URL") or setting("REDIS_URL")).split(";")
+    for left, url in zip(range(len(brokers), 0, -1), brokers, strict=True):
+        listen = by_amqp if url.startswith(("amqp", "pyamqp")) else by_redis
+        now = time.monotonic()
+        try:
+            if any(me in body for body in listen(url, now + (end - now) / left)):
+                return
+        except TimeoutError:  # nothing came
+            pass
+        except Exception as error:  # noqa: BLE001 - the libraries' own; their texts may have the URL
+            why = f": {type(error).__name__}"
+    sys.exit(f"no heartbeat of this worker within {SECONDS:g} seconds{why}")
 
 
 if __name__ == "__main__":

@@ -345,6 +345,11 @@ def test_with_a_certificate_everything_is_https(machine: Machine, proxy: Proxy, 
     answer.read()
     home = client.ask("GET", "/").read().decode()
     assert f"https://localhost:{proxy.ports[8443]}" in home
+    # Also where the proxy answers by itself.
+    machine.running[0].kill()
+    away = client.ask("GET", "/exports")
+    assert (away.status, away.headers["Strict-Transport-Security"]) == (503, "max-age=31536000")
+    away.read()
     # By the name that begins with `files.`, S3 answers in its own words.
     files = client.ask("GET", "/bucket/key", Host="files.example.org")
     assert (files.status, b"<Code>" in files.read()) == (403, True)

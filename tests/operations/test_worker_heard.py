@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import processes
+from config.stack import ports, processes
 from config.stack.identity import Identity
 from config.stack.process import Process
 from tests.operations.compose import DOCKER, SERVICES
@@ -51,6 +51,17 @@ def test_it_is_heard_by_rabbitmq_only_while_it_runs_and_leaves_no_queue(rabbitmq
     assert silence.returncode == 1
     assert "no heartbeat of this worker within 8 seconds" in silence.stderr
     assert "heard." not in rabbitmq.ctl("list_queues", "name")
+
+
+def test_it_is_heard_by_the_second_broker_where_the_first_is_away(rabbitmq: RabbitMQ, worker: Process) -> None:
+    [port] = ports.free(1)
+    away = f"amqp://sluice:password@127.0.0.1:{port}//"
+    wait_until(lambda: listen(worker).returncode == 0, limit=120)
+    Path(worker.environment["CELERY_BROKER_URL_FILE"]).write_text(f"{away};{rabbitmq.url}\n")
+
+    assert listen(worker).returncode == 0
+    worker.kill()
+    assert "seconds: " in listen(worker).stderr
 
 
 def test_the_check_of_the_broker_in_compose_passes_while_it_listens(rabbitmq: RabbitMQ) -> None:
