@@ -89,7 +89,10 @@ def revoke_links() -> int:
 def number_events_anew() -> int:
     """Have the next events of jobs that go on, or can be retried, get numbers that no client has heard. Returns how
     many jobs there are."""
-    return Job.objects.active().update(event_seq=F("event_seq") + EVENTS) + move_events_of_failed()
+    with transaction.atomic():
+        ids = list(Job.objects.active().order_by("pk").select_for_update().values_list("pk", flat=True))
+        moved = Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENTS)
+    return moved + move_events_of_failed()
 
 
 def move_events_of_failed() -> int:
