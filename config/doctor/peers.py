@@ -1,5 +1,6 @@
 """Others that Sluice calls or is called by: the language model, MinerU, receivers of webhooks, its own web process."""
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
@@ -39,6 +40,20 @@ def check_ocr(env: Environment) -> Iterator[Finding]:
     newer = status_of(f"{base}/v1/health", headers)
     status = status_of(f"{base}/health", headers) if newer == HTTPStatus.NOT_FOUND else newer
     yield judge(status, what="The MinerU server", variables="ETL_MINERU_URL", key="ETL_MINERU_API_KEY")
+
+
+def check_collector(env: Environment) -> Iterator[Finding]:
+    if not env.tracing:
+        yield ok("No traces are sent.")
+        return
+    collector = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
+    if status_of(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or collector) is None:
+        yield warning(
+            f"The collector of traces does not answer within {SECONDS} seconds: they are lost, and nothing else is.",
+            "See that it runs, and that OTEL_EXPORTER_OTLP_ENDPOINT leads there from here, by HTTP: docs/tracing.md.",
+        )
+    else:
+        yield ok("The collector of traces answers.")
 
 
 def judge(status: int | None, *, what: str, variables: str, key: str) -> Finding:
@@ -108,7 +123,7 @@ def address_in(address: str, network: object) -> bool:
 SUBJECT = Subject(
     name="peers",
     open=environment.open_environment,
-    checks=(check_model, check_ocr, check_webhooks),
+    checks=(check_model, check_ocr, check_collector, check_webhooks),
     away=environment.AWAY,
 )
 

@@ -426,6 +426,20 @@ def test_a_model_that_is_away(change: Callable[..., None]) -> None:
     assert "docs/runbook.md#documents-are-stuck" in text
 
 
+def test_a_collector_that_is_away(
+    change: Callable[..., None], httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers 404 to a GET, as collectors do."""
+    assert passes(peers.SUBJECT, "collector")
+    change(tracing=True)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", httpserver.url_for(""))
+    assert passes(peers.SUBJECT, "collector")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    level, text = examine(peers.SUBJECT, "collector")
+    assert level == "warning"
+    assert "docs/tracing.md" in text
+
+
 @pytest.mark.parametrize("path", ["/v1/health", "/health"])
 def test_a_mineru_that_is_ill(change: Callable[..., None], httpserver: HTTPServer, path: str) -> None:
     """Servers of 4.0, and older ones, which have no /v1/health."""
