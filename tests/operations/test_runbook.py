@@ -416,6 +416,16 @@ def test_documents_are_stuck(operator: Operator, alice: User) -> None:
     assert "this one has" in operator.do("documents-are-stuck", "repair wake", status=1, TASK=failed.pk)
 
 
+# ---- Language models cost too much ----------------------------------------------------------------------------------
+def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
+    usage = {"prompt_tokens": 900, "completion_tokens": 30, "calls": 3}
+    spent, _waiting = make_row(alice), make_row(alice)
+    Task.objects.filter(pk=spent.pk).update(status="failed", metadata={"postprocess": {"usage": usage}})
+    (row,) = operator.ask("language-models-cost-too-much", "FROM etl_task")
+    assert (row["username"], row["rule_id"], row["tasks"]) == ("alice", str(spent.rule_id), "1")
+    assert (row["calls"], row["prompt"], row["completion"]) == ("3", "900", "30")
+
+
 # ---- Webhooks do not arrive -----------------------------------------------------------------------------------------
 def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]})
