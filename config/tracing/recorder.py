@@ -10,7 +10,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class Recorder:
         self.batches: BatchSpanProcessor | None = None
         self.made: trace.Tracer | None = None
         self.publishing = local()  # one in each thread; of one that could not be sent nothing is heard any more
-        self.running: dict[str, AbstractContextManager[object]] = {}
+        self.running: dict[str, ExitStack] = {}
         signals.before_task_publish.connect(self.begin_publish)
         signals.after_task_publish.connect(self.end_publish)
         signals.task_prerun.connect(self.begin_run)
@@ -93,7 +93,7 @@ class Recorder:
         return self.made
 
     def resource(self) -> Resource:
-        is_named = "OTEL_SERVICE_NAME" in os.environ or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+        is_named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         return Resource.create({} if is_named else {SERVICE_NAME: f"sluice-{self.role}"})
 
     def end(self) -> None:
@@ -218,18 +218,17 @@ class Recorder:
             self.publishing.span.end()
 
     def begin_run(self, task_id: str, task: Any, **_later: object) -> None:
-        sent_by = self.remote(str(task.request.get(HEADER) or ""))
-        if sent_by:
-            where = trace.set_span_in_context(sent_by, context.set_value(RUN, True, context.Context()))
-            manager = self.around(f"run {task.name}", where=where, facts={}, kind=SpanKind.CONSUMER)
-            manager.__enter__()
-            self.running[task_id] = manager
+        run = self.running[task_id] = ExitStack()
+        run.callback(context.detach, context.attach(context.set_value(RUN, True, context.Context())))
+        if sent_by := self.remote(str(task.request.get(HEADER) or "")):
+            where = trace.set_span_in_context(sent_by, context.Context())
+            run.enter_context(self.around(f"run {task.name}", where=where, facts={}, kind=SpanKind.CONSUMER))
 
     def end_run(self, task_id: str, state: str | None = None, **_later: object) -> None:
-        if manager := self.running.pop(task_id, None):
+        if run := self.running.pop(task_id, None):
             if state == "FAILURE":
                 self.tell("FAILURE", {})
-            manager.__exit__(None, None, None)
+            run.close()
 
     # ---- S3 ---------------------------------------------------------------------------------------------------------
     def watch(self, client: S3Client) -> None:

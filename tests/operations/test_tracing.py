@@ -128,7 +128,7 @@ def test_an_export_is_one_trace_from_its_caller_to_object_storage(
 ) -> None:
     workers.start(concurrency=2)
     job = client.submit("A", headers=CALLERS)
-    wait_until(lambda: traced.named("completion") and traced.named("chunk"))
+    wait_until(lambda: all(map(traced.named, ("completion", "chunk", "run exports.run_chunks", "POST /exports"))))
     request = one(traced.named("POST /exports"))
     published = one(traced.named("publish exports.run_chunks"))
     run = one(traced.named("run exports.run_chunks"))
@@ -158,7 +158,7 @@ def test_an_export_is_one_trace_from_its_caller_to_object_storage(
 def test_a_document_is_one_trace(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
     workers.start("etl-ocr,etl-postprocess,maintenance", concurrency=2)
     task = client.submit_document(b"Hello.", CALLERS)
-    wait_until(lambda: traced.named("stage postprocess"))
+    wait_until(lambda: traced.named("stage postprocess") and traced.named("run etl.postprocess"))
     request = one(traced.named("POST /api/v1/etl/submit"))
     stages = [one(traced.named(f"stage {stage}", etl_task_id=task)) for stage in ("ocr", "postprocess")]
     assert all((stage.trace, stage.parent) == (TRACE, request.id) for stage in stages)
@@ -185,6 +185,19 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
         assert its.startswith(f"00-{span.trace}-{span.parent}-")
         assert requests[span.parent].trace == span.trace
     assert {span.facts["sluice.job_id"] for span in traced.named("chunk")} == set(jobs)
+
+
+def test_a_worker_s_hint_to_the_next_carries_no_trace(
+    trusting: None, traced: Collector, client: Client, workers: Workers
+) -> None:
+    """Here for an attempt that is made again: whatever it finds then may be anybody's."""
+    job = client.submit("PEARL-RAISE", headers=CALLERS)
+    workers.start("exports,bundles", concurrency=1)
+    wait_until(lambda: Job.objects.get(pk=job).status == "failed")
+    wait_until(lambda: len(traced.named("chunk")) == 2)
+    assert {span.trace for span in traced.named("chunk")} == {TRACE}
+    one(traced.named("publish exports.run_chunks"))
+    one(traced.named("run exports.run_chunks"))
 
 
 def test_a_part_that_another_thread_sends_is_in_its_chunk(traced: Collector, client: Client, workers: Workers) -> None:
