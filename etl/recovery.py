@@ -98,16 +98,19 @@ class Look:
             tell(answer.state)
             self.hint(task.pk, answer.state.phase)
 
-    def take_up(self, task: Task, *, is_gone: bool) -> None:
-        """Make a task's run-state anew, from what is stored, and send it on its way."""
+    def take_up(self, task: Task, *, is_gone: bool) -> bool:
+        """Make a task's run-state anew, from what is stored, and send it on its way. Returns False when somebody else
+        was quicker."""
         stored = artifacts.find_ocr(task)
         if is_gone and not step_fence(task):
-            return
+            return False
         answer = make_anew(task, stored)
-        if answer.moved and answer.state:
-            log.warning("task_taken_up", etl_task_id=task.pk, stage=str(answer.state.phase), fence=task.fence)
-            metrics.recovered("state")
-            self.hint(task.pk, answer.state.phase)
+        if not (answer.moved and answer.state):
+            return False
+        log.warning("task_taken_up", etl_task_id=task.pk, stage=str(answer.state.phase), fence=task.fence)
+        metrics.recovered("state")
+        self.hint(task.pk, answer.state.phase)
+        return True
 
     def hint(self, task_id: int, phase: Phase) -> None:
         self.owed.add(task_id)

@@ -25,6 +25,13 @@ class BeingWorkedOn(Problem):
     code = "being_worked_on"
 
 
+class LookAgain(Problem):
+    """The task has moved on meanwhile. Look at it again."""
+
+    status = 409
+    code = "look_again"
+
+
 class NotDue(Problem):
     """The task waits for its next attempt, and is sent by itself then."""
 
@@ -43,7 +50,7 @@ def wake(task: Task) -> str:
     """Do at once for one task what recovery does for all in time: make its run-state anew where it is lost, write down
     an end, or send its message again, also where one was sent lately. Returns what was done.
 
-    Raises NotOpen, BeingWorkedOn, NotDue, NotSent, RunStateUnavailable and StorageUnavailable.
+    Raises NotOpen, BeingWorkedOn, LookAgain, NotDue, NotSent, RunStateUnavailable and StorageUnavailable.
     """
     row = Task.objects.open().filter(pk=task.pk).first()
     if row is None:
@@ -61,12 +68,15 @@ def woken(task: Task, answer: Answer) -> str:
         raise BeingWorkedOn
     if answer.verdict is Verdict.EARLY:
         raise NotDue(f"The task waits for its next attempt, in {answer.seconds:.0f} s, and is sent by itself then.")
-    if answer.verdict is Verdict.OVER and answer.state:
+    if answer.verdict is Verdict.OVER:
+        if answer.state is None:
+            raise LookAgain
         recovery.write_down(answer.state)
         return "Its end is written down."
     with closing(recovery.Look()) as this:
         if answer.verdict in {Verdict.GONE, Verdict.STALE}:
-            this.take_up(task, is_gone=answer.verdict is Verdict.GONE)
+            if not this.take_up(task, is_gone=answer.verdict is Verdict.GONE):
+                raise LookAgain
             said = "Its lost state is made anew."
         else:
             state = runstate.read(task.pk)

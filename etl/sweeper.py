@@ -19,15 +19,21 @@ UPLOADS_KEPT = timedelta(hours=24)
 BATCH = 500
 
 
-def sweep() -> None:
-    """Everything, one after the other. What one janitor cannot do now must not keep the others from their work."""
+def sweep() -> list[str]:
+    """Everything, one after the other. What one janitor cannot do now must not keep the others from their work.
+
+    Returns the names of those that failed.
+    """
+    failed = []
     verbs: tuple[Callable[[], int], ...] = (delete_orphans, delete_uploads, abort_uploads, workspace.clear)
     for verb in verbs:
         try:
             verb()
         except Exception:
             log.exception("janitor_failed", janitor=verb.__name__)
+            failed.append(verb.__name__)
     metrics.ticked("sweep")
+    return failed
 
 
 def delete_orphans() -> int:

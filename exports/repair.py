@@ -52,7 +52,7 @@ def release(chunk: Chunk) -> str:
 
 def free(slot: Slot) -> None:
     """Free a slot whose worker is lost, once its call is ended. Raises SlotInUse and CallNotEnded."""
-    if not Slot.objects.filter(pk=slot.pk, token=slot.token).exists():
+    if slot.token is None or not Slot.objects.filter(pk=slot.pk, token=slot.token).exists():
         return  # with the other slot of the same call, or by the reaper
     expired = [held for held in recovery.expired_slots() if held[0] == slot.token]
     if not expired:

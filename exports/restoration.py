@@ -47,8 +47,11 @@ def take_leases() -> int:
 
 
 def give_back_chunks() -> int:
+    """Those that are held now: what workers that run claim from now on has a later token."""
     given = 0
-    while held := list(Chunk.objects.filter(status=ChunkStatus.RUNNING).values_list("pk", "token")[:BATCH]):
+    now = sql.rows("SELECT nextval('exports_fence_seq') AS token")[0]["token"]
+    running = Chunk.objects.filter(status=ChunkStatus.RUNNING, token__lt=now).order_by("pk")
+    while held := list(running.values_list("pk", "token")[:BATCH]):
         chunks, tokens = zip(*held, strict=True)
         sql.rows(
             outcomes.RELEASE + outcomes.SETTLE + outcomes.PROGRESS,
@@ -90,7 +93,7 @@ def number_events_anew() -> int:
     """Have the next events of jobs that go on, or can be retried, get numbers that no client has heard. Returns how
     many jobs there are."""
     with transaction.atomic():
-        ids = list(Job.objects.active().order_by("pk").select_for_update().values_list("pk", flat=True))
+        ids = list(Job.objects.active().order_by("pk").select_for_update(no_key=True).values_list("pk", flat=True))
         moved = Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENTS)
     return moved + move_events_of_failed()
 
@@ -98,7 +101,7 @@ def number_events_anew() -> int:
 def move_events_of_failed() -> int:
     """Their events move along: else whoever comes back to such a stream would wait for an end that has been told."""
     with transaction.atomic():
-        failed = Job.objects.filter(status=JobStatus.FAILED).order_by("pk").select_for_update()
+        failed = Job.objects.filter(status=JobStatus.FAILED).order_by("pk").select_for_update(no_key=True)
         ids = list(failed.values_list("pk", flat=True))
         Event.objects.filter(job_id__in=ids).update(seq=F("seq") + EVENTS)
         return Job.objects.filter(pk__in=ids).update(event_seq=F("event_seq") + EVENTS)

@@ -34,9 +34,12 @@ LOOKS = 8  # at objects, at the same time
 # ---- When they run --------------------------------------------------------------------------------------------------
 
 
-def reap() -> None:
-    """What a lost worker or a lost message can leave behind, and what has expired. Every EXPORT_REAPER_SECONDS."""
-    run_each(
+def reap() -> list[str]:
+    """What a lost worker or a lost message can leave behind, and what has expired. Every EXPORT_REAPER_SECONDS.
+
+    Here and below: returns the janitors that failed.
+    """
+    return run_each(
         provide_slots,
         reclaim_chunks,
         free_slots,
@@ -50,24 +53,30 @@ def reap() -> None:
     )
 
 
-def sweep() -> None:
+def sweep() -> list[str]:
     """Once an hour: what expired and is still there after all, orphans, files that nobody vouches for, abandoned
     uploads, and old events."""
-    run_each(force_delete_expired, delete_orphans, delete_unvouched, abort_abandoned_uploads, forget_events)
+    return run_each(force_delete_expired, delete_orphans, delete_unvouched, abort_abandoned_uploads, forget_events)
 
 
-def purge() -> None:
+def purge() -> list[str]:
     """Once a day: old jobs, what webhooks were told a month ago, and what was used of quotas in earlier months."""
-    run_each(purge_jobs, deliveries.prune, forget_usage)
+    return run_each(purge_jobs, deliveries.prune, forget_usage)
 
 
-def run_each(*verbs: Callable[[], object]) -> None:
-    """Run the janitors one after the other. What one cannot do now must not keep the others from their work."""
+def run_each(*verbs: Callable[[], object]) -> list[str]:
+    """Run the janitors one after the other. What one cannot do now must not keep the others from their work.
+
+    Returns the names of those that failed.
+    """
+    failed = []
     for verb in verbs:
         try:
             verb()
         except Exception:
             log.exception("janitor_failed", janitor=verb.__name__)
+            failed.append(verb.__name__)
+    return failed
 
 
 # The row decides: of any number of beats and repeated messages, one gets to run within half an interval. Half, because

@@ -170,6 +170,17 @@ def test_it_deletes_only_what_is_ours_and_only_when_it_is_told_to(dataset: Datas
     storage.delete(f"{dataset.base_path}/notes.txt")
 
 
+def test_to_delete_what_is_unknown_takes_nothing_from_workers_and_owners(dataset: Dataset, alice: User) -> None:
+    """It is done while the service runs."""
+    receipt = done(make_job(dataset, alice, 1, key="DONE"))
+    make_job(dataset, alice, 1)
+    held = leases.claim(backend="test")
+    assert held
+    reconcile("--delete-unknown")
+    leases.renew(held)
+    assert receipt.links.get().revoked_at is None
+
+
 def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Change) -> None:
     """Somebody retried it in the time that is lost: no look of recovery's would ever take it up."""
     task = make_task(alice)

@@ -9,6 +9,7 @@ import structlog
 from django.core.management.base import BaseCommand, CommandError
 
 from config import storage
+from config.api.problems import DATABASE_ERRORS
 from config.database import sequences
 from etl import restoration as documents
 from etl import runstate
@@ -48,10 +49,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--delete-unknown",
             action="store_true",
-            help="delete the objects that no row knows. Without it they are counted: look whether this is the database "
-            "that belongs to the bucket, and the point that you want",
+            help="delete the objects that no row knows, and do nothing else. Run it without this before, which counts "
+            "them: look whether this is the database that belongs to the bucket, and the point that you want",
         )
-
         parser.add_argument(
             "--bucket-is-lost",
             action="store_true",
@@ -64,7 +64,7 @@ class Command(BaseCommand):
         try:
             if not bucket_is_lost and exports.bucket_is_another():
                 raise CommandError(ANOTHER)
-            for said, step in STEPS:
+            for said, step in () if delete_unknown else STEPS:
                 self.tell(said, step)
             for what, step in UNKNOWN:
                 self.tell(f"{what} {found}", partial(step, delete=delete_unknown))
@@ -72,6 +72,8 @@ class Command(BaseCommand):
             raise CommandError(
                 f"Redis or object storage did not answer ({error}). Run it again when it does."
             ) from None
+        except DATABASE_ERRORS as error:
+            raise CommandError(f"The database broke it off ({type(error).__name__}). Run it again.") from None
 
     def tell(self, said: str, step: Callable[[], int]) -> None:
         number = step()

@@ -27,23 +27,28 @@ log = structlog.get_logger(__name__)
 
 # ---- Of everything: what beat would have done by now ----------------------------------------------------------------
 def reap() -> str:
-    sweeper.reap()
+    failed = sweeper.reap()
     try:
         recovery.look()
     except runstate.Unavailable:
         raise CommandError("Documents wait on: the Redis of their run-states does not answer.") from None
-    return "What was lost is taken back, and workers are woken for what waits."
+    check(failed)
+    return "What was lost is taken back, and workers are woken for what waits, as far as the broker answers."
 
 
 def sweep() -> str:
-    sweeper.sweep()
-    etl_sweeper.sweep()
+    check(sweeper.sweep() + etl_sweeper.sweep())
     return "Objects and uploads that nothing names are deleted, and old events."
 
 
 def purge() -> str:
-    sweeper.purge()
+    check(sweeper.purge())
     return "Jobs that ended EXPORT_JOB_RETENTION_DAYS ago are deleted."
+
+
+def check(failed: list[str]) -> None:
+    if failed:
+        raise CommandError(f"Not done: {', '.join(failed)}. `janitor_failed` in the log above says why.")
 
 
 JANITORS: dict[str, Callable[[], str]] = {"reap": reap, "sweep": sweep, "purge": purge}
