@@ -1,5 +1,6 @@
 """The settings themselves: Django's own checks for deployments, ours, and what is well-formed and unwise."""
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from ipaddress import ip_address
@@ -9,7 +10,8 @@ from django.conf import settings
 from django.core.checks import run_checks
 
 from config.doctor.findings import Finding, Subject, failure, ok, warning
-from config.env import Environment
+from config.env import IN_FILE, Environment
+from etl.providers.local import confinement
 
 
 def check_django(_env: Environment) -> Iterator[Finding]:
@@ -81,6 +83,18 @@ def check_transport(env: Environment) -> Iterator[Finding]:
         yield ok("Clients reach the object storage by https, or on this host.")
 
 
+def check_confinement(env: Environment) -> Iterator[Finding]:
+    """Whoever takes over the process that reads a document must not find keys there."""
+    in_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
+    if env.etl_ocr_provider == "local" and in_files and not confinement.hides_files():
+        yield warning(
+            "The kernel has no Landlock: a document that takes over its reader could open the files of our secrets.",
+            "Read documents on Linux 5.13 or newer with Landlock, or give that worker its secrets as variables.",
+        )
+    else:
+        yield ok("The process that reads documents sees no secret, or there is none here.")
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
@@ -98,6 +112,6 @@ AWAY = "See that the settings can be read: python manage.py check."
 SUBJECT = Subject(
     name="settings",
     open=open_environment,
-    checks=(check_django, check_secret_key, check_proxies, check_metrics, check_transport),
+    checks=(check_django, check_secret_key, check_proxies, check_metrics, check_transport, check_confinement),
     away=AWAY,
 )

@@ -27,7 +27,13 @@ def check_model(env: Environment) -> Iterator[Finding]:
     key = env.etl_llm_api_key.get_secret_value() if env.etl_llm_api_key else ""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     status = status_of(f"{str(env.etl_llm_base_url).rstrip('/')}/models", headers)
-    yield judge(status, what="The language model's server", variables="ETL_LLM_BASE_URL", key="ETL_LLM_API_KEY")
+    yield judge(
+        status,
+        what="The language model's server",
+        variables="ETL_LLM_BASE_URL",
+        key="ETL_LLM_API_KEY",
+        worker="worker-etl-postprocess",
+    )
 
 
 def check_ocr(env: Environment) -> Iterator[Finding]:
@@ -39,7 +45,9 @@ def check_ocr(env: Environment) -> Iterator[Finding]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     newer = status_of(f"{base}/v1/health", headers)
     status = status_of(f"{base}/health", headers) if newer == HTTPStatus.NOT_FOUND else newer
-    yield judge(status, what="The MinerU server", variables="ETL_MINERU_URL", key="ETL_MINERU_API_KEY")
+    yield judge(
+        status, what="The MinerU server", variables="ETL_MINERU_URL", key="ETL_MINERU_API_KEY", worker="worker-etl-ocr"
+    )
 
 
 def check_collector(env: Environment) -> Iterator[Finding]:
@@ -56,11 +64,12 @@ def check_collector(env: Environment) -> Iterator[Finding]:
         yield ok("The collector of traces answers.")
 
 
-def judge(status: int | None, *, what: str, variables: str, key: str) -> Finding:
+def judge(status: int | None, *, what: str, variables: str, key: str, worker: str) -> Finding:
     if status is None:
         return failure(
             f"{what} does not answer within {SECONDS} seconds: documents wait for it, then fail.",
-            f"See that it runs, and that {variables} leads there from here: docs/runbook.md#documents-are-stuck.",
+            f"See that it runs, and that {variables} leads there from here: docs/runbook.md#documents-are-stuck. "
+            f"Where only {worker} may reach it, run doctor there.",
         )
     if status in REFUSED:
         return failure(f"{what} refuses our key ({status}).", f"Set {key} to a key that it knows.")
@@ -90,7 +99,9 @@ def check_webhooks(env: Environment) -> Iterator[Finding]:
             "EXPORT_WEBHOOK_ALLOW_CIDRS holds 169.254.169.254, where a cloud tells a machine its credentials.",
             "Name the networks of receivers alone, such as 10.1.2.0/24.",
         )
-    elif opened := [name for name, address in own_servers(env) if any(address_in(address, each) for each in allowed)]:
+    elif opened := sorted(
+        {name for name, address in own_servers(env) if any(address_in(address, each) for each in allowed)}
+    ):
         yield warning(
             f"EXPORT_WEBHOOK_ALLOW_CIDRS holds the address of {', '.join(opened)}: users may have it posted to.",
             "Name the networks of receivers alone, and keep our own servers out of them.",
@@ -100,17 +111,22 @@ def check_webhooks(env: Environment) -> Iterator[Finding]:
 
 
 def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
-    database = conninfo_to_dict(env.database_url.get_secret_value())
-    hosts = {
-        "DATABASE_URL": str(database.get("host") or ""),
-        "REDIS_URL": urlsplit(env.redis_url.get_secret_value()).hostname or "",
-        "S3_ENDPOINT_URL": urlsplit(str(env.s3_endpoint_url or "")).hostname or "",
-    }
-    for name, host in hosts.items():
+    for name in ("database_url", "source_database_url"):
+        if url := getattr(env, name):
+            hosts = str(conninfo_to_dict(url.get_secret_value()).get("host") or "")
+            yield from addresses_of(name, hosts.split(","))
+    for name in ("redis_url", "celery_broker_url", "etl_redis_url"):
+        if url := getattr(env, name):
+            yield from addresses_of(name, [urlsplit(each).hostname or "" for each in url.get_secret_value().split(";")])
+    for name in ("s3_endpoint_url", "etl_mineru_url", "etl_llm_base_url"):
+        yield from addresses_of(name, [urlsplit(str(getattr(env, name) or "")).hostname or ""])
+
+
+def addresses_of(name: str, hosts: list[str]) -> Iterator[tuple[str, str]]:
+    for host in filter(None, hosts):
         with suppress(OSError, UnicodeError):
-            for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM) if host else []:
-                yield name, str(answer[4][0])
-                break
+            for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+                yield name.upper(), str(answer[4][0])
 
 
 def address_in(address: str, network: object) -> bool:

@@ -147,7 +147,7 @@ def check_lifecycle(_key: str) -> Iterator[Finding]:
             f"Allow it s3:GetLifecycleConfiguration (docs/iam/service.json), or compare them by hand: {PAGE}.",
         )
         return
-    if not any("AbortIncompleteMultipartUpload" in rule and not prefix_of(rule) for rule in rules):
+    if not any("AbortIncompleteMultipartUpload" in rule and is_for_all_below(rule, "") for rule in rules):
         yield warning(
             "No lifecycle rule aborts forgotten multipart uploads: their parts stay, unseen and paid.",
             f"Apply docs/iam/lifecycle.json to the bucket: {PAGE}.",
@@ -167,12 +167,16 @@ def check_lifecycle(_key: str) -> Iterator[Finding]:
         yield ok("The bucket deletes old deliveries by itself, and not too soon.")
 
 
-def prefix_of(rule: Any) -> str:
-    return str(rule.get("Filter", {}).get("Prefix", rule.get("Prefix", "")) or "")
+def is_for_all_below(rule: Any, prefix: str) -> bool:
+    """A rule may be for some tags or sizes alone, and may have its prefix in any of three places."""
+    filter_ = rule.get("Filter") or {}
+    conditions = filter_.get("And") or filter_
+    below = conditions.get("Prefix", rule.get("Prefix")) or ""
+    return below == prefix and not conditions.keys() - {"Prefix"}
 
 
 def is_expiry(rule: Any, prefix: str) -> bool:
-    return prefix_of(rule) == prefix and "Days" in rule.get("Expiration", {})
+    return is_for_all_below(rule, prefix) and "Days" in rule.get("Expiration", {})
 
 
 def check_clock(_key: str) -> Iterator[Finding]:

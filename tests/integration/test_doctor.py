@@ -21,6 +21,7 @@ from config import storage as objects
 from config.doctor import database, environment, examination, folders, nesting, peers, redis, source, storage, workers
 from config.doctor.findings import Subject
 from config.storage import probe
+from etl.providers.local import confinement
 from exports.models import Dataset, Slot, Tick
 from tests.integration import troubled_s3
 from tests.integration.troubled_s3 import Handler
@@ -288,6 +289,16 @@ def test_deliveries_that_the_bucket_deletes_too_soon(change: Callable[..., None]
     assert "expire-deliveries" in text
 
 
+def test_secrets_in_files_that_the_reader_of_documents_could_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without Landlock does not know the call."""
+    monkeypatch.setattr(confinement, "LANDLOCK_CREATE_RULESET", 100_000)
+    assert passes(environment.SUBJECT, "confinement")
+    monkeypatch.setenv("SECRET_KEY_FILE", "/run/secrets/secret_key")
+    level, text = examine(environment.SUBJECT, "confinement")
+    assert level == "warning"
+    assert "Landlock" in text
+
+
 def test_a_bucket_that_is_not_there(change: Callable[..., None]) -> None:
     change(s3_bucket="no-such-bucket")
     level, text = examine(storage.SUBJECT, "reading")
@@ -464,6 +475,16 @@ def test_webhooks_that_may_go_too_far(change: Callable[..., None], network: str,
     told, text = examine(peers.SUBJECT, "webhooks")
     assert told == level
     assert words in text
+
+
+def test_webhooks_that_may_go_to_the_second_broker(change: Callable[..., None]) -> None:
+    change(
+        celery_broker_url=SecretStr("amqp://sluice:password@192.0.2.7//;amqp://sluice:password@192.0.2.8//"),
+        export_webhook_allow_cidrs=[ip_network("192.0.2.8/32")],
+    )
+    level, text = examine(peers.SUBJECT, "webhooks")
+    assert level == "warning"
+    assert "CELERY_BROKER_URL" in text
 
 
 @pytest.mark.parametrize(("status", "words"), [(503, "curl …/readyz"), (400, "ALLOWED_HOSTS")])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from django.conf import settings
 
-from config.doctor import clocks, examination, nesting
+from config.doctor import clocks, examination, nesting, storage
 from config.doctor.findings import Finding, Level, Subject, ok
 from config.doctor.nesting import Times
 from config.stack.lifeline import PROJECT
@@ -23,6 +23,23 @@ def found(check: Callable[[Any], Iterator[Finding]], thing: Any) -> tuple[Level,
     findings = list(check(thing))
     worst = max(findings, key=lambda finding: list(Level).index(finding.level))
     return worst.level, f"{worst.says} {worst.do}"
+
+
+# ---- Rules of a bucket ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rule", "is_for_all"),
+    [
+        ({"Prefix": "a/"}, True),
+        ({"Filter": {"Prefix": "a/"}}, True),
+        ({"Filter": {"And": {"Prefix": "a/"}}}, True),
+        ({"Filter": {}}, False),
+        ({"Filter": {"Prefix": "a/b/"}}, False),
+        ({"Filter": {"Tag": {"Key": "k", "Value": "v"}}, "Prefix": "a/"}, False),
+        ({"Filter": {"And": {"Prefix": "a/", "ObjectSizeGreaterThan": 1}}}, False),
+    ],
+)
+def test_a_rule_of_a_bucket_may_be_for_some_objects_alone(rule: dict[str, Any], *, is_for_all: bool) -> None:
+    assert storage.is_for_all_below(rule, "a/") == is_for_all
 
 
 # ---- Times ----------------------------------------------------------------------------------------------------------

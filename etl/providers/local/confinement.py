@@ -95,7 +95,7 @@ def leave_files(libc: ctypes.CDLL) -> None:
 
     It is Landlock, which also keeps us from other processes, by signals too, and from TCP.
     """
-    version = libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
+    version = landlock(libc)
     if version < 1:
         return
     size, rights = LANDLOCK_SIZES[min(version, len(LANDLOCK_SIZES)) - 1]
@@ -106,6 +106,16 @@ def leave_files(libc: ctypes.CDLL) -> None:
             allow(libc, rules, path)
         libc.syscall(LANDLOCK_RESTRICT_SELF, rules, 0)
         os.close(rules)
+
+
+def landlock(libc: ctypes.CDLL) -> int:
+    """Return the version of Landlock that the kernel has; less than 1 is none."""
+    return int(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION))
+
+
+def hides_files() -> bool:
+    """Whether a process that `confine` is called in can open no file that it is not made of, whoever it runs as."""
+    return sys.platform == "linux" and landlock(ctypes.CDLL(None)) >= 1
 
 
 def libraries() -> list[str]:
