@@ -186,6 +186,7 @@ def test_a_worker_that_hangs(operator: Operator, dataset: Dataset, alice: User) 
 
     Slot.objects.filter(pk=slot["slot"]).update(lease_until=Now() - timedelta(seconds=1))
     operator.do("jobs-are-stuck", "repair free", SLOT=slot["slot"])
+    operator.do("jobs-are-stuck", "repair free", SLOT=slot["slot"])  # it is free
     assert not Slot.objects.held().exists()
 
 
@@ -270,6 +271,8 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
     assert list(Job.objects.all()) == [ended]
     assert ended.events.exists()
     operator.do("disk-is-full", "repair sweep")
+    operator.environment["S3_ENDPOINT_URL"] = "http://127.0.0.1:1"
+    assert "Not done: delete_orphans" in operator.do("disk-is-full", "repair sweep", status=1)
     assert not ended.events.exists()
 
 
@@ -420,7 +423,7 @@ def test_documents_are_stuck(operator: Operator, alice: User) -> None:
 def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
     usage = {"prompt_tokens": 900, "completion_tokens": 30, "calls": 3}
     spent, _waiting = make_row(alice), make_row(alice)
-    Task.objects.filter(pk=spent.pk).update(status="failed", metadata={"postprocess": {"usage": usage}})
+    Task.objects.filter(pk=spent.pk).update(metadata={"postprocess": {"usage": usage}})
     (row,) = operator.ask("language-models-cost-too-much", "FROM etl_task")
     assert (row["username"], row["rule_id"], row["tasks"]) == ("alice", str(spent.rule_id), "1")
     assert (row["calls"], row["prompt"], row["completion"]) == ("3", "900", "30")
@@ -478,8 +481,10 @@ def test_a_link_that_leaked_is_ended(operator: Operator, finished: Job, api: API
     path = links.path_of(finished.receipt.links.get())
     operator.do("a-link-leaked", "revoke-links", JOB=finished.pk)
     assert stranger.get(path).json()["code"] == "link_revoked"
-    (row,) = operator.ask("a-link-leaked", "exports_download")
+    (row,) = operator.ask("a-link-leaked", "d.user_agent")
     assert (row["outcome"], row["address"]) == ("link_revoked", "203.0.113.9")
+    (row,) = operator.ask("a-link-leaked", "AS attempts")
+    assert row == {"outcome": "link_revoked", "address": "203.0.113.9", "attempts": "1", "jobs": "1"}
     assert api.post(f"/exports/{finished.pk}/link").status_code in {200, 201}
 
 
@@ -487,7 +492,7 @@ def test_a_presigned_url_that_leaked_leads_nowhere(operator: Operator, finished:
     """A URL lives for a minute, which commands on a busy machine may take: so it is the object that is looked for."""
     url = api.get(links.path_of(finished.receipt.links.get()))["Location"]
     assert requests.get(url, timeout=10).status_code == 200
-    assert operator.ask("a-link-leaked", "exports_download")[0]["outcome"] == "redeemed"
+    assert operator.ask("a-link-leaked", "d.user_agent")[0]["outcome"] == "redeemed"
     assert storage.head(finished.receipt.object_key)
     operator.do("a-link-leaked", "repair withdraw", JOB=finished.pk)
     assert storage.head(finished.receipt.object_key) is None
