@@ -14,12 +14,11 @@ import pytest
 from django.contrib.auth.models import User
 
 from config.stack.processes import Web
-from exports import completion, execution
 from exports.models import Dataset, Job
 from tests.client import gate
 from tests.client.gate import Gate
 from tests.e2e.conftest import workers as workers  # noqa: PLC0414 - a fixture
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.serving import serving, variables
 
 PROJECT = Path(__file__).parents[2]
@@ -151,15 +150,6 @@ def store(storage_gate: Gate) -> Gate:
 def sluice(door: Gate, store: Gate, token: str, tmp_path: Path) -> Cli:
     """The command line of alice."""
     return Cli(url=door.url, token=token, folder=tmp_path)
-
-
-def finish(job: Job) -> Job:
-    """Do what workers do, to the receipt."""
-    execution.drain()
-    completion.complete(job.pk)
-    job.refresh_from_db()
-    assert job.status == "success"
-    return job
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from django.contrib.auth.models import User
 from config import storage
 from exports import links
 from exports.models import Dataset, Job, Link, Receipt
-from tests.client.conftest import Cli, finish
+from tests.client.conftest import Cli
 from tests.client.gate import Action, Gate, cut_after, problem, spoilt
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.waiting import wait_until
 
 BYTES = 3_000_000

@@ -8,10 +8,10 @@ import pytest
 from django.contrib.auth.models import User
 
 from exports.models import Allowance, Dataset, Job
-from tests.client.conftest import Cli, finish
+from tests.client.conftest import Cli
 from tests.client.gate import Gate, problem
 from tests.e2e.conftest import Workers
-from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.integration.troubled_s3 import lose_reply
 
 FEBRUARY = ("--keys", "JFK,LGA", "--from", "2024-02-01", "--to", "2024-02-29")

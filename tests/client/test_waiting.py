@@ -12,9 +12,9 @@ from knox.models import AuthToken
 from config.stack.processes import Web
 from exports import control
 from exports.models import Dataset, Job
-from tests.client.conftest import Cli, finish
+from tests.client.conftest import Cli
 from tests.client.gate import Gate, cut_after, cut_before, problem
-from tests.integration.factories import end_chunk, fail_chunk, make_job
+from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.waiting import expect_within, wait_until
 
 

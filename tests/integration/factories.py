@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from exports import leases, outcomes, submission
+from exports import completion, execution, leases, outcomes, submission
 from exports.errors import SourceRefused
 from exports.leases import Claim
 from exports.models import Dataset, Job
@@ -58,6 +58,15 @@ def end_chunk() -> None:
     claim = leases.claim(backend="test")
     assert claim
     outcomes.finish([(claim, result_of(claim))])
+
+
+def finish(job: Job) -> Job:
+    """Do what workers do, to the receipt."""
+    execution.drain()
+    completion.complete(job.pk)
+    job.refresh_from_db()
+    assert job.status == "success"
+    return job
 
 
 def fail_chunk() -> None:

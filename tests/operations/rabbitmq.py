@@ -7,6 +7,7 @@ daemon that tells Erlang nodes of each other is a process of ours, since the one
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -172,6 +173,16 @@ class RabbitMQ(Server):
         connection: Any
         with self.connect() as connection, connection.channel() as channel:
             return sum(int(channel.queue_purge(queue)) for queue in queues)
+
+
+@contextmanager
+def running(root: Path) -> Iterator[RabbitMQ]:
+    server = RabbitMQ(root, Identity(root))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def scripts() -> Path:

@@ -22,7 +22,7 @@ from tests.broker import broker_at
 from tests.chaos.documents import ALL, attempts, code_of, post_calls, rehearsed_rule, settle, submit
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import QUEUES, Site, proxy_of, through
-from tests.operations.rabbitmq import RabbitMQ
+from tests.operations.rabbitmq import RabbitMQ, running
 from tests.operations.stunnel import Authority, Stunnel
 from tests.waiting import wait_until
 
@@ -33,13 +33,8 @@ POST_SECONDS = 3
 
 @pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    root = tmp_path_factory.mktemp("rabbitmq")
-    server = RabbitMQ(root, Identity(root))
-    try:
-        server.start()
+    with running(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

@@ -35,12 +35,12 @@ from config.stack.postgres import SUPERUSER
 from config.stack.processes import Web, worker
 from config.stack.seaweedfs import SeaweedFS, policy
 from config.stack.valkey import Valkey
-from exports import completion, control, courier, execution, links, webhooks
+from exports import control, courier, links, webhooks
 from exports.models import Dataset, Job
 from tests import servers
 from tests.broker import lose_messages
 from tests.integration import test_iam
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.integration.receiver import Received, receiver
 from tests.integration.test_doctor import name_of, passes
 from tests.integration.test_iam import Administered, Keys
@@ -76,18 +76,9 @@ def submit(dataset: Dataset, alice: User) -> Submit:
     return lambda key: make_job(dataset, alice, 1, key=key)
 
 
-def do(job: Job) -> Job:
-    """Be its worker."""
-    execution.drain()
-    completion.complete(job.pk)
-    job.refresh_from_db()
-    assert job.status == "success"
-    return job
-
-
 @pytest.fixture
 def finished(submit: Submit) -> Job:
-    return do(submit("JFK"))
+    return finish(submit("JFK"))
 
 
 def link_at(web: Web, job: Job, token: str) -> str:
@@ -248,7 +239,7 @@ def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted
     urls = []
     for number, (service, download) in enumerate((pairs, newer, pairs)):
         use(service, download)
-        urls.append(redirected(api, do(submit(f"K{number}"))))
+        urls.append(redirected(api, finish(submit(f"K{number}"))))
     assert [requests.get(url, timeout=10).status_code for url in urls] == [200, 200, 200]
 
     for keys in pairs:
@@ -256,7 +247,7 @@ def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted
     wait_until(lambda: requests.get(urls[0], timeout=10).status_code == 403)
     assert requests.get(urls[1], timeout=10).status_code == 200
     use(*newer)
-    do(submit("K9"))
+    finish(submit("K9"))
     for check in storage.SUBJECT.checks:
         assert passes(storage.SUBJECT, name_of(check)), check
 
@@ -283,7 +274,7 @@ def test_a_pair_that_is_deleted_first_fails_chunks_and_a_retry_does_them(
 
     use(*newer)
     control.retry(job)
-    do(job)
+    finish(job)
 
 
 def test_seaweedfs_reads_its_file_again_when_it_is_told_to(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -38,7 +38,7 @@ from tests.broker import lose_messages, queued
 from tests.docs.blocks import Block, blocks_of
 from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
 from tests.integration.etl_factories import make_row
-from tests.integration.factories import make_job
+from tests.integration.factories import finish, make_job
 from tests.integration.receiver import receiver
 from tests.serving import serving, variables
 from tests.waiting import wait_until
@@ -468,12 +468,7 @@ def test_metrics_are_missing(operator: Operator, tmp_path: Path) -> None:
 # ---- A link leaked --------------------------------------------------------------------------------------------------
 @pytest.fixture
 def finished(dataset: Dataset, alice: User) -> Job:
-    job = make_job(dataset, alice, 1)
-    execution.drain()
-    completion.complete(job.pk)
-    job.refresh_from_db()
-    assert job.status == "success"
-    return job
+    return finish(make_job(dataset, alice, 1))
 
 
 def test_a_link_that_leaked_is_ended(operator: Operator, finished: Job, api: APIClient) -> None:

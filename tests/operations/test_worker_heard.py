@@ -9,21 +9,16 @@ from pathlib import Path
 import pytest
 
 from config.stack import ports, processes
-from config.stack.identity import Identity
 from config.stack.process import Process
 from tests.operations.compose import DOCKER, SERVICES
-from tests.operations.rabbitmq import RabbitMQ, scripts
+from tests.operations.rabbitmq import RabbitMQ, running, scripts
 from tests.waiting import wait_until
 
 
 @pytest.fixture
 def rabbitmq(tmp_path: Path) -> Iterator[RabbitMQ]:
-    server = RabbitMQ(tmp_path, Identity(tmp_path))
-    try:
-        server.start()
+    with running(tmp_path) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
