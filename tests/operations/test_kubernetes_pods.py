@@ -29,8 +29,9 @@ from exports.models import Chunk, Dataset, Job
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import make_job
-from tests.operations import debian, manifests
+from tests.operations import manifests
 from tests.operations.manifests import FOLDER, Document, containers, of, pods, rendered
+from tests.operations.scraper import scraper
 from tests.serving import serving, variables
 from tests.waiting import wait_until
 
@@ -275,15 +276,7 @@ def prometheus(transactional_db: None, tmp_path: Path) -> Iterator[Process]:
                 {"job_name": "sluice", "scrape_interval": "1s", "static_configs": [{"targets": targets}]}
             ]})
         )  # fmt: skip
-        process = Process(
-            name="prometheus",
-            command=[
-                debian.program("prometheus"), f"--config.file={tmp_path / 'prometheus.yml'}",
-                f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={LOOPBACK}:{port}",
-            ],
-            log=tmp_path / "prometheus.log",
-            environment=debian.environment(),
-        )  # fmt: skip
+        process = scraper(tmp_path, port=port)
         process.start()
         process.wait_until(lambda: processes.answers(port, "/-/ready"))
         yield process

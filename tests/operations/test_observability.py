@@ -23,13 +23,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from config.stack import ports
 from config.stack.ports import LOOPBACK
-from config.stack.process import Process
 from config.stack.processes import Web
 from exports.models import Dataset, Delivery, Job
 from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
 from tests.e2e.test_metrics import FUNCTION, ended, items
 from tests.integration.receiver import receiver
 from tests.operations import debian, promql
+from tests.operations.scraper import scraper
 from tests.serving import serving, token_of
 from tests.waiting import wait_until
 
@@ -256,15 +256,7 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(quick)
         (folder / "impatient.yml").write_text(impatient("ExportChunksNotTaken", {"> 120": "> 1"}))
         [self.port] = ports.free(1)
-        self.process = Process(
-            name="prometheus",
-            command=[
-                debian.program("prometheus"), f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data", f"--web.listen-address={LOOPBACK}:{self.port}",
-            ],
-            log=folder / "prometheus.log",
-            environment=debian.environment(),
-        )  # fmt: skip
+        self.process = scraper(folder, port=self.port)
 
     def __enter__(self) -> Self:
         self.process.start()
