@@ -44,10 +44,10 @@ install:
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-dev.txt
 
 up: setup ## start the local stack and keep it running until Ctrl-C
-	@$(PYTHON) -m config.stack up
+	@$(PYTHON) -m config.dev.stack up
 
 demo: setup ## run real exports through a local stack, check the results, stop it
-	@$(PYTHON) -m config.stack demo
+	@$(PYTHON) -m config.dev.stack demo
 
 test: setup browser ## run the tests against real servers and a real browser (twenty minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS)

@@ -13,18 +13,19 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 django = get_asgi_application()
 
 # They read the settings, which are there only now.
-from config import reports, start, storage, tracing  # noqa: E402
-from config.api import ending  # noqa: E402
-from config.api.bodies import BoundedBody, Receive, Scope, Send  # noqa: E402
-from etl.bodies import FILES  # noqa: E402
+from config.platform import startup, storage  # noqa: E402
+from config.platform.http import graceful_shutdown  # noqa: E402
+from config.platform.http.body_limits import BoundedBody, Receive, Scope, Send  # noqa: E402
+from config.platform.observability import error_reports, tracing  # noqa: E402
+from etl.ingest.multipart import FILES  # noqa: E402
 
-start.insist_on_settings()
-reports.begin()
+startup.insist_on_settings()
+error_reports.begin()
 tracing.begin("web")
 storage.hurry()
 bounded = BoundedBody(django, files=FILES)
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    ending.watch()  # with the first request: uvicorn listens for signals itself once it has loaded this
+    graceful_shutdown.watch()  # with the first request: uvicorn listens for signals itself once it has loaded this
     await bounded(scope, receive, send)

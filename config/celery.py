@@ -25,7 +25,7 @@ from django.dispatch import receiver
 from django_structlog.celery.signals import bind_extra_task_metadata
 from django_structlog.celery.steps import DjangoStructLogInitStep
 
-from config import broker
+from config.platform import broker
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
@@ -47,34 +47,34 @@ def leave_logging_to_django(**_later: object) -> None:
 @celeryd_init.connect
 def refuse_bad_settings(**_later: object) -> None:
     """Have a worker end before it takes a message that it could only fail. Django is set up by now."""
-    from config import start
+    from config.platform import startup
 
-    start.insist_on_settings()
+    startup.insist_on_settings()
 
 
 @celeryd_init.connect
 def watch_worker(**_later: object) -> None:
     """Before its children are forked: what tracing and reports load is then shared with them."""
-    from config import reports, tracing
+    from config.platform.observability import error_reports, tracing
 
-    reports.begin()
+    error_reports.begin()
     tracing.begin("worker")
 
 
 @beat_init.connect
 def watch_beat(**_later: object) -> None:
-    from config import reports
+    from config.platform.observability import error_reports
 
-    reports.begin()
+    error_reports.begin()
 
 
 @worker_process_shutdown.connect
 def send_the_rest(**_later: object) -> None:
     """A child ends without what Python does at the end of a process."""
-    from config import reports, tracing
+    from config.platform.observability import error_reports, tracing
 
     tracing.end()
-    reports.end()
+    error_reports.end()
 
 
 @celeryd_init.connect
@@ -114,7 +114,7 @@ def say_it_in_the_log(**_later: object) -> None:
     """Have Celery's words at the end of a worker be lines like all others. It writes them past the log."""
     from celery.apps import worker
 
-    from config import logs
+    from config.platform.observability import logs
 
     worker.safe_say = logs.say  # type: ignore[attr-defined]
 

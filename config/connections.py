@@ -2,7 +2,8 @@
 
 `uvicorn --http config.connections:Connection`. Without it one client that never ends a header has the process keep, and
 copy again and again, all that it sends; and one that sends a byte now and then is waited for without end.
-A body has its bounds in `config.api.bodies`. How slowly it may come is for the proxy to say: documents take their time.
+`config.platform.http.body_limits` bounds request bodies. The proxy limits how slowly a body may arrive: documents take
+time.
 """
 
 import asyncio

@@ -9,10 +9,11 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from psycopg.conninfo import conninfo_to_dict
 
-from config import broker, counters, logs
 from config import env as environment
-from config.api.overview import OVERVIEW
-from config.database.base import pool_of
+from config.platform import broker
+from config.platform.db.base import pool_of
+from config.platform.http.openapi.overview import OVERVIEW
+from config.platform.observability import counters, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environment.read()
@@ -39,7 +40,9 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_htmx",
     "csp",
-    "config",
+    "config.platform",
+    "config.platform.ui",
+    "config.ops",
     "rules",
     "exports",
     "etl",
@@ -47,13 +50,13 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
-    *(["config.api.traced.middleware"] if env.tracing else []),
-    "config.api.requests.RequestMiddleware",
+    *(["config.platform.http.trace_middleware.middleware"] if env.tracing else []),
+    "config.platform.http.request_context.RequestMiddleware",
     # They only add headers: to everything, also to what the next one refuses by itself.
     "django.middleware.security.SecurityMiddleware",
-    "config.pages.security.ContentSecurityPolicy",
+    "config.platform.ui.security.ContentSecurityPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "config.api.handling.ProblemMiddleware",
+    "config.platform.http.error_handling.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -91,7 +94,7 @@ def database(url: str) -> dict[str, object]:
     """
     parts = conninfo_to_dict(url)
     return {
-        "ENGINE": "config.database",
+        "ENGINE": "config.platform.db",
         "NAME": parts.pop("dbname", ""),
         "USER": parts.pop("user", ""),
         "PASSWORD": parts.pop("password", ""),
@@ -107,7 +110,7 @@ DATABASES = {"default": database(env.database_url.get_secret_value())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {
-    # What Django would put its own files into; no model has any. Exports and documents go through config.storage.
+    # Django's default file storage; no model uses it. Exports and documents go through config.platform.storage.
     "default": {
         "BACKEND": "storages.backends.s3.S3Storage",
         "OPTIONS": {
@@ -130,7 +133,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-AUTHENTICATION_BACKENDS = ["config.pages.sign_in.Backend"]
+AUTHENTICATION_BACKENDS = ["config.platform.ui.sign_in.Backend"]
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "exports"
 LOGOUT_REDIRECT_URL = "home"
@@ -168,7 +171,7 @@ LOOSER_POLICIES = {
     # Unfold's pages work by Alpine, which evaluates attributes, and its colours are a style in the page.
     "/admin/": {"script-src": [SELF, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
 }
-CSRF_FAILURE_VIEW = "config.api.handling.csrf_failure"
+CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
 PAGE_PREFIXES = ("/admin/", "/app/")  # errors stay HTML under these; everywhere else they are problem+json
@@ -191,7 +194,7 @@ UNFOLD = {
     "SITE_SYMBOL": "water",
     "SITE_FAVICONS": [{"rel": "icon", "href": lambda _request: static("config/icon.svg")}],
     "STYLES": [lambda _request: static("config/admin.css")],
-    "DASHBOARD_CALLBACK": "config.admin.overview.context",
+    "DASHBOARD_CALLBACK": "config.platform.admin.overview.context",
     "SHOW_VIEW_ON_SITE": False,
     "SIDEBAR": {
         "navigation": [
@@ -236,17 +239,17 @@ UNFOLD = {
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "config.api.auth.BearerAuthentication",
-        "config.api.auth.SessionAuthentication",
+        "config.platform.http.auth.BearerAuthentication",
+        "config.platform.http.auth.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_THROTTLE_CLASSES": ["exports.rates.PerUser"],
+    "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.PerUser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["config.api.parsers.JSONParser"],
-    "DEFAULT_PAGINATION_CLASS": "config.api.paging.NewestFirst",
-    "DEFAULT_SCHEMA_CLASS": "config.api.autoschema.Schema",
+    "DEFAULT_PARSER_CLASSES": ["config.platform.http.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "config.platform.http.paging.NewestFirst",
+    "DEFAULT_SCHEMA_CLASS": "config.platform.http.openapi.autoschema.Schema",
     "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
-    "EXCEPTION_HANDLER": "config.api.handling.handle",
+    "EXCEPTION_HANDLER": "config.platform.http.error_handling.handle",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
     "URL_FORMAT_OVERRIDE": None,  # `?format=` would be a 404 on every list, and is a field of ours
 }
@@ -282,29 +285,29 @@ SPECTACULAR_SETTINGS = {
     },
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # it would repeat every value as its own meaning
     "ENUM_NAME_OVERRIDES": {
-        "JobStatus": "exports.states.JobStatus",
-        "ChunkStatus": "exports.states.ChunkStatus",
+        "JobStatus": "exports.core.states.JobStatus",
+        "ChunkStatus": "exports.core.states.ChunkStatus",
         "Format": "exports.models.dataset.FORMATS",
         "Compression": "exports.models.job.Compression",
         "Delivery": "exports.models.job.DeliveryKind",
-        "RequestedDelivery": "exports.serializers.DELIVERIES",
+        "RequestedDelivery": "exports.api.serializers.DELIVERIES",
         "Reuse": "exports.models.job.Reuse",
-        "ChunkSource": "exports.states.Source",
-        "ReceiptState": "exports.schemas.RECEIPT_STATES",
-        "DeliveryType": "exports.schemas.DELIVERY_TYPES",
-        "ExportErrorCode": "exports.errors.EXPLANATIONS",
+        "ChunkSource": "exports.core.states.Source",
+        "ReceiptState": "exports.api.schemas.RECEIPT_STATES",
+        "DeliveryType": "exports.api.schemas.DELIVERY_TYPES",
+        "ExportErrorCode": "exports.core.errors.EXPLANATIONS",
         "WebhookEvent": "exports.models.webhook.Hook",
         "DeliveryStatus": "exports.models.webhook.Delivery.Status",
-        "TaskStatus": "etl.states.Status",
-        "Stage": "etl.states.Phase",
-        "TaskErrorCode": "etl.schemas.ERROR_CODES",
+        "TaskStatus": "etl.core.states.Status",
+        "Stage": "etl.core.states.Phase",
+        "TaskErrorCode": "etl.api.schemas.ERROR_CODES",
     },
-    "WEBHOOKS": [f"exports.outgoing.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
+    "WEBHOOKS": [f"exports.api.openapi_webhooks.{name}" for name in ("SUCCEEDED", "FAILED", "CANCELLED", "TEST")],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "exports.schemas.camel_case_parameters",
-        "exports.outgoing.add_headers",
-        "config.api.autoschema.add_shared",
+        "exports.api.schemas.camel_case_parameters",
+        "exports.api.openapi_webhooks.add_headers",
+        "config.platform.http.openapi.autoschema.add_shared",
     ],
 }
 
@@ -314,7 +317,7 @@ counters.configure()
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
 DJANGO_STRUCTLOG_USER_ID_FIELD = None  # ids of users are personal data; a request id is enough to find them
 DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and it believes any X-Forwarded-For
-DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.api.requests checks it first
+DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context checks it first
 DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # a client that leaves its event stream is no trouble
 DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line a request: its end
 DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task, too; `task_enqueued` came twice

@@ -10,14 +10,14 @@ from drf_spectacular.renderers import (
 )
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
-from config import health, metrics
-from config.pages import home
+from config.platform.http import health, metrics
+from config.platform.ui import home
 
 # JSON unless Accept wants YAML: JSON is YAML too, so that every client can read it.
 SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
 
 urlpatterns = [
-    path("", include("config.pages.urls")),
+    path("", include("config.platform.ui.urls")),
     path("", include("exports.pages.urls")),
     path("", include("exports.pages.webhook_urls")),
     path("", include("etl.pages.urls")),

@@ -44,7 +44,7 @@ def by_amqp(url: str, end: float) -> Iterator[bytes]:
     from kombu.utils.uuid import uuid
 
     sys.path.insert(0, str(Path.cwd()))
-    from config import broker
+    from config.platform import broker
 
     broker.mend()  # amqps:// is checked as workers check it
     heard: list[bytes] = []

@@ -10,8 +10,10 @@ from celery.exceptions import Ignore, WorkerLostError
 from celery.signals import celeryd_after_setup, task_failure
 from django.conf import settings
 
-from etl import dispatch, pipeline, recovery, sweeper, workspace
-from etl.states import Phase
+from etl.core import workspace
+from etl.core.states import Phase
+from etl.maintenance import cleanup, recovery
+from etl.pipeline import dispatch, execution
 
 log = structlog.get_logger(__name__)
 
@@ -19,13 +21,13 @@ log = structlog.get_logger(__name__)
 @shared_task(name=dispatch.OCR)
 def ocr(*, task_id: int, **_later: object) -> None:
     """The chain goes on when this returns, and ends here when it raises."""
-    if not pipeline.run(Phase.OCR, task_id=task_id):
+    if not execution.run(Phase.OCR, task_id=task_id):
         raise Ignore
 
 
 @shared_task(name=dispatch.POSTPROCESS)
 def postprocess(*, task_id: int, **_later: object) -> None:
-    pipeline.run(Phase.POSTPROCESS, task_id=task_id)
+    execution.run(Phase.POSTPROCESS, task_id=task_id)
 
 
 @shared_task(name=dispatch.RECOVER)
@@ -35,7 +37,7 @@ def recover(**_later: object) -> None:
 
 @shared_task(name=dispatch.SWEEP)
 def sweep(**_later: object) -> None:
-    sweeper.sweep()
+    cleanup.sweep()
 
 
 # ---- Workers --------------------------------------------------------------------------------------------------------

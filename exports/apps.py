@@ -13,8 +13,8 @@ class ExportsConfig(AppConfig):
     def ready(self) -> None:
         post_migrate.connect(provide_slots, sender=self)
         # Here, and not where they are used: every series is there, with 0, from the first scrape on.
-        from config.gauges import Part, contribute
-        from exports import gauges, metrics  # noqa: F401
+        from config.platform.observability.gauges import Part, contribute
+        from exports.core import gauges, metrics  # noqa: F401
 
         contribute(Part(gauges.GAUGES, lambda: {"slots": settings.SLUICE.export_db_slots}, gauges.tell))
 

@@ -6,41 +6,44 @@ from uuid import UUID
 from celery import shared_task
 from django.conf import settings
 
-from exports import completion, courier, deliveries, dispatch, execution, sweeper
+from exports.core import wakeups
+from exports.maintenance import cleanup
+from exports.webhooks import outbox, sender
+from exports.worker import completion, execution
 
 
-@shared_task(name=dispatch.RUN_CHUNKS)
+@shared_task(name=wakeups.RUN_CHUNKS)
 def run_chunks(**_later: object) -> None:
     execution.drain()
 
 
-@shared_task(name=dispatch.REUSE_FILES)
+@shared_task(name=wakeups.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
     """A hint of another kind, for as many workers as it takes; whoever wakes does both in turns."""
     execution.drain()
 
 
-@shared_task(name=dispatch.COMPLETE_JOB)
+@shared_task(name=wakeups.COMPLETE_JOB)
 def complete_job(*, job_id: str, **_later: object) -> None:
     completion.complete(UUID(job_id))
 
 
-@shared_task(name=dispatch.DELIVER)
+@shared_task(name=wakeups.DELIVER)
 def deliver(**_later: object) -> None:
-    deliveries.fan_out()
-    courier.drain()
+    outbox.fan_out()
+    sender.drain()
 
 
 @shared_task(name="exports.reap")
 def reap(**_later: object) -> None:
-    sweeper.once("reap", every=settings.SLUICE.export_reaper_seconds, run=sweeper.reap)
+    cleanup.once("reap", every=settings.SLUICE.export_reaper_seconds, run=cleanup.reap)
 
 
 @shared_task(name="exports.sweep")
 def sweep(**_later: object) -> None:
-    sweeper.once("sweep", every=3600, run=sweeper.sweep)
+    cleanup.once("sweep", every=3600, run=cleanup.sweep)
 
 
 @shared_task(name="exports.purge")
 def purge(**_later: object) -> None:
-    sweeper.once("purge", every=86400, run=sweeper.purge)
+    cleanup.once("purge", every=86400, run=cleanup.purge)

@@ -1,7 +1,7 @@
 from django.urls import path, register_converter
 
-from exports import download_views, sse, views, webhook_views
-from exports.serializers import as_day
+from exports.api import downloads, event_stream, views, webhooks
+from exports.api.serializers import as_day
 
 
 class DayConverter:
@@ -26,21 +26,19 @@ urlpatterns = [
     path("exports/datasets", views.Datasets.as_view()),
     path("exports/limits", views.Limits.as_view()),
     path("exports/preview", views.Preview.as_view()),
-    path("exports/webhooks", webhook_views.Webhooks.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>", webhook_views.OneWebhook.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/test", webhook_views.Test.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/rotate-secret", webhook_views.Rotation.as_view()),
-    path("exports/webhooks/<uuid:webhook_id>/deliveries", webhook_views.Deliveries.as_view()),
-    path(
-        "exports/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", webhook_views.Redelivery.as_view()
-    ),
+    path("exports/webhooks", webhooks.Webhooks.as_view()),
+    path("exports/webhooks/<uuid:webhook_id>", webhooks.OneWebhook.as_view()),
+    path("exports/webhooks/<uuid:webhook_id>/test", webhooks.Test.as_view()),
+    path("exports/webhooks/<uuid:webhook_id>/rotate-secret", webhooks.Rotation.as_view()),
+    path("exports/webhooks/<uuid:webhook_id>/deliveries", webhooks.Deliveries.as_view()),
+    path("exports/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", webhooks.Redelivery.as_view()),
     path("exports/<uuid:job_id>", views.Export.as_view()),
     path("exports/<uuid:job_id>/chunks", views.Chunks.as_view()),
-    path("exports/<uuid:job_id>/events", sse.Events.as_view()),
+    path("exports/<uuid:job_id>/events", event_stream.Events.as_view()),
     path("exports/<uuid:job_id>/cancel", views.Cancel.as_view()),
     path("exports/<uuid:job_id>/replay", views.Replay.as_view()),
     path("exports/<uuid:job_id>/retry", views.Retry.as_view()),
-    path("exports/<uuid:job_id>/link", download_views.FreshLink.as_view()),
-    path("exports/<uuid:job_id>/download", download_views.Download.as_view()),
-    path("exports/<uuid:job_id>/files/<str:key>/<day:effective_date>", download_views.File.as_view()),
+    path("exports/<uuid:job_id>/link", downloads.FreshLink.as_view()),
+    path("exports/<uuid:job_id>/download", downloads.Download.as_view()),
+    path("exports/<uuid:job_id>/files/<str:key>/<day:effective_date>", downloads.File.as_view()),
 ]

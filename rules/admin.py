@@ -7,9 +7,9 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 
-from config.admin.display import badge, instant, link, list_url, moment
-from config.admin.lists import ReadOnly
-from rules import catalog
+from config.platform.admin.display import badge, instant, link, list_url, moment
+from config.platform.admin.lists import ReadOnly
+from rules.library import catalog
 from rules.models import Rule, RuleVersion
 
 

@@ -12,7 +12,7 @@ class RulesConfig(AppConfig):
     name = "rules"
 
     def ready(self) -> None:
-        from rules import checks  # noqa: F401 - registers them
+        from rules.library import checks  # noqa: F401 - registers them
 
         post_migrate.connect(load_rules, sender=self)
 
@@ -23,7 +23,7 @@ def load_rules(*, using: str, apps: Any = current, **_later: Any) -> None:
     `apps` are the models as the database has them: after a migration backwards it may not be able to take ours. `flush`
     does not give them.
     """
-    from rules.loading import load_all
+    from rules.loading.system_rules import load_all
     from rules.models import Rule
 
     try:

@@ -2,9 +2,9 @@
 
 from celery import shared_task
 
-from rules import loading
+from rules.loading import system_rules
 
 
 @shared_task(name="rules.load")
 def load(**_later: object) -> None:
-    loading.load_changes()
+    system_rules.load_changes()

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from rules import views
+from rules.api import views
 
 urlpatterns = [
     path("api/v1/etl/rules", views.Rules.as_view()),

@@ -9,10 +9,10 @@ from django.conf import settings
 from redis import Redis
 
 from config.celery import app
-from etl import dispatch as etl_dispatch
-from exports import dispatch
+from etl.pipeline import dispatch as etl_dispatch
+from exports.core import wakeups
 
-HURRY = (dispatch.IN_A_HURRY, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
+HURRY = (wakeups.IN_A_HURRY, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
 
 
 def valkey() -> Redis:
@@ -35,7 +35,7 @@ def broker_at(url: str) -> Iterator[None]:
     conf.broker_url = conf.broker_write_url = url
     try:
         with (
-            patch.object(dispatch, "IN_A_HURRY", HURRY[0]),
+            patch.object(wakeups, "IN_A_HURRY", HURRY[0]),
             patch.object(etl_dispatch, "IN_A_HURRY", HURRY[1]),
         ):
             yield

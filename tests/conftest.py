@@ -16,7 +16,7 @@ from django.db import connection
 from django.dispatch import Signal
 from rest_framework.test import APIClient
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from exports.models import Dataset, Slot
 from tests.cleaning import keep_what_is_there
 from tests.serving import token_of

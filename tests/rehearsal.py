@@ -1,7 +1,7 @@
 """A provider and a processor that do what the document says, for tests: a third of each kind, named by dotted path.
 
 Every line of a text document is done in order: `wait 4` (as a good provider waits), `stall 4` (as a bad one does),
-`until NAME` (until the file of that name is there), `die`, `leave`, `raise CLASS` (an error of etl.errors),
+`until NAME` (until the file of that name is there), `die`, `leave`, `raise CLASS` (an error of etl.core.errors),
 `remember ID`, `page 1 2` (progress), `spend 7` (tokens), `warn CODE`. A line that begins with `once:` is done by the
 first call alone, and one with `post:` by the processor.
 """
@@ -14,12 +14,12 @@ from typing import Any
 
 from django.conf import settings
 
-from etl import errors
-from etl.documents import Kind
+from etl.core import errors
+from etl.core.formats import Kind
+from etl.core.stage_context import Usage, Work
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker
-from etl.work import Usage, Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 
 def folder() -> Path:

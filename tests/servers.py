@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import servers
+from config.dev.stack import servers
 
 OPERATOR = ("S3_OPERATOR_ACCESS_KEY_ID", "S3_OPERATOR_SECRET_ACCESS_KEY")
 

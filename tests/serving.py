@@ -10,8 +10,8 @@ from django.db import connection
 from knox.models import AuthToken
 from psycopg.conninfo import make_conninfo
 
-from config.stack.identity import Identity
-from config.stack.processes import Web
+from config.dev.stack.identity import Identity
+from config.dev.stack.processes import Web
 
 
 def variables(root: Path, **changes: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from config.stack.process import Process
+from config.dev.stack.process import Process
 from tests.broker import valkey
 
 

@@ -4,7 +4,7 @@ set -eu
 mkdir -p /tmp/proxy
 cd /tmp/proxy
 
-# A form of the page may have a file twice as large as is taken, so that the page can say so: etl/bodies.py.
+# A form of the page may have a file twice as large as is taken, so that the page can say so: etl/ingest/multipart.py.
 echo "client_max_body_size $((${ETL_MAX_FILE_BYTES:-52428800} * 2 + 1048576));" >size.conf
 
 # Where another proxy connects from; from everywhere else X-Forwarded-For and -Proto mean nothing.

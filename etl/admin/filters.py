@@ -6,8 +6,8 @@ from django.contrib.admin import SimpleListFilter
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from etl import errors
-from etl.documents import Kind
+from etl.core import errors
+from etl.core.formats import Kind
 
 
 class ByError(SimpleListFilter):

@@ -7,10 +7,10 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from config.admin import overview
-from config.admin.display import length, list_url, milliseconds
-from config.admin.overview import MOST, Chart, Drawn, Figure, Part, Series, at_most, cut, last_hours
-from etl.states import ENDED, Status
+from config.platform.admin import overview
+from config.platform.admin.display import length, list_url, milliseconds
+from config.platform.admin.overview import MOST, Chart, Drawn, Figure, Part, Series, at_most, cut, last_hours
+from etl.core.states import ENDED, Status
 
 COLOURS = {
     Status.PENDING: "#94a3b8",

@@ -10,7 +10,8 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
 
-from config.admin.display import (
+from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.display import (
     NOTHING,
     badge,
     bar,
@@ -25,10 +26,9 @@ from config.admin.display import (
     size,
     span,
 )
-from config.admin.verbs import WithVerbs
-from etl import lookup
-from etl.admin import verbs
+from etl.admin import staff_actions
 from etl.admin.filters import ByError, ByKind
+from etl.api import lookup
 from etl.models import Task
 from etl.runstate import whole_metadata
 
@@ -57,7 +57,7 @@ class TaskList(ChangeList):
 
 @admin.register(Task)
 class TaskAdmin(WithVerbs):
-    verbs = verbs.TASKS
+    verbs = staff_actions.TASKS
     list_display = (
         "task_id", "state", "progress_now", "filename", "bytes", "user", "rule", moment("created_at"), "took",
         "error_code",
@@ -121,20 +121,20 @@ class TaskAdmin(WithVerbs):
         return Q(user__username=term)
 
     def name_of(self, row: Any) -> str:
-        return f"Task {row.pk} of {row.user}, {verbs.live_of(row).status}"
+        return f"Task {row.pk} of {row.user}, {staff_actions.live_of(row).status}"
 
     # ---- Where it is ----
     @admin.display(description="status")
     def state(self, task: Any) -> str:
-        return badge(str(verbs.live_of(task).status))
+        return badge(str(staff_actions.live_of(task).status))
 
     @admin.display(description="phase")
     def phase_now(self, task: Any) -> str:
-        return str(verbs.live_of(task).phase)
+        return str(staff_actions.live_of(task).phase)
 
     @admin.display(description="progress")
     def progress_now(self, task: Any) -> SafeString:
-        return bar(verbs.live_of(task).progress, PERCENT, unit=" %")
+        return bar(staff_actions.live_of(task).progress, PERCENT, unit=" %")
 
     @admin.display(description="size")
     def bytes(self, task: Task) -> str:
@@ -221,4 +221,4 @@ class TaskAdmin(WithVerbs):
 
 
 def metadata_of(task: Any) -> dict[str, Any]:
-    return whole_metadata(verbs.live_of(task).metadata)
+    return whole_metadata(staff_actions.live_of(task).metadata)

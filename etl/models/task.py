@@ -4,7 +4,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from etl.states import ENDED, Phase, Status
+from etl.core.states import ENDED, Phase, Status
 
 STORED = sorted({Status.PENDING, *ENDED})
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from django.urls import reverse
 
-from config.api.paging import MAX_LIMIT
-from config.api.problems import Problem
-from config.api.throttling import RateLimited
-from config.pages.base import Action, told
-from etl import control
+from config.platform.http.paging import MAX_LIMIT
+from config.platform.http.problems import Problem
+from config.platform.http.throttling import RateLimited
+from config.platform.ui.base import Action, told
+from etl.api.serializers import MOST, RetrySerializer
+from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
 from etl.pages.base import checked, owned
 from etl.pages.listing import ORDER
-from etl.serializers import MOST, RetrySerializer
-from etl.states import ENDED, Phase, Status
-from rules import rates
+from etl.pipeline import actions
+from rules.api import rates
 
 
 class TaskAction(Action):
@@ -36,7 +36,7 @@ class TaskAction(Action):
 
 class Cancel(TaskAction):
     def act(self, *, task_id: int) -> str:
-        control.cancel(task=self.task(task_id))
+        actions.cancel(task=self.task(task_id))
         return "Cancelled. Nothing of it was read."
 
 
@@ -54,10 +54,10 @@ def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
     """Retry by the very body that the API takes. `rule_id`: "" for the rule that it had. Raises Problem."""
     body = {"from_stage": stage, "rule_id": number_or_text(rule_id)}
     wanted = checked(RetrySerializer(data=body))
-    control.retry(
+    actions.retry(
         task=task,
         from_stage=wanted["from_stage"],
-        rule_content=control.rule_of(task, wanted.get("rule_id"), user=user),
+        rule_content=actions.rule_of(task, wanted.get("rule_id"), user=user),
     )
 
 
@@ -111,7 +111,7 @@ class Several(Action):
         return list(mine.defer("result").order_by(*ORDER))
 
     def cancel(self, task: Task) -> None:
-        control.cancel(task=task)
+        actions.cancel(task=task)
 
     def retry(self, task: Task) -> None:
         """Without a stage: from the one that failed; and of what was cancelled, all."""
@@ -130,5 +130,5 @@ def stage_of(task: Task) -> str:
     if task.status == Status.COMPLETED:
         raise NothingDone("It is completed. Say from which stage to run it again.")
     if task.status not in ENDED:
-        raise control.NotEnded
+        raise actions.NotEnded
     return str((task.error or {}).get("stage") or Phase.OCR)

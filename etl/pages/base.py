@@ -8,12 +8,13 @@ from django.contrib.auth.models import User
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from config.api.problems import BadInput, NotFound, input_errors
-from config.pages.base import Page
-from etl import lookup
+from config.platform.http.problems import BadInput, NotFound, input_errors
+from config.platform.ui.base import Page
+from etl.api import lookup
 from etl.models import Task
 from etl.runstate import RunState
-from rules import catalog, needs, rates
+from rules.api import rates
+from rules.library import catalog, requirements
 from rules.models import Rule
 
 UNKNOWN = "There is no such document of yours."
@@ -79,4 +80,4 @@ def rules_for(user: User) -> tuple[str, Groups]:
 
 
 def label(rule: Rule) -> str:
-    return needs.marked(rule.name, mode=rule.postprocess_mode)
+    return requirements.marked(rule.name, mode=rule.postprocess_mode)

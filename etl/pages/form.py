@@ -7,10 +7,11 @@ from django import forms
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from config.templatetags.pages import size
-from etl import engines, refusals
-from etl.documents import Kind
+from config.platform.ui.templatetags.pages import size
+from etl.core.formats import Kind
+from etl.ingest import acceptance
 from etl.pages.base import rules_for
+from etl.pipeline import engines
 
 OTHER_ENDINGS = {Kind.JPEG: (".jpeg",), Kind.TIFF: (".tif",), Kind.HTML: (".htm",), Kind.MARKDOWN: (".markdown",)}
 
@@ -31,7 +32,7 @@ class SubmitForm(forms.Form):
 
 def limits() -> dict[str, Any]:
     """Return what is taken, to be said before somebody waits for an upload."""
-    words = [refusals.word(kind) for kind in engines.kinds()]
+    words = [acceptance.word(kind) for kind in engines.kinds()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,

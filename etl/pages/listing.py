@@ -6,14 +6,15 @@ from typing import Any
 from django.db.models import QuerySet
 from rest_framework.request import Request
 
-from config.api.paging import chosen
-from config.pages.base import Listing
-from etl import explanations, lookup
+from config.platform.http.paging import chosen
+from config.platform.ui.base import Listing
+from etl.api import lookup
+from etl.core.states import Phase, Status
 from etl.models import Task
+from etl.pages import explanations
 from etl.pages.base import DocumentsPage
 from etl.pages.form import SubmitForm, limits
 from etl.runstate import RunState
-from etl.states import Phase, Status
 
 TABS = {
     "": "All",

@@ -6,17 +6,19 @@ import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from config import storage
-from config.api.problems import NotFound, Problem
-from config.pages.base import api_request
-from etl import artifacts, markdown, refusals
-from etl.documents import Kind
+from config.platform import storage
+from config.platform.http.problems import NotFound, Problem
+from config.platform.ui.base import api_request
+from etl.api import markdown
+from etl.core.formats import Kind
+from etl.core.states import Status
+from etl.ingest import acceptance
 from etl.models import Task
 from etl.pages import sheets, tree
 from etl.pages.base import DocumentsPage, TaskPage, owned, seen
+from etl.pipeline import artifacts
 from etl.providers.base import UNSURE
 from etl.runstate import RunState
-from etl.states import Status
 
 MOST_NUMBER = 7  # digits of a page or a piece
 RAW_BYTES = 200_000  # of JSON that is shown as text; more is for download
@@ -133,7 +135,7 @@ def output_of(state: RunState) -> dict[str, Any]:
     """
     if state.status != Status.COMPLETED:
         raise NotFound
-    with refusals.storing():
+    with acceptance.storing():
         stored = artifacts.find(artifacts.output_key(state))
     return stored or state.result or Task.objects.values_list("result", flat=True).get(pk=state.task_id) or {}
 
@@ -175,7 +177,7 @@ class Original(DocumentsPage):
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()
         task = owned(task_id, user=self.user)
-        with refusals.storing():
+        with acceptance.storing():
             if storage.head(task.document_key) is None:
                 raise DocumentGone
         kind = Kind(task.kind)

@@ -13,11 +13,11 @@ from itertools import chain, pairwise
 
 from django.utils.safestring import SafeString
 
-from config import storage
-from etl import control
+from config.platform import storage
+from etl.ingest.acceptance import storing
 from etl.pages.rendering import MOST_CHARACTERS, is_plain, render
+from etl.pipeline import actions
 from etl.providers.base import PAGE_MARKER
-from etl.refusals import storing
 
 MARKER_LINE = re.compile(rb"(?:^|\n)" + PAGE_MARKER.encode() + rb"[ \t]*(?=\r?\n)")
 MARKER_BYTES = 64
@@ -156,7 +156,7 @@ def fetching() -> Iterator[None]:
         try:
             yield
         except storage.Missing:
-            raise control.ArtefactMissing from None
+            raise actions.ArtefactMissing from None
 
 
 def texts(key: str, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, str]]:

@@ -4,11 +4,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from config.templatetags.pages import count, duration
+from config.platform.ui.templatetags.pages import count, duration
 from etl import runstate
+from etl.core.states import Phase, Status
 from etl.models import Task
 from etl.runstate import RunState
-from etl.states import Phase, Status
 
 MILLISECONDS = 1000
 PROVIDERS = {"local": "this service itself", "mineru": "MinerU"}

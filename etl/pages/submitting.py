@@ -12,17 +12,17 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.generic import View
 
-from config.api.idempotency import Idempotency, fingerprint
-from config.api.problems import Problem
-from config.api.requests import request_id
-from config.pages.base import show_in, told
-from etl import submission, uploads
-from etl.bodies import BoundedFile
+from config.platform.http.idempotency import Idempotency, fingerprint
+from config.platform.http.problems import Problem
+from config.platform.http.request_context import request_id
+from config.platform.ui.base import show_in, told
+from etl.api.serializers import SubmitFileSerializer
+from etl.ingest import submission, uploads
+from etl.ingest.multipart import BoundedFile
 from etl.models import Task
 from etl.pages.base import checked
 from etl.pages.form import SubmitForm
 from etl.pages.listing import Documents
-from etl.serializers import SubmitFileSerializer
 
 
 # ---- The plain form -------------------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from etl import explanations, representation
-from etl.pages import results
+from etl.api import representation
+from etl.core.states import Status
+from etl.pages import explanations, results
 from etl.pages.base import TaskPage, rules_for
 from etl.pages.steps import steps_of
 from etl.runstate import RunState
-from etl.states import Status
-from rules import catalog, needs
-from rules.catalog import UnknownRule
+from rules.library import catalog, requirements
+from rules.library.catalog import UnknownRule
 
 
 class OneDocument(TaskPage):
@@ -29,7 +29,7 @@ class OneDocument(TaskPage):
             state=state,
             owner=owner_of(state, self.user),
             rule=rule,
-            lacks_model=needs.lacks_model(mode),
+            lacks_model=requirements.lacks_model(mode),
             steps=steps_of(state, rule=rule),
             failure=failure_of(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
@@ -46,7 +46,7 @@ class OneDocument(TaskPage):
             "rules": groups,
             "is_rule_there": any(str(state.rule_id) == value for _, choices in groups for value, _ in choices),
             "can_extract": bool(state.markdown_key),
-            "has_model": needs.has_model(),
+            "has_model": requirements.has_model(),
             "markdown": results.markdown_pane(state, self.request),
             "json": results.json_pane(state, self.request),
         }

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from config.api.pointers import join, tokens, unescaped
-from config.api.problems import NotFound
+from config.platform.http.pointers import join, tokens, unescaped
+from config.platform.http.problems import NotFound
 
 NODES = 300  # of one answer
 CHILDREN = 100  # of one object or list, at a time

@@ -7,15 +7,18 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import ValidationError
 
-from config import storage
-from config.api.problems import BadInput, NotFound, Problem, input_errors
-from config.pages.base import told
-from etl import control, explanations, lookup, refusals, trial
+from config.platform import storage
+from config.platform.http.problems import BadInput, NotFound, Problem, input_errors
+from config.platform.ui.base import told
+from etl.api import lookup
+from etl.api.serializers import MAX_MARKDOWN, TrialSerializer
+from etl.core.states import ENDED
+from etl.ingest import acceptance
 from etl.models import Task
-from etl.serializers import MAX_MARKDOWN, TrialSerializer
-from etl.states import ENDED
-from rules import access, catalog
-from rules.content import RuleContent
+from etl.pages import explanations
+from etl.pipeline import actions, trial
+from rules.library import access, catalog
+from rules.library.content import RuleContent
 from rules.models import Rule
 from rules.pages import forms
 from rules.pages.base import RulesPage, number_in
@@ -144,10 +147,10 @@ def markdown_of(task_id: int, *, user: User) -> str:
         raise NoSuchDocument
     if not state.markdown_key:
         raise NoMarkdownYet
-    with refusals.storing():
+    with acceptance.storing():
         found = storage.head(state.markdown_key)
         if found is None:
-            raise control.ArtefactMissing
+            raise actions.ArtefactMissing
         if found.size > 4 * MAX_MARKDOWN:  # bytes of UTF-8
             raise MarkdownTooLong
         text = b"".join(storage.read(state.markdown_key, if_match=found.etag)).decode()

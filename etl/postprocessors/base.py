@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from etl.core.stage_context import Work
 from etl.providers.base import OCRResult
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

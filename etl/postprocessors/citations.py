@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from config.api.pointers import unescaped
-from etl.postprocessors.answers import Evidence, scalars
+from config.platform.http.pointers import unescaped
+from etl.core.stage_context import Work
+from etl.postprocessors.document_text import Text
+from etl.postprocessors.responses import Evidence, scalars
 from etl.postprocessors.schemas import Guide, Schema
-from etl.postprocessors.search import Hit, Index, fold, forms, numbers_in, numbers_of, whole_words
 from etl.postprocessors.strategies.base import Found
-from etl.postprocessors.texts import Text
-from etl.work import Work
+from etl.postprocessors.text_search import Hit, Index, fold, forms, numbers_in, numbers_of, whole_words
 
 MAX_VALUES = 2_000
 MAX_NAMED = 20

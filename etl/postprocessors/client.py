@@ -21,13 +21,13 @@ import httpx2
 import structlog
 from django.conf import settings
 
-from config import tracing
-from config.api import waits
-from etl import peers
-from etl.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
-from etl.postprocessors.line import Line, watched
-from etl.work import Usage, Work
-from rules import needs
+from config.platform.http import retry_header
+from config.platform.observability import tracing
+from etl.core import peer_errors
+from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
+from etl.core.stage_context import Usage, Work
+from etl.postprocessors.deadline import Line, watched
+from rules.library import requirements
 
 if TYPE_CHECKING:
     import openai
@@ -60,7 +60,7 @@ class Server:
     @classmethod
     def configured(cls) -> "Server":
         env = settings.SLUICE
-        if not needs.has_model():
+        if not requirements.has_model():
             raise LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
         key = env.etl_llm_api_key.get_secret_value() if env.etl_llm_api_key else ""
         if not (key.isascii() and key.isprintable()):
@@ -112,7 +112,7 @@ def call(server: Server, request: dict[str, Any], *, work: Work) -> Reply:
         raise rejection(error) from None
     except (openai.APIConnectionError, TimeoutError) as error:
         work.check()
-        facts = peers.facts_of(error, url=server.base_url)
+        facts = peer_errors.facts_of(error, url=server.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), cut=line.is_cut, **facts)
         raise unreachable(error, line) from None
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:
@@ -286,4 +286,4 @@ def is_too_long(status: int, words: str) -> bool:
 
 
 def wish(answer: httpx2.Response) -> float | None:
-    return waits.seconds(answer.headers.get("Retry-After"), most=MAX_RETRY_AFTER)
+    return retry_header.seconds(answer.headers.get("Retry-After"), most=MAX_RETRY_AFTER)

@@ -6,18 +6,18 @@ import structlog
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from etl.errors import DocumentTooLong, EmptyDocument, LlmForbidden, SchemaInvalid
-from etl.postprocessors import citations, texts
-from etl.postprocessors.answers import scalars
+from etl.core.errors import DocumentTooLong, EmptyDocument, LlmForbidden, SchemaInvalid
+from etl.core.stage_context import Work
+from etl.postprocessors import citations, document_text
 from etl.postprocessors.base import PostProcessor, Processed
-from etl.postprocessors.model import Model, Unfit, invalid
+from etl.postprocessors.conversation import Model, Unfit, invalid
+from etl.postprocessors.document_text import Text
+from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Found, Strategy
-from etl.postprocessors.texts import Text
 from etl.providers.base import OCRResult
-from etl.work import Work
-from rules import json_schema
-from rules.content import RuleContent
-from rules.json_schema import SchemaRefused
+from rules.library.content import RuleContent
+from rules.schema import json_schema
+from rules.schema.json_schema import SchemaRefused
 
 log = structlog.get_logger(__name__)
 
@@ -41,10 +41,10 @@ class Llm(PostProcessor):
             raise SchemaInvalid("The rule's schema cannot be applied. Save the rule again.") from None
 
     def processed(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
-        text = texts.clean(ocr)
+        text = document_text.clean(ocr)
         if not text.pages:
             raise EmptyDocument
-        texts.look_for_pleas(ocr, work=work)
+        document_text.look_for_pleas(ocr, work=work)
         model = Model(rule, work=work)
         name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, work=work)
         check(found.answer.data, rule, work=work)

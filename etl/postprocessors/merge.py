@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from config.api.pointers import join
-from etl.postprocessors.answers import Answer, Evidence
+from config.platform.http.pointers import join
+from etl.postprocessors.responses import Answer, Evidence
 from etl.postprocessors.schemas import Guide, Schema
 
 MAX_LEVELS = 64

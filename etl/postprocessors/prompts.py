@@ -10,7 +10,7 @@ import hmac
 import json
 from typing import Any
 
-from etl.postprocessors.dialects import Dialect
+from etl.postprocessors.server_features import Dialect
 
 Message = dict[str, str]
 MAX_PREVIOUS = 40_000  # characters of an answer that is shown again

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from config.api.pointers import tokens
-from rules.subschemas import LISTS, MAPS, SINGLE
+from config.platform.http.pointers import tokens
+from rules.schema.subschemas import LISTS, MAPS, SINGLE
 
 Schema = dict[str, Any]
 MAX_STEPS = 200  # through references and alternatives, at one place of a value

@@ -1,9 +1,9 @@
 from typing import ClassVar
 
+from etl.core.stage_context import Work
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import OCRResult
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 
 class Skip(PostProcessor):

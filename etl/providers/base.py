@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from etl.documents import Kind
-from etl.work import Work
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,23 @@
 names what must hold (the fence, the holder's token, the status before), and the verdict says whether it did. A state
 never goes back: whoever comes late or twice is told so, and nothing changes.
 
-The hash may be gone at any time: recovery makes it anew, under a greater fence (`etl/recovery.py`).
+The hash may be gone at any time: recovery makes it anew, under a greater fence (`etl/maintenance/recovery.py`).
 """
 
-from etl.runstate.moves import (
+from etl.runstate.notes import note, noted, once
+from etl.runstate.script import (
+    Answer,
+    Unavailable,
+    Verdict,
+    all_of_them,
+    key_of,
+    new_id,
+    read,
+    read_many,
+    scan,
+)
+from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
+from etl.runstate.transitions import (
     RESULT_BYTES,
     advance,
     cancel,
@@ -27,19 +40,6 @@ from etl.runstate.moves import (
     unsent,
     wait,
 )
-from etl.runstate.notes import note, noted, once
-from etl.runstate.script import (
-    Answer,
-    Unavailable,
-    Verdict,
-    all_of_them,
-    key_of,
-    new_id,
-    read,
-    read_many,
-    scan,
-)
-from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
 
 __all__ = [
     "HALF",

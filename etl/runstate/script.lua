@@ -1,6 +1,6 @@
 -- The one way in which a task's run-state changes: compare, then advance, in one step that nobody can get between.
 --
--- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/moves.py describes the moves. Leases and times
+-- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/transitions.py describes the moves. Leases and times
 -- are by this server's clock. Returns {verdict, seconds, field, value, field, value, ...}, the fields only if the move
 -- asks.
 --

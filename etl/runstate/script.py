@@ -21,8 +21,8 @@ from redis.exceptions import ConnectionError as Unreachable
 from redis.exceptions import ResponseError
 from redis.retry import Retry
 
+from etl.core.states import ENDED, Status
 from etl.runstate.state import RunState, Unreadable, parsed
-from etl.states import ENDED, Status
 
 log = structlog.get_logger(__name__)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
-from etl.states import ENDED, Phase, Status
 
 # Revisions grow with every change, also when a state is made anew: each fence begins a range of its own.
 REVISIONS = 1_000_000

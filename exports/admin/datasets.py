@@ -9,14 +9,14 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from config.admin.display import instant, list_of, moment, number, side_by_side, size
-from config.admin.lists import OwnFilters
-from config.admin.verbs import WithVerbs
-from exports import source
-from exports.admin import verbs
-from exports.errors import ExportError
+from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.display import instant, list_of, moment, number, side_by_side, size
+from config.platform.admin.lists import OwnFilters
+from exports.admin import staff_actions
+from exports.core.errors import ExportError
 from exports.models import Dataset, File
 from exports.models.dataset import FORMATS
+from exports.source import database
 
 
 class DatasetForm(forms.ModelForm):
@@ -93,7 +93,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
 def trouble_with(dataset: Dataset) -> str:
     """Say why the dataset's function cannot be used, or nothing. No reason to refuse it: it may be made later."""
     try:
-        with source.Session() as session:
+        with database.Session() as session:
             columns = session.columns(dataset.schema_and_name)
     except ExportError as error:
         return f"Saved, but {dataset.function} cannot be used now: {error.code} {error.detail}".strip()
@@ -102,7 +102,7 @@ def trouble_with(dataset: Dataset) -> str:
 
 @admin.register(File)
 class FileAdmin(WithVerbs):
-    verbs = verbs.FILES
+    verbs = staff_actions.FILES
     list_display = ("__str__", "dataset", "schema_version", "row_count", "size", moment("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)

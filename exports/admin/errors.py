@@ -1,6 +1,6 @@
 """What error codes mean to the staff: as to clients, but for those that send clients to the staff."""
 
-from exports.errors import EXPLANATIONS
+from exports.core.errors import EXPLANATIONS
 
 
 def title_of(code: str) -> str:

@@ -7,8 +7,8 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
-from config.admin.lists import as_uuid
-from exports.errors import EXPLANATIONS
+from config.platform.admin.lists import as_uuid
+from exports.core.errors import EXPLANATIONS
 from exports.models.webhook import TEST, Hook
 
 

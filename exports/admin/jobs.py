@@ -8,7 +8,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from config.admin.display import (
+from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.display import (
     badge,
     bar,
     below_each_other,
@@ -23,13 +24,12 @@ from config.admin.display import (
     size,
     span,
 )
-from config.admin.lists import ReadOnly
-from config.admin.verbs import WithVerbs
-from exports.admin import verbs
+from config.platform.admin.lists import ReadOnly
+from exports.admin import staff_actions
 from exports.admin.errors import advice_on, title_of
 from exports.admin.filters import ByError, OfJob, OfPath
+from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
-from exports.states import ChunkStatus
 
 ERROR = ("What went wrong", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
 SHOWN = 20  # keys of a request
@@ -69,7 +69,7 @@ class WithError(ReadOnly):
 
 @admin.register(Job)
 class JobAdmin(WithVerbs, WithError):
-    verbs = verbs.JOBS
+    verbs = staff_actions.JOBS
     list_display = (
         "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
     )  # fmt: skip
@@ -171,7 +171,7 @@ def filters_of(filters: dict[str, Any]) -> SafeString:
 
 @admin.register(Chunk)
 class ChunkAdmin(WithVerbs, WithError):
-    verbs = verbs.CHUNKS
+    verbs = staff_actions.CHUNKS
     list_display = (
         "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title",
         moment("started_at"), "took",

@@ -8,14 +8,14 @@ from django.conf import settings
 from django.urls import reverse
 from django.utils import timezone
 
-from config.admin import overview
-from config.admin.display import age, counted, length, list_url, number, size
-from config.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
-from exports import sql
+from config.platform.admin import overview
+from config.platform.admin.display import age, counted, length, list_url, number, size
+from config.platform.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
+from config.platform.db import sql
 from exports.admin.errors import title_of
-from exports.courier import HOPELESS_ATTEMPTS, HOPELESS_SECONDS
+from exports.core.states import JobStatus
 from exports.models import Dataset
-from exports.states import JobStatus
+from exports.webhooks.sender import HOPELESS_ATTEMPTS, HOPELESS_SECONDS
 
 COLOURS = {
     JobStatus.PENDING: "#94a3b8",

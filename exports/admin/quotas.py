@@ -3,8 +3,8 @@
 from django.contrib import admin
 from unfold.admin import ModelAdmin
 
-from config.admin.display import moment, number
-from config.admin.lists import OwnFilters, ReadOnly
+from config.platform.admin.display import moment, number
+from config.platform.admin.lists import OwnFilters, ReadOnly
 from exports.models import Allowance, Usage
 
 

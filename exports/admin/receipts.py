@@ -11,17 +11,17 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from config.admin.display import badge, instant, list_of, moment, number, page_of, short, side_by_side, size
-from config.admin.lists import ReadOnly
-from config.admin.verbs import WithVerbs
-from exports.admin import verbs
+from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, side_by_side, size
+from config.platform.admin.lists import ReadOnly
+from exports.admin import staff_actions
 from exports.admin.filters import OfJob, OfJobByReceipt
 from exports.models import Download, Link, Receipt
 
 
 @admin.register(Receipt)
 class ReceiptAdmin(WithVerbs):
-    verbs = verbs.RECEIPTS
+    verbs = staff_actions.RECEIPTS
     list_display = (
         "file_name", "state", "of_job", "files", "row_count", "size",
         moment("issued_at"), moment("expires_at"), "related",
@@ -65,7 +65,7 @@ class ReceiptAdmin(WithVerbs):
 
 @admin.register(Link)
 class LinkAdmin(WithVerbs):
-    verbs = verbs.LINKS
+    verbs = staff_actions.LINKS
     list_display = (
         "link_id", "state", "of_receipt",
         moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),

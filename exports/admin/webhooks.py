@@ -11,25 +11,25 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from config.admin.display import ago, badge, instant, list_of, moment, number, page_of, short
-from config.admin.verbs import Asking, Verb, WithVerbs, each
-from exports import webhooks
+from config.platform.admin.confirmed_actions import Asking, Verb, WithVerbs, each
+from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short
 from exports.admin.filters import ByEvent, OfJob
-from exports.admin.verbs import when_ended
+from exports.admin.staff_actions import when_ended
 from exports.models import Delivery, Webhook
 from exports.models.webhook import TEST
+from exports.webhooks import subscriptions
 
 NEWEST = 50  # attempts that a delivery's page shows
 
 
 # ---- Switching ------------------------------------------------------------------------------------------------------
 def enable(webhook: Webhook, _asking: Asking) -> str:
-    webhooks.change(webhook, enabled=True)
+    subscriptions.change(webhook, enabled=True)
     return "What waits goes out."
 
 
 def disable(webhook: Webhook, _asking: Asking) -> str:
-    webhooks.change(webhook, enabled=False)
+    subscriptions.change(webhook, enabled=False)
     return "Nothing more is sent to it."
 
 
@@ -105,28 +105,28 @@ class WebhookAdmin(WithVerbs):
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def why_not_send_again(delivery: Delivery) -> str:
-    return webhooks.DeliveryPending.said() if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
+    return subscriptions.DeliveryPending.said() if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
 
 
 def why_not_send_now(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
         return "It has ended. Send it again."
     waits = delivery.token is None and delivery.available_at > timezone.now()
-    return why_deaf(delivery) if waits else webhooks.DeliveryPending.said()
+    return why_deaf(delivery) if waits else subscriptions.DeliveryPending.said()
 
 
 def why_deaf(delivery: Delivery) -> str:
     is_deaf = not delivery.webhook.enabled and delivery.type != TEST
-    return webhooks.WebhookDisabled.said() if is_deaf else ""
+    return subscriptions.WebhookDisabled.said() if is_deaf else ""
 
 
 def send_again(delivery: Delivery, _asking: Asking) -> str:
-    webhooks.redeliver(delivery)
+    subscriptions.redeliver(delivery)
     return "The same bytes, with all its attempts."
 
 
 def send_now(delivery: Delivery, _asking: Asking) -> str:
-    webhooks.redeliver(delivery)
+    subscriptions.redeliver(delivery)
     return "It does not wait any longer. The attempts that it had count."
 
 

@@ -1,8 +1,8 @@
 from django.db import models
 from django.db.models import Q
 
-from exports.planning import Pair
-from exports.states import ChunkStatus, Source
+from exports.core.planning import Pair
+from exports.core.states import ChunkStatus, Source
 
 
 class ChunkQuerySet(models.QuerySet["Chunk"]):
@@ -13,7 +13,7 @@ class ChunkQuerySet(models.QuerySet["Chunk"]):
 class Chunk(models.Model):
     """One (key, effective date) of a job: one call of the function, one file.
 
-    `rank` orders the queue over all jobs (see `exports.submission`); `token` is the fencing token of the lease,
+    `rank` orders the queue over all jobs (see `exports.jobs.submission`); `token` is the fencing token of the lease,
     and only rows that are running have one. docs/lifecycle.md lists the statements that write outcomes.
     """
 

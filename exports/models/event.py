@@ -2,7 +2,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from exports.states import JOB_ENDED
+from exports.core.states import JOB_ENDED
 
 ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
 

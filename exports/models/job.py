@@ -6,11 +6,11 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, Q, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from exports.core.planning import Dialect, Shape
+from exports.core.states import JOB_ACTIVE, JOB_ENDED, JobStatus
 from exports.models.chunk import Chunk
 from exports.models.dataset import Format
 from exports.models.slot import Slot
-from exports.planning import Dialect, Shape
-from exports.states import JOB_ACTIVE, JOB_ENDED, JobStatus
 
 
 class Compression(models.TextChoices):

@@ -4,6 +4,8 @@ from datetime import datetime
 from django.db import models
 from django.db.models.functions import Now
 
+from exports.core.states import DownloadOutcome
+
 
 class Link(models.Model):
     """A single-use download URL of a receipt. The token is not stored: it is a signature over the row's id."""
@@ -47,17 +49,9 @@ class Link(models.Model):
 class Download(models.Model):
     """One attempt to use a link, for the audit."""
 
-    class Outcome(models.TextChoices):
-        REDEEMED = "redeemed"
-        INVALID = "link_invalid"
-        EXPIRED = "link_expired"
-        REVOKED = "link_revoked"
-        MISMATCH = "link_mismatch"
-        USED = "link_used"
-
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="downloads")
     link = models.ForeignKey(Link, models.CASCADE, null=True, blank=True, related_name="downloads")
-    outcome = models.CharField(max_length=16, choices=Outcome)
+    outcome = models.CharField(max_length=16, choices=DownloadOutcome)
     address = models.GenericIPAddressField(null=True, blank=True)
     user_agent = models.CharField(max_length=200, default="", blank=True)
     at = models.DateTimeField(db_default=Now())

@@ -37,7 +37,7 @@ class Receipt(models.Model):
 
     objects = ReceiptQuerySet.as_manager()
 
-    newest_first: "list[Link]"  # its links, or the newest alone, as `exports.representation` fetches them
+    newest_first: "list[Link]"  # its links, or the newest alone, as `exports.jobs.representation` fetches them
 
     class Meta:
         db_table = "exports_receipt"

@@ -3,7 +3,7 @@ from django.db import models
 
 
 class Usage(models.Model):
-    """What a user has used of a day's quota. Written by the statements of `exports.quotas` and `exports.outcomes`."""
+    """A user's quota usage for one day. Written by `exports.jobs.quotas` and `exports.worker.transitions`."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", db_index=False)
     day = models.DateField(help_text="In UTC, by the database's clock")

@@ -7,14 +7,16 @@ from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
 from django.urls import reverse
 from django.views.generic import View
 
-from config.api.idempotency import Idempotency, fingerprint
-from config.api.problems import NotFound
-from config.pages.base import Action, Counted, api_request
-from exports import control, download_views, files, links, rates, receipts, submission, views
+from config.platform.http.idempotency import Idempotency, fingerprint
+from config.platform.http.problems import NotFound
+from config.platform.ui.base import Action, Counted, api_request
+from exports.api import downloads, rates, views
+from exports.api.serializers import as_day
+from exports.delivery import chunk_files, links, receipts
+from exports.jobs import actions, submission
 from exports.models import Job, Link
 from exports.pages.base import uuid_of
 from exports.pages.form import once_of
-from exports.serializers import as_day
 
 
 class JobAction(Action):
@@ -35,14 +37,14 @@ class JobAction(Action):
 
 class Cancel(JobAction):
     def act(self, *, job_id: UUID) -> str:
-        chunks = control.cancel(self.job(job_id))
+        chunks = actions.cancel(self.job(job_id))
         undone = "1 chunk was" if chunks == 1 else f"{chunks:,} chunks were"
         return f"Cancelled; {undone} not done. Files that are done stay, to be reused."
 
 
 class Retry(JobAction):
     def act(self, *, job_id: UUID) -> str:
-        chunks = control.retry(self.job(job_id))
+        chunks = actions.retry(self.job(job_id))
         if not chunks:
             return "The delivery is put together once more."
         return f"{chunks:,} failed chunk{'' if chunks == 1 else 's'} started again, with all attempts."
@@ -58,7 +60,7 @@ class Replay(JobAction):
         key = once_of(uuid_of(self.request.POST.get("once", "")))
         once = Idempotency(key=key, fingerprint=fingerprint({"replay": str(job_id)}))
         try:
-            self.made = control.replay(job, idempotency=once, **views.requester(asked))
+            self.made = actions.replay(job, idempotency=once, **views.requester(asked))
         except submission.AlreadyMade as earlier:
             self.made = earlier.job
         return "The same export, as a new one. What is there already is reused."
@@ -109,5 +111,5 @@ class File(LoginRequiredMixin, Counted, View):
         if effective_date is None:
             raise NotFound
         job = views.owned(api_request(request), job_id, by_staff=False)
-        url = files.presign(job, key=key, effective_date=effective_date)
-        return HttpResponseRedirect(url, headers=download_views.NO_TRACE)
+        url = chunk_files.presign(job, key=key, effective_date=effective_date)
+        return HttpResponseRedirect(url, headers=downloads.NO_TRACE)

@@ -6,9 +6,10 @@ from uuid import UUID
 
 from django.http import HttpResponse
 
-from config import storage
-from config.pages.base import Page, api_request
-from exports import quotas, rates, views
+from config.platform import storage
+from config.platform.ui.base import Page, api_request
+from exports.api import rates, views
+from exports.jobs import quotas
 from exports.models import Job
 
 

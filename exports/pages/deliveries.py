@@ -9,10 +9,11 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from exports import representation, webhooks
+from exports.jobs import representation
 from exports.models import Delivery, Webhook
 from exports.models.webhook import TEST
 from exports.pages.base import ExportsPage
+from exports.webhooks import subscriptions
 
 SOON = timedelta(seconds=15)
 LOOK_SOON, LOOK_LATER = 2, 15  # seconds between two looks of a page
@@ -83,11 +84,11 @@ class OneDelivery(ExportsPage):
     title = "Delivery"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        webhook = webhooks.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
+        webhook = subscriptions.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         found = representation.with_log(Delivery.objects.filter(webhook=webhook)).defer(None)
         delivery = found.filter(pk=self.kwargs["delivery_id"]).first()
         if delivery is None:
-            raise webhooks.NoSuchDelivery
+            raise subscriptions.NoSuchDelivery
         seen = line(delivery)
         return super().get_context_data(
             webhook=webhook, delivery=delivery, line=seen, log=representation.delivery(delivery)["log"],

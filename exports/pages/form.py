@@ -9,14 +9,14 @@ from django import forms
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework.exceptions import ValidationError
 
-from config.api import problems
-from config.api.problems import InputError
+from config.platform.http import problems
+from config.platform.http.problems import InputError
+from exports.api.serializers import ExportRequestSerializer
+from exports.core.planning import Dialect
+from exports.jobs.submission import ExportRequest
 from exports.models import Dataset, Job
 from exports.models.dataset import FORMATS
-from exports.pages import lines
-from exports.planning import Dialect
-from exports.serializers import ExportRequestSerializer
-from exports.submission import ExportRequest
+from exports.pages import pasted_pairs
 
 MAX_FILE = 5 * 1024 * 1024  # bytes; what the API takes as a body
 ITEMS, FILTERS = "items", "filters"
@@ -116,7 +116,7 @@ class ExportForm(forms.Form):
         super().__init__(*args, **kwargs)
         choices = [(each.name, each.name) for each in datasets]
         self.fields["dataset"].choices = [("", "Choose one"), *choices] if len(choices) != 1 else choices  # type: ignore[attr-defined]
-        self.lines: list[lines.Line] = []
+        self.lines: list[pasted_pairs.Line] = []
         self.wanted: ExportRequest | None = None
         self.body: dict[str, Any] = {}
 
@@ -160,13 +160,13 @@ class ExportForm(forms.Form):
         if data["how"] == FILTERS:
             keys = [key for key in SEPARATORS.split(data["keys"]) if key]
             return {"filters": {"keys": keys, "dateFrom": data["date_from"], "dateTo": data["date_to"]}}
-        self.lines = lines.read("\n".join(filter(None, (data["items"], data["file"]))))
-        return {"items": lines.items(self.lines)}
+        self.lines = pasted_pairs.read("\n".join(filter(None, (data["items"], data["file"]))))
+        return {"items": pasted_pairs.items(self.lines)}
 
     def say(self, errors: list[InputError]) -> None:
         """Put each error at the field that made it; those of the list with the numbers of their lines."""
         of_items = [error for error in errors if error.pointer.startswith("/items")]
-        for each in lines.told(of_items, self.lines):
+        for each in pasted_pairs.told(of_items, self.lines):
             self.add_error("items", WORDS.get(each, each))
         for error in errors:
             if error not in of_items:
@@ -267,7 +267,7 @@ def asked(job: Job) -> dict[str, Any]:
             "date_to": filters["dateTo"],
         }
     pairs = job.chunks.in_request_order().values_list("key", "effective_date")
-    return {"how": ITEMS, "items": lines.text_of(pairs)}
+    return {"how": ITEMS, "items": pasted_pairs.text_of(pairs)}
 
 
 def once_of(value: UUID | None) -> str:

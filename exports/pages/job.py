@@ -15,14 +15,16 @@ from django.db.models import Count, F, Min, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from config.api.paging import refusal
-from config.pages.base import Listing, api_request
-from exports import links, representation, views
-from exports.errors import explain
+from config.platform.http.paging import refusal
+from config.platform.ui.base import Listing, api_request
+from exports.api import views
+from exports.core.errors import explain
+from exports.core.states import ChunkStatus, JobStatus
+from exports.delivery import links
+from exports.jobs import representation
 from exports.models import Chunk, Job, Link
 from exports.pages import timeline
 from exports.pages.base import JobPage, quota_left, span, with_downloads
-from exports.states import ChunkStatus, JobStatus
 
 QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
 GROUPS = 10  # of failures; the others are in the table

@@ -8,14 +8,14 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.utils import timezone
 
-from config.api.paging import MAX_LIMIT, refusal
-from config.api.problems import BadInput, InputError, Problem
-from config.pages.base import Listing, told
-from exports import control, quotas, representation
+from config.platform.http.paging import MAX_LIMIT, refusal
+from config.platform.http.problems import BadInput, InputError, Problem
+from config.platform.ui.base import Listing, told
+from exports.core.states import JOB_ACTIVE, JobStatus
+from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
 from exports.models.job import JobQuerySet
 from exports.pages.base import ExportsPage, quota_left, span, uuid_of, with_downloads
-from exports.states import JOB_ACTIVE, JobStatus
 
 ACTIVE = "active"
 TABS = {"": "All", ACTIVE: "Under way", "success": "Ready", "failed": "Failed", "cancelled": "Cancelled"}
@@ -135,7 +135,7 @@ class Several(ExportsPage):
             messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {what}.")
 
 
-VERBS = {"cancel": control.cancel, "retry": control.retry}
+VERBS = {"cancel": actions.cancel, "retry": actions.retry}
 
 
 def fits(verb: str, job: Job) -> bool:

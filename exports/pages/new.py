@@ -12,14 +12,15 @@ from django.urls import reverse
 from django_htmx.http import HttpResponseClientRedirect
 from rest_framework.request import Request
 
-from config.api.idempotency import Idempotency, InFlight, KeyReused, fingerprint
-from config.api.problems import Problem
-from config.pages.base import api_request, is_htmx, told
-from exports import rates, representation, submission, views
+from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
+from config.platform.http.problems import Problem
+from config.platform.ui.base import api_request, is_htmx, told
+from exports.api import rates, views
+from exports.core.states import JobStatus
+from exports.jobs import representation, submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left, uuid_of
 from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like, once_of
-from exports.states import JobStatus
 
 NEWEST = 5  # exports that tell how long the next one takes
 TRIES, WAIT_SECONDS = 15, 0.2  # for a first click that is still being worked on

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from exports.models import Download, Event, Job
-from exports.states import JobStatus
+from exports.core.states import DownloadOutcome, JobStatus
+from exports.models import Event, Job
 
 MOST = 400  # events that are looked at, the newest
 DOWNLOADS = 10
@@ -27,12 +27,12 @@ CHUNKS = {
     "pending": "back in the queue",
 }
 DOWNLOADED = {
-    Download.Outcome.REDEEMED: "Downloaded",
-    Download.Outcome.INVALID: "A download was refused: no link of ours",
-    Download.Outcome.EXPIRED: "A download was refused: its time was over",
-    Download.Outcome.REVOKED: "A download was refused: a newer link had replaced this one",
-    Download.Outcome.MISMATCH: "A download was refused: another network or program than the link is for",
-    Download.Outcome.USED: "A download was refused: the link was used already",
+    DownloadOutcome.REDEEMED: "Downloaded",
+    DownloadOutcome.INVALID: "A download was refused: no link of ours",
+    DownloadOutcome.EXPIRED: "A download was refused: its time was over",
+    DownloadOutcome.REVOKED: "A download was refused: a newer link had replaced this one",
+    DownloadOutcome.MISMATCH: "A download was refused: another network or program than the link is for",
+    DownloadOutcome.USED: "A download was refused: the link was used already",
 }
 
 
@@ -60,7 +60,7 @@ def of(job: Job) -> list[Moment]:
     accepted = Moment(at=job.created_at, words=f"Accepted: {job.total:,} chunk{'' if job.total == 1 else 's'}")
     moments = [accepted, *folded(reversed(newest))]
     moments.extend(
-        Moment(at=each.at, words=DOWNLOADED[Download.Outcome(each.outcome)], tone=tone(each.outcome))
+        Moment(at=each.at, words=DOWNLOADED[DownloadOutcome(each.outcome)], tone=tone(each.outcome))
         for each in job.downloads.order_by("-at")[:DOWNLOADS]
     )
     if job.has_ended and job.finished_at and not any(event.kind == Event.Kind.STATUS for event in newest):
@@ -85,6 +85,6 @@ def folded(events: Iterable[Event]) -> list[Moment]:
 
 
 def tone(status: str) -> str:
-    if status in (JobStatus.SUCCESS, Download.Outcome.REDEEMED):
+    if status in (JobStatus.SUCCESS, DownloadOutcome.REDEEMED):
         return "good"
     return "bad" if status == JobStatus.FAILED or status.startswith("link_") else "calm"

@@ -10,15 +10,16 @@ from django.shortcuts import redirect
 from rest_framework.exceptions import ValidationError
 from rest_framework.serializers import Serializer
 
-from config.api.problems import BadInput, Problem, input_errors
-from config.pages.base import Listing, is_htmx, show_in
-from exports import representation, webhooks
+from config.platform.http.problems import BadInput, Problem, input_errors
+from config.platform.ui.base import Listing, is_htmx, show_in
+from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
+from exports.jobs import representation
 from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
 from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
-from exports.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
+from exports.webhooks import subscriptions
 
 FRESH = "webhook_with_fresh_secret"  # in the session: whose secret the next page may show, and no page after it
 STATUSES = {"": "All", "pending": "Waiting", "delivered": "Delivered", "failed": "Failed"}
@@ -71,14 +72,16 @@ class Webhooks(ExportsPage):
     title = "Webhooks"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        found = list(Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: webhooks.MOST_OF_A_USER])
+        found = list(
+            Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MOST_OF_A_USER]
+        )
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
         form = context.pop("form", None) or empty()
         return super().get_context_data(
             rows=rows,
             form=form,
-            most=webhooks.MOST_OF_A_USER,
-            is_full=len(rows) >= webhooks.MOST_OF_A_USER,
+            most=subscriptions.MOST_OF_A_USER,
+            is_full=len(rows) >= subscriptions.MOST_OF_A_USER,
             title=self.title,
             **context,
         )
@@ -89,7 +92,7 @@ class Webhooks(ExportsPage):
             self.count()
             taken = form.read(NewWebhookSerializer, form.body())
             if taken is not None:
-                return self.made(webhooks.create(user_id=self.user.pk, **taken))
+                return self.made(subscriptions.create(user_id=self.user.pk, **taken))
         except Problem as problem:
             form.refuse(problem)
         return self.render_to_response(self.get_context_data(form=form))
@@ -107,7 +110,7 @@ class OneWebhook(ExportsPage):
     fragment_name = "webhooks/_log.html"
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
-        webhook = context.pop("webhook", None) or webhooks.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
+        webhook = context.pop("webhook", None) or subscriptions.owned(self.kwargs["webhook_id"], user_id=self.user.pk)
         status = self.request.GET.get("status", "")
         sent = Delivery.objects.filter(webhook=webhook)
         if status in STATUSES and status:
@@ -117,7 +120,7 @@ class OneWebhook(ExportsPage):
         test = deliveries.last_test(webhook)
         return super().get_context_data(
             webhook=webhook, lines=lines, listing=listing, status=status, statuses=STATUSES, test=test,
-            is_testing=bool(test and not test.has_ended), failed=webhooks.failed(webhook).count(),
+            is_testing=bool(test and not test.has_ended), failed=subscriptions.failed(webhook).count(),
             seconds=deliveries.look_again([*lines, *([test] if test else [])]),
             form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
             title=f"Webhook to {webhook.url}", **context,
@@ -132,7 +135,7 @@ class OneWebhook(ExportsPage):
 
     def post(self, request: HttpRequest, webhook_id: UUID) -> HttpResponse:
         """Change where it leads, and what it is told."""
-        webhook = webhooks.owned(webhook_id, user_id=self.user.pk)
+        webhook = subscriptions.owned(webhook_id, user_id=self.user.pk)
         form = WebhookForm(request.POST)
         try:
             self.count()
@@ -140,7 +143,7 @@ class OneWebhook(ExportsPage):
             new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
             taken = form.read(WebhookChangeSerializer, new)
             if taken is not None:
-                webhooks.change(webhook, **taken)
+                subscriptions.change(webhook, **taken)
                 messages.success(request, "The webhook is changed." if taken else "Nothing was changed.")
                 return redirect("webhook", webhook.pk)
         except Problem as problem:

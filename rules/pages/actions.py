@@ -2,12 +2,13 @@
 
 from django.urls import reverse
 
-from config.pages.base import Action
-from rules import access, editing, rates
-from rules.access import NoSuchRule
-from rules.editing import SAYS
+from config.platform.ui.base import Action
+from rules.api import rates
+from rules.library import access, editing
+from rules.library.access import NoSuchRule
+from rules.library.editing import SAYS
+from rules.library.serializers import RuleSerializer
 from rules.models import Rule
-from rules.serializers import RuleSerializer
 
 
 class Delete(Action):

@@ -1,7 +1,7 @@
 """What the pages of rules share: they count like the same requests of the API, and read numbers alike."""
 
-from config.pages.base import Page
-from rules import rates
+from config.platform.ui.base import Page
+from rules.api import rates
 
 MOST_DIGITS = 18  # of a bigint
 

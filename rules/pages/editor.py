@@ -10,9 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from config.api.problems import Problem
-from config.pages.base import told
-from rules import access, catalog, editing, needs
+from config.platform.http.problems import Problem
+from config.platform.ui.base import told
+from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
 from rules.pages import comparison, explanations, forms
 from rules.pages.base import RulesPage, number_in
@@ -34,7 +34,7 @@ class Editor(RulesPage):
             typed={name: form.typed(name) for name in editing.SAYS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
-            lacks_model=needs.lacks_model(form.typed("postprocess_mode")),
+            lacks_model=requirements.lacks_model(form.typed("postprocess_mode")),
             **context,
         )  # fmt: skip
 

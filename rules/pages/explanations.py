@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from django.conf import settings
 
-from rules import needs
+from rules.library import requirements
 
 MODES = {
     "llm": ("Extract with a language model", "The model reads the Markdown, and gives JSON that fits the schema."),
@@ -38,7 +38,9 @@ class Choice:
 
 def modes() -> list[Choice]:
     found = choices(settings.ETL_POSTPROCESSORS, MODES)
-    return [replace(each, lacks=needs.NO_MODEL) if needs.lacks_model(each.value) else each for each in found]
+    return [
+        replace(each, lacks=requirements.NO_MODEL) if requirements.lacks_model(each.value) else each for each in found
+    ]
 
 
 def strategies() -> list[Choice]:

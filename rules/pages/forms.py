@@ -9,15 +9,15 @@ from typing import Any
 
 from django import forms
 
-from config.api.problems import BadInput, InputError
-from config.pages.base import show_in
-from rules.editing import SAYS
-from rules.json_schema import PLACE
+from config.platform.http.problems import BadInput, InputError
+from config.platform.ui.base import show_in
+from rules.library.editing import SAYS
+from rules.library.serializers import RuleSerializer
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
 from rules.pages.base import number_in
 from rules.pages.schema_text import Place, Room
-from rules.serializers import RuleSerializer
+from rules.schema.json_schema import PLACE
 
 SCHEMA = "json_schema"
 MOST_SHOWN = 20

@@ -5,8 +5,8 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from config.pages.base import Listing
-from rules import catalog, needs
+from config.platform.ui.base import Listing
+from rules.library import catalog, requirements
 from rules.models import Rule
 from rules.models.rule import RuleQuerySet
 from rules.pages import explanations
@@ -52,6 +52,6 @@ def row(rule: Rule, user: User, *, used: int) -> dict[str, Any]:
         "whose": "mine" if is_mine else str(rule.owner) if rule.owner else "the system's",
         "mode": explanations.mode(rule.postprocess_mode),
         "strategy": explanations.strategy(rule.postprocess_strategy),
-        "lacks_model": needs.lacks_model(rule.postprocess_mode),
+        "lacks_model": requirements.lacks_model(rule.postprocess_mode),
         "used": used,
     }

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from config.api import parsers
-from config.api.pointers import join
-from config.api.problems import BadInput, InputError
-from rules.json_schema import PLACE, SAVED, compact_size, levels_of
-from rules.subschemas import refusal
+from config.platform.http import parsers
+from config.platform.http.pointers import join
+from config.platform.http.problems import BadInput, InputError
+from rules.schema.json_schema import PLACE, SAVED, compact_size, levels_of
+from rules.schema.subschemas import refusal
 
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 MALFORMED = "malformed"

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from config.pages.base import Listing
-from rules import access, needs
+from config.platform.ui.base import Listing
+from rules.library import access, requirements
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, explanations, forms
 from rules.pages.base import RulesPage, number_in
@@ -56,6 +56,6 @@ def wording(said: Rule | RuleVersion) -> dict[str, Any]:
     return {
         "says": forms.says(said),
         "mode_label": explanations.mode(said.postprocess_mode),
-        "lacks_model": needs.lacks_model(said.postprocess_mode),
+        "lacks_model": requirements.lacks_model(said.postprocess_mode),
         "strategy_label": explanations.strategy(said.postprocess_strategy),
     }

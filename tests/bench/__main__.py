@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from config.stack import servers
-from config.stack.process import StackError
+from config.dev.stack import servers
+from config.dev.stack.process import StackError
 from tests.bench import plot
 from tests.bench.report import Report
 from tests.bench.turns import say

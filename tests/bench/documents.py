@@ -20,14 +20,15 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from config import storage
-from etl import artifacts, engines, pipeline, runstate
-from etl.documents import Kind
+from config.platform import storage
+from etl import runstate
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
+from etl.core.states import Phase
 from etl.models import Task
+from etl.pipeline import artifacts, engines, execution
 from etl.providers.base import Document, OCRResult
 from etl.providers.local import LocalProvider
-from etl.states import Phase
-from etl.work import Work
 from rules.models import Rule
 from tests import samples
 from tests.bench import site
@@ -175,7 +176,7 @@ def stage(user: User, rule: Rule) -> Spent:
     """Run OCR on a new task, as a worker does when a message comes: claim, fetch, read, store, write down."""
     task = submitted(user, rule)
     started = time.perf_counter()
-    assert pipeline.run(Phase.OCR, task_id=task.pk), "the stage did not succeed"
+    assert execution.run(Phase.OCR, task_id=task.pk), "the stage did not succeed"
     whole = time.perf_counter() - started
     state = runstate.read(task.pk)
     assert state is not None

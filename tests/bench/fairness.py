@@ -15,8 +15,9 @@ from statistics import median
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
-from config import storage
-from exports import control, planning
+from config.platform import storage
+from exports.core import planning
+from exports.jobs import actions
 from exports.models import Dataset, File, Job, Slot
 from tests.bench import site
 from tests.bench.report import Report
@@ -121,7 +122,7 @@ def ahead(dataset: Dataset, user: User, kind: str, chunks: int) -> Iterator[None
     try:
         yield
     finally:
-        with suppress(control.AlreadyEnded):
-            control.cancel(job)
+        with suppress(actions.AlreadyEnded):
+            actions.cancel(job)
         wait_until(lambda: not Job.objects.active().exists(), limit=LIMIT_SECONDS)
         wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)

@@ -28,13 +28,13 @@ from typing import Any, NamedTuple
 import psycopg
 from django.conf import settings
 
-from config import storage
-from config.stack import flights, processes
-from config.stack.ports import LOOPBACK
-from config.stack.postgres import program
-from exports import planning
+from config.dev.stack import flights, processes
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.postgres import program
+from config.platform import storage
+from exports.core import planning
+from exports.core.states import JOB_ENDED, JobStatus
 from exports.models import Chunk, Job
-from exports.states import JOB_ENDED, JobStatus
 from tests.bench import site
 from tests.bench.meter import CLIENTS, POSTGRES, WEB, Lap, Meter, groups, own_url
 from tests.bench.report import Report

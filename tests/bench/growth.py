@@ -24,7 +24,7 @@ from django.db import connection
 from django.db.models import Sum
 from django.utils import timezone
 
-from exports import dispatch, planning
+from exports.core import planning, wakeups
 from exports.models import Chunk, Dataset, Job, Slot
 from tests.bench import site
 from tests.bench.report import Curve, Report
@@ -117,7 +117,7 @@ def pause(dataset: Dataset) -> None:
 
 def go_on(dataset: Dataset, waiting: int) -> None:
     Dataset.objects.filter(pk=dataset.pk).update(max_concurrency=None)
-    dispatch.chunks(waiting=waiting)
+    wakeups.chunks(waiting=waiting)
 
 
 def done(jobs: Sequence[Job]) -> int:
@@ -153,7 +153,7 @@ def empty() -> None:
     in_ledger("TRUNCATE exports_chunk, exports_event, exports_jobs, exports_file CASCADE")
 
 
-# What the statements of `exports.outcomes` leave of a chunk that was called for, but for the object.
+# What the statements of `exports.worker.transitions` leave of a chunk that was called for, but for the object.
 ENDED = f"""
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source,
                            rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,

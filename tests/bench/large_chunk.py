@@ -16,10 +16,11 @@ from statistics import median
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from config import storage
-from config.stack.postgres import program
-from exports import execution, planning
+from config.dev.stack.postgres import program
+from config.platform import storage
+from exports.core import planning
 from exports.models import Chunk, Dataset
+from exports.worker import execution
 from tests.bench import site
 from tests.bench.report import Report
 from tests.bench.turns import Way, in_turn

@@ -28,11 +28,14 @@ from django.test import override_settings
 from django.utils import timezone
 from psycopg.conninfo import conninfo_to_dict
 
-from config.stack import family
-from config.stack.process import Process
-from exports import dispatch, leases, outcomes, planning, sql, sweeper
+from config.dev.stack import process_tree
+from config.dev.stack.process import Process
+from config.platform.db import sql
+from exports.core import planning, wakeups
+from exports.core.states import JOB_ENDED, JobStatus
+from exports.maintenance import cleanup
 from exports.models import Chunk, Dataset, Event, File, Job, Slot
-from exports.states import JOB_ENDED, JobStatus
+from exports.worker import leases, transitions
 from tests.bench import growth, site
 from tests.bench.report import Report
 from tests.bench.turns import say
@@ -158,13 +161,13 @@ class Backends:
         self.seen: dict[tuple[str, int], float] = {}
 
     def look(self) -> None:
-        for pid in family.members(self.postmaster):
+        for pid in process_tree.members(self.postmaster):
             if kind := self.kind_of(pid):
                 self.seen[kind, pid] = max(site.spent(pid), self.seen.get((kind, pid), 0.0))
 
     def kind_of(self, pid: int) -> str:
         """Return whose backend it is; "" for other processes, and for one that has ended."""
-        shown = family.shown(pid)
+        shown = process_tree.shown(pid)
         kind = next((kind for title, kind in self.titles.items() if title in shown), "")
         return MINE if kind and pid == self.mine else kind
 
@@ -183,8 +186,8 @@ def title_of(url: str) -> str:
     return f": {parts['user']} {parts['dbname']} "
 
 
-# The texts of statements begin as exports/leases.py and exports/outcomes.py have them. Their times are those in the
-# server, without planning and without the commit.
+# The texts of statements begin as exports/worker/leases.py and exports/worker/transitions.py have them. Their
+# times are those in the server, without planning and without the commit.
 COUNTED = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS "WAL: bytes",
        images AS "WAL: full-page images",
@@ -351,11 +354,11 @@ def measure_alone(scene: Scene, taken: Alone, times: int) -> None:
         claim = leases.claim(backend="bench")
         claimed = time.perf_counter()
         assert claim
-        assert outcomes.finish([(claim, result_of(claim))])
+        assert transitions.finish([(claim, result_of(claim))])
         claims.append(1000 * (claimed - began))
         ends.append(1000 * (time.perf_counter() - claimed))
     began = time.perf_counter()
-    dispatch.chunks(waiting=MANY_SLOTS)
+    wakeups.chunks(waiting=MANY_SLOTS)
     hints = min(MANY_SLOTS, settings.SLUICE.export_db_slots)
     taken.hints.append(1000 * (time.perf_counter() - began) / hints)
     taken.claims.append(median(claims))
@@ -382,8 +385,8 @@ def speeds_of_janitors(scene: Scene, chunks: int) -> dict[str, float]:
     growth.have_ended(scene.dataset, scene.user, chunks)
     Job.objects.update(finished_at=timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1))
     speeds = {
-        "events forgotten": chunks / seconds_of(sweeper.forget_events),
-        "chunks purged": chunks / seconds_of(sweeper.purge_jobs),
+        "events forgotten": chunks / seconds_of(cleanup.forget_events),
+        "chunks purged": chunks / seconds_of(cleanup.purge_jobs),
     }
     assert not Event.objects.exists(), "events are left"
     assert not Chunk.objects.exists(), "chunks are left"

@@ -25,10 +25,10 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from config.api.sse import MOST_OF_A_USER, POLL_SECONDS
-from config.stack.ports import LOOPBACK
-from exports import leases, outcomes
+from config.dev.stack.ports import LOOPBACK
+from config.platform.http.sse import MOST_OF_A_USER, POLL_SECONDS
 from exports.models import Dataset, Job
+from exports.worker import leases, transitions
 from tests.bench import site
 from tests.bench.report import Report
 from tests.bench.turns import in_turn
@@ -146,7 +146,7 @@ class Crowd:
         claim = leases.claim(backend="bench")
         assert claim
         began = time.monotonic()
-        progress = outcomes.finish([(claim, result_of(claim))])
+        progress = transitions.finish([(claim, result_of(claim))])
         assert progress
         assert progress.chunks == 1
         last: float = self.hear("last")

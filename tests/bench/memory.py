@@ -16,10 +16,10 @@ import psycopg
 from django.conf import settings
 from django.contrib.auth.models import User
 
-from config import storage
-from config.stack import family
-from config.stack.process import Process
-from exports import planning
+from config.dev.stack import process_tree
+from config.dev.stack.process import Process
+from config.platform import storage
+from exports.core import planning
 from exports.models import Dataset
 from tests.bench import site
 from tests.bench.report import Report
@@ -91,7 +91,7 @@ def peak_of_child(dataset: Dataset, user: User, rows: int, sha256: str, parents:
 
 def peaks(worker: Process) -> tuple[float, float]:
     """Return the peaks of a worker and of its largest child, in MB."""
-    parent, *children = family.members(worker.pid)
+    parent, *children = process_tree.members(worker.pid)
     return peak(parent), max(map(peak, children))
 
 

@@ -11,8 +11,8 @@ import psycopg
 from django.conf import settings
 from psycopg.conninfo import conninfo_to_dict
 
-from config.stack import processes
-from config.stack.process import Process
+from config.dev.stack import processes
+from config.dev.stack.process import Process
 from tests.bench import site
 from tests.waiting import wait_until
 

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 from django.contrib.auth.models import User
 from django.db import connection
 
-from config.stack.ports import LOOPBACK
+from config.dev.stack.ports import LOOPBACK
 from etl import runstate
+from etl.core.states import Phase, Status
 from etl.models import Task
-from etl.states import Phase, Status
-from exports import leases
 from exports.models import Job
+from exports.worker import leases
 from tests.bench import site
 from tests.bench.report import Report
 from tests.bench.turns import in_turn, quantile

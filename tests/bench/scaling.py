@@ -21,13 +21,14 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from config import storage
-from config.stack import processes
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from exports import control, planning
+from config.dev.stack import processes
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from config.platform import storage
+from exports.core import planning
+from exports.core.states import ChunkStatus
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Slot
-from exports.states import ChunkStatus
 from tests.bench import scaling_machines, site
 from tests.bench.report import Curve, Report
 from tests.bench.scaling_machines import Machine
@@ -256,7 +257,7 @@ def addresses() -> int:
 
 def end(job: Job, load: Load) -> None:
     """Cancel what is left, wait until nobody works on it, and hold against the plan what was counted."""
-    control.cancel(job)
+    actions.cancel(job)
     wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
     job.refresh_from_db()
     assert job.failed == 0, "chunks failed"

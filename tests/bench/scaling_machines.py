@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.stack import family
-from config.stack.ports import LOOPBACK
+from config.dev.stack import process_tree
+from config.dev.stack.ports import LOOPBACK
 
 COUNT = 3
 NETWORK = "198.18.0"  # of the addresses that RFC 2544 keeps for benchmarks of networks
@@ -123,7 +123,7 @@ def admitted(postmaster: int) -> Iterator[None]:
 
     def write(text: str) -> None:
         file.write_text(text)
-        family.send(postmaster, signal.SIGHUP)  # read it again
+        process_tree.send(postmaster, signal.SIGHUP)  # read it again
 
     write(f"{before}\nhost all all {NETWORK}.0/24 scram-sha-256\n")
     try:
@@ -133,5 +133,5 @@ def admitted(postmaster: int) -> Iterator[None]:
 
 
 def data_of(postmaster: int) -> Path:
-    arguments = family.shown(postmaster).split("\0")
+    arguments = process_tree.shown(postmaster).split("\0")
     return Path(arguments[arguments.index("-D") + 1])

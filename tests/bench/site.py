@@ -15,11 +15,12 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from knox.models import AuthToken
 
-from config.stack import family, processes
-from config.stack.identity import Identity
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from exports import planning, submission
+from config.dev.stack import process_tree, processes
+from config.dev.stack.identity import Identity
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from exports.core import planning
+from exports.jobs import submission
 from exports.models import Dataset, Job, Slot
 from tests.waiting import wait_until
 
@@ -107,7 +108,7 @@ def working(children: Mapping[str, int], *, variables: Mapping[str, str] | None 
 
 def wait_for_children(worker: Process, count: int) -> None:
     """A worker makes its children when it has found its broker."""
-    wait_until(lambda: len(family.members(worker.pid)) > count, limit=60)
+    wait_until(lambda: len(process_tree.members(worker.pid)) > count, limit=60)
 
 
 @contextmanager
@@ -132,7 +133,7 @@ def folder() -> Iterator[Path]:
 
 def cpu_seconds(pids: list[int]) -> float:
     """Return the CPU time so far of these processes and of all that they started."""
-    return sum(spent(member) for pid in pids for member in {pid, *family.members(pid)})
+    return sum(spent(member) for pid in pids for member in {pid, *process_tree.members(pid)})
 
 
 def spent(pid: int) -> float:

@@ -16,9 +16,9 @@ from typing import Any
 from django.db import connection
 from django.db.models.functions import Now
 
-from config.stack import processes
-from config.stack.ports import LOOPBACK
-from exports import planning
+from config.dev.stack import processes
+from config.dev.stack.ports import LOOPBACK
+from exports.core import planning
 from exports.models import Dataset, File, Job
 from tests.bench import site
 from tests.bench.report import Report

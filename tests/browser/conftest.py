@@ -19,7 +19,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
 from tests.serving import serving, variables
 

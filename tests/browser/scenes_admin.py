@@ -15,7 +15,6 @@ from django.utils import timezone
 from knox.models import AuthToken
 
 from etl.models import Task
-from exports import leases
 from exports.models import (
     Allowance,
     Attempt,
@@ -32,7 +31,8 @@ from exports.models import (
     Usage,
     Webhook,
 )  # fmt: skip
-from rules import editing
+from exports.worker import leases
+from rules.library import editing
 from rules.models import Rule
 from tests.browser.scenes import Scene
 from tests.integration.factories import make_job

@@ -6,13 +6,14 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from etl import artifacts, outcome, runstate
-from etl.errors import FileEncrypted, SchemaInvalid, explain
+from etl import runstate
+from etl.core.errors import FileEncrypted, SchemaInvalid, explain
+from etl.core.stage_context import Usage
+from etl.core.stage_context import Warning as Remark
+from etl.core.states import Phase, Status
 from etl.models import Task
+from etl.pipeline import artifacts, completion
 from etl.providers.base import OCRResult, Page, page_marker
-from etl.states import Phase, Status
-from etl.work import Usage
-from etl.work import Warning as Remark
 from rules.models import Rule
 from tests.browser.scenes import Scene
 from tests.integration.etl_factories import make_row, make_rule, make_task
@@ -80,7 +81,7 @@ def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float 
     facts = {"pages": len(texts), "duration_ms": 840, "version": "1", "ocr_pages": int(confidence is not None)}
     result = OCRResult(markdown=markdown, pages=tuple(pages), provider="local", provider_task_id="t", metadata=facts)
     state = begin(task)
-    outcome.advance(state, artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None))
+    completion.advance(state, artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None))
 
 
 def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
@@ -99,7 +100,7 @@ def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: 
         "data": data,
         "citations": list(citations),
     }
-    outcome.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
+    completion.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
 
 
 def complete_plainly(task: Task) -> None:
@@ -107,14 +108,14 @@ def complete_plainly(task: Task) -> None:
     state = begin(task, Phase.POSTPROCESS)
     provenance: dict[str, Any] = {"strategy": None, "model": None, "usage": Usage().as_dict(), "warnings": []}
     output = {"markdown_s3_key": state.markdown_key, "provider_task_id": "t", "metadata": {"provenance": provenance}}
-    outcome.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
+    completion.complete(state, artifacts.commit(artifacts.output_key(state), output, check=lambda: None))
 
 
 def fail_to_extract(task: Task) -> None:
     state = begin(task, Phase.POSTPROCESS)
     said = SchemaInvalid("The answer does not fit at /total: not a number. The model was told twice.")
     error = explain(said, stage=state.phase)
-    outcome.settle(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
+    completion.settle(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
 
 
 def invoices(user: User) -> Rule:

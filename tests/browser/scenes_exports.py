@@ -7,10 +7,12 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from exports import control, leases, links, outcomes, receipts
-from exports.errors import SourceRefused, SourceTimeout
+from exports.core.errors import SourceRefused, SourceTimeout
+from exports.core.states import JobStatus
+from exports.delivery import links, receipts
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
-from exports.states import JobStatus
+from exports.worker import leases, transitions
 from tests.browser.scenes import Scene
 from tests.integration.factories import make_job, result_of
 
@@ -32,9 +34,9 @@ def under_way(user: User) -> None:
     job = make_job(dataset(), user, MANY)
     claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
     for claim in claims[:3]:
-        outcomes.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
-    outcomes.fail(claims[3], SourceTimeout(), delay=20)
-    outcomes.fail(claims[4], SourceRefused("SQLSTATE 42883"), delay=None)
+        transitions.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
+    transitions.fail(claims[3], SourceTimeout(), delay=20)
+    transitions.fail(claims[4], SourceRefused("SQLSTATE 42883"), delay=None)
     facts = {
         "status": "done",
         "attempts": 1,
@@ -98,9 +100,9 @@ def failed(user: User) -> None:
         claim = leases.claim(backend="scene")
         assert claim
         if error := kinds[n % 3]:
-            outcomes.fail(claim, error, delay=None)
+            transitions.fail(claim, error, delay=None)
         else:
-            outcomes.finish([(claim, result_of(claim))])
+            transitions.finish([(claim, result_of(claim))])
 
 
 def ready(user: User) -> None:
@@ -109,7 +111,7 @@ def ready(user: User) -> None:
     for _ in range(6):
         claim = leases.claim(backend="scene")
         assert claim
-        outcomes.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
+        transitions.finish([(claim, result_of(claim, rows=1_000, bytes=98_765))])
     Chunk.objects.filter(job=job, seq=1).update(source="snapshot", data_as_of=timezone.now() - timedelta(days=3))
     Chunk.objects.filter(job=job, seq=2).update(source="reused", data_as_of=timezone.now() - timedelta(hours=5))
     now = timezone.now()
@@ -137,7 +139,7 @@ def over(user: User) -> None:
 
 
 def cancelled(user: User) -> None:
-    control.cancel(make_job(dataset(), user, 40))
+    actions.cancel(make_job(dataset(), user, 40))
 
 
 def there(user: User) -> None:

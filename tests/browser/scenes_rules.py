@@ -3,7 +3,8 @@
 from django.contrib.auth.models import User
 
 from etl.models import Task
-from rules import editing, loading
+from rules.library import editing
+from rules.loading import system_rules
 from rules.models import Rule
 from tests.browser.scenes import Scene
 
@@ -35,12 +36,12 @@ def newest(user: User) -> Rule:
 
 
 def one(user: User) -> None:
-    loading.load_all()
+    system_rules.load_all()
     editing.create(owner=user, says=says())
 
 
 def many(user: User) -> None:
-    loading.load_all()
+    system_rules.load_all()
     for number in range(1000):
         editing.create(owner=user, says=says(number))
     rule = newest(user)

@@ -5,16 +5,16 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
-from exports import webhooks
 from exports.models import Attempt, Delivery, Webhook
 from exports.models.webhook import TEST, Hook
+from exports.webhooks import subscriptions
 from tests.browser.scenes import Scene
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
 
 
 def make(user: User, number: int = 0, **changes: object) -> Webhook:
-    webhook = webhooks.create(
+    webhook = subscriptions.create(
         user_id=user.pk, url=f"https://hooks.example.com/sluice/{number}", events=[Hook.SUCCEEDED.value]
     )
     Webhook.objects.filter(pk=webhook.pk).update(**changes)

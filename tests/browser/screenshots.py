@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from tests.browser import scenes_admin, scenes_documents, scenes_exports, scenes_rules, scenes_webhooks
 from tests.browser.conftest import HOST, sign_in
 from tests.browser.scenes import Scene

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from tests.browser.conftest import Watch, fits
 from tests.e2e.test_streams import Client
 

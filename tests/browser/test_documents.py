@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, Route, expect
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from etl.models import Task
 from tests import rehearsal
 from tests.browser import scenes_documents as scenes

@@ -16,7 +16,7 @@ from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page, expect
 
-from exports import control
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.browser import scenes_exports
 from tests.browser.conftest import HOST, Watch, download, fits
@@ -429,5 +429,5 @@ def test_a_strangers_job_is_a_page_that_is_not_there(
     assert answer.status == 404
     expect(page.get_by_text("There is no such export.")).to_be_visible()
     accessible(page)
-    control.cancel(job)
+    actions.cancel(job)
     assert Chunk.objects.get().status == "cancelled"

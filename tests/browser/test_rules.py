@@ -9,8 +9,9 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Route, expect
 
-from config.stack.processes import Web
-from rules import editing, loading
+from config.dev.stack.processes import Web
+from rules.library import editing
+from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
 from tests.browser import scenes_rules
@@ -77,7 +78,7 @@ def save(page: Page) -> None:
 def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
     page: Page, alice: User, accessible: Accessible
 ) -> None:
-    loading.load_all()
+    system_rules.load_all()
     page.goto("/app/rules?whose=mine")
     expect(page.locator(".empty")).to_contain_text("a prompt and a JSON Schema")
     accessible(page)
@@ -375,7 +376,7 @@ def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_d
 
 
 def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer, alice: User) -> None:
-    loading.load_all()
+    system_rules.load_all()
     page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")
     page.get_by_label("Markdown to try it on").fill("Hello")
     page.get_by_role("button", name="Try it").click()

@@ -10,9 +10,9 @@ from django.db.models.functions import Now
 from playwright.sync_api import Page, Route, expect
 from standardwebhooks import Webhook as Verifier
 
-from exports import webhooks
 from exports.models import Delivery, Webhook
 from exports.models.webhook import Hook
+from exports.webhooks import subscriptions
 from tests.browser import scenes_webhooks
 from tests.browser.conftest import Watch, fits
 from tests.e2e.conftest import Workers
@@ -35,7 +35,7 @@ def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 @pytest.fixture
 def hook(alice: User, there: Receiver) -> Webhook:
-    return webhooks.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+    return subscriptions.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
 
 
 def failed(hook: Webhook, count: int) -> list[Delivery]:

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 
-from config import storage
+from config.platform import storage
 from exports.models import Slot
 from tests import servers
 from tests.broker import lose_messages

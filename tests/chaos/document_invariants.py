@@ -13,14 +13,16 @@ from typing import Any
 
 from django.conf import settings
 
-from config import storage
-from etl import artifacts, errors, tasks, workspace
+from config.platform import storage
+from etl import tasks
+from etl.core import errors, workspace
+from etl.core.stage_context import Work
+from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
+from etl.pipeline import artifacts
 from etl.providers.base import page_marker
 from etl.providers.local import LocalProvider
 from etl.runstate import key_of
-from etl.states import ENDED, Phase, Status
-from etl.work import Work
 from tests import rehearsal, samples
 from tests.broker import queued, valkey
 from tests.chaos.documents import BOTH, listens

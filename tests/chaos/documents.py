@@ -3,11 +3,11 @@
 import os
 from typing import Any
 
-from config import storage
-from config.stack.process import Process
+from config.dev.stack.process import Process
+from config.platform import storage
 from etl import runstate
+from etl.core.states import ENDED
 from etl.models import Task
-from etl.states import ENDED
 from rules.models import Rule
 from tests import rehearsal
 from tests.chaos.site import QUEUES, Site

@@ -12,8 +12,8 @@ from random import Random
 
 import psycopg
 
-from config.stack import family
-from config.stack.process import Process
+from config.dev.stack import process_tree
+from config.dev.stack.process import Process
 from tests.broker import valkey
 from tests.chaos.points import POINTS
 from tests.chaos.proxy import Proxy
@@ -59,7 +59,7 @@ class Harm:
 
     def kill_child(self, fault: Fault) -> None:
         if children := sorted(self.site.children()):
-            family.send(children[fault.pick % len(children)], signal.SIGKILL)
+            process_tree.send(children[fault.pick % len(children)], signal.SIGKILL)
 
     def kill_worker(self, fault: Fault) -> None:
         worker = self.worker(fault)
@@ -70,9 +70,9 @@ class Harm:
     def stop_child(self, fault: Fault) -> None:
         if children := sorted(self.site.children()):
             pid = children[fault.pick % len(children)]
-            family.send(pid, signal.SIGSTOP)
+            process_tree.send(pid, signal.SIGSTOP)
             time.sleep(fault.seconds)
-            family.send(pid, signal.SIGCONT)
+            process_tree.send(pid, signal.SIGCONT)
 
     def tell_worker_to_leave(self, fault: Fault) -> None:
         worker = self.worker(fault)
@@ -116,7 +116,7 @@ class Harm:
 
     def restart_database(self, _fault: Fault) -> None:
         server = self.site.servers.postgres
-        family.send(server.pid, signal.SIGQUIT)  # what `pg_ctl stop -m immediate` sends
+        process_tree.send(server.pid, signal.SIGQUIT)  # what `pg_ctl stop -m immediate` sends
         server.started().wait(20)
         server.start()
 

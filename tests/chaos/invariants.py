@@ -15,12 +15,14 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from config import storage
-from exports import bundles, sql, tasks
+from config.platform import storage
+from config.platform.db import sql
+from exports import tasks
+from exports.core.planning import Pair, Shape, file_name, object_key
+from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus, Source
+from exports.delivery import bundles
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
 from exports.models.job import Compression, DeliveryKind
-from exports.planning import Pair, Shape, file_name, object_key
-from exports.states import JOB_ENDED, ChunkStatus, JobStatus, Source
 from tests.chaos import document_invariants
 from tests.chaos.site import Allowed, Site
 from tests.chaos.source import Slice, oracle

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
-from config.stack.ports import LOOPBACK
+from config.dev.stack.ports import LOOPBACK
 
 BLOCK = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: do not linger, send RST

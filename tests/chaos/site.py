@@ -16,13 +16,13 @@ from django.db import OperationalError, connection
 from knox.models import AuthToken
 from psycopg.conninfo import make_conninfo
 
-from config.stack import family, processes
-from config.stack.identity import Identity
-from config.stack.lifeline import PROJECT
-from config.stack.process import Process
-from config.stack.servers import Servers
+from config.dev.stack import process_tree, processes
+from config.dev.stack.identity import Identity
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import Process
+from config.dev.stack.servers import Servers
+from exports.core.states import JOB_ENDED
 from exports.models import Dataset, Job
-from exports.states import JOB_ENDED
 from tests import what_ran
 from tests.chaos.points import FOLDER, Points
 from tests.chaos.proxy import Proxy
@@ -136,15 +136,15 @@ class Site:
 
     def children(self) -> list[int]:
         """Return the prefork children of all workers that live."""
-        return [pid for pid in self.descendants() if READER not in family.shown(pid)]
+        return [pid for pid in self.descendants() if READER not in process_tree.shown(pid)]
 
     def readers(self) -> list[int]:
         """Return the processes that read documents for them, which may take more memory."""
-        return [pid for pid in self.descendants() if READER in family.shown(pid)]
+        return [pid for pid in self.descendants() if READER in process_tree.shown(pid)]
 
     def descendants(self) -> list[int]:
         alive = [worker for worker in self.workers if worker.alive]
-        return [pid for worker in alive for pid in family.members(worker.pid)[1:]]
+        return [pid for worker in alive for pid in process_tree.members(worker.pid)[1:]]
 
     def logs(self) -> str:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))

@@ -17,8 +17,8 @@ from django.db import connection
 from django.utils import timezone
 from knox.models import AuthToken
 
+from config.platform.db import sql
 from etl.models import Task
-from exports import sql
 from exports.models import Chunk, Job
 from tests.chaos.harm import Fault, Harm, schedule
 from tests.chaos.invariants import calm_down

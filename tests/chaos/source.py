@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from config.stack.postgres import program
+from config.dev.stack.postgres import program
 
 # How a key behaves is in a table, so that the oracle can ask for the same rows without the waiting.
 FUNCTION = """

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from redis import Redis
 
-from config import storage
+from config.platform import storage
 from exports.models import Chunk, Delivery, Event, Job, Receipt
 from tests.broker import lose_messages, queued, valkey
 from tests.chaos.site import QUEUES, REAPER_SECONDS, Site, through

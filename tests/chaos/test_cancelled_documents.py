@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from etl import control, runstate
+from etl import runstate
+from etl.core.states import Phase
 from etl.models import Task
-from etl.states import Phase
+from etl.pipeline import actions
 from rules.models import Rule
 from tests.chaos.documents import ALL, BOTH, ocr_calls, rehearsed_rule, runstate_of, settle, status, submit
 from tests.chaos.site import QUEUES, Site
@@ -93,8 +94,8 @@ def at_once(barrier: threading.Barrier, act: Callable[[Task], bool], task: Task)
 
 def try_to_cancel(task: Task) -> bool:
     try:
-        control.cancel(task=task)
-    except control.NotCancellable:
+        actions.cancel(task=task)
+    except actions.NotCancellable:
         return False
     return True
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from config.celery import app
-from config.stack.process import Process
+from config.dev.stack.process import Process
 from exports import tasks
 from exports.models import Chunk, Job, Tick
 from tests.broker import queued, valkey

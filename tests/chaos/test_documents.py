@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from etl import artifacts
 from etl.models import Task
+from etl.pipeline import artifacts
 from rules.models import Rule
 from tests import rehearsal
 from tests.broker import valkey

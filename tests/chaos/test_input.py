@@ -15,8 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from config.platform.db import sql
 from config.settings import BASE_DIR
-from exports import sql
 from exports.models import Job, Webhook
 from rules.models import Rule
 from tests.chaos import invariants

@@ -14,7 +14,7 @@ import httpx2
 from django.db import connection
 from django.db.models.functions import Now
 
-from config import storage
+from config.platform import storage
 from exports import tasks
 from exports.models import Chunk, Event, File, Job, Receipt, Tick
 from tests.chaos.site import LEASE_SECONDS, Site

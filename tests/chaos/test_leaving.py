@@ -5,7 +5,7 @@ import time
 from django.db.models import Sum
 from django.utils import timezone
 
-from config import storage
+from config.platform import storage
 from exports.models import Chunk, Slot, Usage
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS

@@ -5,7 +5,7 @@ import resource
 import signal
 from pathlib import Path
 
-from config.stack import processes
+from config.dev.stack import processes
 from exports.models import Chunk, Job
 from tests.chaos.site import QUEUES, Site
 from tests.chaos.test_storage import outcomes, paths, retried, visible

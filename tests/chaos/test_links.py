@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from config.stack.identity import Identity
-from config.stack.processes import Web
+from config.dev.stack.identity import Identity
+from config.dev.stack.processes import Web
 from exports.models import Download, Link, Receipt
 from tests.chaos.site import Site
 

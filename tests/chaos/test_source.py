@@ -3,8 +3,8 @@
 import time
 from itertools import pairwise
 
+from exports.core.states import Source
 from exports.models import Chunk, Event, Job
-from exports.states import Source
 from tests.chaos.site import LEASE_SECONDS, Site
 from tests.waiting import wait_until
 

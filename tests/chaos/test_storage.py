@@ -2,7 +2,7 @@
 
 import time
 
-from config import storage
+from config.platform import storage
 from exports.models import Chunk, Job
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS

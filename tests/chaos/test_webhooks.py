@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
-from exports import courier, endpoints
 from exports.models import Attempt, Delivery, Webhook
+from exports.webhooks import sender, url_guard
 from tests.chaos.names import FOLDER, Names
 from tests.chaos.site import Site
 from tests.integration.receiver import OK, Reply, answer, receiver, trickle
@@ -132,7 +132,7 @@ def test_each_endpoint_is_treated_as_it_deserves_and_none_holds_up_the_others(
         for slow in (never, drips):
             assert told(hooks[slow.url]) == [(None, "no answer in time")]
             attempt = Attempt.objects.get(delivery__webhook=hooks[slow.url])
-            assert attempt.duration_ms < (endpoints.ATTEMPT_SECONDS + 5) * 1000
+            assert attempt.duration_ms < (url_guard.ATTEMPT_SECONDS + 5) * 1000
         assert told(hooks[failing.url])[0] == (500, "")
         assert told(hooks[gone.url]) == [(410, "")]
         assert told(hooks[leads_in.url])[0] == (302, "")
@@ -163,10 +163,10 @@ def test_a_delivery_is_tried_again_on_schedule_until_its_attempts_are_used_up(si
         first, second = (int(each.headers["webhook-timestamp"]) for each in there.received)
         waited = second - first
         site.measured("23: between the first attempt and the second", waited)
-        assert courier.SCHEDULE[0] <= waited + 1
-        assert waited <= courier.SCHEDULE[0] * 1.2 + 4
+        assert sender.SCHEDULE[0] <= waited + 1
+        assert waited <= sender.SCHEDULE[0] * 1.2 + 4
 
-        for number, planned in enumerate(courier.SCHEDULE[1:], start=2):
+        for number, planned in enumerate(sender.SCHEDULE[1:], start=2):
             wait_until(lambda number=number: len(told(hook)) == number)  # type: ignore[misc]
             row = delivery_to(hook)
             wait = (row.available_at - row.log.latest("pk").at).total_seconds()
@@ -176,7 +176,7 @@ def test_a_delivery_is_tried_again_on_schedule_until_its_attempts_are_used_up(si
             make_due(hook)
         wait_until(lambda: delivery_to(hook).status == "failed")
 
-        assert len(there.received) == courier.ATTEMPTS
+        assert len(there.received) == sender.ATTEMPTS
         assert len(set(there.ids)) == 1
         assert len({each.body for each in there.received}) == 1
         hook.refresh_from_db()

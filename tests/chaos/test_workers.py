@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.db.models import Sum
 
-from config import storage
-from config.stack import family
-from config.stack.process import Process
+from config.dev.stack import process_tree
+from config.dev.stack.process import Process
+from config.platform import storage
 from exports import tasks
 from exports.models import Chunk, File, Job, Receipt, Slot
 from tests.broker import queued
@@ -223,9 +223,11 @@ def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> Non
         if first.alive and job.done > 250:
             first.kill()
             site.start_worker(children=4, EXPORT_MAX_ATTEMPTS=20)
-        alive = sorted(pid for worker in site.workers if is_ready(worker) for pid in family.members(worker.pid)[1:])
+        alive = sorted(
+            pid for worker in site.workers if is_ready(worker) for pid in process_tree.members(worker.pid)[1:]
+        )
         for pid in site.random.sample(alive, round(0.3 * len(alive))):
-            family.send(pid, signal.SIGKILL)
+            process_tree.send(pid, signal.SIGKILL)
             kills += 1
 
     chunks = Chunk.objects.filter(job=job)

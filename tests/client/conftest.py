@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from exports.models import Dataset, Job
 from tests.client import gate
 from tests.client.gate import Gate

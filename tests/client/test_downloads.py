@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from django.contrib.auth.models import User
 
-from config import storage
-from exports import links
+from config.platform import storage
+from exports.delivery import links
 from exports.models import Dataset, Job, Link, Receipt
 from tests.client.conftest import Cli
 from tests.client.gate import Action, Gate, cut_after, problem, spoilt

@@ -9,8 +9,8 @@ import time
 from django.contrib.auth.models import User
 from knox.models import AuthToken
 
-from config.stack.processes import Web
-from exports import control
+from config.dev.stack.processes import Web
+from exports.jobs import actions
 from exports.models import Dataset, Job
 from tests.client.conftest import Cli
 from tests.client.gate import Gate, cut_after, cut_before, problem
@@ -43,7 +43,7 @@ def test_it_says_how_it_goes_and_how_it_ended(dataset: Dataset, alice: User, slu
 def test_exit_codes_tell_the_end(dataset: Dataset, alice: User, done: Job, sluice: Cli) -> None:
     assert sluice("export", "wait", done.pk, "--json").json["status"] == "success"
     job = make_job(dataset, alice, 1, key="LGA")
-    control.cancel(job)
+    actions.cancel(job)
     assert sluice("export", "wait", job.pk, "--json", code=8).json["status"] == "cancelled"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
 from tests.serving import serving, variables
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from config.dev.stack.processes import Web
 from config.settings import BASE_DIR
-from config.stack.processes import Web
 from exports.models import Dataset
 from tests.contract.test_document import operations as every
 from tests.e2e.conftest import Workers

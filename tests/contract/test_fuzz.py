@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from config.dev.stack.processes import Web
 from config.settings import BASE_DIR
-from config.stack.processes import Web
-from exports import completion, execution, webhooks
 from exports.models import Dataset
+from exports.webhooks import subscriptions
+from exports.worker import completion, execution
 from tests.e2e.conftest import Workers
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import complete, fail
@@ -40,8 +41,8 @@ def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
     completion.complete(done.pk)
     failed = make_job(dataset, alice, 1, key="EWR")
     fail_chunk()
-    hook = webhooks.create(user_id=alice.pk, url=HOOK, events=["export.succeeded"])
-    delivery = webhooks.ping(hook)
+    hook = subscriptions.create(user_id=alice.pk, url=HOOK, events=["export.succeeded"])
+    delivery = subscriptions.ping(hook)
     completed, refused = make_task(alice), make_task(alice)
     complete(completed)
     fail(refused)

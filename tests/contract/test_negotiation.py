@@ -7,9 +7,9 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from config.api.problems import CONTENT_TYPE
-from exports import webhooks
+from config.platform.http.problems import CONTENT_TYPE
 from exports.models import Dataset
+from exports.webhooks import subscriptions
 from tests.contract.test_document import METHODS, document, operations
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.factories import make_job
@@ -42,13 +42,13 @@ def test_methods_that_a_path_does_not_take_are_405_with_those_that_it_does(api: 
 
 def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
     """Also where no body is wanted at all."""
-    hook = webhooks.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
+    hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
     known = {
         "rule_id": make_rule(alice).pk,
         "jobId": make_job(dataset, alice).pk,
         "task_id": make_task(alice).pk,
         "webhookId": hook.pk,
-        "deliveryId": webhooks.ping(hook).pk,
+        "deliveryId": subscriptions.ping(hook).pk,
     }
     for method, path, operation in asked(**known):
         if method in WRITES:
@@ -59,8 +59,8 @@ def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User
 
 
 def test_a_body_for_what_takes_none_is_an_error(api: APIClient, alice: User) -> None:
-    hook = webhooks.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
-    for action in ("test", "rotate-secret", f"deliveries/{webhooks.ping(hook).pk}/redeliver"):
+    hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
+    for action in ("test", "rotate-secret", f"deliveries/{subscriptions.ping(hook).pk}/redeliver"):
         response = api.post(f"/exports/webhooks/{hook.pk}/{action}", {"surprise": True})
         assert code(response, 400) == "invalid"
         assert response.json()["errors"][0]["pointer"] == "/surprise"

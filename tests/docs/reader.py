@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from config.stack import ports
-from config.stack.environment import FILE
+from config.dev.stack import ports
+from config.dev.stack.environment import FILE
 from tests.docs.blocks import PROJECT, Block
 from tests.integration.openai_server import Reply, Request, gives
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from config.stack.__main__ import announcement
-from config.stack.local import Stack
-from config.stack.local import running as stack_running
+from config.dev.stack.__main__ import announcement
+from config.dev.stack.local import Stack
+from config.dev.stack.local import running as stack_running
 from tests.docs import reader
 from tests.docs.blocks import Block, blocks_of, differences, pages, shown_after
 from tests.integration import openai_server

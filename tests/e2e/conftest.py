@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from config.stack import processes
-from config.stack.process import Process
+from config.dev.stack import processes
+from config.dev.stack.process import Process
 from tests import what_ran
 from tests.broker import lose_messages
 from tests.serving import variables

@@ -4,7 +4,7 @@ import psycopg
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from config import storage
+from config.platform import storage
 from exports.models import Chunk, Dataset, Job, Slot, Usage
 from tests.e2e.conftest import LEASE_SECONDS, Workers
 from tests.e2e.test_workers import SLOW, live_calls

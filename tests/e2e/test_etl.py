@@ -16,14 +16,16 @@ import pytest
 from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 
-from config import storage
-from config.stack import family
-from config.stack.identity import Identity
-from config.stack.process import Process
-from config.stack.valkey import Valkey
-from etl import artifacts, control, dispatch, recovery, runstate
+from config.dev.stack import process_tree
+from config.dev.stack.identity import Identity
+from config.dev.stack.process import Process
+from config.dev.stack.valkey import Valkey
+from config.platform import storage
+from etl import runstate
+from etl.core.states import Phase
+from etl.maintenance import recovery
 from etl.models import Task
-from etl.states import Phase
+from etl.pipeline import actions, artifacts, dispatch
 from rules.models import Rule
 from tests import rehearsal
 from tests.broker import broker_at, valkey
@@ -178,7 +180,7 @@ def test_a_worker_that_stood_still_changes_nothing_any_more(alice: User, rule: R
 
 @contextmanager
 def stopped(process: Process) -> Iterator[None]:
-    pids = family.members(process.pid)
+    pids = process_tree.members(process.pid)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -293,8 +295,8 @@ def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, worke
         # At once, and later and later: both must have their chance on a slow machine and on a fast one.
         threading.Event().wait(number % 5 * 0.02)
         try:
-            control.cancel(task=task)
-        except control.NotCancellable:
+            actions.cancel(task=task)
+        except actions.NotCancellable:
             refused.append(task)
         else:
             cancelled.append(task)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
 from etl import runstate
 from etl.models import Task
 from tests.e2e.conftest import Workers

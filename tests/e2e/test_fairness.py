@@ -11,11 +11,12 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models.functions import Now
 
-from exports import control, leases, outcomes
-from exports.errors import SourceUnavailable
-from exports.leases import Claim
+from exports.core.errors import SourceUnavailable
+from exports.core.states import Source
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, File, Job
-from exports.states import Source
+from exports.worker import leases, transitions
+from exports.worker.leases import Claim
 from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -31,7 +32,7 @@ def claim() -> Claim:
 
 
 def finish(claimed: Claim) -> None:
-    outcomes.finish([(claimed, result_of(claimed))])
+    transitions.finish([(claimed, result_of(claimed))])
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_a_job_whose_chunks_all_wait_for_their_next_attempt_takes_turns_too(
     """A10, A17: the source was away, and is back; the retries are due, all before a job that came later."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for _ in range(100):
-        outcomes.fail(claim(), SourceUnavailable(), delay=60)
+        transitions.fail(claim(), SourceUnavailable(), delay=60)
     assert Chunk.objects.filter(status="retrying").update(available_at=Now()) == 100
     small = make_job(dataset, alice, SMALL, key="SMALL")
 
@@ -110,7 +111,7 @@ def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(d
     found = leases.claim_reusable(batch=200)
     assert {each.job_id for each in found} == {small.pk}
     assert len(found) == SMALL
-    outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in found])
+    transitions.finish([(each, result_of(each, source=Source.REUSED)) for each in found])
     assert {each.job_id for each in leases.claim_reusable(batch=200)} == {under_way[0].job_id}
 
 
@@ -131,4 +132,4 @@ def test_neither_calls_nor_looks_at_files_wait_for_the_others_end(
     large.refresh_from_db()
     assert again.reused == SMALL
     assert large.done < large.total / 2
-    control.cancel(large)
+    actions.cancel(large)

@@ -20,11 +20,11 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 
 from config.celery import app
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from config.dev.stack.processes import Web
+from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Delivery, File, Job, Receipt, Tick
-from exports.states import JOB_ACTIVE
 from tests.e2e.conftest import Workers
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture

@@ -15,10 +15,10 @@ from django.db.models import Count, F, Sum
 from knox.models import AuthToken
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
+from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
-from exports.states import JOB_ACTIVE
 from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.serving import serving

@@ -12,13 +12,14 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from pydantic import SecretStr
 
-from config.stack.identity import Identity
-from config.stack.lifeline import PROJECT
-from config.stack.ports import LOOPBACK
-from config.stack.postgres import SUPERUSER, Postgres, as_postgres, give_away
-from config.stack.process import StackError
-from exports import execution, source
+from config.dev.stack.identity import Identity
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.postgres import SUPERUSER, Postgres, as_postgres, give_away
+from config.dev.stack.process import StackError
 from exports.models import Chunk, Dataset, Job, Slot
+from exports.source import database
+from exports.worker import execution
 from tests.e2e.conftest import Workers
 from tests.integration.factories import make_job
 from tests.integration.test_execution import content, empty_bucket  # noqa: F401 - a fixture
@@ -201,7 +202,7 @@ def test_the_documented_role_can_export_and_do_nothing_else(
         assert [setting(connection, name) for name in ("statement_timeout", "temp_file_limit")] == ["10min", "2GB"]
         # The reaper ends calls as the same role.
         with psycopg.connect(url, application_name="sluice-export-lost") as lost:
-            assert source.end_calls(["sluice-export-lost"]) == set()
+            assert database.end_calls(["sluice-export-lost"]) == set()
             with pytest.raises(psycopg.OperationalError):
                 lost.execute("SELECT 1")
 
@@ -348,7 +349,7 @@ def test_the_call_of_a_lost_worker_is_ended_on_the_standby(standby: Postgres, re
     """A13, A14."""
     url = standby.url(SUPERUSER, "source")
     with psycopg.connect(url, application_name="sluice-export-lost") as lost:
-        assert source.end_calls(["sluice-export-lost"]) == set()
+        assert database.end_calls(["sluice-export-lost"]) == set()
         with pytest.raises(psycopg.OperationalError):
             lost.execute("SELECT 1")
     assert number(replica, OUR_SESSIONS) == 0

@@ -17,10 +17,10 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
 
-from config.api.sse import MOST_OF_A_USER
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
-from exports import control
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
+from config.platform.http.sse import MOST_OF_A_USER
+from exports.jobs import actions
 from exports.models import Dataset, Event, Job
 from tests.e2e.conftest import Workers
 from tests.integration.factories import end_chunk, fail_chunk, make_job
@@ -242,7 +242,7 @@ def test_a_retried_job_goes_on_in_the_same_sequence(
     fail_chunk()
     before = list(clients(token).watch(job, after=0))
     assert before[-1].data["status"] == "failed"
-    control.retry(job)
+    actions.retry(job)
     stream = clients(token).watch(job, after=before[-1].id)
     chunk, progress, status = stream.take(3)
 
@@ -346,7 +346,7 @@ def test_a_client_that_does_not_read_costs_nothing_until_it_does(
     job = make_job(dataset, alice, 20_000)
     leaver, reader = [clients(token).narrow().watch(job) for _ in range(2)]
     wait_until(lambda: listeners(web) == 2)
-    control.cancel(job)
+    actions.cancel(job)
     wait_until(Quiet(web))
     assert listeners(web) == 2
     leaver.leave()
@@ -362,7 +362,7 @@ def test_many_chunks_at_once_are_told_in_order(dataset: Dataset, alice: User, cl
     """A25: more than a page, in one statement."""
     job = make_job(dataset, alice, 2500)
     stream = clients(token).watch(job)
-    control.cancel(job)
+    actions.cancel(job)
     told = list(stream)
 
     assert numbers(told) == sorted(set(numbers(told)))

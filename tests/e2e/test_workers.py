@@ -12,8 +12,8 @@ import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from config import storage
-from config.stack import family
+from config.dev.stack import process_tree
+from config.platform import storage
 from exports.models import Chunk, Dataset, Job, Receipt, Slot
 from tests.broker import lose_messages
 from tests.e2e.conftest import Workers
@@ -115,7 +115,7 @@ def test_a_worker_that_stood_still_writes_nothing_any_more(
     sleeper = workers.start("exports", concurrency=1)
     job = make_job(slow, alice, 1)
     wait_until(lambda: is_calling(source_db))
-    stopped = family.members(sleeper.pid)
+    stopped = process_tree.members(sleeper.pid)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from config import gauges
-from config.api import throttling
-from etl import dispatch as etl_dispatch
+from config.platform.http import throttling
+from config.platform.observability import gauges
+from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
-from exports import courier, dispatch, execution
+from exports.core import wakeups
+from exports.webhooks import sender
+from exports.worker import execution
 from tests.broker import lose_messages
 from tests.integration.etl_rehearsal import Change
 from tests.integration.staff import delivered, failed, pages, staff  # noqa: F401 - fixtures
@@ -30,9 +32,9 @@ def patience() -> Iterator[None]:
             meanwhile.setattr(script, "CONNECT_SECONDS", 30.0)
             script.connect.cache_clear()
             script.redis()  # kept, for this address
-        for hints in (dispatch, etl_dispatch):
+        for hints in (wakeups, etl_dispatch):
             patch.setattr(hints, "IN_A_HURRY", {**hints.IN_A_HURRY, "socket_timeout": 30, "socket_connect_timeout": 30})
-        for drained in (execution, courier):
+        for drained in (execution, sender):
             patch.setattr(drained, "DRAIN_SECONDS", 60)
         patch.setattr(throttling, "ANSWER_SECONDS", 30.0)
         patch.setattr(gauges, "STATEMENT_SECONDS", 60)

@@ -5,11 +5,12 @@ from uuid import uuid4
 
 from django.contrib.auth.models import User
 
-from config import storage
-from etl import artifacts, dispatch, runstate
+from config.platform import storage
+from etl import runstate
+from etl.core.states import Phase
 from etl.models import Task
-from etl.states import Phase
-from rules import editing
+from etl.pipeline import artifacts, dispatch
+from rules.library import editing
 from rules.models import Rule
 
 

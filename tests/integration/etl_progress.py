@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from etl import artifacts, outcome, runstate
-from etl.errors import EtlError, FileEncrypted, explain
+from etl import runstate
+from etl.core.errors import EtlError, FileEncrypted, explain
+from etl.core.stage_context import Usage
+from etl.core.states import Phase
 from etl.models import Task
+from etl.pipeline import artifacts, completion
 from etl.providers.base import OCRResult, Page
 from etl.runstate import RunState
-from etl.states import Phase
-from etl.work import Usage
 
 MARKDOWN = "<!-- page: 1 -->\n\n# Invoice <script>alert(1)</script>\n"
 RESULT = {"markdown_s3_key": "etl/tasks/x.md", "provider_task_id": "local-1", "metadata": {}}
@@ -33,7 +34,7 @@ def read(task: Task, markdown: str = MARKDOWN) -> RunState:
         metadata={"pages": 1, "duration_ms": 5, "version": "1"},
     )
     stored = artifacts.keep_ocr(state, result, warnings=[], attempts=1, check=lambda: None)
-    outcome.advance(state, stored)
+    completion.advance(state, stored)
     return state
 
 
@@ -44,11 +45,11 @@ def complete(task: Task, result: dict[str, Any] | None = None) -> None:
 
 
 def end_well(state: RunState, result: dict[str, Any] | None = None) -> None:
-    outcome.settle(runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict()))
+    completion.settle(runstate.complete(state, result=RESULT if result is None else result, usage=Usage().as_dict()))
 
 
 def fail(task: Task, error: EtlError | None = None) -> None:
     """The task fails in OCR."""
     state = begin(task)
     shown = explain(error or FileEncrypted(), stage=state.phase)
-    outcome.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))
+    completion.settle(runstate.fail(state, error=shown, usage=Usage().as_dict()))

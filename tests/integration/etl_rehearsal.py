@@ -7,10 +7,11 @@ from datetime import timedelta
 from django.db import connection
 from django.utils import timezone
 
-from etl import pipeline, runstate
+from etl import runstate
+from etl.core.states import Phase
 from etl.models import Task
+from etl.pipeline import execution
 from etl.runstate import RunState
-from etl.states import Phase
 from tests.broker import valkey
 
 Change = Callable[..., None]  # what the fixture `rehearsed` gives
@@ -23,7 +24,7 @@ def seen(task: Task) -> RunState:
 
 
 def run(task: Task, *phases: Phase) -> list[bool]:
-    return [pipeline.run(phase, task_id=task.pk) for phase in phases or Phase]
+    return [execution.run(phase, task_id=task.pk) for phase in phases or Phase]
 
 
 def run_beside(task: Task, phase: Phase, done: list[bool] | None = None) -> threading.Thread:
@@ -42,7 +43,7 @@ def run_beside(task: Task, phase: Phase, done: list[bool] | None = None) -> thre
 
 def run_when_due(task: Task, phase: Phase) -> bool:
     valkey().hset(runstate.key_of(task.pk), mapping={"available_at": 0, "lease_until": 0})
-    return pipeline.run(phase, task_id=task.pk)
+    return execution.run(phase, task_id=task.pk)
 
 
 def row_of(task: Task) -> Task:

@@ -5,13 +5,14 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from exports import completion, execution, leases, outcomes, submission
-from exports.errors import SourceRefused
-from exports.leases import Claim
+from exports.core.errors import SourceRefused
+from exports.core.planning import Pair, Shape
+from exports.core.states import Source
+from exports.jobs import submission
 from exports.models import Dataset, Job
-from exports.outcomes import Result
-from exports.planning import Pair, Shape
-from exports.states import Source
+from exports.worker import completion, execution, leases, transitions
+from exports.worker.leases import Claim
+from exports.worker.transitions import Result
 
 FIRST_DAY = date(2024, 2, 28)
 
@@ -57,7 +58,7 @@ def end_chunk() -> None:
     """Do the next chunk, without its bytes."""
     claim = leases.claim(backend="test")
     assert claim
-    outcomes.finish([(claim, result_of(claim))])
+    transitions.finish([(claim, result_of(claim))])
 
 
 def finish(job: Job) -> Job:
@@ -73,4 +74,4 @@ def fail_chunk() -> None:
     """Have the source refuse the next chunk for good."""
     claim = leases.claim(backend="test")
     assert claim
-    outcomes.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+    transitions.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)

@@ -8,11 +8,11 @@ from django.conf import settings as configured
 from pydantic import AnyHttpUrl, SecretStr
 from redis import RedisError
 
-from etl.errors import EtlError
-from etl.postprocessors import dialects
+from etl.core.errors import EtlError
+from etl.core.stage_context import Work
+from etl.postprocessors import server_features
 from etl.providers.base import OCRResult, Page, page_marker
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 from tests.broker import valkey
 from tests.integration.openai_server import MODEL, ModelServer
 
@@ -39,14 +39,14 @@ def configure(settings: Any, models: ModelServer, **changes: Any) -> None:
 
 
 def forget(models: ModelServer) -> None:
-    dialects.known.clear()
+    server_features.known.clear()
     with suppress(RedisError):
         valkey().delete(note_of(models))
 
 
 def note_of(models: ModelServer) -> str:
     """Return the key of what processes tell each other of a server."""
-    return f"{configured.SLUICE.etl_redis_prefix}{dialects.name_of(models.url, MODEL)}"
+    return f"{configured.SLUICE.etl_redis_prefix}{server_features.name_of(models.url, MODEL)}"
 
 
 def ocr_of(*texts: str) -> OCRResult:

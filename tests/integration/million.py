@@ -16,9 +16,9 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from exports import leases
-from exports.leases import Claim
 from exports.models import Chunk, Dataset, Job, Slot
+from exports.worker import leases
+from exports.worker.leases import Claim
 
 LARGE = 10_000
 SMALL = 10

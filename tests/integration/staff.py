@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from exports import links
+from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Receipt, Tick
 from tests.integration.factories import make_job
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from etl import checks
 from etl.models import Task
+from etl.pipeline import checks
 from tests.integration import words
 from tests.integration.etl_rehearsal import row_of, run
 

@@ -17,10 +17,10 @@ from django.utils import timezone
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from config.admin.lists import OwnFilters
-from exports import links
+from config.platform.admin.lists import OwnFilters
 from exports.admin.errors import FOR_STAFF, advice_on
-from exports.errors import EXPLANATIONS
+from exports.core.errors import EXPLANATIONS
+from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
 from tests.integration.staff import list_of, page_of, said, text_of
 

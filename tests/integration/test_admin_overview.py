@@ -16,12 +16,12 @@ from django.urls import reverse
 from django.utils import timezone
 from pydantic import SecretStr
 
-from config import health
-from config.admin import overview
+from config.platform.admin import overview
+from config.platform.http import health
 from etl.models import Task
-from exports import outcomes
 from exports.admin import overview as exports_overview
 from exports.models import Chunk, Dataset, Event, Job, Slot, Tick, Webhook
+from exports.worker import transitions
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import complete
 from tests.integration.etl_progress import fail as fail_task
@@ -338,5 +338,5 @@ def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alic
     make_job(dataset, alice, 1)
     held = claim()
     assert figures(pages)["Oldest waiting chunk"][0] == "none"
-    outcomes.release([held])
+    transitions.release([held])
     assert figures(pages)["Chunks waiting"][0] == "1"

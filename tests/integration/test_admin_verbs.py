@@ -13,10 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from config.admin import verbs
-from exports import leases, links, outcomes, recovery, sweeper
-from exports.errors import LeaseLost
+from config.platform.admin import confirmed_actions
+from exports.core.errors import LeaseLost
+from exports.delivery import links
+from exports.maintenance import cleanup, lost_work
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
+from exports.worker import leases, transitions
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job, result_of
 from tests.integration.staff import confirm, fail, form_in, list_of, page_of, press, said, select, text_of
@@ -71,7 +73,7 @@ def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
     pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C2: however many are selected, no more are read than are done."""
-    monkeypatch.setattr(verbs, "MOST", 1)
+    monkeypatch.setattr(confirmed_actions, "MOST", 1)
     chunks = list(failed.chunks.order_by("-pk"))
 
     with CaptureQueriesContext(connection) as queries:
@@ -189,7 +191,7 @@ def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
     """A broker that is away costs two seconds a row."""
     another = make_job(dataset, alice, chunks=1, key="EWR")
     fail(another, chunks=1)
-    monkeypatch.setattr(verbs, "SECONDS", -1.0)
+    monkeypatch.setattr(confirmed_actions, "SECONDS", -1.0)
 
     response = confirm(pages, select(pages, "retry", failed, another))
 
@@ -210,7 +212,7 @@ def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, al
     assert "Its job has not ended yet." in text_of(pages.get(page_of(second, "retry")))
 
     done = claim()
-    outcomes.finish([(done, result_of(done))])
+    transitions.finish([(done, result_of(done))])
     failed.refresh_from_db()
     assert (failed.status, failed.done, failed.failed, failed.error_code) == ("failed", 2, 1, "EXPORT_SOURCE_ERROR")
 
@@ -242,9 +244,9 @@ def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset
     with pytest.raises(LeaseLost):
         leases.renew(held)
     Slot.objects.filter(token=held.token).update(lease_until=LONG_AGO)
-    sweeper.free_slots()
+    cleanup.free_slots()
     assert Slot.objects.held().get().token == again.token
-    assert outcomes.finish([(held, result_of(held))]) is None
+    assert transitions.finish([(held, result_of(held))]) is None
     leases.renew(again)
 
 
@@ -263,10 +265,10 @@ def test_a_lease_is_withdrawn_from_its_holder_alone(dataset: Dataset, alice: Use
     """A11: also when the row was read a moment too early."""
     make_job(dataset, alice, chunks=1)
     first = claim()
-    assert recovery.withdraw(first.chunk_id, token=first.token)
+    assert lost_work.withdraw(first.chunk_id, token=first.token)
     second = claim()
 
-    assert recovery.withdraw(first.chunk_id, token=first.token) is None
+    assert lost_work.withdraw(first.chunk_id, token=first.token) is None
     leases.renew(second)
 
 
@@ -352,7 +354,7 @@ def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client,
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
     assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Left alone: 1 slot. The worker that")
 
-    recovery.withdraw(held.chunk_id, token=held.token)
+    lost_work.withdraw(held.chunk_id, token=held.token)
     Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
 
     assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. The call under it is ended")
@@ -365,7 +367,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
     """A13."""
     make_job(dataset, alice, chunks=1)
     held = claim()
-    recovery.withdraw(held.chunk_id, token=held.token)
+    lost_work.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere(settings)})

@@ -10,8 +10,8 @@ from kombu.common import ignore_errors
 from redis import Redis
 
 from config.celery import app
-from config.stack.identity import Identity
-from config.stack.valkey import Valkey
+from config.dev.stack.identity import Identity
+from config.dev.stack.valkey import Valkey
 from tests.broker import broker_at
 
 

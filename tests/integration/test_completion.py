@@ -14,12 +14,15 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import bundles, completion, control, execution, links, sql
-from exports.errors import LeaseLost
-from exports.heartbeat import Heartbeat
+from config.platform import storage
+from config.platform.db import sql
+from exports.core.errors import LeaseLost
+from exports.core.planning import Dialect, Shape
+from exports.delivery import bundles, links
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
-from exports.planning import Dialect, Shape
+from exports.worker import completion, execution
+from exports.worker.heartbeat import Heartbeat
 from tests.conftest import client_of
 from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
@@ -299,7 +302,7 @@ def test_a_bundle_that_kills_its_workers_ends(dataset: Dataset, alice: User) -> 
 
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
-    control.retry(job)
+    actions.retry(job)
     completion.complete(job.pk)
     job.refresh_from_db()
     assert job.status == "success"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from etl.providers.local import confinement
+from etl.providers.local import sandbox
 from tests import samples
 
 PROJECT = Path(__file__).parents[2]
 FEWER_STEPS = [[], ["leave_files"], ["leave_user"], ["leave_network"]]
 
 needs_landlock = pytest.mark.skipif(
-    ctypes.CDLL(None).syscall(confinement.LANDLOCK_CREATE_RULESET, None, 0, confinement.LANDLOCK_VERSION) < 1,
+    ctypes.CDLL(None).syscall(sandbox.LANDLOCK_CREATE_RULESET, None, 0, sandbox.LANDLOCK_VERSION) < 1,
     reason="this kernel has no Landlock",
 )
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave it")
@@ -85,10 +85,10 @@ def test_it_has_no_network(without: list[str]) -> None:
 
 @needs_root
 def test_it_is_not_root_and_cannot_become_it() -> None:
-    assert confined("os.getresuid(), os.getgroups()") == f"{(confinement.STRANGER,) * 3} []"
+    assert confined("os.getresuid(), os.getgroups()") == f"{(sandbox.STRANGER,) * 3} []"
     facts = confined("open('/proc/self/status').read()", without=["leave_files"])
     assert "NoNewPrivs:\t1" in facts
-    reading = 1 << confinement.CAP_DAC_READ_SEARCH | 1 << confinement.CAP_DAC_OVERRIDE
+    reading = 1 << sandbox.CAP_DAC_READ_SEARCH | 1 << sandbox.CAP_DAC_OVERRIDE
     assert int(facts.partition("CapPrm:\t")[2].split()[0], 16) & ~reading == 0
 
 

@@ -11,10 +11,13 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import completion, control, execution, leases, outcomes, recovery, sql
-from exports.errors import LeaseLost, SourceError, SourceRefused
+from config.platform import storage
+from config.platform.db import sql
+from exports.core.errors import LeaseLost, SourceError, SourceRefused
+from exports.jobs import actions
+from exports.maintenance import lost_work
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
+from exports.worker import completion, execution, leases, transitions
 from tests.conftest import client_of
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -35,9 +38,9 @@ def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, 
     """A19: pending, running and retrying chunks; what is done stays done."""
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
-    outcomes.finish([(done, result_of(done))])
-    outcomes.fail(failed, SourceRefused(), delay=None)
-    outcomes.fail(waiting, SourceError(), delay=60)
+    transitions.finish([(done, result_of(done))])
+    transitions.fail(failed, SourceRefused(), delay=None)
+    transitions.fail(waiting, SourceError(), delay=60)
 
     response = api.post(f"/exports/{job.pk}/cancel")
     assert response.status_code == 200
@@ -57,14 +60,14 @@ def test_the_holder_of_a_cancelled_chunk_can_write_nothing_and_gives_its_slot_ba
     """A11, A19."""
     job = make_job(dataset, alice, 1)
     holder = claim()
-    control.cancel(job)
+    actions.cancel(job)
 
     with pytest.raises(LeaseLost):
         leases.renew(holder)
-    assert outcomes.finish([(holder, result_of(holder))]) is None
-    assert outcomes.fail(holder, SourceError(), delay=1) is None
+    assert transitions.finish([(holder, result_of(holder))]) is None
+    assert transitions.fail(holder, SourceError(), delay=1) is None
     assert statuses(job) == {"cancelled": 1}
-    outcomes.release([holder])
+    transitions.release([holder])
     assert not Slot.objects.held().exists()
     job.refresh_from_db()
     assert (job.status, job.cancelled, job.done, job.failed) == ("cancelled", 1, 0, 0)
@@ -86,7 +89,7 @@ def test_a_running_chunk_stops_at_its_next_part_and_its_upload_is_aborted(
         try:
             while not list(storage.list_uploads("things/")):
                 pass
-            control.cancel(job)
+            actions.cancel(job)
         finally:
             connection.close()
 
@@ -109,11 +112,11 @@ def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(datase
     """A12, A19."""
     job = make_job(dataset, alice, 1)
     claim()
-    control.cancel(job)
+    actions.cancel(job)
     Slot.objects.held().update(lease_until="2000-01-01T00:00:00Z")
 
-    assert [token for token, _ in recovery.expired_slots()] == [Slot.objects.held().get().token]
-    assert recovery.reclaim(batch=10) == []
+    assert [token for token, _ in lost_work.expired_slots()] == [Slot.objects.held().get().token]
+    assert lost_work.reclaim(batch=10) == []
 
 
 def test_a_delivery_that_is_being_made_is_not_issued(dataset: Dataset, alice: User) -> None:
@@ -122,7 +125,7 @@ def test_a_delivery_that_is_being_made_is_not_issued(dataset: Dataset, alice: Us
     execution.drain()
     token = completion.claim(job.pk)
     assert token
-    assert control.cancel(job) == 0
+    assert actions.cancel(job) == 0
 
     with pytest.raises(LeaseLost):
         completion.renew(job.pk, token)
@@ -155,15 +158,15 @@ def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Datas
         def work(n: int, job: Job = job) -> bool:
             if n >= 6:
                 try:
-                    return bool(control.cancel(job) + 1)
-                except control.AlreadyEnded:
+                    return bool(actions.cancel(job) + 1)
+                except actions.AlreadyEnded:
                     return False
             while claimed := leases.claim(backend=f"test{n}"):
                 if n % 2:
-                    outcomes.fail(claimed, SourceRefused(), delay=None)
+                    transitions.fail(claimed, SourceRefused(), delay=None)
                 else:
-                    outcomes.finish([(claimed, result_of(claimed))])
-                outcomes.release([claimed])
+                    transitions.finish([(claimed, result_of(claimed))])
+                transitions.release([claimed])
             return False
 
         cancelled = in_threads(8, work)
@@ -200,7 +203,7 @@ def test_a_cancel_that_meets_chunks_coming_back_takes_them_too(dataset: Dataset,
     other.start()
     assert redone.wait(30)
     asked.set()
-    assert control.cancel(job) == 1
+    assert actions.cancel(job) == 1
     other.join()
 
     job.refresh_from_db()

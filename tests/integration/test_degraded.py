@@ -11,9 +11,9 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import completion, execution
+from config.platform import storage
 from exports.models import Chunk, Dataset, Job, Usage
+from exports.worker import completion, execution
 from tests.integration.factories import make_job
 from tests.integration.test_execution import PATH, empty_bucket, failing  # noqa: F401 - one is a fixture
 

@@ -17,11 +17,22 @@ from django.utils import timezone
 from pydantic import AnyHttpUrl, SecretStr
 from pytest_httpserver import HTTPServer
 
-from config import storage as objects
-from config.doctor import database, environment, examination, folders, nesting, peers, redis, source, storage, workers
-from config.doctor.findings import Subject
-from config.storage import probe
-from etl.providers.local import confinement
+from config.ops.doctor import (
+    database,
+    environment,
+    examination,
+    folders,
+    peers,
+    redis,
+    source,
+    storage,
+    timeouts,
+    workers,
+)
+from config.ops.doctor.findings import Subject
+from config.platform import storage as objects
+from config.platform.storage import probe
+from etl.providers.local import sandbox
 from exports.models import Dataset, Slot, Tick
 from tests.integration import troubled_s3
 from tests.integration.troubled_s3 import Handler
@@ -70,7 +81,7 @@ def test_it_looks_at_everything_and_leaves_nothing_behind(settings: LazySettings
     wrong = {line["check"] for line in document["findings"] if line["level"] == "failure"}
     assert wrong == {"workers.queues", "database.ticks"}
     assert all(line["do"] for line in document["findings"] if line["level"] != "ok")
-    subjects = (environment, nesting, database, source, storage, folders, workers, peers)
+    subjects = (environment, timeouts, database, source, storage, folders, workers, peers)
     every = {
         f"{each.SUBJECT.name}.{c.__name__.removeprefix('check_')}" for each in subjects for c in each.SUBJECT.checks
     }
@@ -291,7 +302,7 @@ def test_deliveries_that_the_bucket_deletes_too_soon(change: Callable[..., None]
 
 def test_secrets_in_files_that_the_reader_of_documents_could_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel without Landlock does not know the call."""
-    monkeypatch.setattr(confinement, "LANDLOCK_CREATE_RULESET", 100_000)
+    monkeypatch.setattr(sandbox, "LANDLOCK_CREATE_RULESET", 100_000)
     assert passes(environment.SUBJECT, "confinement")
     monkeypatch.setenv("SECRET_KEY_FILE", "/run/secrets/secret_key")
     level, text = examine(environment.SUBJECT, "confinement")

@@ -18,12 +18,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from config import storage
-from etl import errors, explanations, lookup, outcome, runstate
+from config.platform import storage
+from etl import runstate
+from etl.api import lookup
+from etl.core import errors
+from etl.core.states import Phase
 from etl.models import Task
-from etl.pages import sheets, tree
+from etl.pages import explanations, sheets, tree
+from etl.pipeline import completion
 from etl.providers.base import page_marker
-from etl.states import Phase
 from rules.models import Rule
 from tests.broker import valkey
 from tests.browser import scenes_documents as scenes
@@ -413,7 +416,7 @@ def end_without_a_model(task: Task) -> None:
     scenes.read_paper(task)
     state = begin(task, Phase.POSTPROCESS)
     said = errors.LlmForbidden("No language model is set up here: set ETL_LLM_BASE_URL and ETL_LLM_MODEL.")
-    outcome.settle(runstate.fail(state, error=errors.explain(said, stage=state.phase), usage={}))
+    completion.settle(runstate.fail(state, error=errors.explain(said, stage=state.phase), usage={}))
 
 
 def test_rules_that_cannot_work_say_so_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:

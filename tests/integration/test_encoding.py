@@ -10,8 +10,8 @@ from datetime import date
 import psycopg
 import pytest
 
-from exports import encoding, source
-from exports.planning import Dialect, Pair, Shape
+from exports.core.planning import Dialect, Pair, Shape
+from exports.source import database, encoding
 
 PAIR = Pair("JFK", date(2024, 2, 29))
 FUNCTION = ("data", "hostile")
@@ -48,7 +48,7 @@ def hostile(source_db: psycopg.Connection) -> psycopg.Connection:
 
 
 def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, encoding.Encoding]:
-    with source.Session() as session:
+    with database.Session() as session:
         columns = session.columns(function) if encoding.needs_columns(shape) else []
         stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns), timeout=30)
         envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
@@ -234,7 +234,7 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
     """)
     pair = Pair("'; DROP SCHEMA data CASCADE; --", date(2024, 2, 29))
     function = ("data", 'odd; "name" -- x')
-    with source.Session() as session:
+    with database.Session() as session:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
             statement = encoding.copy_statement(function, pair, shape, session.columns(function))
             data = b"".join(encoding.Encoding(session.stream(statement, timeout=30), shape))

@@ -12,10 +12,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from etl import outcome, runstate
-from etl.errors import LlmForbidden, explain
+from etl import runstate
+from etl.core.errors import LlmForbidden, explain
+from etl.core.states import Phase
 from etl.models import Task
-from etl.states import Phase
+from etl.pipeline import completion
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
@@ -64,7 +65,7 @@ def test_staff_are_not_told_to_retry_what_has_to_be_mended(pages: Client, alice:
     task = make_task(alice)
     state = begin(task)
     error = explain(LlmForbidden("No language model is set up here."), stage=Phase.POSTPROCESS)
-    outcome.settle(runstate.fail(state, error=error, usage={}))
+    completion.settle(runstate.fail(state, error=error, usage={}))
     page = text(pages, f"{LIST}{task.pk}/change/")
     assert "No language model is set up here. Retrying alone will not help." in page
 

@@ -17,11 +17,12 @@ from django.utils import timezone
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
-from config import storage
-from config.api import ending
-from etl import lookup, runstate
+from config.platform import storage
+from config.platform.http import graceful_shutdown
+from etl import runstate
+from etl.api import lookup
+from etl.core.states import Phase, Status
 from etl.models import Task
-from etl.states import Phase, Status
 from tests.broker import valkey
 from tests.conftest import client_of
 from tests.integration.etl_factories import make_row, make_rule, make_task
@@ -280,8 +281,8 @@ def test_a_process_that_is_to_end_keeps_nobody_waiting(
     api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_task(alice)
-    monkeypatch.setattr(ending, "has_begun", threading.Event())
-    ending.has_begun.set()
+    monkeypatch.setattr(graceful_shutdown, "has_begun", threading.Event())
+    graceful_shutdown.has_begun.set()
 
     def look() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
@@ -424,7 +425,7 @@ def test_without_redis_rows_are_shown_in_bounded_time(
 def test_when_redis_is_back_it_is_asked_again(
     api: APIClient, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("config.api.breaker.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("config.platform.http.circuit_breaker.PAUSE_SECONDS", 0.0)
     task = make_task(alice)
     begin(task)
     there = settings.SLUICE.etl_redis_url

@@ -46,7 +46,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     [
         ["-m", "uvicorn", "config.asgi:application", "--port", "1"],
         ["-m", "celery", "-A", "config", "worker", "-Q", "etl-ocr", "-c", "1"],
-        ["-m", "config.stack.prepare", "admin", "/nowhere/password", "/nowhere/token"],
+        ["-m", "config.dev.stack.prepare", "admin", "/nowhere/password", "/nowhere/token"],
     ],
     ids=["web", "worker", "make up"],
 )

@@ -13,13 +13,16 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from pydantic import AnyHttpUrl, SecretStr
 
-from config import storage
-from config.api import problems
-from etl import admission, artifacts, control, lookup, pipeline, recovery, runstate
-from etl.journal import StoredJournal
+from config.platform import storage
+from config.platform.http import problems
+from etl import runstate
+from etl.api import lookup
+from etl.core.states import Phase
+from etl.maintenance import recovery
 from etl.models import Task
-from etl.states import Phase
-from rules import catalog, editing
+from etl.pipeline import actions, artifacts, execution, queue_limit
+from etl.pipeline.response_cache import StoredJournal
+from rules.library import catalog, editing
 from tests import rehearsal
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
@@ -34,13 +37,13 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 def test_a_task_that_has_not_started_is_cancelled(alice: User) -> None:
     """B6: in Redis and in the database, and no worker runs it."""
     task = make_task(alice)
-    control.cancel(task=row_of(task))
+    actions.cancel(task=row_of(task))
 
     assert (row_of(task).status, seen(task).status) == ("cancelled", "cancelled")
     assert run(task) == [False, False]
     assert not rehearsal.calls(f"ocr-{task.pk}")
-    with pytest.raises(control.NotCancellable, match="ended: cancelled"):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable, match="ended: cancelled"):
+        actions.cancel(task=row_of(task))
 
 
 @pytest.mark.parametrize("text", ["Hello.", "raise ProviderUnavailable", "leave"])
@@ -49,16 +52,16 @@ def test_one_that_has_started_is_not(alice: User, text: str) -> None:
     task = make_task(alice, text)
     with suppress(SystemExit):
         run(task, Phase.OCR)
-    with pytest.raises(control.NotCancellable, match="has started"):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable, match="has started"):
+        actions.cancel(task=row_of(task))
     assert row_of(task).status == "pending"
 
 
 def test_one_that_has_ended_is_not(alice: User) -> None:
     task = make_task(alice)
     run(task)
-    with pytest.raises(control.NotCancellable, match="ended: completed"):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable, match="ended: completed"):
+        actions.cancel(task=row_of(task))
     assert row_of(task).status == "completed"
 
 
@@ -66,11 +69,11 @@ def test_one_whose_state_was_lost_is_not(alice: User) -> None:
     """B6: a worker may have the document already; nobody can promise any more that it was not read."""
     task = make_task(alice)
     valkey().flushall()
-    with pytest.raises(control.NotCancellable, match="taken up again"):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable, match="taken up again"):
+        actions.cancel(task=row_of(task))
     recovery_makes_it_anew(task)
-    with pytest.raises(control.NotCancellable):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable):
+        actions.cancel(task=row_of(task))
     assert run(task) == [True, True]
 
 
@@ -83,8 +86,8 @@ def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, sett
     task = make_task(alice)
     own = settings.SLUICE.etl_redis_url
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with pytest.raises(control.RunStateUnavailable):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.RunStateUnavailable):
+        actions.cancel(task=row_of(task))
     rehearsed(etl_redis_url=own)
     assert run(task) == [True, True]
 
@@ -101,13 +104,13 @@ def test_of_a_cancel_and_a_worker_exactly_one_wins(alice: User) -> None:
                 together.wait()
                 try:
                     return move()
-                except control.NotCancellable:
+                except actions.NotCancellable:
                     return "refused"
                 finally:
                     connection.close()
 
-            cancel = pool.submit(race, partial(control.cancel, task=task))
-            start = pool.submit(race, partial(pipeline.run, Phase.OCR, task_id=task.pk))
+            cancel = pool.submit(race, partial(actions.cancel, task=task))
+            start = pool.submit(race, partial(execution.run, Phase.OCR, task_id=task.pk))
             outcome = cancel.result(), start.result()
             assert outcome in ((None, False), ("refused", True))
             assert len(rehearsal.calls(f"ocr-{task.pk}")) == (outcome[0] == "refused")
@@ -122,7 +125,7 @@ def test_post_processing_alone_is_done_again(alice: User) -> None:
     failed = row_of(task)
     assert failed.status == "failed"
     valkey().delete("etl-ocr", "etl-postprocess")
-    again = control.retry(task=failed, from_stage=Phase.POSTPROCESS)
+    again = actions.retry(task=failed, from_stage=Phase.POSTPROCESS)
 
     row = row_of(task)
     assert (row.status, row.phase, row.error, row.result) == ("pending", "postprocess", None, None)
@@ -147,7 +150,7 @@ def test_it_works_long_after_the_run_state_has_expired(alice: User) -> None:
     valkey().flushall()
     rule = make_rule(alice, mode="llm", name="other", version=3)
     content = catalog.content(rule_id=rule.pk, version=3)
-    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=content)
+    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=content)
 
     assert (seen(task).rule_id, seen(task).rule_version, seen(task).progress) == (rule.pk, 3, 50)
     assert seen(task).metadata["artifact_mineru_markdown_key"]
@@ -163,7 +166,7 @@ def test_without_a_rule_it_keeps_the_version_that_it_had(alice: User) -> None:
     task = make_task(alice, rule=rule)
     run(task)
     editing.apply(rule, name="v2")
-    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     run(task, Phase.POSTPROCESS)
     assert row_of(task).rule_version == 1
     assert (len(rehearsal.calls("post-v1")), len(rehearsal.calls("post-v2"))) == (2, 0)
@@ -178,8 +181,8 @@ def test_there_must_be_a_result_of_ocr(alice: User) -> None:
     storage.delete(row_of(half).metadata["artifact_mineru_markdown_key"])
     for task in (failed, half):
         before = Task.objects.values().get(pk=task.pk)
-        with pytest.raises(control.ArtefactMissing):
-            control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+        with pytest.raises(actions.ArtefactMissing):
+            actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
         assert Task.objects.values().get(pk=task.pk) == before
 
 
@@ -191,7 +194,7 @@ def test_everything_is_done_again(alice: User) -> None:
     run_when_due(task, Phase.OCR)
     run(task, Phase.POSTPROCESS)
     before = artifacts.find_ocr(task)
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
 
     state = seen(task)
     assert (state.status, state.phase, state.progress, state.run, state.ocr_run) == ("pending", "ocr", 0, 2, 2)
@@ -204,8 +207,8 @@ def test_everything_is_done_again(alice: User) -> None:
 
 def test_a_cancelled_task_can_be_taken_up(alice: User) -> None:
     task = make_task(alice)
-    control.cancel(task=row_of(task))
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.cancel(task=row_of(task))
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
     assert run(task) == [True, True]
     assert row_of(task).status == "completed"
 
@@ -213,8 +216,8 @@ def test_a_cancelled_task_can_be_taken_up(alice: User) -> None:
 def test_one_that_waits_again_can_be_cancelled_again(alice: User) -> None:
     task = make_task(alice)
     run(task)
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
-    control.cancel(task=row_of(task))
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.cancel(task=row_of(task))
     assert row_of(task).status == "cancelled"
 
 
@@ -226,8 +229,8 @@ def test_one_that_goes_on_is_not_retried(alice: User) -> None:
         if phase:
             run(task, phase)
         for stage in Phase:
-            with pytest.raises(control.NotEnded):
-                control.retry(task=row_of(task), from_stage=stage)
+            with pytest.raises(actions.NotEnded):
+                actions.retry(task=row_of(task), from_stage=stage)
     assert (row_of(task).fence, row_of(task).run) == (1, 1)
 
 
@@ -240,8 +243,8 @@ def test_of_two_retries_one_wins(alice: User) -> None:
     def retry(_: int) -> bool:
         together.wait()
         try:
-            control.retry(task=row_of(task), from_stage=Phase.OCR)
-        except control.NotEnded:
+            actions.retry(task=row_of(task), from_stage=Phase.OCR)
+        except actions.NotEnded:
             return False
         finally:
             connection.close()
@@ -259,7 +262,7 @@ def test_a_retry_that_comes_while_another_is_written_changes_nothing(alice: User
 
     def retry() -> None:
         try:
-            control.retry(task=row_of(task), from_stage=Phase.OCR)
+            actions.retry(task=row_of(task), from_stage=Phase.OCR)
         finally:
             connection.close()
 
@@ -269,7 +272,7 @@ def test_a_retry_that_comes_while_another_is_written_changes_nothing(alice: User
             late = pool.submit(retry)
             wait_until(waits_for_a_lock)
             Task.objects.filter(pk=task.pk).update(status="pending", fence=2, result=None)
-        with pytest.raises(control.NotEnded):
+        with pytest.raises(actions.NotEnded):
             late.result(timeout=30)
     assert row_of(task).fence == 2
 
@@ -278,7 +281,7 @@ def test_an_end_that_is_not_in_the_row_yet_counts(alice: User) -> None:
     task = make_task(alice, "raise FileCorrupt")
     run(task)
     Task.objects.filter(pk=task.pk).update(status="pending", error=None)
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
     assert row_of(task).fence == 2
 
 
@@ -288,8 +291,8 @@ def test_it_needs_a_place_in_the_queue(alice: User, rehearsed: Change) -> None:
     run(task)
     make_row(alice)
     rehearsed(etl_queue_size=1)
-    with pytest.raises(admission.QueueFull):
-        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    with pytest.raises(queue_limit.QueueFull):
+        actions.retry(task=row_of(task), from_stage=Phase.OCR)
     assert row_of(task).status == "completed"
 
 
@@ -301,7 +304,7 @@ def test_a_worker_of_the_run_before_writes_nothing_into_the_new_one(alice: User)
     wait_until(lambda: rehearsal.calls(f"ocr-{task.pk}"))
     run_when_due(task, Phase.OCR)
     run(task, Phase.POSTPROCESS)
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
     before = seen(task)
     rehearsal.allow("go")
     thread.join()
@@ -319,14 +322,14 @@ def test_a_failed_task_goes_on_with_the_answers_that_are_paid(alice: User) -> No
     StoredJournal(row_of(task)).keep("question", {"answer": 1}, run=False)
     StoredJournal(row_of(task)).keep("question", {"answer": 2}, run=False)
     StoredJournal(row_of(task)).keep("bad", {"answer": 3}, run=True)
-    again = control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    again = actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     assert StoredJournal(again).recall("question") == {"answer": 1}
     assert StoredJournal(again).recall("bad") is None
     assert StoredJournal(again).recall("never asked") is None
     run(task, Phase.POSTPROCESS)
     other = catalog.content(rule_id=make_rule(alice, mode="llm").pk, version=1)
     assert (
-        StoredJournal(control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).recall(
+        StoredJournal(actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).recall(
             "question"
         )
         is None
@@ -339,10 +342,10 @@ def test_without_redis_or_storage_nothing_is_changed(alice: User, rehearsed: Cha
     run(task)
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     with pytest.raises(problems.StorageUnavailable):
-        control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+        actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with pytest.raises(control.RunStateUnavailable):
-        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    with pytest.raises(actions.RunStateUnavailable):
+        actions.retry(task=row_of(task), from_stage=Phase.OCR)
     assert (row_of(task).status, row_of(task).fence) == ("completed", 1)
 
 
@@ -369,7 +372,7 @@ def test_a_redis_that_goes_away_at_the_commit_shows_nothing_of_the_run_before(
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
     with doing_before("pg_advisory", lambda: rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))):
-        control.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Phase.OCR)
     rehearsed(etl_redis_url=own)
 
     assert shown(task) == ("pending", 2, False)
@@ -387,8 +390,8 @@ def test_a_redis_that_goes_away_before_that_leaves_all_as_it_was(
     task, own = make_task(alice), settings.SLUICE.etl_redis_url
     run(task)
     away = partial(rehearsed, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with doing_before("FOR UPDATE", away), pytest.raises(control.RunStateUnavailable):
-        control.retry(task=row_of(task), from_stage=Phase.OCR)
+    with doing_before("FOR UPDATE", away), pytest.raises(actions.RunStateUnavailable):
+        actions.retry(task=row_of(task), from_stage=Phase.OCR)
     rehearsed(etl_redis_url=own)
     assert shown(task) == ("completed", 1, True)
     assert seen(task).status == "completed"
@@ -403,6 +406,6 @@ def test_a_retry_that_dies_before_its_commit_leaves_all_as_it_was(alice: User) -
         raise SystemExit
 
     with doing_before("pg_advisory", die), pytest.raises(SystemExit):
-        control.retry(task=row_of(task), from_stage=Phase.OCR)
+        actions.retry(task=row_of(task), from_stage=Phase.OCR)
     assert runstate.read(task.pk) is None
     assert shown(task) == ("completed", 1, True)

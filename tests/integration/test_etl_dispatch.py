@@ -6,8 +6,9 @@ import pytest
 from celery import current_app
 from django.contrib.auth.models import User
 
-from etl import dispatch, tasks
-from etl.states import Phase
+from etl import tasks
+from etl.core.states import Phase
+from etl.pipeline import dispatch
 from tests.broker import lose_messages, valkey
 from tests.integration.etl_factories import make_row
 

@@ -12,11 +12,15 @@ from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from pydantic import AnyHttpUrl, SecretStr
 
-from config import storage
-from etl import artifacts, control, lookup, metrics, outcome, recovery, runstate, sweeper
+from config.platform import storage
+from etl import runstate
+from etl.api import lookup
+from etl.core import metrics
+from etl.core.states import Phase
+from etl.maintenance import cleanup, recovery
 from etl.models import Task
-from etl.runstate import moves
-from etl.states import Phase
+from etl.pipeline import actions, artifacts, completion
+from etl.runstate import transitions
 from tests import rehearsal
 from tests.broker import broker_at, queued, valkey
 from tests.integration.etl_factories import make_row, make_rule, make_task
@@ -130,7 +134,7 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
     """B7, B10: also where the result of OCR is gone meanwhile: that is told, not paid for again."""
     task = make_task(alice)
     run(task)
-    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     storage.delete(artifacts.ocr_key(task))
     flush()
     age(task)
@@ -274,7 +278,7 @@ def test_what_goes_on_in_redis_alone_is_put_right(alice: User) -> None:
     ended, cancelled, going_on = (make_task(alice, rule=rule) for _ in range(3))
     copies = {task.pk: copy_of(task) for task in (ended, cancelled)}
     run(ended)
-    control.cancel(task=row_of(cancelled))
+    actions.cancel(task=row_of(cancelled))
     runstate.start(going_on.pk, phase=Phase.OCR)
     before = seen(going_on)
     for task_id, copy in copies.items():
@@ -371,7 +375,7 @@ def test_an_end_is_written_down(alice: User, status: str) -> None:
     """B4: the worker died, or the database was away, right after Redis had decided."""
     task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
     if status == "cancelled":
-        control.cancel(task=row_of(task))
+        actions.cancel(task=row_of(task))
     else:
         run(task)
     before = Task.objects.values().get(pk=task.pk)
@@ -384,7 +388,7 @@ def test_an_end_is_written_down(alice: User, status: str) -> None:
 
 
 def test_a_large_end_is_written_down_from_what_is_stored(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "RESULT_BYTES", 10)
+    monkeypatch.setattr(transitions, "RESULT_BYTES", 10)
     task = make_task(alice, rule=make_rule(alice, mode="llm"))
     run(task)
     before = row_of(task).result
@@ -458,11 +462,11 @@ def test_documents_that_no_task_names_are_deleted_in_time(alice: User, monkeypat
     for key in (orphan, upload):
         storage.delete(key)
         storage.put(key, b"x", content_type="text/plain")
-    sweeper.sweep()
+    cleanup.sweep()
     assert storage.head(orphan)
-    monkeypatch.setattr(sweeper, "GRACE", -timedelta(hours=1))
-    monkeypatch.setattr(sweeper, "UPLOADS_KEPT", -timedelta(hours=1))
-    sweeper.sweep()
+    monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
+    monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
+    cleanup.sweep()
     assert (storage.head(orphan), storage.head(upload)) == (None, None)
     assert storage.head(task.document_key)
 
@@ -472,15 +476,15 @@ def test_one_janitor_that_fails_does_not_keep_the_others(
 ) -> None:
     upload = f"{artifacts.UPLOADS}1/abd"
     storage.put(upload, b"x", content_type="text/plain")
-    monkeypatch.setattr(sweeper, "GRACE", -timedelta(hours=1))
-    monkeypatch.setattr(sweeper, "UPLOADS_KEPT", -timedelta(hours=1))
+    monkeypatch.setattr(cleanup, "GRACE", -timedelta(hours=1))
+    monkeypatch.setattr(cleanup, "UPLOADS_KEPT", -timedelta(hours=1))
 
     def away(*_args: Any) -> Any:
         raise OperationalError
 
     storage.put(f"{artifacts.DOCUMENTS}orphan2.txt", b"x", content_type="text/plain")
     with connection.execute_wrapper(away):
-        sweeper.sweep()
+        cleanup.sweep()
     assert storage.head(upload) is None
     assert storage.head(f"{artifacts.DOCUMENTS}orphan2.txt")
 
@@ -489,7 +493,7 @@ def test_where_the_row_has_ended_otherwise_redis_is_put_right(alice: User) -> No
     """B6: a Redis that came back from an old copy has a task wait that was cancelled; it is not read all the same."""
     task = make_task(alice)
     copy = copy_of(task)
-    control.cancel(task=row_of(task))
+    actions.cancel(task=row_of(task))
     valkey().restore(runstate.key_of(task.pk), 0, copy, replace=True)
     assert run(task) == [False, False]
     assert row_of(task).status == "cancelled"
@@ -502,9 +506,9 @@ def test_an_end_of_a_life_before_is_not_written_down(alice: User) -> None:
     task = make_task(alice)
     run(task)
     state = seen(task)
-    control.retry(task=row_of(task), from_stage=Phase.OCR)
+    actions.retry(task=row_of(task), from_stage=Phase.OCR)
     before, now = Task.objects.values().get(pk=task.pk), seen(task)
-    assert not outcome.record(state)
+    assert not completion.record(state)
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
@@ -512,7 +516,7 @@ def test_an_end_that_is_in_the_row_is_not_written_again(alice: User) -> None:
     """B3: a Redis that came back from an older copy had it end otherwise, under the same fence."""
     task = make_task(alice)
     copy = copy_of(task)
-    control.cancel(task=row_of(task))
+    actions.cancel(task=row_of(task))
     valkey().restore(runstate.key_of(task.pk), 0, copy, replace=True)
     late = runstate.start(task.pk, phase=Phase.OCR).state
     assert late
@@ -520,7 +524,7 @@ def test_an_end_that_is_in_the_row_is_not_written_again(alice: User) -> None:
     assert end
     before = Task.objects.values().get(pk=task.pk)
 
-    assert not outcome.record(end)
+    assert not completion.record(end)
     assert Task.objects.values().get(pk=task.pk) == before
     assert seen(task).status == "cancelled"
 
@@ -532,18 +536,18 @@ def test_a_task_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -
     age(task)
     recovery.look()
     assert seen(task).status == "pending"
-    with pytest.raises(control.NotCancellable):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable):
+        actions.cancel(task=row_of(task))
 
 
 def test_a_retry_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
     """B6, B10."""
     task = make_task(alice)
     run(task)
-    control.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     flush()
     age(task)
     recovery.look()
     assert (seen(task).status, seen(task).phase) == ("pending", "postprocess")
-    with pytest.raises(control.NotCancellable):
-        control.cancel(task=row_of(task))
+    with pytest.raises(actions.NotCancellable):
+        actions.cancel(task=row_of(task))

@@ -16,14 +16,16 @@ from django.contrib.auth.models import User
 from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
-from config import storage
-from etl import artifacts, control, metrics, pipeline, runstate
-from etl.errors import Fenced, StageBroken
-from etl.heartbeat import Lost
+from config.platform import storage
+from etl import runstate
+from etl.core import metrics
+from etl.core.errors import Fenced, StageBroken
+from etl.core.stage_context import Work
+from etl.core.states import Phase, Status
 from etl.models import Task
+from etl.pipeline import actions, artifacts, execution
+from etl.pipeline.heartbeat import Lost
 from etl.runstate import RunState
-from etl.states import Phase, Status
-from etl.work import Work
 from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
@@ -210,12 +212,12 @@ def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> No
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
     state = runstate.start(task.pk, phase=Phase.OCR).state
     assert state
-    pipeline.STAGES[Phase.OCR].run(state, pipeline.work_of(state, Lost(9, since=time.monotonic()), (0, 50)))
+    execution.STAGES[Phase.OCR].run(state, execution.work_of(state, Lost(9, since=time.monotonic()), (0, 50)))
     assert run_when_due(task, Phase.OCR)
     state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
     assert state
-    work = pipeline.work_of(state, Lost(9, since=time.monotonic()), (50, 100))
-    pipeline.STAGES[Phase.POSTPROCESS].run(state, work)
+    work = execution.work_of(state, Lost(9, since=time.monotonic()), (50, 100))
+    execution.STAGES[Phase.POSTPROCESS].run(state, work)
     assert run_when_due(task, Phase.POSTPROCESS)
 
     assert row_of(task).status == "completed"
@@ -371,8 +373,8 @@ def die_after_storing(task: Task, phase: Phase) -> None:
     valkey().hset(runstate.key_of(task.pk), f"attempts_{phase}", 2)
     state = runstate.start(task.pk, phase=phase).state
     assert state
-    stage = pipeline.STAGES[phase]
-    stage.run(state, pipeline.work_of(state, Lost(9, since=time.monotonic()), stage.span))
+    stage = execution.STAGES[phase]
+    stage.run(state, execution.work_of(state, Lost(9, since=time.monotonic()), stage.span))
 
 
 def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
@@ -436,7 +438,7 @@ def test_a_task_whose_state_was_lost_says_that_its_counts_may_be_too_small(alice
     result = row_of(good).result
     assert result
     assert result["metadata"]["provenance"]["warnings"] == row_of(good).metadata["warnings"]
-    control.retry(task=row_of(bad), from_stage=Phase.POSTPROCESS)
+    actions.retry(task=row_of(bad), from_stage=Phase.POSTPROCESS)
     run(bad, Phase.POSTPROCESS)
     assert (row_of(bad).status, row_of(bad).run, warned(bad)) == ("completed", 3, [])
 
@@ -465,7 +467,7 @@ def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
     for state, lines in zip(states, (0, 1), strict=True):
         assert state
-        pipeline.Run(state, since=time.monotonic()).hand_on()
+        execution.Run(state, since=time.monotonic()).hand_on()
         assert len([line for line in caplog.messages if "stage_released" in line]) == lines
 
 
@@ -487,7 +489,7 @@ def test_backoff_doubles_up_to_the_longest(rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
     error = StageBroken()
     for attempt, longest in ((1, 2), (2, 4), (3, 8), (4, 10), (5000, 10)):
-        pauses = [pipeline.delay_after(attempt, error) for _ in range(50)]
+        pauses = [execution.delay_after(attempt, error) for _ in range(50)]
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
 
 
@@ -691,7 +693,7 @@ def test_what_postgres_cannot_hold_does_not_keep_a_task_from_its_end(db: None) -
 
 def test_a_message_that_comes_a_little_early_comes_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks of machines differ; recovery would take an interval."""
-    monkeypatch.setattr(pipeline, "NEARLY_SECONDS", 300)  # seconds might pass before it is looked at
+    monkeypatch.setattr(execution, "NEARLY_SECONDS", 300)  # seconds might pass before it is looked at
     task = make_task(alice)
     valkey().delete("etl-ocr")
     for early, again in ((200, 1), (600, 0)):

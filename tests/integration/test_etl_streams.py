@@ -10,11 +10,13 @@ from django.contrib.auth.models import User
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
-from config.api import sse as streams
-from etl import control, lookup, runstate, sse
+from config.platform.http import sse as streams
+from etl import runstate
+from etl.api import event_stream, lookup
+from etl.api.event_stream import Hub, Listener, News
+from etl.core.states import Phase
 from etl.models import Task
-from etl.sse import Hub, Listener, News
-from etl.states import Phase
+from etl.pipeline import actions
 from tests.broker import valkey
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import begin, complete, end_well, fail, read
@@ -44,7 +46,7 @@ def news_of(task: Task, after: int = 0) -> News:
 
 
 def opening(task: Task, after: object = "") -> list[tuple[int, str, Any]]:
-    start = sse.begin(state_of(task), str(after))
+    start = event_stream.begin(state_of(task), str(after))
     assert start
     return told(start.opening)
 
@@ -164,7 +166,7 @@ def test_numbers_go_on_after_a_retry_and_after_a_loss_of_redis(alice: User) -> N
     fail(task)
     client.look()
     task.refresh_from_db()
-    control.retry(task=task, from_stage=Phase.OCR)
+    actions.retry(task=task, from_stage=Phase.OCR)
     client.look()
     forget(task)
     client.look()

@@ -19,11 +19,13 @@ from django.test import Client
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
-from config import storage
-from config.api.idempotency import Idempotency, fingerprint
-from etl import admission, artifacts, bodies, control, runstate
+from config.platform import storage
+from config.platform.http.idempotency import Idempotency, fingerprint
+from etl import runstate
+from etl.core.states import Phase
+from etl.ingest import multipart
 from etl.models import Task
-from etl.states import Phase
+from etl.pipeline import actions, artifacts, queue_limit
 from rules.models import Rule
 from tests.broker import broker_at, valkey
 from tests.conftest import client_of
@@ -203,7 +205,7 @@ def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_dis
 
 def test_a_process_that_is_killed_leaves_no_file_of_a_request(settings: LazySettings, tmp_path: Path) -> None:
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
-    handler = bodies.BoundedFile()
+    handler = multipart.BoundedFile()
     handler.new_file("file", "invoice.txt", "text/plain", None)
     handler.receive_data_chunk(TEXT, 0)
     file = handler.file_complete(len(TEXT))
@@ -312,7 +314,7 @@ def test_a_full_queue_takes_nothing_until_a_task_has_ended(
     assert int(response["Retry-After"]) > 0
     assert Task.objects.count() == 2
     assert documents() == before
-    control.cancel(task=first)
+    actions.cancel(task=first)
     assert send(api).status_code == 202
 
 
@@ -339,7 +341,7 @@ def test_the_last_place_is_given_once_also_while_nobody_sees_that_it_is_gone(
 
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            admission.enter()
+            queue_limit.enter()
             first = make_row(alice)
             late = pool.submit(come_late)
             wait_until(lambda: late.done() or waits_for_a_lock())
@@ -366,7 +368,7 @@ def test_it_is_the_same_answer_after_the_end_and_while_the_queue_is_full(
     api: APIClient, settings: LazySettings
 ) -> None:
     first = send(api, key="k1")
-    control.cancel(task=Task.objects.get(pk=first.json()["task_id"]))
+    actions.cancel(task=Task.objects.get(pk=first.json()["task_id"]))
     change(settings, etl_queue_size=1)
     assert send(api).status_code == 202
     assert send(api, key="k1").content == first.content

@@ -14,7 +14,7 @@ from django.utils import timezone
 from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
-from config import storage
+from config.platform import storage
 from etl.models import Task
 from tests.conftest import client_of
 from tests.integration.test_etl_submission import DOCX, PDF, SUBMIT, TEXT, change, documents, plain  # noqa: F401

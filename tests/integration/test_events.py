@@ -6,10 +6,12 @@ from itertools import pairwise
 import pytest
 from django.contrib.auth.models import User
 
-from exports import completion, control, execution, leases, outcomes, recovery, sweeper
-from exports.errors import SourceError, SourceRefused
+from exports.core.errors import SourceError, SourceRefused
+from exports.core.states import JOB_ENDED
+from exports.jobs import actions
+from exports.maintenance import cleanup, lost_work
 from exports.models import Chunk, Dataset, Event, Job
-from exports.states import JOB_ENDED
+from exports.worker import completion, execution, leases, transitions
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import claim, expire_leases, in_threads
@@ -65,10 +67,10 @@ def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
     """A17, A25."""
     job = make_job(dataset, alice, 2)
     first, second = claim(), claim()
-    outcomes.fail(first, SourceError(), delay=0)
+    transitions.fail(first, SourceError(), delay=0)
     check(job)
-    outcomes.fail(claim(), SourceRefused(), delay=None)
-    outcomes.finish([(second, result_of(second))])
+    transitions.fail(claim(), SourceRefused(), delay=None)
+    transitions.finish([(second, result_of(second))])
 
     assert told(job) == [
         ("status", "running"),
@@ -86,10 +88,10 @@ def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: U
     """A19, A25."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
-        outcomes.fail(claim(), SourceRefused(), delay=None)
+        transitions.fail(claim(), SourceRefused(), delay=None)
     end = Event.objects.get(job=job, kind="status", status="failed")
     job.refresh_from_db()
-    control.retry(job)
+    actions.retry(job)
 
     later = job.events.filter(seq__gt=end.seq).order_by("seq")
     assert [(event.kind, event.status) for event in later] == [("chunk", "pending")] * 2 + [("status", "running")]
@@ -100,8 +102,8 @@ def test_a_cancel_is_told_with_its_chunks(dataset: Dataset, alice: User) -> None
     """A19, A25."""
     job = make_job(dataset, alice, 3)
     done = claim()
-    outcomes.finish([(done, result_of(done))])
-    control.cancel(job)
+    transitions.finish([(done, result_of(done))])
+    actions.cancel(job)
 
     assert told(job)[-3:] == [("chunk", "cancelled"), ("chunk", "cancelled"), ("status", "cancelled")]
     check(job)
@@ -112,11 +114,11 @@ def test_a_worker_that_was_lost_is_told_when_it_ends_the_chunk(dataset: Dataset,
     job = make_job(dataset, alice, 1)
     claim()
     expire_leases()
-    recovery.reclaim(batch=10)
+    lost_work.reclaim(batch=10)
     assert told(job) == [("status", "running")]  # back in the queue: nobody was told that it had left it
 
     Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
-    sweeper.reclaim_chunks()
+    cleanup.reclaim_chunks()
     assert told(job) == [("status", "running"), ("chunk", "failed"), ("status", "failed")]
     check(job)
 
@@ -140,11 +142,11 @@ def test_stale_writes_are_not_told(dataset: Dataset, alice: User) -> None:
     """A11, A25."""
     job = make_job(dataset, alice, 1)
     holder = claim()
-    outcomes.finish([(holder, result_of(holder))])
+    transitions.finish([(holder, result_of(holder))])
     before = told(job)
-    outcomes.finish([(holder, result_of(holder))])
-    outcomes.fail(holder, SourceError(), delay=1)
-    outcomes.release([holder])
+    transitions.finish([(holder, result_of(holder))])
+    transitions.fail(holder, SourceError(), delay=1)
+    transitions.release([holder])
 
     assert told(job) == before
 
@@ -161,7 +163,7 @@ def test_numbers_never_repeat_and_grow_in_the_order_of_commits(dataset: Dataset,
                 seen[n].append(list(job.events.order_by("seq").values_list("seq", flat=True)))
             return
         while claimed := leases.claim(backend=f"test{n}"):
-            outcomes.finish([(claimed, result_of(claimed))])
+            transitions.finish([(claimed, result_of(claimed))])
 
     in_threads(8, work)
     assert all(later[: len(earlier)] == earlier for n in seen for earlier, later in pairwise(seen[n]))

@@ -14,11 +14,13 @@ from django.contrib.auth.models import User
 from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
-from config import storage
-from exports import execution, leases, outcomes, recovery, source
-from exports.errors import LeaseLost
+from config.platform import storage
+from exports.core.errors import LeaseLost
+from exports.core.planning import Shape
+from exports.maintenance import lost_work
 from exports.models import Chunk, Dataset, File, Slot
-from exports.planning import Shape
+from exports.source import database
+from exports.worker import execution, leases, transitions
 from tests.integration.factories import make_job, result_of
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
@@ -151,7 +153,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
     stale = leases.claim(backend="stale")
     assert stale
     Chunk.objects.update(lease_until="2000-01-01T00:00Z")
-    recovery.reclaim(batch=1)
+    lost_work.reclaim(batch=1)
     execution.drain()
     before = storage.head(PATH)
 
@@ -161,7 +163,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
         upload.write(b"what the stale worker read")
         with pytest.raises(storage.Conflict):
             upload.commit()
-    assert outcomes.finish([(stale, result_of(stale))]) is None
+    assert transitions.finish([(stale, result_of(stale))]) is None
 
     assert content(PATH) == CONTENT
     assert storage.head(PATH) == before
@@ -182,7 +184,7 @@ def test_it_stops_before_its_next_part_when_the_lease_is_lost(
         END $$
     """)
     make_job(dataset, alice, 1)
-    with source.Session() as session:
+    with database.Session() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         thief = threading.Timer(0.5, steal)
@@ -215,7 +217,7 @@ def test_a_source_that_went_away_without_a_word_is_noticed_within_a_minute(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     make_job(dataset, alice, 1)
-    with source.Session() as session:
+    with database.Session() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         execution.run_chunk(claim, session)
@@ -235,7 +237,7 @@ def test_a_file_that_another_job_made_meanwhile_is_taken_over(
     """Two jobs ask for the same slice at once: both end, and the object is one of theirs."""
     for _ in range(2):
         make_job(dataset, alice, 1)
-    with source.Session() as one, source.Session() as other:
+    with database.Session() as one, database.Session() as other:
         claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
             assert claim
@@ -323,7 +325,7 @@ def test_a_bug_is_written_down_as_a_failed_attempt(
 ) -> None:
     """What nobody thought of must not leave a chunk leased, or loop, or be blamed on the source."""
     make_job(dataset, alice, 1)
-    monkeypatch.setattr("exports.encoding.CONTENT_TYPES", {})
+    monkeypatch.setattr("exports.source.encoding.CONTENT_TYPES", {})
     execution.drain()
 
     chunk = Chunk.objects.get()
@@ -365,7 +367,7 @@ def test_an_outage_of_the_store_takes_one_chunk_of_a_worker(dataset: Dataset, al
 def test_a_worker_that_stood_still_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
     """A13: its lease is over, its slot is free, and nothing of it is in the source yet that could be ended."""
     make_job(dataset, alice, 1)
-    with source.Session() as session:
+    with database.Session() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         session.cancel()
@@ -378,7 +380,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
 ) -> None:
     failing(source_db, "PERFORM pg_sleep(0.5);")
     make_job(dataset, alice, 1)
-    with source.Session() as session:
+    with database.Session() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         with pytest.raises(SystemExit):
@@ -389,14 +391,14 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
     assert not Slot.objects.held().exists()
 
 
-class Leaving(source.Session):
+class Leaving(database.Session):
     """A session whose process is told to end as it begins to read."""
 
-    def __init__(self, session: source.Session) -> None:
+    def __init__(self, session: database.Session) -> None:
         super().__init__()
         self.backend = session.backend
 
-    def stream(self, *_args: object, **_options: object) -> source.Stream:
+    def stream(self, *_args: object, **_options: object) -> database.Stream:
         raise SystemExit
 
 

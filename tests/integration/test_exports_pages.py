@@ -21,10 +21,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from config.api import throttling
-from exports import completion, control, execution, links
+from config.platform.http import throttling
+from exports.delivery import links
+from exports.jobs import actions
 from exports.models import Allowance, Dataset, Event, Job, Link, Receipt, Usage
-from exports.pages import lines
+from exports.pages import pasted_pairs
+from exports.worker import completion, execution
 from tests.broker import valkey
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -203,7 +205,7 @@ def test_a_job_of_many_chunks_takes_as_many_queries_as_one_of_two(
 
 def test_it_filters_and_pages(dataset: Dataset, alice: User, visitor: Client) -> None:
     jobs = [make_job(dataset, alice, 1) for _ in range(3)]
-    control.cancel(jobs[0])
+    actions.cancel(jobs[0])
     cancelled = visitor.get("/app/exports?status=cancelled").content.decode()
     assert (str(jobs[0].pk) in cancelled, str(jobs[1].pk) in cancelled) == (True, False)
     assert "every 3s" not in cancelled, "what has ended is not asked for again"
@@ -473,7 +475,7 @@ def test_buttons_come_again_only_when_something_changed(dataset: Dataset, alice:
     shown = visitor.get(now).context["shown"]
     assert 'id="head"' not in visitor.get(now, {"shown": shown}).content.decode()
     assert "data-ended" not in visitor.get(now, {"shown": shown}).content.decode()
-    control.cancel(job)
+    actions.cancel(job)
     ended = visitor.get(now, {"shown": shown}).content.decode()
     assert 'id="head" class="head" hx-swap-oob="true"' in ended
     assert "data-ended" in ended
@@ -599,7 +601,7 @@ def test_who_is_refused_has_nothing_read(
     visitor.post("/app/exports/new/preview", form())
     visitor.post("/app/exports/new", form())
     read = Mock(return_value=[])
-    monkeypatch.setattr(lines, "read", read)
+    monkeypatch.setattr(pasted_pairs, "read", read)
     for path, more in (("/preview", {}), ("", {}), ("", {"check": "1"})):
         refused = visitor.post(f"/app/exports/new{path}", form(**more), headers=HTMX)
         assert refused.status_code == 429, path
@@ -613,8 +615,8 @@ def test_a_list_without_end_is_not_taken_apart(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
-    cells = Mock(wraps=lines.cells)
-    monkeypatch.setattr(lines, "cells", cells)
+    cells = Mock(wraps=pasted_pairs.cells)
+    monkeypatch.setattr(pasted_pairs, "cells", cells)
     for items, accepted in (("key,date\n" + "JFK,2024-02-29\n" * 50, True), ("key,date\n" + "J,1\n" * 9999, False)):
         cells.reset_mock()
         response = visitor.post("/app/exports/new", form(items=items))

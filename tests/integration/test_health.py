@@ -16,7 +16,8 @@ from django.test import Client
 from psycopg.conninfo import make_conninfo
 from pydantic import AnyHttpUrl, SecretStr
 
-from config import health, storage
+from config.platform import storage
+from config.platform.http import health
 from tests.servers import OPERATOR
 from tests.waiting import expect_within, wait_until
 

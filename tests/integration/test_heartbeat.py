@@ -7,8 +7,8 @@ import pytest
 from django.conf import LazySettings
 from django.db import OperationalError
 
-from exports.errors import LeaseLost
-from exports.heartbeat import Heartbeat
+from exports.core.errors import LeaseLost
+from exports.worker.heartbeat import Heartbeat
 from tests.waiting import wait_until
 
 

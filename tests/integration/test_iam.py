@@ -19,12 +19,14 @@ from django.contrib.auth.models import User
 from pydantic import AnyHttpUrl, SecretStr
 from rest_framework.test import APIClient
 
-from config import storage
-from config.stack.identity import Identity
-from config.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
-from config.storage import copies, probe
-from exports import completion, execution, links, sweeper
+from config.dev.stack.identity import Identity
+from config.dev.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
+from config.platform import storage
+from config.platform.storage import copies, probe
+from exports.delivery import links
+from exports.maintenance import cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
+from exports.worker import completion, execution
 from tests.integration.factories import make_job
 from tests.waiting import wait_until
 
@@ -169,7 +171,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def use_everything() -> None:
-    """Do all that config.storage can do."""
+    """Do all that config.platform.storage can do."""
     text: Any = {"content_type": "text/plain"}
     storage.ping()
     storage.now()
@@ -256,8 +258,8 @@ def test_the_service_policy_suffices_from_the_claim_to_the_sweep(dataset: Datase
     assert set(Job.objects.exclude(pk=again.pk).values_list("status", flat=True)) == {"success"}
 
     Receipt.objects.update(expires_at="2024-01-01T00:00:00Z")
-    sweeper.sweep()
-    sweeper.reap()
+    cleanup.sweep()
+    cleanup.reap()
     assert Receipt.objects.exclude(deleted_at=None).count() == 2
     assert not list(storage.list_objects("_receipts/"))
 

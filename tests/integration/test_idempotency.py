@@ -8,9 +8,10 @@ from django.contrib.auth.models import User
 from django.db import connections, transaction
 from rest_framework.test import APIClient
 
-from config.api.idempotency import Idempotency, fingerprint
-from exports import completion, control, execution, submission
+from config.platform.http.idempotency import Idempotency, fingerprint
+from exports.jobs import actions, submission
 from exports.models import Chunk, Dataset, Job, Usage
+from exports.worker import completion, execution
 from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -123,7 +124,7 @@ def test_a_request_that_was_made_while_this_one_was_read_is_answered(dataset: Da
     Job.objects.filter(pk=first.pk).update(idempotency_key=key.key, fingerprint=key.fingerprint)
 
     with pytest.raises(submission.AlreadyMade) as caught:
-        control.replay(first, user_id=alice.pk, idempotency=key)
+        actions.replay(first, user_id=alice.pk, idempotency=key)
     assert caught.value.job == first
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 

@@ -12,11 +12,12 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from exports import leases, outcomes, recovery
-from exports.errors import LeaseLost, SourceError, SourceRefused
-from exports.leases import Claim
+from exports.core.errors import LeaseLost, SourceError, SourceRefused
+from exports.core.states import ChunkStatus, JobStatus, Source
+from exports.maintenance import lost_work
 from exports.models import Chunk, Dataset, File, Job, Slot
-from exports.states import ChunkStatus, JobStatus, Source
+from exports.worker import leases, transitions
+from exports.worker.leases import Claim
 from tests.integration.factories import make_job, result_of
 from tests.waiting import wait_until
 
@@ -121,7 +122,7 @@ def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, ali
     assert [each.dataset for each in rest] == ["other", "other"]
     assert leases.claim(backend="test") is None
 
-    outcomes.finish([(first, result_of(first))])
+    transitions.finish([(first, result_of(first))])
     assert claim().dataset == "things"
 
 
@@ -130,14 +131,14 @@ def test_jobs_take_turns(dataset: Dataset, alice: User) -> None:
     large = make_job(dataset, alice, 50)
     for _ in range(3):
         served = claim()
-        outcomes.finish([(served, result_of(served))])
+        transitions.finish([(served, result_of(served))])
     small = make_job(dataset, alice, 3, key="EWR")
 
     order = []
     for _ in range(6):
         served = claim()
         order.append(served.job_id)
-        outcomes.finish([(served, result_of(served))])
+        transitions.finish([(served, result_of(served))])
     assert Counter(order) == {large.pk: 3, small.pk: 3}
 
 
@@ -149,7 +150,7 @@ def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
     make_job(dataset, alice, 1)
     stale = claim()
     expire_leases()
-    recovery.reclaim(batch=10)
+    lost_work.reclaim(batch=10)
     fresh = claim()
     assert fresh.chunk_id == stale.chunk_id
     return stale, fresh
@@ -160,11 +161,11 @@ def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
     before = snapshot()
 
-    assert outcomes.finish([(stale, result_of(stale))]) is None
-    assert outcomes.fail(stale, SourceError(), delay=1) is None
+    assert transitions.finish([(stale, result_of(stale))]) is None
+    assert transitions.fail(stale, SourceError(), delay=1) is None
     with pytest.raises(LeaseLost):
         leases.renew(stale)
-    outcomes.release([stale])
+    transitions.release([stale])
 
     after = snapshot()
     # What is the stale worker's own, its slot, it may give back: its call has ended.
@@ -184,22 +185,22 @@ def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> No
     make_job(dataset, alice, 2)
     lost, kept = claim(), claim()
     Chunk.objects.filter(pk=lost.chunk_id).update(lease_until=Now() - timedelta(seconds=1))
-    recovery.reclaim(batch=10)
+    lost_work.reclaim(batch=10)
     fresh = claim()
 
-    progress = outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))])
+    progress = transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))])
 
     assert progress is not None
     assert (progress.done, progress.chunks) == (1, 1)
     assert Chunk.objects.get(pk=lost.chunk_id).token == fresh.token
     assert Chunk.objects.get(pk=kept.chunk_id).status == "done"
-    assert outcomes.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
+    assert transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
 
 
 def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
-    outcomes.finish([(stale, result_of(stale, rows=1))])
-    progress = outcomes.finish([(fresh, result_of(fresh, rows=2))])
+    transitions.finish([(stale, result_of(stale, rows=1))])
+    progress = transitions.finish([(fresh, result_of(fresh, rows=2))])
 
     assert progress is not None
     assert progress.all_done
@@ -222,7 +223,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 
     assert Chunk.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
     assert Slot.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
-    assert recovery.reclaim(batch=10) == []
+    assert lost_work.reclaim(batch=10) == []
 
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 def test_an_end_counts_in_the_job_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
-    progress = outcomes.finish([(claimed, result_of(claimed))])
+    progress = transitions.finish([(claimed, result_of(claimed))])
 
     assert progress is not None
     assert not progress.all_done
@@ -246,7 +247,7 @@ def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User
         job = make_job(dataset, alice, 2, reuse="never")
         claims = [claim(), claim()]
 
-        progress = in_threads(2, lambda n, claims=claims: outcomes.finish([(claims[n], result_of(claims[n]))]))
+        progress = in_threads(2, lambda n, claims=claims: transitions.finish([(claims[n], result_of(claims[n]))]))
 
         assert [each.all_done for each in progress].count(True) == 1
         job.refresh_from_db()
@@ -260,7 +261,7 @@ def test_an_end_waits_for_its_slot_before_it_takes_the_job(dataset: Dataset, ali
 
     def finish() -> object:
         try:
-            return outcomes.finish([(claimed, result_of(claimed))])
+            return transitions.finish([(claimed, result_of(claimed))])
         finally:
             connection.close()
 
@@ -282,9 +283,9 @@ def waits_for_a_lock() -> bool:
 def test_finishing_twice_counts_once(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
-    outcomes.finish([(claimed, result_of(claimed))])
+    transitions.finish([(claimed, result_of(claimed))])
 
-    assert outcomes.finish([(claimed, result_of(claimed))]) is None
+    assert transitions.finish([(claimed, result_of(claimed))]) is None
     job.refresh_from_db()
     assert job.done == 1
 
@@ -300,8 +301,8 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
         claimed = claim()
         assert claimed.attempts == attempt
         error = SourceError("SQLSTATE 22012")
-        delay = outcomes.delay_after(claimed, error)
-        outcomes.fail(claimed, error, delay=delay)
+        delay = transitions.delay_after(claimed, error)
+        transitions.fail(claimed, error, delay=delay)
         job.refresh_from_db()
         if delay is not None:
             assert job.status == JobStatus.RETRYING
@@ -321,7 +322,7 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
     """A17."""
     job = make_job(dataset, alice, 1)
     claimed, error = claim(), SourceRefused("SQLSTATE 42883")
-    outcomes.fail(claimed, error, delay=outcomes.delay_after(claimed, error))
+    transitions.fail(claimed, error, delay=transitions.delay_after(claimed, error))
 
     job.refresh_from_db()
     assert job.status == JobStatus.FAILED
@@ -330,12 +331,12 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
 def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
-    outcomes.fail(claim(), SourceRefused(), delay=None)
+    transitions.fail(claim(), SourceRefused(), delay=None)
     job.refresh_from_db()
     assert job.status == JobStatus.RUNNING
 
     last = claim()
-    outcomes.finish([(last, result_of(last))])
+    transitions.finish([(last, result_of(last))])
     job.refresh_from_db()
     assert (job.status, job.done, job.failed) == ("failed", 1, 1)
 
@@ -346,8 +347,8 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
     for _ in range(4):
         token = claim().token
         expire_leases()
-        assert recovery.reclaim(batch=10)
-        recovery.free([token])
+        assert lost_work.reclaim(batch=10)
+        lost_work.free([token])
 
     assert leases.claim(backend="test") is None
     assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
@@ -357,7 +358,7 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
 
 def test_a_chunk_that_is_given_back_burns_no_attempt(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
-    outcomes.release([claim()])
+    transitions.release([claim()])
 
     assert not Slot.objects.held().exists()
     assert claim().attempts == 1
@@ -367,13 +368,13 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
     """A13: a worker that stands still may still have its query open."""
     make_job(dataset, alice, 1)
     lost = claim()
-    assert recovery.expired_slots() == []
+    assert lost_work.expired_slots() == []
     expire_leases()
-    recovery.reclaim(batch=10)
+    lost_work.reclaim(batch=10)
 
-    assert recovery.expired_slots() == [(lost.token, "test")]
+    assert lost_work.expired_slots() == [(lost.token, "test")]
     assert Slot.objects.held().count() == 1
-    recovery.free([lost.token])
+    lost_work.free([lost.token])
     assert not Slot.objects.held().exists()
 
 
@@ -383,7 +384,7 @@ def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: Us
     with pytest.raises(LeaseLost):
         leases.renew(stale)
 
-    assert recovery.expired_slots() == [(stale.token, "test")]
+    assert lost_work.expired_slots() == [(stale.token, "test")]
 
 
 def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> None:
@@ -392,7 +393,7 @@ def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> Non
     held = claim()
     expire_leases()
 
-    assert recovery.expired_slots() == []
+    assert lost_work.expired_slots() == []
     leases.renew(held)
 
 
@@ -400,11 +401,11 @@ def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Da
     """A13: its worker may not have noticed yet, and be calling."""
     make_job(dataset, alice, 1)
     held = claim()
-    assert recovery.withdraw(held.chunk_id, token=held.token)
+    assert lost_work.withdraw(held.chunk_id, token=held.token)
 
-    assert recovery.expired_slots() == []
+    assert lost_work.expired_slots() == []
     Slot.objects.held().update(lease_until=Now() - timedelta(seconds=1))
-    assert recovery.expired_slots() == [(held.token, "test")]
+    assert lost_work.expired_slots() == [(held.token, "test")]
 
 
 # ---- Reuse ----------------------------------------------------------------------------------------------------------
@@ -413,7 +414,7 @@ def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Da
 def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
     job = make_job(dataset, alice, chunks)
     while claimed := leases.claim(backend="test"):
-        outcomes.finish([(claimed, result_of(claimed))])
+        transitions.finish([(claimed, result_of(claimed))])
     return job
 
 
@@ -427,7 +428,7 @@ def test_chunks_with_a_known_file_wait_for_a_look_and_take_no_slot(dataset: Data
     assert all(each.may_reuse and each.known_file for each in claims)
     assert not Slot.objects.held().exists()
 
-    progress = outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    progress = transitions.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
     assert progress is not None
     again.refresh_from_db()
     assert (again.done, again.reused) == (3, 3)
@@ -471,7 +472,7 @@ def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dat
     make_job(dataset, alice, 1)
     leases.claim_reusable(batch=10)
     expire_leases()
-    recovery.reclaim(batch=10)
+    lost_work.reclaim(batch=10)
 
     assert leases.claim_reusable(batch=10) == []
     assert claim().attempts == 1
@@ -480,7 +481,7 @@ def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dat
 def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
-    outcomes.release(leases.claim_reusable(batch=10), attempt=0)
+    transitions.release(leases.claim_reusable(batch=10), attempt=0)
 
     assert claim().attempts == 1
 
@@ -515,5 +516,5 @@ def test_a_chunk_costs_two_statements(dataset: Dataset, alice: User, django_asse
     make_job(dataset, alice, 2)
     with django_assert_num_queries(2):
         claimed = claim()
-        outcomes.finish([(claimed, result_of(claimed))])
+        transitions.finish([(claimed, result_of(claimed))])
     assert Chunk.objects.filter(status=ChunkStatus.DONE).count() == 1

@@ -31,13 +31,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from config.storage import StoredObject
-from exports import completion, control, leases, outcomes, recovery, sql
-from exports.bundles import Bundle as Delivery
-from exports.errors import ExportError, LeaseLost, SourceError, SourceRefused
-from exports.leases import Claim
+from config.platform.db import sql
+from config.platform.storage import StoredObject
+from exports.core.errors import ExportError, LeaseLost, SourceError, SourceRefused
+from exports.core.states import Source
+from exports.delivery.bundles import Bundle as Delivery
+from exports.jobs import actions
+from exports.maintenance import lost_work
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
-from exports.states import Source
+from exports.worker import completion, leases, transitions
+from exports.worker.leases import Claim
 from tests.broker import lose_messages
 from tests.integration.exports_model import ENDED, MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
@@ -118,18 +121,18 @@ class Exports(RuleBasedStateMachine):
     @rule(job=jobs)
     def cancel(self, job: UUID) -> None:
         if self.model.jobs[job].has_ended:
-            with pytest.raises(control.AlreadyEnded):
-                control.cancel(self.row(job))
+            with pytest.raises(actions.AlreadyEnded):
+                actions.cancel(self.row(job))
         else:
-            assert control.cancel(self.row(job)) == self.model.cancel(job)
+            assert actions.cancel(self.row(job)) == self.model.cancel(job)
 
     @rule(job=jobs)
     def retry(self, job: UUID) -> None:
         if self.model.jobs[job].status != "failed":
-            with pytest.raises(control.NotFailed):
-                control.retry(self.row(job))
+            with pytest.raises(actions.NotFailed):
+                actions.retry(self.row(job))
         else:
-            assert control.retry(self.row(job)) == self.model.retry(job)
+            assert actions.retry(self.row(job)) == self.model.retry(job)
 
     # ---- Actors
     def take(self, claims: list[Claim]) -> None:
@@ -188,7 +191,7 @@ class Exports(RuleBasedStateMachine):
     @rule(held=holds)
     def finish(self, held: Held) -> None:
         source = Source.LIVE if held.is_call else Source.REUSED
-        progress = outcomes.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
+        progress = transitions.finish([(claim, result_of(claim, source=source)) for claim in held.claims])
         ended = self.model.finish(held.pairs, source)
         assert (progress.chunks if progress else 0) == ended
         if progress:
@@ -198,14 +201,14 @@ class Exports(RuleBasedStateMachine):
     @rule(held=holds, error=st.sampled_from([SourceError(), SourceRefused()]))
     def fail(self, held: Held, error: ExportError) -> None:
         claim = held.claims[0]
-        delay = outcomes.delay_after(claim, error)
+        delay = transitions.delay_after(claim, error)
         assert (delay is None) == (not error.retryable or claim.attempts >= MAX_ATTEMPTS)
-        progress = outcomes.fail(claim, error, delay=None if delay is None else HOUR)
+        progress = transitions.fail(claim, error, delay=None if delay is None else HOUR)
         assert (progress is not None) == self.model.fail(*held.pairs[0], is_final=delay is None)
 
     @rule(held=holds)
     def release(self, held: Held) -> None:
-        outcomes.release(list(held.claims), attempt=int(held.is_call))
+        transitions.release(list(held.claims), attempt=int(held.is_call))
         self.model.release(held.pairs, int(held.is_call))
 
     @precondition(lambda self: any(chunk.status == "retrying" for chunk in self.model.chunks.values()))
@@ -219,7 +222,7 @@ class Exports(RuleBasedStateMachine):
     @rule()
     def reclaim(self) -> None:
         lost = self.model.lost()
-        assert {each.id: each.status for each in recovery.reclaim(batch=100)} == {
+        assert {each.id: each.status for each in lost_work.reclaim(batch=100)} == {
             pk: self.model.take_back(pk) for pk in lost
         }
 
@@ -227,16 +230,16 @@ class Exports(RuleBasedStateMachine):
     def withdraw(self, held: Held) -> None:
         """By staff, who saw this token."""
         pk, token = held.pairs[0]
-        lost = recovery.withdraw(pk, token=token)
+        lost = lost_work.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
         if lost:
             assert lost.status == self.model.take_back(pk)
 
     @rule()
     def free_slots(self) -> None:
-        tokens = [token for token, _ in recovery.expired_slots()]
+        tokens = [token for token, _ in lost_work.expired_slots()]
         assert set(tokens) == self.model.slots_of_the_lost()
-        recovery.free(tokens)
+        lost_work.free(tokens)
         self.model.give_back(tokens)
 
     # ---- Completion

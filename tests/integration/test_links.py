@@ -12,8 +12,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from rest_framework.test import APIClient
 
-from exports import completion, execution, links
+from exports.delivery import links
 from exports.models import Dataset, Download, Job, Link, Receipt
+from exports.worker import completion, execution
 from tests.integration.factories import make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads

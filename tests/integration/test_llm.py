@@ -12,8 +12,8 @@ import pytest
 import structlog
 from pydantic import AnyHttpUrl
 
-from etl import errors
-from etl.errors import (
+from etl.core import errors
+from etl.core.errors import (
     DocumentTooLong,
     EmptyDocument,
     Fenced,
@@ -25,12 +25,12 @@ from etl.errors import (
     OutOfTime,
     SchemaInvalid,
 )
-from etl.postprocessors import client, dialects
+from etl.core.stage_context import Usage, Work
+from etl.postprocessors import client, server_features
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
-from etl.work import Usage, Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 from tests.broker import valkey
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
@@ -182,10 +182,10 @@ def test_it_remembers_what_a_server_takes(models: ModelServer) -> None:
     process()
     assert [request.form for request in models.requests] == ["json_schema"]
 
-    dialects.known.clear()  # as another process, which has Redis alone
+    server_features.known.clear()  # as another process, which has Redis alone
     process()
     assert [request.form for request in models.requests] == ["json_schema", "json_schema"]
-    assert 0 < valkey().ttl(note_of(models)) <= dialects.REMEMBER_SECONDS
+    assert 0 < valkey().ttl(note_of(models)) <= server_features.REMEMBER_SECONDS
 
 
 def test_it_does_without_redis(models: ModelServer, settings: Any) -> None:

@@ -17,8 +17,7 @@ import structlog
 from django.conf import LazySettings
 from PIL import Image
 
-from etl.documents import Kind
-from etl.errors import (
+from etl.core.errors import (
     EmptyDocument,
     EngineMissing,
     EtlError,
@@ -32,10 +31,11 @@ from etl.errors import (
     TooManyPixels,
     UnsupportedFormat,
 )
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider
 from etl.providers.local import process as reader
-from etl.work import Work
 from tests import samples
 from tests.samples import hostile, make
 from tests.waiting import wait_until
@@ -428,7 +428,7 @@ def test_it_knows_nothing_of_django(provider: LocalProvider) -> None:
 def test_it_may_not_do_what_parsing_does_not_need(deed: str) -> None:
     """B12, B13: no network, ever; no programs, no files."""
     done = run(
-        f"import pathlib, socket, subprocess\nfrom etl.providers.local.confinement import confine\nconfine()\n{deed}"
+        f"import pathlib, socket, subprocess\nfrom etl.providers.local.sandbox import confine\nconfine()\n{deed}"
     )
     assert done.returncode == 1
     assert "PermissionError" in done.stderr or "File too large" in done.stderr
@@ -440,7 +440,7 @@ import os, signal, time
 from pathlib import Path
 from etl.providers.local import reading
 from etl.providers.local.process import Process
-from etl.work import Work
+from etl.core.stage_context import Work
 process = Process()
 limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
 request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}

@@ -20,13 +20,15 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from config import metrics
-from etl import metrics as etl_metrics
-from etl import recovery as etl_recovery
-from etl import sweeper as etl_sweeper
+from config.platform.http import metrics
+from etl.core import metrics as etl_metrics
+from etl.maintenance import cleanup as etl_sweeper
+from etl.maintenance import recovery as etl_recovery
 from etl.models import Task
-from exports import completion, gauges, leases, outcomes, sweeper
+from exports.core import gauges
+from exports.maintenance import cleanup
 from exports.models import Chunk, Dataset, Job, Receipt
+from exports.worker import completion, leases, transitions
 from tests.broker import valkey
 from tests.integration.etl_factories import make_row
 from tests.integration.factories import make_job, result_of
@@ -111,7 +113,7 @@ def ours() -> dict[str, tuple[str, set[str]]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_page_has_every_metric_and_no_other() -> None:
-    sweeper.once("reap", every=1, run=lambda: None)  # a tick that can be told of
+    cleanup.once("reap", every=1, run=lambda: None)  # a tick that can be told of
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
@@ -187,7 +189,7 @@ def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
     claim()
     Chunk.objects.filter(status="running").update(lease_until=Now() - timedelta(seconds=1))
-    sweeper.once("reap", every=1, run=lambda: None)
+    cleanup.once("reap", every=1, run=lambda: None)
 
     assert gauge("export_leases_overdue") == 1
     assert gauge("export_tick_age_seconds", tick="reap") == pytest.approx(0, abs=20)
@@ -195,7 +197,7 @@ def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
 
 def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
-    outcomes.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
+    transitions.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
     make_job(dataset, alice, 3)
 
     assert depth() == {"pending": 3, "reusable": 2}
@@ -206,7 +208,7 @@ def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, 
 def test_it_tells_of_objects_that_outlived_their_receipt(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     claimed = claim()
-    outcomes.finish([(claimed, result_of(claimed))])
+    transitions.finish([(claimed, result_of(claimed))])
     assert completion.claim(job.pk)
     Receipt.objects.create(
         job=job, object_key="_receipts/x", etag="x", checksum="x", size_bytes=1, rows=1, files=1, content_type="x",
@@ -220,7 +222,7 @@ def test_it_reads_no_chunk_that_has_ended_or_waits(dataset: Dataset, alice: User
     """A27: a scrape costs the same whatever lies in the tables."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
-    outcomes.finish([(one, result_of(one)) for one in claimed[:6]])
+    transitions.finish([(one, result_of(one)) for one in claimed[:6]])
     Chunk.objects.filter(status="pending", seq__gt=500).update(
         status="done", rows=1, bytes=1, sha256="x", etag="x", source="live"
     )

@@ -19,11 +19,11 @@ from fpdf import FPDF
 from PIL import Image
 from pydantic import SecretStr
 
-from etl import errors
-from etl.documents import Kind
+from etl.core import errors
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import Document, OCRResult
-from etl.providers.mineru import MinerUProvider, door, jobs
-from etl.work import Work
+from etl.providers.mineru import MinerUProvider, client, jobs
 from tests.integration.mineru_servers import (
     CloudServer,
     Job,
@@ -369,7 +369,7 @@ def test_takes_a_server_that_never_answers_for_unreachable(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: a call has its own time, less than the stage's; failed looks are borne for a while."""
-    monkeypatch.setattr(door, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(client, "STALL_SECONDS", 0.1)
     monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.3)
     over = threading.Event()
     server.on("POST" if where is SUBMIT else "GET", where[protocol], silent(over), once=False)
@@ -597,7 +597,7 @@ def test_follows_redirects_only_so_often(start: Any, document: Document) -> None
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(302, Location="/results/again.zip"), once=False)
     assert failure(document).transient is False
-    assert len(server.asked("GET", "/results/")) == door.REDIRECTS + 1
+    assert len(server.asked("GET", "/results/")) == client.REDIRECTS + 1
 
 
 # ---- Archives -------------------------------------------------------------------------------------------------------
@@ -609,7 +609,7 @@ def test_reads_no_archive_with_a_member_that_leads_out(server: Scripted, documen
     """B14: permanent, and without a trace on the disk."""
     server.result = pack({**GOOD, name: "x"})
     error = failure(document)
-    assert (type(error), error.code, error.transient) == (door.Hostile, "ocr_failed", False)
+    assert (type(error), error.code, error.transient) == (client.Hostile, "ocr_failed", False)
     assert [file.name for file in document.path.parent.iterdir()] == ["copy"]
 
 
@@ -621,12 +621,12 @@ def test_reads_no_archive_with_a_link(server: Scripted, document: Document, tmp_
         link.external_attr = 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
     server.result = path.read_bytes()
-    assert type(failure(document)) is door.Hostile
+    assert type(failure(document)) is client.Hostile
 
 
 def test_reads_no_archive_with_too_many_members(server: Scripted, document: Document) -> None:
     server.result = pack({"full.md": "x", **{f"images/{number}.jpg": "" for number in range(2_000)}})
-    assert type(failure(document)) is door.Hostile
+    assert type(failure(document)) is client.Hostile
 
 
 GIGABYTES = 10 * 1024**3
@@ -654,7 +654,7 @@ def test_is_not_filled_by_a_result_that_unpacks_to_ten_gigabytes(start: Any, doc
     before = peak()
     error = failure(document)
     assert peak() - before < 200 * 1024**2
-    assert (error.code, isinstance(error, door.Hostile | door.Garbage)) == ("ocr_failed", True)
+    assert (error.code, isinstance(error, client.Hostile | client.Garbage)) == ("ocr_failed", True)
 
 
 def peak() -> int:
@@ -666,15 +666,15 @@ def test_reads_no_archive_whose_list_of_members_is_endless(start: Any, document:
     entries = b"PK\x01\x02" + bytes(42)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entries) * 200_000, 4, 0)
     server.result = b"PK\x03\x04" + entries * 200_000 + end
-    assert type(failure(document)) is door.Hostile
+    assert type(failure(document)) is client.Hostile
 
 
 def test_counts_what_it_downloads(
     server: Scripted, protocol: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "MAX_RESULT_BYTES", 1_000_000)
+    monkeypatch.setattr(client, "MAX_RESULT_BYTES", 1_000_000)
     server.on("GET", RESULT[protocol], endless, once=False)
-    assert type(failure(document)) is door.Hostile
+    assert type(failure(document)) is client.Hostile
 
 
 def endless(to: BaseHTTPRequestHandler) -> None:
@@ -869,7 +869,7 @@ def test_reads_results_that_come_as_json(protocol: str, start: Any, document: Do
 @pytest.mark.parametrize("body", [{"results": {}}, {"results": {"a": {"md_content": 1}}}, {"files": [{}]}])
 def test_takes_json_without_a_result_for_garbage(start: Any, document: Document, body: Any) -> None:
     start("v3").on("GET", "/result$", reply_json(200, body))
-    assert type(failure(document)) is door.Garbage
+    assert type(failure(document)) is client.Garbage
 
 
 def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:

@@ -11,9 +11,9 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from config.pages.account import tokens_of
-from config.pages.sign_in import BY_NAME
-from config.templatetags import pages
+from config.platform.ui.account import tokens_of
+from config.platform.ui.sign_in import BY_NAME
+from config.platform.ui.templatetags import pages
 from tests.broker import valkey
 
 PASSWORD = "only for tests, 1"

@@ -12,12 +12,12 @@ from django.conf import LazySettings
 from pydantic import AnyHttpUrl, SecretStr
 from pytest_httpserver import HTTPServer
 
-from etl.documents import Kind
-from etl.errors import EtlError
+from etl.core.errors import EtlError
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.postprocessors import client
 from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
-from etl.work import Work
 
 
 @pytest.fixture

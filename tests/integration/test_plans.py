@@ -19,31 +19,22 @@ from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
 
-from config.api.idempotency import Idempotency
-from config.api.paging import DEFAULT_LIMIT
-from exports import (
-    completion,
-    control,
-    courier,
-    deliveries,
-    files,
-    gauges,
-    leases,
-    links,
-    outcomes,
-    recovery,
-    sql,
-    sse,
-    streams,
-    submission,
-    sweeper,
-)
-from exports.errors import SourceRefused
-from exports.execution import REUSE_BATCH
-from exports.leases import Claim
+from config.platform.db import sql
+from config.platform.http.idempotency import Idempotency
+from config.platform.http.paging import DEFAULT_LIMIT
+from exports.api import event_hub, event_stream
+from exports.core import gauges
+from exports.core.errors import SourceRefused
+from exports.core.planning import Pair, Shape
+from exports.core.states import Source
+from exports.delivery import chunk_files, links
+from exports.jobs import actions, submission
+from exports.maintenance import cleanup, lost_work
 from exports.models import Chunk, Webhook
-from exports.planning import Pair, Shape
-from exports.states import Source
+from exports.webhooks import outbox, sender
+from exports.worker import completion, leases, transitions
+from exports.worker.execution import REUSE_BATCH
+from exports.worker.leases import Claim
 from tests.integration import million
 from tests.integration.factories import result_of
 from tests.integration.million import LARGE, Million
@@ -103,7 +94,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
             most=2 * REUSE_BATCH + LEASED,
         ),
         "renew": Case(work=lambda _: leases.renew(ours), by=(OF_LEASE,), most=LEASED),
-        "finish": Case(work=lambda _: outcomes.finish([(ours, result_of(ours))]), by=(OF_LEASE,), most=LEASED),
+        "finish": Case(work=lambda _: transitions.finish([(ours, result_of(ours))]), by=(OF_LEASE,), most=LEASED),
         "finish what was reused": Case(
             before=lambda: leases.claim_reusable(batch=REUSE_BATCH),
             work=finish_reused,
@@ -113,7 +104,7 @@ def of_workers(rows: Million) -> dict[str, Case]:
         ),
         "retry later": Case(work=lambda _: fail(ours, delay=60), by=(OF_LEASE,), most=LEASED),
         "fail": Case(work=lambda _: fail(ours, delay=None), by=(OF_LEASE,), most=LEASED),
-        "release": Case(work=lambda _: outcomes.release([ours]), by=(OF_LEASE,), most=LEASED),
+        "release": Case(work=lambda _: transitions.release([ours]), by=(OF_LEASE,), most=LEASED),
     }
 
 
@@ -122,11 +113,11 @@ def claim(_: object = None) -> Claim | None:
 
 
 def fail(ours: Claim, *, delay: float | None) -> object:
-    return outcomes.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
+    return transitions.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
 
 
 def finish_reused(claims: list[Claim]) -> object:
-    return outcomes.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
+    return transitions.finish([(each, result_of(each, source=Source.REUSED)) for each in claims])
 
 
 # ---- The reaper, completion -----------------------------------------------------------------------------------------
@@ -135,14 +126,14 @@ def finish_reused(claims: list[Claim]) -> object:
 def of_the_reaper(rows: Million) -> dict[str, Case]:
     ours = rows.held[-1]
     return {
-        "reclaim": Case(work=lambda _: recovery.reclaim(batch=500), by=("exports_chunk_leased",), most=LEASED),
+        "reclaim": Case(work=lambda _: lost_work.reclaim(batch=500), by=("exports_chunk_leased",), most=LEASED),
         # For each slot whose lease is over it looks at all that runs.
-        "free": Case(work=lambda _: recovery.expired_slots(), by=("exports_chunk_leased",), most=1_000),
+        "free": Case(work=lambda _: lost_work.expired_slots(), by=("exports_chunk_leased",), most=1_000),
         "withdraw": Case(
-            work=lambda _: recovery.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
+            work=lambda _: lost_work.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
         ),
         "hint": Case(
-            work=lambda _: recovery.waiting(),
+            work=lambda _: lost_work.waiting(),
             by=("exports_chunk_ready", "exports_chunk_waiting", TO_LOOK_AT),
             most=1_000,
         ),
@@ -152,7 +143,7 @@ def of_the_reaper(rows: Million) -> dict[str, Case]:
             by=("exports_jobs_active",),
             most=GOING_ON,
         ),
-        "delete what expired": Case(work=lambda _: sweeper.delete_expired(), by=("exports_receipt_due",)),
+        "delete what expired": Case(work=lambda _: cleanup.delete_expired(), by=("exports_receipt_due",)),
         "gauges": Case(
             work=lambda _: sql.one(gauges.GAUGES, slots=settings.SLUICE.export_db_slots),
             by=(
@@ -201,26 +192,26 @@ def of_completion(rows: Million) -> dict[str, Case]:
 
 
 def of_retention(rows: Million) -> dict[str, Case]:
-    paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: sweeper.BATCH])
+    paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: cleanup.BATCH])
     return {
         "purge": Case(
-            work=lambda _: sweeper.purge_some(),
+            work=lambda _: cleanup.purge_some(),
             by=("exports_jobs_finished", OF_JOB, "exports_delivery_job_id"),
             most=2 * LARGE,
         ),
         # It looks at each job that has ended, whether it has events; the first twenty that have lose them.
         "forget events": Case(
-            work=lambda _: sweeper.forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
+            work=lambda _: cleanup.forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
         ),
         "delete what nobody vouches for": Case(
-            work=lambda _: sweeper.delete_unvouched(),
+            work=lambda _: cleanup.delete_unvouched(),
             by=("exports_jobs_finished", "exports_chunk_of_status"),
             most=DAY_OF_JOBS,
         ),
         "tell who vouches": Case(
-            work=lambda _: sweeper.unvouched(dict.fromkeys(paths, "x")),
+            work=lambda _: cleanup.unvouched(dict.fromkeys(paths, "x")),
             by=("exports_chunk_leased",),
-            most=sweeper.BATCH,
+            most=cleanup.BATCH,
         ),
     }
 
@@ -230,21 +221,21 @@ def of_retention(rows: Million) -> dict[str, Case]:
 
 def of_webhooks() -> dict[str, Case]:
     """Some hundred deliveries are due, thousands wait for later, and those that have ended are nearly all."""
-    lost = {"attempts": courier.ATTEMPTS, "lease": courier.LEASE_SECONDS}
+    lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "tell of ends": Case(
-            work=lambda _: deliveries.tell_some(),
+            work=lambda _: outbox.tell_some(),
             by=("exports_event_untold", "exports_jobs_active"),
             most=2 * len(million.UNTOLD),
         ),
         "take a delivery": Case(
-            work=lambda _: courier.claim(), by=("exports_delivery_due", "exports_delivery_webhook_id"), most=200
+            work=lambda _: sender.claim(), by=("exports_delivery_due", "exports_delivery_webhook_id"), most=200
         ),
         "give deliveries up": Case(
-            work=lambda _: sql.rows(courier.GIVE_UP, **lost), by=("exports_delivery_due",), most=200
+            work=lambda _: sql.rows(sender.GIVE_UP, **lost), by=("exports_delivery_due",), most=200
         ),
         "hint deliveries": Case(
-            work=lambda _: deliveries.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
+            work=lambda _: outbox.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
         ),
     }
 
@@ -253,8 +244,8 @@ def of_streams(rows: Million) -> dict[str, Case]:
     jobs = [rows.job(name) for name in ("runs", "looks", "whole")]
     watched = {job.pk: 2 + 3 * (job.done - 300) for job in jobs}
     return {
-        "read news": Case(work=lambda _: streams.read(watched), most=3 * streams.PAGE),
-        "go on with a stream": Case(work=lambda _: sse.heard_by(jobs[0], "5")),
+        "read news": Case(work=lambda _: event_hub.read(watched), most=3 * event_hub.PAGE),
+        "go on with a stream": Case(work=lambda _: event_stream.heard_by(jobs[0], "5")),
     }
 
 
@@ -276,7 +267,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
 
     def presign(_: object) -> None:
         with suppress(links.ReceiptExpired):
-            files.presign(asked, key="large-0-7", effective_date=DAY_ONE)
+            chunk_files.presign(asked, key="large-0-7", effective_date=DAY_ONE)
 
     return {
         # Half of its files are there. Counts of quotas are rows of their own: it looks at no chunk for them.
@@ -286,11 +277,11 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
             most=len(request.pairs),
         ),
         "retry failed chunks": Case(
-            work=lambda _: sql.rows(control.RETRY, job=failed.pk, only=None),
+            work=lambda _: sql.rows(actions.RETRY, job=failed.pk, only=None),
             by=("exports_chunk_of_status",),
             most=50,
         ),
-        "cancel": Case(work=lambda _: control.try_to_cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
+        "cancel": Case(work=lambda _: actions.try_to_cancel(runs), by=("exports_chunk_of_status", ACTIVE), most=6_100),
         # No index has the key of a chunk: it reads the whole job, and nothing else.
         "get one file": Case(work=presign, by=(OF_JOB,), most=LARGE),
     }

@@ -15,13 +15,13 @@ import pytest
 from django.conf import settings as configured
 from django.utils.module_loading import import_string
 
-from etl import engines
-from etl.errors import EtlError, Fenced, OutOfTime
+from etl.core.errors import EtlError, Fenced, OutOfTime
+from etl.core.stage_context import Usage, Work
+from etl.pipeline import engines
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.strategies.base import Strategy
-from etl.work import Usage, Work
-from rules import json_schema
-from rules.content import RuleContent
+from rules.library.content import RuleContent
+from rules.schema import json_schema
 from tests.integration import openai_server, words
 from tests.integration.llm_factories import Notebook, configure, forget, ocr_of, rule_of, says_nothing_private, work_of
 from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says

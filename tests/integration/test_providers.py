@@ -14,11 +14,11 @@ from django.utils.module_loading import import_string
 from fpdf import FPDF
 from pydantic import SecretStr
 
-from etl import engines
-from etl.documents import Kind
-from etl.errors import EmptyDocument, Fenced, OutOfTime
+from etl.core.errors import EmptyDocument, Fenced, OutOfTime
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
+from etl.pipeline import engines
 from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
-from etl.work import Work
 from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
 
 # The pages of the document that all providers get; "" is a blank page.

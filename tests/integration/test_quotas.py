@@ -12,10 +12,12 @@ from django.db import connections, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import completion, control, execution, leases, outcomes, quotas, sweeper
-from exports.errors import SourceRefused
+from config.platform import storage
+from exports.core.errors import SourceRefused
+from exports.jobs import actions, quotas
+from exports.maintenance import cleanup
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
+from exports.worker import completion, execution, leases, transitions
 from tests.conftest import client_of
 from tests.integration.factories import make_job
 from tests.integration.test_execution import calls, count_calls, empty_bucket  # noqa: F401 - a fixture
@@ -170,11 +172,11 @@ def test_failed_chunks_are_given_back_and_charged_again_by_a_retry(dataset: Data
     for _ in range(2):
         claim = leases.claim(backend="test")
         assert claim
-        outcomes.fail(claim, SourceRefused(), delay=None)
+        transitions.fail(claim, SourceRefused(), delay=None)
     assert used(alice) == (1, 0)
 
     job.refresh_from_db()
-    control.retry(job)
+    actions.retry(job)
     assert used(alice) == (1, 2)
 
 
@@ -183,7 +185,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
     job = make_job(dataset, alice, 1)
     claim = leases.claim(backend="test")
     assert claim
-    outcomes.fail(claim, SourceRefused(), delay=None)
+    transitions.fail(claim, SourceRefused(), delay=None)
     Usage.objects.update(chunks=10)
     before = rows()
 
@@ -198,7 +200,7 @@ def test_cancelled_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
     claim = leases.claim(backend="test")
     assert claim
     execution.drain()
-    control.cancel(job)
+    actions.cancel(job)
     assert used(alice) == (1, 2)
 
 
@@ -208,7 +210,7 @@ def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
     claim = leases.claim(backend="test")
     assert claim
     for _ in range(2):
-        outcomes.fail(claim, SourceRefused(), delay=None)
+        transitions.fail(claim, SourceRefused(), delay=None)
     assert used(alice) == (1, 1)
 
 
@@ -221,7 +223,7 @@ def test_a_reused_chunk_that_is_read_again_is_given_back_once(dataset: Dataset, 
     assert used(alice) == (2, 2)
     storage.delete(again.chunks.get(seq=0).path)
     completion.complete(again.pk)
-    control.cancel(again)
+    actions.cancel(again)
 
     assert used(alice) == (2, 2)
 
@@ -233,7 +235,7 @@ def test_a_refund_goes_to_the_day_that_paid(dataset: Dataset, alice: User) -> No
     Usage.objects.update(day=yesterday)
     Job.objects.update(charged_on=yesterday)
     make_job(dataset, alice, 2)
-    control.cancel(job)
+    actions.cancel(job)
 
     assert list(Usage.objects.order_by("day").values_list("chunks", flat=True)) == [0, 2]
 
@@ -242,7 +244,7 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
     today = quotas.debit(user_id=alice.pk, jobs=1, chunks=1)
     for days in (1, 31, 32, 100):
         Usage.objects.create(user=alice, day=today - timedelta(days=days))
-    sweeper.purge()
+    cleanup.purge()
 
     assert {(today - usage.day).days for usage in Usage.objects.all()} == {0, 1, 31}
 

@@ -26,10 +26,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from exports import control, leases, outcomes, quotas
-from exports.errors import SourceError, SourceRefused
+from exports.core.errors import SourceError, SourceRefused
+from exports.core.states import Source
+from exports.jobs import actions, quotas
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
-from exports.states import Source
+from exports.worker import leases, transitions
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_leases_model import clean
@@ -84,9 +85,9 @@ class Quotas(RuleBasedStateMachine):
         row, owner = Job.objects.get(pk=job), self.owner_of(job)
         if not self.fits(owner, jobs=1, chunks=row.total):
             with pytest.raises(quotas.QuotaExceeded):
-                control.replay(row, user_id=owner)
+                actions.replay(row, user_id=owner)
             return multiple()
-        return self.accepted(control.replay(row, user_id=owner), owner, reuse=row.reuse == "if-present")
+        return self.accepted(actions.replay(row, user_id=owner), owner, reuse=row.reuse == "if-present")
 
     @rule(how=st.sampled_from(["live", "live", "refused", "failed", "released"]), late=st.booleans())
     def work(self, how: str, *, late: bool) -> None:
@@ -99,15 +100,15 @@ class Quotas(RuleBasedStateMachine):
         self.model.claim(*pair)
         for _ in range(1 + late):
             if how == "live":
-                outcomes.finish([(claim, result_of(claim))])
+                transitions.finish([(claim, result_of(claim))])
                 self.model.finish([pair], "live")
             elif how == "released":
-                outcomes.release([claim])
+                transitions.release([claim])
                 self.model.release([pair], 1)
             else:
                 error = SourceRefused() if how == "refused" else SourceError()
-                delay = outcomes.delay_after(claim, error)
-                outcomes.fail(claim, error, delay=None if delay is None else 0)
+                delay = transitions.delay_after(claim, error)
+                transitions.fail(claim, error, delay=None if delay is None else 0)
                 self.model.fail(*pair, is_final=delay is None)
         for chunk in self.model.chunks.values():
             chunk.is_due |= chunk.status == "retrying"
@@ -121,32 +122,32 @@ class Quotas(RuleBasedStateMachine):
         for pair in pairs:
             self.model.look(*pair)
         if is_there:
-            outcomes.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
+            transitions.finish([(claim, result_of(claim, source=Source.REUSED)) for claim in claims])
             self.model.finish(pairs, "reused")
         else:
-            outcomes.release(claims, attempt=0)
+            transitions.release(claims, attempt=0)
             self.model.release(pairs, 0)
 
     @rule(job=jobs)
     def cancel(self, job: UUID) -> None:
         if self.model.jobs[job].has_ended:
-            with pytest.raises(control.AlreadyEnded):
-                control.cancel(Job.objects.get(pk=job))
+            with pytest.raises(actions.AlreadyEnded):
+                actions.cancel(Job.objects.get(pk=job))
         else:
-            control.cancel(Job.objects.get(pk=job))
+            actions.cancel(Job.objects.get(pk=job))
             self.model.cancel(job)
 
     @rule(job=jobs)
     def retry(self, job: UUID) -> None:
         row, owner = Job.objects.get(pk=job), self.owner_of(job)
         if self.model.jobs[job].status != "failed":
-            with pytest.raises(control.NotFailed):
-                control.retry(row)
+            with pytest.raises(actions.NotFailed):
+                actions.retry(row)
         elif not self.fits(owner, jobs=0, chunks=row.failed):
             with pytest.raises(quotas.QuotaExceeded):
-                control.retry(row)
+                actions.retry(row)
         else:
-            control.retry(row)
+            actions.retry(row)
             self.model.retry(job, paid_by=(owner, self.day))
 
     @rule()

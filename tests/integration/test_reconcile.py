@@ -12,14 +12,18 @@ from django.test import RequestFactory
 from pydantic import SecretStr
 from rest_framework.request import Request
 
-from config import storage
-from config.database import sequences
-from etl import artifacts, recovery, restoration, runstate
+from config.platform import storage
+from config.platform.db import sequences
+from etl import runstate
+from etl.core.states import Phase
+from etl.maintenance import after_restore, recovery
 from etl.models import Task
-from etl.states import Phase
-from exports import completion, control, execution, leases, sse
-from exports.errors import LeaseLost
+from etl.pipeline import artifacts
+from exports.api import event_stream
+from exports.core.errors import LeaseLost
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
+from exports.worker import completion, execution, leases
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_rehearsal import Change, age, run
 from tests.integration.factories import end_chunk, fail_chunk, make_job
@@ -84,7 +88,7 @@ def test_a_failed_job_that_is_retried_tells_under_numbers_that_nobody_has_heard(
 
     told = coming_back(job, heard)
     assert told is None or told.after is None, "nobody waits for what was told"
-    control.retry(job)
+    actions.retry(job)
     end_chunk()
     job.refresh_from_db()
     assert job.event_seq > lost
@@ -93,10 +97,10 @@ def test_a_failed_job_that_is_retried_tells_under_numbers_that_nobody_has_heard(
     assert b"event: snapshot" in again.opening, "what came before its number is told"
 
 
-def coming_back(job: Job, heard: int) -> sse.Start | None:
+def coming_back(job: Job, heard: int) -> event_stream.Start | None:
     """Return how the stream begins of a client that has heard so much."""
     request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(heard)}))
-    return sse.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
+    return event_stream.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
 
 
 def done(job: Job) -> Receipt:
@@ -197,7 +201,7 @@ def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Cha
     recovery.look()
 
     state: Any = runstate.read(task.pk)
-    assert state.fence == 1 + restoration.FENCES
+    assert state.fence == 1 + after_restore.FENCES
     run(task)
     assert Task.objects.get(pk=task.pk).status == "completed"
 
@@ -206,7 +210,7 @@ def test_run_states_of_documents_that_are_not_there_are_forgotten(alice: User, r
     kept, lost = make_task(alice), make_task(alice)
     Task.objects.filter(pk=lost.pk).delete()
 
-    assert restoration.forget_strangers() == 1
+    assert after_restore.forget_strangers() == 1
     assert runstate.read(lost.pk) is None
     assert runstate.read(kept.pk)
 

@@ -10,8 +10,8 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from rest_framework.test import APIClient
 
-from etl import trial
 from etl.models import Task
+from etl.pipeline import trial
 from rules.models import Rule
 from tests.conftest import client_of
 from tests.integration import openai_server

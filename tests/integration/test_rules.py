@@ -16,9 +16,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from rest_framework.test import APIClient
 
-from config.api.problems import BadInput
 from config.celery import app
-from rules import catalog, checks, loading
+from config.platform.http.problems import BadInput
+from rules.library import catalog, checks
+from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from tests.conftest import client_of
 
@@ -326,7 +327,7 @@ def test_a_default_rule_that_is_not_there_is_the_operators_matter(alice: User, s
 def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Path]:
     configure(settings, etl_rules_dir=tmp_path)
     yield tmp_path
-    loading.told.clear()
+    system_rules.told.clear()
     for file in tmp_path.iterdir():
         file.unlink()  # the database is emptied next, and takes up what is there
 
@@ -335,7 +336,7 @@ def write(folder: Path, file: str, **changes: Any) -> None:
     (folder / file).write_text(json.dumps({"name": "Tickets", "json_schema": SCHEMA, **changes}))
 
 
-def names(outcome: loading.Outcome) -> dict[str, list[str]]:
+def names(outcome: system_rules.Outcome) -> dict[str, list[str]]:
     kinds = ("made", "changed", "restored", "hidden")
     return {kind: getattr(outcome, kind) for kind in kinds if getattr(outcome, kind)}
 
@@ -343,18 +344,18 @@ def names(outcome: loading.Outcome) -> dict[str, list[str]]:
 def test_a_file_is_a_rule_and_follows_the_file(folder: Path, api: APIClient) -> None:
     """B26: new, the same, changed, gone, and back."""
     write(folder, "tickets.json")
-    assert names(loading.load_all()) == {"made": ["tickets"]}
-    assert names(loading.load_all()) == {}
+    assert names(system_rules.load_all()) == {"made": ["tickets"]}
+    assert names(system_rules.load_all()) == {}
     made = Rule.objects.get(slug="tickets")
     assert api.get(f"{URL}/{made.pk}").json()["is_system"] is True
 
     write(folder, "tickets.json", system_prompt="Read.")
-    assert names(loading.load_all()) == {"changed": ["tickets"]}
+    assert names(system_rules.load_all()) == {"changed": ["tickets"]}
     (folder / "tickets.json").unlink()
-    assert names(loading.load_all()) == {"hidden": ["tickets"]}
+    assert names(system_rules.load_all()) == {"hidden": ["tickets"]}
     assert api.get(f"{URL}/{made.pk}").status_code == 404
     write(folder, "tickets.json", system_prompt="Read.")
-    assert names(loading.load_all()) == {"restored": ["tickets"]}
+    assert names(system_rules.load_all()) == {"restored": ["tickets"]}
     assert api.get(f"{URL}/{made.pk}").json()["version"] == 2
     assert list(made.versions.order_by("version").values_list("version", flat=True)) == [1, 2]
 
@@ -363,7 +364,7 @@ def test_yaml_is_taken_too(folder: Path) -> None:
     """B26."""
     (folder / "slips.yaml").write_text("name: Slips\npostprocess_mode: skip\ndescription: |\n  Two\n  lines\n")
     (folder / "notes.yml").write_text("name: Notes\njson_schema: {type: object}\n")
-    assert loading.load_all().made == ["notes", "slips"]
+    assert system_rules.load_all().made == ["notes", "slips"]
     assert Rule.objects.get(slug="slips").description == "Two\nlines\n"
 
 
@@ -397,9 +398,9 @@ def test_a_bad_file_is_told_and_hinders_no_other(folder: Path, name: str, text: 
 def test_a_file_that_became_bad_leaves_its_rule(folder: Path) -> None:
     """B26."""
     write(folder, "tickets.json")
-    loading.load_all()
+    system_rules.load_all()
     (folder / "tickets.json").write_text("{")
-    assert names(loading.load_all()) == {}
+    assert names(system_rules.load_all()) == {}
     rule = Rule.objects.get(slug="tickets")
     assert (rule.version, rule.deleted_at) == (1, None)
 
@@ -407,29 +408,29 @@ def test_a_file_that_became_bad_leaves_its_rule(folder: Path) -> None:
 def test_a_file_of_our_name_stands_in_for_ours(folder: Path) -> None:
     """B26: the default rule among them, and ours comes back."""
     write(folder, "default.json", name="Ticket or nothing")
-    assert names(loading.load_all()) == {"changed": ["default"]}
+    assert names(system_rules.load_all()) == {"changed": ["default"]}
     assert Rule.objects.get(slug="default").postprocess_mode == "llm"
     (folder / "default.json").unlink()
-    assert names(loading.load_all()) == {"changed": ["default"]}
+    assert names(system_rules.load_all()) == {"changed": ["default"]}
     assert Rule.objects.get(slug="default").postprocess_mode == "skip"
 
 
 def test_a_folder_that_is_not_there_hides_nothing(folder: Path, settings: Any) -> None:
     """B26: a host that was not given it must not take the rules from the others."""
     write(folder, "tickets.json")
-    loading.load_all()
+    system_rules.load_all()
     configure(settings, etl_rules_dir=folder / "absent")
-    assert names(loading.load_all()) == {}
+    assert names(system_rules.load_all()) == {}
     assert Rule.objects.get(slug="tickets").deleted_at is None
 
 
 def test_the_tick_takes_up_news_and_hides_nothing(folder: Path) -> None:
     """B26."""
     write(folder, "tickets.json")
-    assert names(loading.load_changes()) == {"made": ["tickets"]}
+    assert names(system_rules.load_changes()) == {"made": ["tickets"]}
     (folder / "tickets.json").unlink()
     write(folder, "fines.json")
-    assert names(loading.load_changes()) == {"made": ["fines"]}
+    assert names(system_rules.load_changes()) == {"made": ["fines"]}
     assert Rule.objects.get(slug="tickets").deleted_at is None
 
 
@@ -450,7 +451,7 @@ def test_several_processes_may_load_at_once(folder: Path) -> None:
     def load(_number: int) -> list[str]:
         start.wait(60)
         try:
-            return loading.load_all().made
+            return system_rules.load_all().made
         finally:
             connection.close()
 
@@ -462,7 +463,7 @@ def test_several_processes_may_load_at_once(folder: Path) -> None:
 
 def test_a_relative_folder_begins_at_the_project(settings: Any) -> None:
     configure(settings, etl_rules_dir=Path("some/where"))
-    assert loading.folder() == Path(django_settings.BASE_DIR) / "some" / "where"
+    assert system_rules.folder() == Path(django_settings.BASE_DIR) / "some" / "where"
 
 
 def test_the_shipped_rules_are_good(alice: User) -> None:

@@ -16,12 +16,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from config import storage
+from config.platform import storage
 from etl.models import Task
-from rules import editing, json_schema, loading
-from rules.editing import ChangedMeanwhile
+from rules.library import editing
+from rules.library.editing import ChangedMeanwhile
+from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import comparison, schema_text
+from rules.schema import json_schema
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, gives
 
@@ -68,7 +70,7 @@ def configure(settings: Any, **values: Any) -> None:
 
 @pytest.fixture
 def shipped(transactional_db: None) -> None:
-    loading.load_all()
+    system_rules.load_all()
 
 
 @pytest.fixture

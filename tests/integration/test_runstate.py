@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from etl import runstate
+from etl.core.stage_context import Usage
+from etl.core.states import Phase
 from etl.models import Task
-from etl.runstate import RunState, Verdict, moves, script
+from etl.runstate import RunState, Verdict, script, transitions
 from etl.runstate.state import USAGE
-from etl.states import Phase
-from etl.work import Usage
 from tests.broker import valkey
 from tests.waiting import expect_within
 
@@ -332,7 +332,7 @@ def test_a_move_that_is_sent_again_is_made_once() -> None:
     """A reply may be lost: the client then sends the same words again."""
     made()
     state = started()
-    words = script.described({**moves.held(state), "increase": {"calls": 1}, "visible": True})
+    words = script.described({**transitions.held(state), "increase": {"calls": 1}, "visible": True})
     _, compare_and_advance = script.redis()
     replies = [compare_and_advance(keys=[runstate.key_of(17)], args=[words]) for _ in range(3)]
 
@@ -453,7 +453,7 @@ def test_usage_adds_up_over_attempts_and_is_never_less_than_what_is_known() -> N
 
 def test_a_large_result_stays_out() -> None:
     advanced()
-    result = {"data": "x" * (moves.RESULT_BYTES + 1)}
+    result = {"data": "x" * (transitions.RESULT_BYTES + 1)}
     end = runstate.complete(started(Phase.POSTPROCESS), result=result, usage={}).state
     assert end
     assert (end.status, end.result, end.result_is_elsewhere) == ("completed", None, True)

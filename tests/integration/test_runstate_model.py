@@ -27,11 +27,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from etl import artifacts, control, outcome, pipeline, recovery, runstate
+from etl import runstate
+from etl.core.states import Phase
+from etl.maintenance import recovery
 from etl.models import Task
+from etl.pipeline import actions, artifacts, completion, execution
 from etl.providers.base import OCRResult
 from etl.runstate import Answer, RunState
-from etl.states import Phase
 from rules.models import Rule
 from tests.broker import valkey
 from tests.integration.etl_factories import make_rule
@@ -121,7 +123,7 @@ class Documents(RuleBasedStateMachine):
     def start(self, task: int, phase: Phase) -> None:
         """As a worker does that a message wakes: it asks the row first."""
         known = self.known[task]
-        fence = pipeline.fence_of(task)
+        fence = execution.fence_of(task)
         assert (fence is None) == known.has_ended
         if fence is None:
             known.correct()
@@ -154,7 +156,7 @@ class Documents(RuleBasedStateMachine):
         if holder := self.holder(task, age):
             stored = artifacts.keep_ocr(holder, FOUND, warnings=[], attempts=1, check=lambda: None)
             self.known[task].stored.add(holder.ocr_run)
-            answer = runstate.advance(holder, **outcome.facts_of(stored))
+            answer = runstate.advance(holder, **completion.facts_of(stored))
             assert answer.moved == (self.known[task].state.act("advance", holder, 0) == "moved")
 
     @rule(task=tasks, age=st.integers(0, 2), how=st.sampled_from(["complete", "fail"]), is_recorded=st.booleans())
@@ -167,7 +169,7 @@ class Documents(RuleBasedStateMachine):
             assert answer.moved == moved
             if moved and is_recorded:
                 assert answer.state
-                outcome.record(answer.state)
+                completion.record(answer.state)
                 known.record()
 
     @staticmethod
@@ -219,11 +221,11 @@ class Documents(RuleBasedStateMachine):
     def cancel(self, task: int) -> None:
         known = self.known[task]
         if not known.has_ended and known.state.cancel(known.fence) == "moved":
-            control.cancel(task=Task.objects.get(pk=task))
+            actions.cancel(task=Task.objects.get(pk=task))
             known.record()
         else:
-            with pytest.raises(control.NotCancellable):
-                control.cancel(task=Task.objects.get(pk=task))
+            with pytest.raises(actions.NotCancellable):
+                actions.cancel(task=Task.objects.get(pk=task))
 
     @rule(task=tasks)
     def retry(self, task: int) -> None:
@@ -231,10 +233,10 @@ class Documents(RuleBasedStateMachine):
         if known.state.exists and known.state.has_ended:
             known.record()
         if not known.has_ended:
-            with pytest.raises(control.NotEnded):
-                control.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
+            with pytest.raises(actions.NotEnded):
+                actions.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
             return
-        control.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
+        actions.retry(task=Task.objects.get(pk=task), from_stage=Phase.OCR)
         known.status, known.fence = "pending", known.fence + 1
         known.ocr_run = known.fence
         known.state = Model(exists=True, fence=known.fence)

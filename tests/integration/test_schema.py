@@ -16,9 +16,10 @@ from drf_spectacular.generators import SchemaGenerator
 from rest_framework.test import APIClient
 
 from etl import urls as etl_urls
-from exports import completion, courier, deliveries, execution
 from exports import urls as exports_urls
 from exports.models import Dataset, Job, Receipt
+from exports.webhooks import outbox, sender
+from exports.worker import completion, execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
 from tests.integration.factories import make_job
@@ -219,8 +220,8 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
         body = {"url": there.url, "events": ["export.succeeded"]}
         path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
-        deliveries.fan_out()
-        courier.drain()
+        outbox.fan_out()
+        sender.drain()
         delivery = checked.get(f"{path}/deliveries").json()["results"][0]
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 202
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 409

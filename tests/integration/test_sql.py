@@ -11,9 +11,10 @@ from django.db.utils import NotSupportedError
 from django.test.utils import CaptureQueriesContext
 from prometheus_client import REGISTRY
 
-from config.database.base import DatabaseWrapper
-from exports import leases, outcomes, sql
+from config.platform.db import sql
+from config.platform.db.base import DatabaseWrapper
 from exports.models import Dataset
+from exports.worker import leases, transitions
 from tests.integration.factories import make_job, result_of
 
 FIND = sql.Hot("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
@@ -128,8 +129,8 @@ def test_chunks_are_claimed_and_ended_by_two_statements_that_are_planned_once(
     with django_assert_num_queries(2):
         claimed = leases.claim(backend="test")
         assert claimed
-        outcomes.finish([(claimed, result_of(claimed))])
+        transitions.finish([(claimed, result_of(claimed))])
     before = sql.scalar(PREPARED)
     while claimed := leases.claim(backend="test"):
-        outcomes.finish([(claimed, result_of(claimed))])
+        transitions.finish([(claimed, result_of(claimed))])
     assert sql.scalar(PREPARED) == before

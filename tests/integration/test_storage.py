@@ -28,8 +28,9 @@ import pytest
 from django.conf import LazySettings
 from pydantic import AnyHttpUrl
 
-from config import logs, storage
-from config.storage import clients, copies, parts, uploads
+from config.platform import storage
+from config.platform.observability import logs
+from config.platform.storage import clients, copies, parts, uploads
 from tests.integration import troubled_s3
 from tests.integration.troubled_s3 import Proxy
 from tests.waiting import wait_until

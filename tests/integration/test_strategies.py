@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from etl.errors import (
+from etl.core.errors import (
     DocumentTooLong,
     Fenced,
     LlmForbidden,
@@ -16,11 +16,11 @@ from etl.errors import (
     LlmUnavailable,
     SchemaInvalid,
 )
+from etl.core.stage_context import Usage, Work
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
-from etl.work import Usage, Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 from tests.integration import openai_server
 from tests.integration.llm_factories import (
     PAPER,

@@ -15,10 +15,12 @@ from django.db import connection
 from django.db.models.functions import Now
 from rest_framework.test import APIClient
 
-from config.api import sse
-from exports import control, streams, sweeper
+from config.platform.http import sse
+from exports.api import event_hub
+from exports.api.event_hub import Hub, Listener, News
+from exports.jobs import actions
+from exports.maintenance import cleanup
 from exports.models import Dataset, Event, Job
-from exports.streams import Hub, Listener, News
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 
 
@@ -43,7 +45,7 @@ def pages(job: Job, *, page: int, after: int = 0) -> Iterator[News]:
     """Read a job page by page."""
     more = True
     while more:
-        news, more = streams.read({job.pk: after}, page=page)
+        news, more = event_hub.read({job.pk: after}, page=page)
         if job.pk in news:
             yield news[job.pk]
             after = news[job.pk].newest
@@ -75,7 +77,7 @@ def test_the_data_is_what_the_other_calls_answer(dataset: Dataset, alice: User, 
 def test_an_end_that_was_undone_has_no_error_any_more(dataset: Dataset, alice: User) -> None:
     job = failed_job(dataset, alice)
     (before,) = pages(job, page=100)
-    control.retry(job)
+    actions.retry(job)
     (after,) = pages(job, page=100)
 
     ends = [event for event in told(before.since(0)) + told(after.since(0)) if event[1] == "status"]
@@ -95,7 +97,7 @@ def test_pages_of_any_length_tell_the_same(dataset: Dataset, alice: User, page: 
     job = make_job(dataset, alice, 6)
     end_chunk()
     fail_chunk()
-    control.cancel(job)
+    actions.cancel(job)
     news = list(pages(job, page=page))
     frames = told(b"".join(each.since(0) for each in news))
 
@@ -115,7 +117,7 @@ def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, al
     newest = {job.pk: Job.objects.get(pk=job.pk).event_seq for job in jobs}
     first, second, third = newest
 
-    news, more = streams.read({first: 0, second: newest[second], third: newest[third] - 1, uuid4(): 0})
+    news, more = event_hub.read({first: 0, second: newest[second], third: newest[third] - 1, uuid4(): 0})
     assert more is False
     assert news.keys() <= {first, third}
     assert first in news
@@ -124,16 +126,16 @@ def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, al
 def test_a_backlog_holds_no_other_job_up(dataset: Dataset, alice: User) -> None:
     """A25: a page has room for all; who has most to hear waits for the next one."""
     first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)
-    control.cancel(first)
-    control.cancel(last)
+    actions.cancel(first)
+    actions.cancel(last)
 
     for page in (1, 2, 7, 20):
-        news, more = streams.read({first.pk: 0, last.pk: 0}, page=page)
+        news, more = event_hub.read({first.pk: 0, last.pk: 0}, page=page)
         assert news.keys() == {first.pk, last.pk}, page
         assert more
         assert not news[first.pk].is_the_end, page
     newest = Job.objects.get(pk=last.pk).event_seq
-    news, more = streams.read({first.pk: 0, last.pk: newest - 1}, page=20)
+    news, more = event_hub.read({first.pk: 0, last.pk: newest - 1}, page=20)
     assert news[last.pk].is_the_end
     assert more
 
@@ -143,13 +145,13 @@ def test_pages_of_several_jobs_tell_each_as_if_it_were_alone(dataset: Dataset, a
     """A25: one page may end amid the chunks of several jobs."""
     jobs = [make_job(dataset, alice, chunks) for chunks in (3, 9, 30)]
     for job in jobs:
-        control.cancel(job)
+        actions.cancel(job)
     after = dict.fromkeys((job.pk for job in jobs), 0)
     heard = dict.fromkeys(after, b"")
     ended = []
     more = True
     while more:
-        news, more = streams.read(after, page=page)
+        news, more = event_hub.read(after, page=page)
         for job_id, each in news.items():
             heard[job_id] += each.since(0)
             after[job_id] = each.newest
@@ -166,14 +168,14 @@ def test_more_is_looked_at_than_told_only_up_to_a_limit(
 ) -> None:
     """A25: what lies beyond the look is told later too."""
     job = make_job(dataset, alice, 30)
-    control.cancel(job)
+    actions.cancel(job)
     (alone,) = pages(job, page=100)
-    monkeypatch.setattr(streams, "LOOK", 1)
+    monkeypatch.setattr(event_hub, "LOOK", 1)
     others = [make_job(dataset, alice, 1).pk for _ in range(3)]
     after = dict.fromkeys((job.pk, *others), 0)
     heard, rounds, more = b"", 0, True
     while more:
-        news, more = streams.read(after, page=4)
+        news, more = event_hub.read(after, page=4)
         heard += news[job.pk].since(0)
         after[job.pk] = news[job.pk].newest
         rounds += 1
@@ -187,11 +189,11 @@ def test_it_is_one_query_when_nothing_happened_and_three_when_something_did(
 ) -> None:
     watched = {make_job(dataset, alice, 2).pk: 0 for _ in range(5)}
     with django_assert_num_queries(1):
-        assert streams.read(watched) == ({}, False)
+        assert event_hub.read(watched) == ({}, False)
     for _ in range(7):
         end_chunk()
     with django_assert_num_queries(3):
-        news, _ = streams.read(watched)
+        news, _ = event_hub.read(watched)
     assert news.keys() == watched.keys()
 
 
@@ -205,7 +207,7 @@ def test_a_round_reads_no_more_events_than_are_new(dataset: Dataset, alice: User
         )
         cursor.execute("ANALYZE exports_event")
         cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + streams.NEWS,
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + event_hub.NEWS,
             {"jobs": [job.pk], "after": [19_991], "page": 1000, "look": 1000},
         )
         (plan,) = cursor.fetchone()
@@ -278,7 +280,7 @@ async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds
         after = asked[slow.subject]
         return {slow.subject: news_of(*range(after + 1, after + 4))}, False
 
-    monkeypatch.setattr(streams, "read_and_disconnect", read)
+    monkeypatch.setattr(event_hub, "read_and_disconnect", read)
     for _ in range(3):
         await hub.tell()
         quick.waiting.get_nowait()
@@ -303,7 +305,7 @@ async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
         hub.add(late)
         return {early.subject: news_of(51)}, False
 
-    monkeypatch.setattr(streams, "read_and_disconnect", read)
+    monkeypatch.setattr(event_hub, "read_and_disconnect", read)
     await hub.tell()
     assert (early.after, late.after) == (51, 10)
 
@@ -353,7 +355,7 @@ async def test_streams_that_begin_at_the_same_moment_are_no_more_than_a_user_may
     monkeypatch.setattr(sse, "MOST_OF_A_USER", 1)
     hub = sse.hub(Hub)
     early = listening(hub)
-    late = streams.stream(uuid4(), user_id=1, opening=b"opening", after=0)
+    late = event_hub.stream(uuid4(), user_id=1, opening=b"opening", after=0)
 
     assert [part async for part in late] == [b"opening"]
     assert hub.count == 1
@@ -389,14 +391,14 @@ def test_events_are_forgotten_a_day_after_the_end(dataset: Dataset, alice: User,
     Event.objects.update(told_at=Now())
     Job.objects.exclude(pk=young.pk).update(finished_at=Now() - timedelta(days=1, seconds=1))
     Job.objects.filter(pk=running.pk).update(finished_at=None)
-    sweeper.sweep()
+    cleanup.sweep()
 
     assert set(Event.objects.values_list("job", flat=True)) == {young.pk, running.pk}
     assert events_after(api, old, old.event_seq - 1) == ["snapshot", "status"]
     assert events_after(api, old, old.event_seq) == []
     assert events_after(api, young, young.event_seq - 1) == ["listens"]
 
-    control.retry(old)
+    actions.retry(old)
     fail_chunk()
     assert events_after(api, old, old.event_seq - 1) == ["snapshot", "status"]
     assert events_after(api, old, old.event_seq) == ["listens"]
@@ -406,8 +408,8 @@ def test_an_end_that_webhooks_were_not_told_of_is_never_forgotten(dataset: Datas
     failed_job(dataset, alice)
     Job.objects.update(finished_at=Now() - timedelta(days=2))
     kept = Event.objects.count()
-    assert sweeper.forget_events() == 0
+    assert cleanup.forget_events() == 0
     assert Event.objects.count() == kept
 
     Event.objects.update(told_at=Now())
-    assert sweeper.forget_events() == kept
+    assert cleanup.forget_events() == kept

@@ -11,10 +11,11 @@ from django.test.utils import CaptureQueriesContext
 from pydantic import SecretStr
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import completion, control, execution, leases, outcomes
-from exports.errors import SourceError
+from config.platform import storage
+from exports.core.errors import SourceError
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Usage
+from exports.worker import completion, execution, leases, transitions
 from tests.broker import broker_at
 from tests.conftest import client_of
 from tests.integration.factories import fail_chunk, make_job
@@ -315,11 +316,11 @@ def test_one_is_shown_as_in_the_list_for_two_statements(api: APIClient, dataset:
     failed = make_job(dataset, alice, 1, reuse="never")
     fail_chunk()
     cancelled = make_job(dataset, alice, 1, reuse="never")
-    control.cancel(cancelled)
+    actions.cancel(cancelled)
     retrying = make_job(dataset, alice, 1, reuse="never")
     claim = leases.claim(backend="test")
     assert claim
-    outcomes.fail(claim, SourceError(), delay=60)
+    transitions.fail(claim, SourceError(), delay=60)
     running = make_job(dataset, alice, 2, reuse="never")
     assert leases.claim(backend="test")
     pending = [make_job(dataset, alice, 1, reuse="never") for _ in range(2)]

@@ -17,12 +17,16 @@ from prometheus_client import REGISTRY
 from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
-from config import storage
-from config.storage import probe
-from exports import completion, control, dispatch, execution, leases, outcomes, repair, source, sweeper
-from exports.errors import SourceRefused
-from exports.leases import Claim
+from config.platform import storage
+from config.platform.storage import probe
+from exports.core import wakeups
+from exports.core.errors import SourceRefused
+from exports.jobs import actions
+from exports.maintenance import cleanup, manual
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
+from exports.source import database
+from exports.worker import completion, execution, leases, transitions
+from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
 from tests.integration import troubled_s3
 from tests.integration.factories import make_job, result_of
@@ -53,7 +57,7 @@ def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Da
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
     expire_leases()
-    sweeper.reap()
+    cleanup.reap()
 
     assert Chunk.objects.get().status == "pending"
     assert not Slot.objects.held().exists()
@@ -62,25 +66,25 @@ def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Da
 def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
     """So that the worker's host, process and log can be found by what is known of the chunk."""
     job = make_job(dataset, alice, 1)
-    name = source.Session().backend
+    name = database.Session().backend
     leases.claim(backend=name)
     expire_leases()
 
     with capture_logs() as lines:
-        sweeper.reap()
+        cleanup.reap()
 
     (line,) = (line for line in lines if line["event"] == "lease_expired")
     assert (line["job_id"], line["chunk_id"]) == (str(job.pk), Chunk.objects.get().pk)
     assert (line["attempt"], line["backend"]) == (1, name)
     assert f"-{os.getpid()}-" in name
     assert len(name) <= 63
-    assert source.Session().backend != name
+    assert database.Session().backend != name
 
 
 def test_a_live_workers_chunk_is_left_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claim = leases.claim(backend="alive")
-    sweeper.reap()
+    cleanup.reap()
 
     assert claim
     assert Chunk.objects.get().token == claim.token
@@ -95,7 +99,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
     with psycopg.connect(source_db.info.dsn, password=source_db.info.password, application_name="lost-one") as call:
         leases.claim(backend="lost-one")
         expire_leases()
-        sweeper.reap()
+        cleanup.reap()
         with pytest.raises(psycopg.OperationalError):
             call.execute("SELECT 1")
     assert not Slot.objects.held().exists()
@@ -108,8 +112,8 @@ def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, ali
     expire_leases()
     nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
-    sweeper.reclaim_chunks()
-    sweeper.free_slots()
+    cleanup.reclaim_chunks()
+    cleanup.free_slots()
 
     assert Slot.objects.held().count() == 1
     assert Chunk.objects.get().status == "pending"
@@ -124,10 +128,10 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
     assert alive
     for key in (alive.path, "things/2024/lost.csv"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
-    assert sweeper.abort_lost_uploads() == 0  # younger than a lease
+    assert cleanup.abort_lost_uploads() == 0  # younger than a lease
 
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": -5})
-    assert sweeper.abort_lost_uploads() == 1
+    assert cleanup.abort_lost_uploads() == 1
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
 
 
@@ -137,7 +141,7 @@ def test_one_janitor_that_fails_does_not_stop_the_others(dataset: Dataset, alice
     expire_leases()
     lose_messages()
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
-    sweeper.reap()
+    cleanup.reap()
 
     assert not Slot.objects.held().exists()
     assert queued("exports") == 1
@@ -147,13 +151,13 @@ def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 3)
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("exports") == 3
 
     while leases.claim(backend="x"):
         pass
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("exports") == 0
 
 
@@ -162,11 +166,11 @@ def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: U
     make_job(dataset, alice, 3)
     lose_messages()
     for _ in range(3):
-        sweeper.reap()
+        cleanup.reap()
     assert queued("exports") == 3
     lose_messages()
     valkey().lpush("exports", b"one of them")
-    sweeper.reap()
+    cleanup.reap()
     assert queued("exports") == 3
 
 
@@ -178,7 +182,7 @@ def test_a_broker_that_is_away_does_not_hold_the_janitor_up(dataset: Dataset, al
         if is_silent:
             nobody.listen()
         with broker_at(f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), capture_logs() as logs:
-            expect_within(5, sweeper.hint_waiting)
+            expect_within(5, cleanup.hint_waiting)
     assert {line["event"] for line in logs} == {"hint_not_sent"}
 
 
@@ -190,10 +194,10 @@ def test_completions_are_hinted_however_many_others_wait(
     execution.drain()
     lose_messages()
     valkey().lpush("bundles", *[b"another"] * 5)
-    sweeper.reap()
+    cleanup.reap()
     assert queued("bundles") == 6
-    monkeypatch.setattr(dispatch, "MOST_JOBS", 6)
-    sweeper.reap()
+    monkeypatch.setattr(wakeups, "MOST_JOBS", 6)
+    cleanup.reap()
     assert queued("bundles") == 6
 
 
@@ -201,18 +205,18 @@ def test_a_completion_that_nobody_did_is_hinted_again(dataset: Dataset, alice: U
     job = make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("bundles") == 1
 
     completion.claim(job.pk)
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("bundles") == 0
 
 
 def test_more_slots_are_provided_when_the_setting_grows(slots: int) -> None:
     Slot.objects.filter(number=slots).delete()
-    sweeper.reap()
+    cleanup.reap()
     assert Slot.objects.count() == slots
 
 
@@ -223,10 +227,10 @@ def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(datase
     """A26."""
     over, live = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
     expire(over, seconds=1)
-    sweeper.reap()
+    cleanup.reap()
     assert delivered(over)  # somebody may just have been redirected to it
     expire(over)
-    sweeper.reap()
+    cleanup.reap()
 
     assert storage.head(over.object_key) is None
     over.refresh_from_db()
@@ -239,9 +243,9 @@ def test_the_hourly_sweep_finds_what_the_reaper_missed(dataset: Dataset, alice: 
     """A26."""
     receipt = finish(make_job(dataset, alice, 1))
     expire(receipt, seconds=61)
-    assert sweeper.force_delete_expired() == 1
+    assert cleanup.force_delete_expired() == 1
     assert storage.head(receipt.object_key) is None
-    assert sweeper.force_delete_expired() == 0
+    assert cleanup.force_delete_expired() == 0
 
 
 def test_the_hourly_sweep_counts_every_late_receipt(
@@ -251,9 +255,9 @@ def test_the_hourly_sweep_counts_every_late_receipt(
     late = [finish(make_job(dataset, alice, 1)) for _ in range(3)]
     for receipt in late:
         expire(receipt, seconds=61)
-    monkeypatch.setattr(sweeper, "BATCH", 1)
+    monkeypatch.setattr(cleanup, "BATCH", 1)
     before = violations()
-    assert sweeper.force_delete_expired() == 3
+    assert cleanup.force_delete_expired() == 3
     assert violations() == before + 3
     assert not any(storage.head(receipt.object_key) for receipt in late)
 
@@ -262,10 +266,10 @@ def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkey
     """A26."""
     live = finish(make_job(dataset, alice, 1))
     storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv")
-    assert sweeper.delete_orphans() == 0  # young: its receipt may be about to be written
+    assert cleanup.delete_orphans() == 0  # young: its receipt may be about to be written
 
-    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
-    assert sweeper.delete_orphans() == 1
+    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
+    assert cleanup.delete_orphans() == 1
     assert storage.head("_receipts/orphan/1/x.csv") is None
     assert delivered(live)
 
@@ -274,10 +278,10 @@ def test_what_a_doctor_left_behind_goes_and_is_no_violation(db: None, monkeypatc
     """One that was interrupted: nothing was promised to anybody."""
     key = f"{probe.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
-    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
     before = violations()
 
-    assert sweeper.delete_orphans() == 1
+    assert cleanup.delete_orphans() == 1
     assert storage.head(key) is None
     assert violations() == before
 
@@ -286,11 +290,11 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
     """A26."""
     for key in ("things/2024/x.csv", "_receipts/y.zip"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
-    assert sweeper.abort_abandoned_uploads() == 0
+    assert cleanup.abort_abandoned_uploads() == 0
 
-    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
-    assert sweeper.abort_abandoned_uploads() == 2
-    assert sweeper.abort_abandoned_uploads() == 0
+    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
+    assert cleanup.abort_abandoned_uploads() == 2
+    assert cleanup.abort_abandoned_uploads() == 0
 
 
 # ---- Files that no row vouches for ----------------------------------------------------------------------------------
@@ -298,7 +302,7 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
 
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
 
 
 def put_file(claim: Claim, content: bytes = b"x") -> str:
@@ -318,22 +322,22 @@ def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
 
 
 def fail(claim: Claim) -> None:
-    outcomes.fail(claim, SourceRefused(), delay=None)
+    transitions.fail(claim, SourceRefused(), delay=None)
 
 
 def cancel(claim: Claim) -> None:
-    control.cancel(Job.objects.get(pk=claim.job_id))
+    actions.cancel(Job.objects.get(pk=claim.job_id))
 
 
 def hand_back_and_cancel(claim: Claim) -> None:
     """A worker that is told to leave sets the attempts back."""
-    outcomes.release([claim])
+    transitions.release([claim])
     cancel(claim)
 
 
 def retry_and_cancel(claim: Claim) -> None:
     fail(claim)
-    control.retry(Job.objects.get(pk=claim.job_id))
+    actions.retry(Job.objects.get(pk=claim.job_id))
     cancel(claim)
 
 
@@ -345,12 +349,12 @@ def test_the_file_of_a_chunk_that_ended_without_it_goes(
     """A26."""
     claim = claimed(dataset, alice)
     put_file(claim)
-    assert sweeper.delete_unvouched() == 0  # it may be about to be written down
+    assert cleanup.delete_unvouched() == 0  # it may be about to be written down
 
     end(claim)
-    assert sweeper.delete_unvouched() == 1
+    assert cleanup.delete_unvouched() == 1
     assert storage.head(claim.path) is None
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
 
 
 @pytest.mark.usefixtures("no_grace")
@@ -361,7 +365,7 @@ def test_a_file_that_replaced_a_vouched_one_goes(dataset: Dataset, alice: User) 
     etag = put_file(claim, b"newer")
     fail(claim)
     assert File.objects.get().etag != etag
-    assert sweeper.delete_unvouched() == 1
+    assert cleanup.delete_unvouched() == 1
 
     make_job(dataset, alice, 1)
     execution.drain()
@@ -375,12 +379,12 @@ def test_files_that_are_vouched_for_stay(dataset: Dataset, alice: User) -> None:
     leases.claim(backend="lost")
     done = leases.claim(backend="x")
     assert done
-    outcomes.finish([(done, result_of(done, etag=put_file(done)))])
-    control.cancel(job)
+    transitions.finish([(done, result_of(done, etag=put_file(done)))])
+    actions.cancel(job)
     make_job(dataset, alice, 3)
     execution.drain()
 
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
     assert len(list(storage.list_objects("things/"))) == File.objects.count() == 3
 
 
@@ -389,7 +393,7 @@ def test_what_others_put_at_a_path_stays(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     storage.put(claim.path, b"put there by hand", content_type="text/csv")
     fail(claim)
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
     assert storage.head(claim.path)
 
 
@@ -398,9 +402,9 @@ def test_a_file_that_staff_invalidated_stays(dataset: Dataset, alice: User) -> N
     """The receipts of manifests lead to it."""
     make_job(dataset, alice, 1)
     execution.drain()
-    repair.invalidate(File.objects.get())
+    manual.invalidate(File.objects.get())
     fail(claimed(dataset, alice))
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
     assert storage.head(PATH)
 
 
@@ -411,10 +415,10 @@ def test_a_file_stays_while_a_running_chunk_may_replace_it(dataset: Dataset, ali
     fail(claim)
     other = claimed(dataset, alice)
     assert other.path == claim.path
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
 
     fail(other)
-    assert sweeper.delete_unvouched() == 1
+    assert cleanup.delete_unvouched() == 1
 
 
 def test_a_young_file_and_the_file_of_a_young_end_stay(
@@ -423,15 +427,15 @@ def test_a_young_file_and_the_file_of_a_young_end_stay(
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
     Job.objects.update(finished_at=Now() - timedelta(hours=2))
-    assert sweeper.delete_unvouched() == 0
+    assert cleanup.delete_unvouched() == 0
 
-    monkeypatch.setattr(sweeper, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
     Job.objects.update(finished_at=Now() - timedelta(hours=25))
-    assert sweeper.delete_unvouched() == 0  # its time to be found was yesterday
+    assert cleanup.delete_unvouched() == 0  # its time to be found was yesterday
     Job.objects.update(finished_at=Now() - timedelta(hours=23))
-    assert sweeper.delete_unvouched() == 1
+    assert cleanup.delete_unvouched() == 1
 
 
 @pytest.mark.usefixtures("no_grace")
@@ -444,7 +448,7 @@ def test_a_file_that_is_put_there_at_this_moment_stays(dataset: Dataset, alice: 
     with troubled_s3.running(str(upstream.s3_endpoint_url)) as proxy:
         proxy.trouble("DELETE", claim.path, troubled_s3.first(replace))
         settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        assert sweeper.delete_unvouched() == 0
+        assert cleanup.delete_unvouched() == 0
     settings.SLUICE = upstream
     assert b"".join(storage.read(claim.path)) == b"another"
 
@@ -459,11 +463,11 @@ def test_it_asks_the_database_once_a_batch(
         fail(claim)
         claims.append(claim)
     for batch, queries in ((500, 3), (3, 1 + 3 * 2)):  # the chunks; then running ones, and files
-        monkeypatch.setattr(sweeper, "BATCH", batch)
+        monkeypatch.setattr(cleanup, "BATCH", batch)
         for claim in claims:
             put_file(claim)
         with django_assert_num_queries(queries):
-            assert sweeper.delete_unvouched() == 7
+            assert cleanup.delete_unvouched() == 7
 
 
 # ---- Old rows -------------------------------------------------------------------------------------------------------
@@ -473,12 +477,12 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
     """A26."""
     old, young = finish(make_job(dataset, alice, 2)), finish(make_job(dataset, alice, 1))
     Job.objects.filter(pk=old.pk).update(finished_at=Now() - timedelta(days=7, seconds=1))
-    sweeper.purge()
+    cleanup.purge()
     assert Job.objects.count() == 2  # its delivered object is still there
 
     expire(old)
-    sweeper.delete_expired()
-    sweeper.purge()
+    cleanup.delete_expired()
+    cleanup.purge()
     assert list(Job.objects.values_list("pk", flat=True)) == [young.pk]
     assert Chunk.objects.count() == 1
     assert File.objects.count() == 2
@@ -489,14 +493,14 @@ def test_a_job_that_is_retried_at_this_moment_is_not_purged(dataset: Dataset, al
     Job.objects.update(status="failed", finished_at=Now() - timedelta(days=8))
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
-        in_threads(1, lambda _: sweeper.purge())
+        in_threads(1, lambda _: cleanup.purge())
     assert Job.objects.count() == 1
 
 
 def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     Job.objects.update(created_at=timezone.now() - timedelta(days=30))
-    sweeper.purge()
+    cleanup.purge()
     assert Job.objects.count() == 1
 
 
@@ -506,18 +510,18 @@ def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
 def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
     """A26."""
     ran: list[int] = []
-    outcomes = in_threads(5, lambda n: sweeper.once("sweep", every=3600, run=lambda: ran.append(n)))
+    outcomes = in_threads(5, lambda n: cleanup.once("sweep", every=3600, run=lambda: ran.append(n)))
     assert outcomes.count(True) == len(ran) == 1
 
     Tick.objects.update(ran_at=Now() - timedelta(seconds=3500))
-    assert sweeper.once("sweep", every=3600, run=lambda: ran.append(9))
+    assert cleanup.once("sweep", every=3600, run=lambda: ran.append(9))
 
 
 def test_every_janitor_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
     """A26."""
     receipt = finish(make_job(dataset, alice, 2))
     for _ in range(3):
-        sweeper.reap()
-        sweeper.sweep()
-        sweeper.purge()
+        cleanup.reap()
+        cleanup.sweep()
+        cleanup.purge()
     assert delivered(receipt)

@@ -19,7 +19,7 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from config import env
-from config.api import breaker, throttling
+from config.platform.http import circuit_breaker, throttling
 from exports import urls
 from exports.models import Dataset, Job
 from tests.broker import valkey
@@ -276,7 +276,7 @@ def test_a_silent_valkey_is_waited_for_once_and_not_long(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A2."""
-    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)
     change(settings, export_poll_rate="1/min")
     valkey_at(settings, silent.getsockname()[1])
     asked: list[int] = []
@@ -313,10 +313,10 @@ def test_one_request_finds_out_whether_it_answers_again(
 ) -> None:
     valkey_at(settings, silent.getsockname()[1])
     limiter = throttling.limiter()
-    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.0)
     limiter.wait(throttling.rate("export_rate"), "x")
     assert connections_to(silent) == 1
-    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 60.0)  # of the one that finds out
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 60.0)  # of the one that finds out
     in_threads(10, lambda _: limiter.wait(throttling.rate("export_rate"), "x"))
     assert connections_to(silent) == 1
     assert len(warnings(caplog)) == 1
@@ -326,7 +326,7 @@ def test_one_request_finds_out_whether_it_answers_again(
 def test_it_counts_again_when_valkey_is_back(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(breaker, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.05)
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     with relaying(settings.SLUICE.redis_url.get_secret_value()) as relay:
         change(settings, redis_url=SecretStr(relay.url))

@@ -21,10 +21,13 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from config.env import Environment
-from exports import control, courier, deliveries, endpoints, execution, sweeper, webhooks
-from exports.endpoints import Answer
-from exports.errors import LeaseLost
+from exports.core.errors import LeaseLost
+from exports.jobs import actions
+from exports.maintenance import cleanup
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
+from exports.webhooks import outbox, sender, subscriptions, url_guard
+from exports.webhooks.url_guard import Answer
+from exports.worker import execution
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
 from tests.integration.factories import make_job
@@ -74,8 +77,8 @@ def subscribe(api: APIClient, url: str, *events: str) -> Any:
 
 def work() -> None:
     """What the task does."""
-    deliveries.fan_out()
-    courier.drain()
+    outbox.fan_out()
+    sender.drain()
 
 
 def make_due() -> None:
@@ -135,7 +138,7 @@ def test_failures_and_cancellations_are_told(
 ) -> None:
     """A25."""
     subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     source_db.execute("DROP FUNCTION data.rows_for")
     make_job(dataset, alice, 1, key="EWR")
     execution.drain()
@@ -153,14 +156,14 @@ def test_only_ends_that_were_asked_for_by_the_owner_are_told(
     dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
 ) -> None:
     early = make_job(dataset, alice, 1)
-    control.cancel(early)
+    actions.cancel(early)
     subscribe(api, there.url, "export.failed")
     subscribe(client_of(bob), there.url)
     off = subscribe(api, there.url)
     api.patch(f"/exports/webhooks/{off['id']}", {"enabled": False})
     on = subscribe(api, there.url, "export.cancelled", "export.succeeded")
     late = make_job(dataset, alice, 1)
-    control.cancel(late)
+    actions.cancel(late)
     work()
 
     assert [(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()] == [(on["id"], late.pk)]
@@ -174,12 +177,12 @@ def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_lo
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     jobs = [make_job(dataset, alice, 1) for _ in range(5)]
     for job in jobs:
-        control.cancel(job)
-    assert sum(in_threads(4, lambda _: deliveries.fan_out())) == 10
-    assert deliveries.fan_out() == 0
+        actions.cancel(job)
+    assert sum(in_threads(4, lambda _: outbox.fan_out())) == 10
+    assert outbox.fan_out() == 0
 
     Event.objects.update(told_at=None)  # as after a crash that nobody thought of
-    assert deliveries.fan_out() == 0
+    assert outbox.fan_out() == 0
     made = {(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()}
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
 
@@ -190,7 +193,7 @@ def test_a_job_that_ends_twice_is_told_twice(dataset: Dataset, alice: User, api:
     Dataset.objects.update(function="data.no_such")
     execution.drain()
     work()
-    control.retry(job)
+    actions.retry(job)
     Dataset.objects.update(function="data.rows_for")
     finish(job)
     work()
@@ -204,19 +207,19 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
 ) -> None:
     """A12, A25."""
     subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("webhooks") == 1
 
-    deliveries.fan_out()
+    outbox.fan_out()
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("webhooks") == 1
 
-    courier.drain()
+    sender.drain()
     lose_messages()
-    sweeper.reap()
+    cleanup.reap()
     assert queued("webhooks") == 0
 
 
@@ -228,9 +231,9 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
 ) -> None:
     """A25."""
     hook = subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     there.then = answer(500)
-    for delay in courier.SCHEDULE:
+    for delay in sender.SCHEDULE:
         before = timezone.now()
         work()
         after = timezone.now()
@@ -258,15 +261,15 @@ def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
     """A hint with a longer delay than the broker's visibility timeout would come again and again."""
     subscribe(api, there.url)
     there.then = answer(500)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
     lose_messages()
-    courier.drain()
+    sender.drain()
     assert queued("webhooks") == 1
 
     make_due()
     lose_messages()
-    courier.drain()
+    sender.drain()
     assert queued("webhooks") == 0
 
 
@@ -287,7 +290,7 @@ def test_a_receiver_may_ask_for_more_time(
     subscribe(api, there.url)
     there.then = reply
     before = timezone.now()
-    control.cancel(alice_job)
+    actions.cancel(alice_job)
     work()
 
     due, after = Delivery.objects.get().available_at, timezone.now()
@@ -316,7 +319,7 @@ def test_nothing_of_the_environment_or_of_earlier_answers_goes_along(
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     subscribe(api, there.url)
     there.then = answer(500, Set_Cookie="a=b")
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     make_due()
     work()
@@ -339,11 +342,11 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
 ) -> None:
     """A11, A25."""
     hook = subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
-    lost = courier.claim()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
+    lost = sender.claim()
     assert lost
-    assert courier.claim() is None
+    assert sender.claim() is None
     Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
     work()
 
@@ -351,7 +354,7 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     assert there.ids == [str(lost.id)]
     assert (shown["status"], shown["attempts"]) == ("delivered", 2)
     assert [line["error"] for line in shown["log"]] == ["the worker was lost", None]
-    for late in (courier.write_down, courier.write_down_failure):
+    for late in (sender.write_down, sender.write_down_failure):
         with pytest.raises(LeaseLost):
             late(lost, Answer(status=500))
     assert sent_to(api, hook) == [shown]
@@ -361,32 +364,32 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     hook = subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
-    for _ in range(courier.ATTEMPTS):
-        assert courier.claim()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
+    for _ in range(sender.ATTEMPTS):
+        assert sender.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
-    assert courier.claim() is None
-    sweeper.reap()
+    assert sender.claim() is None
+    cleanup.reap()
 
     (shown,) = sent_to(api, hook)
     assert shown["status"] == "failed"
-    assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * courier.ATTEMPTS
+    assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * sender.ATTEMPTS
 
 
 def test_a_last_attempt_that_is_being_made_is_not_given_up(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
-    Delivery.objects.update(attempts=courier.ATTEMPTS - 1)
-    order = courier.claim()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
+    Delivery.objects.update(attempts=sender.ATTEMPTS - 1)
+    order = sender.claim()
     assert order
-    courier.give_up()
+    sender.give_up()
 
     assert Delivery.objects.get().status == "pending"
-    courier.deliver(order)
+    sender.deliver(order)
     assert Delivery.objects.get().status == "delivered"
 
 
@@ -401,9 +404,9 @@ def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
     def leave(_seconds: float, _call: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(endpoints, "in_time", leave)
+    monkeypatch.setattr(url_guard, "in_time", leave)
     with pytest.raises(SystemExit):
-        courier.drain()
+        sender.drain()
 
     row = Delivery.objects.get()
     assert (row.status, row.attempts, row.token) == ("pending", 0, None)
@@ -417,9 +420,9 @@ def test_one_webhook_is_sent_one_delivery_at_a_time(
     """A slow endpoint must not take every worker."""
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     for _ in range(3):
-        control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
-    orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
+        actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
+    orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
 
     assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
 
@@ -430,14 +433,14 @@ def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_worker
     """A25: of four workers two are left to the others."""
     for _ in range(8):
         subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
-    orders = [order for order in in_threads(8, lambda _: courier.claim()) if order]
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
+    orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
 
     assert len({order.webhook_id for order in orders}) == len(orders) == 2
     for order in orders:
-        courier.deliver(order)
-    courier.drain()
+        sender.deliver(order)
+    sender.drain()
     assert len(set(there.ids)) == 8
 
 
@@ -448,10 +451,10 @@ def test_who_has_the_fewest_on_the_way_comes_first(
     for client in (api, api, api, client_of(bob)):
         subscribe(client, there.url)
     for user in (alice, alice, alice, bob):
-        control.cancel(make_job(dataset, user, 1))
-        deliveries.fan_out()
+        actions.cancel(make_job(dataset, user, 1))
+        outbox.fan_out()
     owners = dict(Webhook.objects.values_list("pk", "user__username"))
-    claims = [courier.claim() for _ in range(4)]
+    claims = [sender.claim() for _ in range(4)]
 
     assert [order and owners[order.webhook_id] for order in claims] == ["alice", "bob", "alice", None]
 
@@ -464,7 +467,7 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
     monkeypatch.setattr(socket, "getaddrinfo", Names("hook.example", "127.0.0.1"))
     with receiver(tls=True) as there:
         url = there.url
-        untrusted = endpoints.post(url, body=b"{}", headers={})
+        untrusted = url_guard.post(url, body=b"{}", headers={})
         assert there.received == []
         monkeypatch.setattr(requests.adapters, "DEFAULT_CA_BUNDLE_PATH", str(PEM))
         hook = subscribe(api, url)
@@ -472,7 +475,7 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
         work()
         (got,) = there.received
         monkeypatch.setattr(socket, "getaddrinfo", Names("other.example", "127.0.0.1"))
-        misnamed = endpoints.post(url.replace("hook.", "other."), body=b"{}", headers={})
+        misnamed = url_guard.post(url.replace("hook.", "other."), body=b"{}", headers={})
 
     assert got.headers["host"] == url.split("/")[2]
     verify(got, hook["secret"])
@@ -490,7 +493,7 @@ def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiv
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE exports_delivery")
-        cursor.execute(f"EXPLAIN {courier.NEXT}", {"attempts": 10, "busy": 2})
+        cursor.execute(f"EXPLAIN {sender.NEXT}", {"attempts": 10, "busy": 2})
         plan = "\n".join(row[0] for row in cursor.fetchall())
 
     assert plan.count("Index Cond: (available_at <= statement_timestamp())") == 1
@@ -504,7 +507,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     """A25: no single read of it ever runs into a timeout."""
-    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.5)
     hook = subscribe(api, there.url)
 
     def test() -> None:
@@ -523,7 +526,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
 def test_a_receiver_that_never_answers_is_hung_up_on(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.3)
+    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.3)
     hook = subscribe(api, there.url)
     over = threading.Event()
 
@@ -569,7 +572,7 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
 def test_a_body_that_trickles_does_not_undo_its_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
+    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
     hook = subscribe(api, there.url)
     over = threading.Event()
     there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
@@ -625,7 +628,7 @@ def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: AP
     hook = subscribe(api, there.url)
     there.then = answer(410)
     for _ in range(2):
-        control.cancel(make_job(dataset, alice, 1))
+        actions.cancel(make_job(dataset, alice, 1))
     work()
 
     shown = api.get(f"/exports/webhooks/{hook['id']}").json()
@@ -642,7 +645,7 @@ def test_a_webhook_is_disabled_when_nothing_has_succeeded_for_three_days_and_ten
     """A25."""
     hook = subscribe(api, there.url)
     there.then = answer(500)
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     for failures, days, enabled in ((8, 30, True), (100, 2.99, True), (9, 3.01, False)):
         Webhook.objects.update(failures=failures, failing_since=Now() - timedelta(days=days))
         make_due()
@@ -659,12 +662,12 @@ def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
     """A25."""
     hook = subscribe(api, there.url)
     there.replies = [answer(500)]
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     Webhook.objects.update(enabled=False, disabled_reason="x", failures=10, failing_since=Now() - timedelta(days=4))
     make_due()
     work()
-    sweeper.reap()
+    cleanup.reap()
     assert len(there.received) == 1
     lose_messages()
 
@@ -686,7 +689,7 @@ def test_a_success_ends_the_count_of_failures_and_a_failed_test_is_none(
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
     assert Webhook.objects.get().failures == 0
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     assert Webhook.objects.get().failures == 1
     make_due()
@@ -725,16 +728,16 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     assert failed["finishedAt"]
 
     api.post(path)
-    assert courier.claim()
+    assert sender.claim()
     Delivery.objects.filter(status="pending").update(lease_until=Now() - timedelta(seconds=1))
-    assert courier.claim() is None
-    sweeper.reap()
+    assert sender.claim() is None
+    cleanup.reap()
     lost = sent_to(api, hook)[0]
     assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["the worker was lost"])
 
     api.post(path)
     Delivery.objects.filter(status="pending").update(attempts=3)
-    sweeper.reap()
+    cleanup.reap()
     assert {each["status"] for each in sent_to(api, hook)} == {"failed"}
     assert len(there.received) == 1
 
@@ -744,8 +747,8 @@ def test_one_test_of_a_webhook_is_pending_at_a_time(
 ) -> None:
     """A25."""
     hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()  # other deliveries are no tests
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()  # other deliveries are no tests
     posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
 
     assert sorted(response.status_code for response in posted) == [202, 409, 409, 409]
@@ -772,14 +775,14 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
 ) -> None:
     """A25."""
     hook = subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
     path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
-    order = courier.claim()
+    order = sender.claim()
     assert api.post(path).status_code == 409
     assert order
-    courier.deliver(order)
+    sender.deliver(order)
 
     response = api.post(path)
     assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 0)
@@ -798,8 +801,8 @@ def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
 ) -> None:
     """A25."""
     hook = subscribe(api, there.url)
-    control.cancel(make_job(dataset, alice, 1))
-    deliveries.fan_out()
+    actions.cancel(make_job(dataset, alice, 1))
+    outbox.fan_out()
     row = Delivery.objects.get()
     Delivery.objects.update(attempts=3, available_at=timezone.now() + timedelta(hours=1))
     path = f"/exports/webhooks/{hook['id']}/deliveries/{row.pk}/redeliver"
@@ -821,8 +824,8 @@ def test_of_parallel_redeliveries_one_counts(api: APIClient, there: Receiver) ->
 
     def again(_n: int) -> bool:
         try:
-            webhooks.redeliver(row)
-        except webhooks.DeliveryPending:
+            subscriptions.redeliver(row)
+        except subscriptions.DeliveryPending:
             return False
         return True
 
@@ -855,7 +858,7 @@ def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
     assert Webhook.objects.get().url == there.url
 
     Webhook.objects.update(url=url)
-    answer = endpoints.post(url, body=b"{}", headers={})
+    answer = url_guard.post(url, body=b"{}", headers={})
     assert answer.status is None
     assert answer.error.startswith(("refused:", "no connection"))
 
@@ -934,7 +937,7 @@ def test_a_slow_dns_does_not_hold_up_a_request(api: APIClient, monkeypatch: pyte
         return real(host if host != "slow.example" else PUBLIC, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.2)
+    monkeypatch.setattr(url_guard, "RESOLVE_SECONDS", 0.2)
     response = api.post("/exports/webhooks", {"url": "https://slow.example/", "events": ALL})
     over.set()
     assert response.status_code == 201
@@ -962,7 +965,7 @@ def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
     url = "https://away.example:8443/hook"
     assert api.patch(f"/exports/webhooks/{hook['id']}", {"url": url}).json()["url"] == url
 
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     (delivery,) = sent_to(api, hook)
     assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
@@ -989,9 +992,9 @@ def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
         return real("127.0.0.1", *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(endpoints, "ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.2)
     before = set(threading.enumerate())
-    answer = endpoints.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
+    answer = url_guard.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
     assert answer.error == "no answer in time"
     late = [thread for thread in set(threading.enumerate()) - before if thread.name == "endpoint"]
     over.set()
@@ -1008,7 +1011,7 @@ def test_plain_http_is_for_allowed_networks_alone(
     monkeypatch.setattr(socket, "getaddrinfo", Names("public.example", "8.8.8.8"))
     response = api.post("/exports/webhooks", {"url": "http://public.example/", "events": ALL})
     assert pointers(response) == {("/url", "not_https")}
-    answer = endpoints.post("http://public.example/", body=b"{}", headers={})
+    answer = url_guard.post("http://public.example/", body=b"{}", headers={})
     assert answer.error.startswith("refused:")
 
 
@@ -1102,15 +1105,15 @@ def test_a_deleted_webhook_is_gone_with_all_that_waits(
 ) -> None:
     hook = subscribe(api, there.url)
     there.then = answer(500)
-    control.cancel(make_job(dataset, alice, 1))
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     make_due()
-    order = courier.claim()
+    order = sender.claim()
     assert order
     assert api.delete(f"/exports/webhooks/{hook['id']}").status_code == 204
 
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
-    courier.deliver(order)  # it was on its way
+    sender.deliver(order)  # it was on its way
     assert Attempt.objects.count() == 0
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
@@ -1141,13 +1144,13 @@ def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APICli
     api.delete(f"/exports/webhooks/{hook['id']}")
 
     for changes in ({"enabled": True}, {"enabled": False}, {"events": ALL[:1]}, {}):
-        with pytest.raises(webhooks.NoSuchWebhook):
-            webhooks.change(webhook, **changes)
-    for write in (webhooks.rotate_secret, webhooks.ping):
-        with pytest.raises(webhooks.NoSuchWebhook):
+        with pytest.raises(subscriptions.NoSuchWebhook):
+            subscriptions.change(webhook, **changes)
+    for write in (subscriptions.rotate_secret, subscriptions.ping):
+        with pytest.raises(subscriptions.NoSuchWebhook):
             write(webhook)
-    with pytest.raises(webhooks.NoSuchDelivery):
-        webhooks.redeliver(delivery)
+    with pytest.raises(subscriptions.NoSuchDelivery):
+        subscriptions.redeliver(delivery)
     assert not Delivery.objects.exists()
 
 
@@ -1156,15 +1159,15 @@ def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there
     hooks = [subscribe(owner, there.url)["id"] for owner in owners]
     there.then = answer(500)
     for hook in hooks:
-        webhooks.ping(Webhook.objects.get(pk=hook))
-    orders = [courier.claim() for _ in hooks]
+        subscriptions.ping(Webhook.objects.get(pk=hook))
+    orders = [sender.claim() for _ in hooks]
 
     def both(n: int) -> Any:
         order = orders[n // 2]
         assert order
         if n % 2:
-            return courier.deliver(order)
-        return webhooks.delete(Webhook.objects.get(pk=order.webhook_id))
+            return sender.deliver(order)
+        return subscriptions.delete(Webhook.objects.get(pk=order.webhook_id))
 
     in_threads(12, both)
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
@@ -1172,7 +1175,7 @@ def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there
 
 def test_a_user_has_at_most_100_webhooks_also_in_parallel(alice: User, api: APIClient, there: Receiver) -> None:
     for _ in range(98):
-        webhooks.create(user_id=alice.pk, url=there.url, events=ALL)
+        subscriptions.create(user_id=alice.pk, url=there.url, events=ALL)
     codes = in_threads(5, lambda _: client_of(alice).post("/exports/webhooks", {"url": there.url, "events": ALL}))
 
     assert sorted(response.status_code for response in codes) == [201, 201, 409, 409, 409]
@@ -1206,7 +1209,7 @@ def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> N
     hook = subscribe(api, there.url)
     made = []
     for _ in range(5):
-        made.append(str(webhooks.ping(Webhook.objects.get()).pk))
+        made.append(str(subscriptions.ping(Webhook.objects.get()).pk))
         work()
     found, url = [], f"/exports/webhooks/{hook['id']}/deliveries?limit=2"
     while url:
@@ -1252,12 +1255,12 @@ def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
 ) -> None:
     hook = subscribe(api, there.url)
     for _ in range(2):
-        control.cancel(make_job(dataset, alice, 1))
+        actions.cancel(make_job(dataset, alice, 1))
     work()
     old = Delivery.objects.earliest("created_at").pk
     Delivery.objects.filter(pk=old).update(created_at=Now() - timedelta(days=30, seconds=1))
     Job.objects.update(finished_at=Now() - timedelta(days=8))
-    sweeper.purge()
+    cleanup.purge()
 
     assert not Job.objects.exists()
     (kept,) = sent_to(api, hook)

@@ -11,9 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from exports import control, courier, webhooks
+from exports.jobs import actions
 from exports.models import Dataset, Delivery, Webhook
 from exports.models.webhook import TEST
+from exports.webhooks import sender, subscriptions
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
@@ -26,10 +27,10 @@ def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webh
     """A webhook with two deliveries that failed, one of them a test."""
     webhook = Webhook.objects.get(pk=subscribe(api, f"{there.url}/SECRETPATH")["id"])
     there.then = answer(410)
-    webhooks.ping(webhook)
+    subscriptions.ping(webhook)
     work()
-    webhooks.change(webhook, enabled=True)
-    control.cancel(make_job(dataset, alice, 1))
+    subscriptions.change(webhook, enabled=True)
+    actions.cancel(make_job(dataset, alice, 1))
     work()
     webhook.refresh_from_db()
     return webhook
@@ -37,7 +38,7 @@ def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webh
 
 def test_it_shows_webhooks_and_deliveries_without_what_is_secret(pages: Client, hook: Webhook) -> None:
     """C2."""
-    webhooks.rotate_secret(hook)
+    subscriptions.rotate_secret(hook)
     hook.refresh_from_db()
     paths = [list_of("webhook"), page_of(hook), list_of("delivery", webhook__id__exact=hook.pk)]
     paths += [page_of(row) for row in Delivery.objects.all()]
@@ -95,7 +96,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     assert set(Delivery.objects.values_list("status", "attempts")) == {("pending", 0)}
     again = LogEntry.objects.filter(change_message__startswith="Sent again: ")
     assert set(again.values_list("object_id", "user_id")) == {(str(test.pk), staff.pk), (str(end.pk), staff.pk)}
-    assert courier.claim()
+    assert sender.claim()
 
 
 def test_a_second_click_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
@@ -137,7 +138,7 @@ def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webho
     assert delivery.available_at <= timezone.now()
     assert queued("webhooks") == 1
     assert page_of(delivery, "send-now") not in text_of(pages.get(page_of(delivery)))
-    order = courier.claim()
+    order = sender.claim()
     assert order
     assert order.attempts == 5
 
@@ -146,11 +147,11 @@ def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hoo
     press(pages, hook, "enable")
     delivery = Delivery.objects.exclude(type=TEST).get()
     assert "It has ended. Send it again." in text_of(pages.get(page_of(delivery, "send-now")))
-    webhooks.redeliver(delivery)
-    assert courier.claim()
+    subscriptions.redeliver(delivery)
+    assert sender.claim()
     later = timezone.now() + timedelta(hours=5)
     Delivery.objects.filter(pk=delivery.pk).update(available_at=later)
-    assert webhooks.DeliveryPending.said() in text_of(pages.get(page_of(delivery, "send-now")))
-    with pytest.raises(webhooks.DeliveryPending):
-        webhooks.redeliver(delivery)
+    assert subscriptions.DeliveryPending.said() in text_of(pages.get(page_of(delivery, "send-now")))
+    with pytest.raises(subscriptions.DeliveryPending):
+        subscriptions.redeliver(delivery)
     assert Delivery.objects.get(pk=delivery.pk).available_at == later

@@ -12,9 +12,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from exports import courier, webhooks
 from exports.models import Attempt, Delivery, Webhook
 from exports.models.webhook import TEST, Hook
+from exports.webhooks import sender, subscriptions
 from tests.broker import lose_messages
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
@@ -51,7 +51,7 @@ def signed_in(user: User, **options: Any) -> Client:
 
 @pytest.fixture
 def hook(alice: User, there: Receiver) -> Webhook:
-    return webhooks.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+    return subscriptions.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
 
 
 def sent(hook: Webhook, count: int = 1, *, status: str = "failed", **fields: Any) -> list[Delivery]:
@@ -99,7 +99,7 @@ def test_a_strangers_webhook_is_not_there_for_staff_either(bob: User, hook: Webh
 
 
 def test_a_delivery_belongs_to_its_webhook(me: Client, alice: User, hook: Webhook) -> None:
-    other = webhooks.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
+    other = subscriptions.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
     (delivery,) = sent(other)
     assert me.get(reverse("delivery", args=[hook.pk, delivery.pk])).status_code == 404
     assert me.post(reverse("redeliver", args=[hook.pk, delivery.pk])).status_code == 404
@@ -165,7 +165,7 @@ def test_a_webhook_is_told_of_something(me: Client, there: Receiver) -> None:
 
 
 def test_there_are_a_hundred_at_most(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
-    monkeypatch.setattr(webhooks, "MOST_OF_A_USER", 1)
+    monkeypatch.setattr(subscriptions, "MOST_OF_A_USER", 1)
     page = make(me, hook.url).content.decode()
     assert "as many webhooks" in page
     assert Webhook.objects.count() == 1
@@ -256,7 +256,7 @@ def test_a_page_asks_again_as_long_as_something_is_on_the_way(me: Client, hook: 
     me.post(reverse("test-webhook", args=[hook.pk]))
     assert 'hx-trigger="every 2s"' in asks()
     assert "waits for a worker" in asks()
-    courier.drain()
+    sender.drain()
     assert "answered 204" in asks()
     assert "data-ended" in asks()
     assert "<html" not in asks()
@@ -266,7 +266,7 @@ def test_a_test_that_fails_says_what_was_answered(me: Client, hook: Webhook, the
     there.then = answer(503)
     me.post(reverse("test-webhook", args=[hook.pk]))
     assert "has not ended" in me.post(reverse("test-webhook", args=[hook.pk]), follow=True).content.decode()
-    courier.drain()
+    sender.drain()
     assert "it was answered 503, and 2xx was expected" in me.get(page_of(hook)).content.decode()
 
 
@@ -285,7 +285,7 @@ def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook,
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
     assert "has not ended" in me.post(again, follow=True).content.decode()
-    courier.drain()
+    sender.drain()
     assert there.ids == [str(delivery.pk)]
     assert Delivery.objects.get().status == "delivered"
 
@@ -300,7 +300,7 @@ def test_one_that_waits_for_its_next_attempt_is_sent_now(me: Client, hook: Webho
     assert "It is sent now." in me.post(again, follow=True).content.decode()
 
     assert 'id="send-now"' not in me.get(page).content.decode()
-    courier.drain()
+    sender.drain()
     assert there.ids == [str(delivery.pk)]
     assert Delivery.objects.values_list("status", "attempts").get() == ("delivered", 3)
 
@@ -317,7 +317,7 @@ def test_one_whose_webhook_is_disabled_is_not_sent_now(me: Client, hook: Webhook
 def test_all_that_failed_is_sent_again_and_nothing_else(
     me: Client, alice: User, hook: Webhook, there: Receiver
 ) -> None:
-    other = webhooks.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
+    other = subscriptions.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
     failed = {str(each.pk) for each in sent(hook, 3)}
     sent(hook, 1, status="delivered")
     sent(other, 1)
@@ -327,7 +327,7 @@ def test_all_that_failed_is_sent_again_and_nothing_else(
 
     response = me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True)
     assert "3 deliveries are sent again" in response.content.decode()
-    courier.drain()
+    sender.drain()
     assert set(there.ids) == failed
     assert (
         "nothing to be sent again" in me.post(reverse("redeliver-failed", args=[hook.pk]), follow=True).content.decode()
@@ -347,12 +347,12 @@ def test_sending_all_again_and_deleting_at_once_do_not_stop_each_other(hook: Web
 
     def redeliver() -> str:
         try:
-            return str(webhooks.redeliver_failed(Webhook(pk=hook.pk)))
-        except webhooks.NoSuchWebhook:
+            return str(subscriptions.redeliver_failed(Webhook(pk=hook.pk)))
+        except subscriptions.NoSuchWebhook:
             return "gone"
 
     def delete() -> str:
-        webhooks.delete(Webhook.objects.get(pk=hook.pk))
+        subscriptions.delete(Webhook.objects.get(pk=hook.pk))
         return "deleted"
 
     outcomes = in_threads(2, lambda n: (redeliver, delete)[n]())

@@ -12,9 +12,10 @@ import structlog
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 
-from etl import sweeper, workspace
-from etl.errors import NoRoom
-from etl.states import Phase
+from etl.core import workspace
+from etl.core.errors import NoRoom
+from etl.core.states import Phase
+from etl.maintenance import cleanup
 from tests import rehearsal
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, run_when_due, seen
@@ -74,7 +75,7 @@ def test_what_a_killed_worker_left_goes_at_once_and_what_is_in_use_stays(
 def test_the_sweep_deletes_it_too(cache: Path, other: "subprocess.Popen[str]") -> None:
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
-    sweeper.sweep()
+    cleanup.sweep()
     assert folders(cache) == []
 
 

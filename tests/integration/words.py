@@ -2,10 +2,10 @@
 
 from typing import Any, ClassVar
 
+from etl.core.stage_context import Work
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import OCRResult
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 MODE = "count-words"
 PATH = "tests.integration.words.Words"

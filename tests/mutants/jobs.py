@@ -4,14 +4,14 @@ from functools import partial
 
 from tests.mutants.mutant import Mutant, tests_of
 
-COMPLETION = partial(Mutant, file="exports/completion.py")
-CONTROL = partial(Mutant, file="exports/control.py")
-LINKS = partial(Mutant, file="exports/links.py")
-RECEIPTS = partial(Mutant, file="exports/receipts.py")
-QUOTAS = partial(Mutant, file="exports/quotas.py")
-SUBMISSION = partial(Mutant, file="exports/submission.py")
-IDEMPOTENCY = partial(Mutant, file="config/api/idempotency.py")
-COURIER = partial(Mutant, file="exports/courier.py")
+COMPLETION = partial(Mutant, file="exports/worker/completion.py")
+CONTROL = partial(Mutant, file="exports/jobs/actions.py")
+LINKS = partial(Mutant, file="exports/delivery/links.py")
+RECEIPTS = partial(Mutant, file="exports/delivery/receipts.py")
+QUOTAS = partial(Mutant, file="exports/jobs/quotas.py")
+SUBMISSION = partial(Mutant, file="exports/jobs/submission.py")
+IDEMPOTENCY = partial(Mutant, file="config/platform/http/idempotency.py")
+COURIER = partial(Mutant, file="exports/webhooks/sender.py")
 
 completion = partial(tests_of, "tests/integration/test_completion.py")
 control = partial(tests_of, "tests/integration/test_control.py")
@@ -145,7 +145,7 @@ MUTANTS = [
     ),
     Mutant(
         name="a prefetch used the link up",
-        file="exports/download_views.py",
+        file="exports/api/downloads.py",
         old="        if is_prefetch(request):",
         new="        if not request:",
         tests=completion("looking_does_not_use_a_link_up"),

@@ -4,11 +4,11 @@ from functools import partial
 
 from tests.mutants.mutant import Mutant, tests_of
 
-CLAIMS = partial(Mutant, file="exports/leases.py")
-OUTCOMES = partial(Mutant, file="exports/outcomes.py")
-RECOVERY = partial(Mutant, file="exports/recovery.py")
-SWEEPER = partial(Mutant, file="exports/sweeper.py")
-HEARTBEAT = partial(Mutant, file="exports/heartbeat.py")
+CLAIMS = partial(Mutant, file="exports/worker/leases.py")
+OUTCOMES = partial(Mutant, file="exports/worker/transitions.py")
+RECOVERY = partial(Mutant, file="exports/maintenance/lost_work.py")
+SWEEPER = partial(Mutant, file="exports/maintenance/cleanup.py")
+HEARTBEAT = partial(Mutant, file="exports/worker/heartbeat.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
 sweeper = partial(tests_of, "tests/integration/test_sweeper.py")
@@ -203,14 +203,14 @@ MUTANTS = [
     ),
     Mutant(
         name="a query outlived its worker where the source does not look by itself",
-        file="exports/source.py",
+        file="exports/source/database.py",
         old='        "client_connection_check_interval=1000",\n',
         new="",
         tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_runs_again"),
     ),
     Mutant(
         name="a slot were given to others while its call runs on",
-        file="exports/source.py",
+        file="exports/source/database.py",
         old="            self.may_run_on = True  # also when ending it is cut short\n"
         "            self.may_run_on = not self._end_call()\n",
         new="",

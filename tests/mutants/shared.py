@@ -4,13 +4,13 @@ from functools import partial
 
 from tests.mutants.mutant import Mutant, tests_of
 
-COMMITS = partial(Mutant, file="config/storage/commits.py")
-UPLOADS = partial(Mutant, file="config/storage/uploads.py")
+COMMITS = partial(Mutant, file="config/platform/storage/commits.py")
+UPLOADS = partial(Mutant, file="config/platform/storage/uploads.py")
 SCRIPT = partial(Mutant, file="etl/runstate/script.lua")
-PIPELINE = partial(Mutant, file="etl/pipeline.py")
-OUTCOME = partial(Mutant, file="etl/outcome.py")
-RECOVERY = partial(Mutant, file="etl/recovery.py")
-CONTROL = partial(Mutant, file="etl/control.py")
+PIPELINE = partial(Mutant, file="etl/pipeline/execution.py")
+OUTCOME = partial(Mutant, file="etl/pipeline/completion.py")
+RECOVERY = partial(Mutant, file="etl/maintenance/recovery.py")
+CONTROL = partial(Mutant, file="etl/pipeline/actions.py")
 
 storage = partial(tests_of, "tests/integration/test_storage.py")
 runstate = partial(tests_of, "tests/integration/test_runstate.py")
@@ -150,7 +150,7 @@ MUTANTS = [
     ),
     Mutant(
         name="of two that finish the same run both thought to be first",
-        file="etl/artifacts.py",
+        file="etl/pipeline/artifacts.py",
         old="    except storage.Conflict:\n        return False",
         new="    except storage.Conflict:\n        return True",
         tests=stages("of_two_that_finish_the_same_run_the_first_one_counts"),
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         name="two documents took the last place in the queue",
-        file="etl/admission.py",
+        file="etl/pipeline/queue_limit.py",
         old='        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])',
         new='        cursor.execute("SELECT %s", [LOCK])',
         tests=submission("the_last_place_is_given_once_also_while_nobody_sees_that_it_is_gone"),

@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from config.stack import ports
-from config.stack.lifeline import PROJECT
-from config.stack.process import Process
+from config.dev.stack import ports
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import Process
 from tests.waiting import wait_until
 
 DOCKER = PROJECT / "docker"

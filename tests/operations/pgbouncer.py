@@ -9,10 +9,10 @@ from typing import ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from config.stack.identity import Identity
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from config.stack.server import Server
+from config.dev.stack.identity import Identity
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from config.dev.stack.server import Server
 from tests.operations import debian
 
 CONFIGURATION = """\

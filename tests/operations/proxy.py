@@ -5,8 +5,8 @@ import re
 import shutil
 from collections.abc import Mapping
 
-from config.stack import ports
-from config.stack.process import Process
+from config.dev.stack import ports
+from config.dev.stack.process import Process
 from tests.operations import debian
 from tests.operations.compose import DOCKER, SERVICES, Machine
 

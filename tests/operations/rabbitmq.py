@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import kombu
 from amqp.exceptions import AMQPError
 
-from config.stack.identity import Identity, write_private
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from config.stack.server import Server
+from config.dev.stack.identity import Identity, write_private
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from config.dev.stack.server import Server
 from tests.operations import debian
 
 USER = "sluice"

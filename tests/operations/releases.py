@@ -7,10 +7,10 @@ message, a kind of event, a field of a run-state, a setting. Old and new process
 import shutil
 from pathlib import Path
 
-from config.stack import processes
-from config.stack.identity import Identity
-from config.stack.lifeline import PROJECT
-from config.stack.process import Process
+from config.dev.stack import processes
+from config.dev.stack.identity import Identity
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import Process
 from tests.chaos.site import Site
 
 PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
@@ -47,14 +47,20 @@ PATCHES = {
         "    error_code = models",
         '    made_by = models.CharField(max_length=20, db_default="", blank=True)\n    error_code = models',
     ),
-    "exports/outcomes.py": (
+    "exports/worker/transitions.py": (
         "        source = %(source)s, etag",
         "        made_by = 'next', source = %(source)s, etag",
     ),
-    "exports/dispatch.py": ("send(RUN_CHUNKS, *[{}]", 'send(RUN_CHUNKS, *[{"size": "1"}]'),
-    "exports/completion.py": ("    job = Job.objects.select_related", f"{EVENT}    job = Job.objects.select_related"),
-    "etl/dispatch.py": ('kwargs={"task_id": task_id}', 'kwargs={"task_id": task_id, "size": 1}'),
-    "etl/runstate/moves.py": ('        "phase": phase,\n', '        "phase": phase,\n        "size_class": "small",\n'),
+    "exports/core/wakeups.py": ("send(RUN_CHUNKS, *[{}]", 'send(RUN_CHUNKS, *[{"size": "1"}]'),
+    "exports/worker/completion.py": (
+        "    job = Job.objects.select_related",
+        f"{EVENT}    job = Job.objects.select_related",
+    ),
+    "etl/pipeline/dispatch.py": ('kwargs={"task_id": task_id}', 'kwargs={"task_id": task_id, "size": 1}'),
+    "etl/runstate/transitions.py": (
+        '        "phase": phase,\n',
+        '        "phase": phase,\n        "size_class": "small",\n',
+    ),
     "config/env.py": ("    export_db_slots: int", '    ahead: str = ""\n    export_db_slots: int'),
     "config/settings.py": ('        "exports.sweep": 3600,', '        "exports.look_ahead": 1, "exports.sweep": 3600,'),
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
 from tests.operations import debian
 
 

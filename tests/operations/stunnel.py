@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from config.stack.identity import Identity
-from config.stack.ports import LOOPBACK, is_free
-from config.stack.process import Process
-from config.stack.server import Server
+from config.dev.stack.identity import Identity
+from config.dev.stack.ports import LOOPBACK, is_free
+from config.dev.stack.process import Process
+from config.dev.stack.server import Server
 from tests.operations import debian
 
 CONFIGURATION = """\

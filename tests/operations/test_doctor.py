@@ -16,14 +16,14 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 from pydantic import SecretStr
 
-from config.doctor import database, redis, source, storage
-from config.stack import processes
-from config.stack.identity import Identity
-from config.stack.lifeline import PROJECT
-from config.stack.ports import LOOPBACK
-from config.stack.postgres import SUPERUSER, Postgres
-from config.stack.servers import Servers
-from config.stack.servers import running as servers_running
+from config.dev.stack import processes
+from config.dev.stack.identity import Identity
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.postgres import SUPERUSER, Postgres
+from config.dev.stack.servers import Servers
+from config.dev.stack.servers import running as servers_running
+from config.ops.doctor import database, redis, source, storage
 from exports.models import Dataset
 from tests import servers
 from tests.broker import lose_messages, valkey

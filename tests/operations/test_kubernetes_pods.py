@@ -22,9 +22,9 @@ from django.db.models import Sum
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.stack import processes
-from config.stack.ports import LOOPBACK, free
-from config.stack.process import Process
+from config.dev.stack import processes
+from config.dev.stack.ports import LOOPBACK, free
+from config.dev.stack.process import Process
 from exports.models import Chunk, Dataset, Job
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_task

@@ -21,9 +21,9 @@ from django_prometheus.middleware import Metrics
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.stack import ports
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
+from config.dev.stack import ports
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
 from exports.models import Dataset, Delivery, Job
 from tests.e2e.conftest import Workers, workers  # noqa: F401 - a fixture
 from tests.e2e.test_metrics import FUNCTION, ended, items

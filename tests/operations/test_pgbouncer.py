@@ -14,8 +14,8 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import Model
 
-from config.checks import is_pooled
-from config.stack.lifeline import PROJECT
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.platform.checks import is_pooled
 from exports.models import Chunk
 from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
 from tests.chaos.site import Site

@@ -12,11 +12,12 @@ import pytest
 from django.conf import settings
 from pydantic import SecretStr
 
-from config import broker, health
 from config.celery import app
+from config.dev.stack.identity import Identity
+from config.dev.stack.ports import LOOPBACK
 from config.env import Environment
-from config.stack.identity import Identity
-from config.stack.ports import LOOPBACK
+from config.platform import broker
+from config.platform.http import health
 from exports.models import Chunk, Event, Job
 from tests.broker import broker_at
 from tests.chaos.documents import ALL, attempts, code_of, post_calls, rehearsed_rule, settle, submit

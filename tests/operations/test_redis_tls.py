@@ -13,13 +13,14 @@ import redis
 from django.conf import LazySettings
 from pydantic import SecretStr
 
-from config import broker, health
 from config.celery import app
-from config.doctor import examination
-from config.doctor import redis as doctor
-from config.doctor.findings import Level
-from config.stack.identity import Identity
-from config.stack.ports import LOOPBACK
+from config.dev.stack.identity import Identity
+from config.dev.stack.ports import LOOPBACK
+from config.ops.doctor import examination
+from config.ops.doctor import redis as doctor
+from config.ops.doctor.findings import Level
+from config.platform import broker
+from config.platform.http import health
 from tests import servers
 from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
 from tests.chaos.site import Site

@@ -13,8 +13,8 @@ import pytest
 from celery import current_app
 from django.contrib.auth.models import User
 
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
 from tests.e2e.conftest import Workers
 from tests.serving import serving, token_of
 from tests.waiting import wait_until

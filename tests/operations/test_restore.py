@@ -14,13 +14,14 @@ import pytest
 from django.db import connection
 from psycopg import sql
 
-from config import storage
-from config.stack.lifeline import PROJECT
-from config.stack.postgres import SUPERUSER, program
-from config.stack.process import Process
-from etl import artifacts, runstate
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.postgres import SUPERUSER, program
+from config.dev.stack.process import Process
+from config.platform import storage
+from etl import runstate
 from etl.models import Task
-from exports import receipts
+from etl.pipeline import artifacts
+from exports.delivery import receipts
 from exports.models import Chunk, Delivery, File, Job, Link, Receipt
 from tests import rehearsal
 from tests.chaos.documents import BOTH, ocr_calls, post_calls, rehearsed_rule, settle, submit

@@ -28,15 +28,17 @@ from rest_framework.test import APIClient
 from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
-from config.doctor import database, storage
-from config.stack.identity import Identity
-from config.stack.lifeline import PROJECT
-from config.stack.postgres import SUPERUSER
-from config.stack.processes import Web, worker
-from config.stack.seaweedfs import SeaweedFS, policy
-from config.stack.valkey import Valkey
-from exports import control, courier, links, webhooks
+from config.dev.stack.identity import Identity
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.postgres import SUPERUSER
+from config.dev.stack.processes import Web, worker
+from config.dev.stack.seaweedfs import SeaweedFS, policy
+from config.dev.stack.valkey import Valkey
+from config.ops.doctor import database, storage
+from exports.delivery import links
+from exports.jobs import actions
 from exports.models import Dataset, Job
+from exports.webhooks import sender, subscriptions
 from tests import servers
 from tests.broker import lose_messages
 from tests.integration import test_iam
@@ -273,7 +275,7 @@ def test_a_pair_that_is_deleted_first_fails_chunks_and_a_retry_does_them(
     assert job.error_code == "EXPORT_UPLOAD_FAILED"
 
     use(*newer)
-    control.retry(job)
+    actions.retry(job)
     finish(job)
 
 
@@ -325,12 +327,12 @@ def verifies(secret: str, received: Received) -> bool:
 def test_of_secrets_the_last_two_sign(api: APIClient, alice: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]})
     with receiver() as hook:
-        made = webhooks.create(user_id=alice.pk, url=hook.url, events=["export.succeeded"])
+        made = subscriptions.create(user_id=alice.pk, url=hook.url, events=["export.succeeded"])
         secrets = [made.secret]
         signed = []
         for _ in range(3):
             api.post(f"/exports/webhooks/{made.pk}/test")
-            courier.drain()
+            sender.drain()
             signed.append([verifies(secret, hook.received[-1]) for secret in secrets])
             secrets.append(api.post(f"/exports/webhooks/{made.pk}/rotate-secret").json()["secret"])
     assert signed == [[True], [True, True], [False, True, True]]

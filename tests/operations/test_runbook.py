@@ -24,15 +24,19 @@ from django.utils import timezone
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from config import storage
-from config.stack import ports
-from config.stack.lifeline import PROJECT
-from config.stack.postgres import SUPERUSER, program
+from config.dev.stack import ports
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.postgres import SUPERUSER, program
+from config.platform import storage
 from etl.models import Task
-from exports import completion, control, courier, deliveries, execution, leases, links, outcomes, source, webhooks
-from exports.errors import UploadFailed
+from exports.core.errors import UploadFailed
+from exports.delivery import links
+from exports.jobs import actions
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
 from exports.models.webhook import Attempt, Webhook
+from exports.source import database
+from exports.webhooks import outbox, sender, subscriptions
+from exports.worker import completion, execution, leases, transitions
 from tests import servers
 from tests.broker import lose_messages, queued
 from tests.docs.blocks import Block, blocks_of
@@ -134,7 +138,7 @@ def slow(dataset: Dataset, source_db: psycopg.Connection) -> Dataset:
 def fail_with(error: Any) -> Job:
     claim = leases.claim(backend="test")
     assert claim
-    outcomes.fail(claim, error, delay=None)
+    transitions.fail(claim, error, delay=None)
     return Job.objects.get(pk=claim.job_id)
 
 
@@ -243,9 +247,9 @@ def test_a_broker_that_is_full_is_emptied_and_filled_again(operator: Operator, d
 
 
 def source_hints() -> None:
-    from exports import dispatch
+    from exports.core import wakeups
 
-    dispatch.chunks(waiting=1)
+    wakeups.chunks(waiting=1)
 
 
 # ---- Disk is full ---------------------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
 
     old, ended = make_job(dataset, alice, 1), make_job(dataset, alice, 1)
     for job, days in ((old, 4), (ended, 2)):
-        control.cancel(job)
+        actions.cancel(job)
         Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(days=days))
     Event.objects.update(told_at=Now())
     operator.do("disk-is-full", "repair purge")
@@ -303,7 +307,7 @@ def blocked(source_db: psycopg.Connection) -> Iterator[threading.Thread]:
         migration.execute("LOCK TABLE data.facts")
 
         def call() -> None:
-            with suppress(psycopg.Error), source.connect(source.name_backend()) as session:
+            with suppress(psycopg.Error), database.connect(database.name_backend()) as session:
                 session.execute("SET lock_timeout = 0")
                 session.execute("SELECT * FROM data.facts")
 
@@ -433,13 +437,13 @@ def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
 def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]})
     with receiver() as hook:
-        made = webhooks.create(user_id=alice.pk, url=hook.url, events=["export.cancelled"])
+        made = subscriptions.create(user_id=alice.pk, url=hook.url, events=["export.cancelled"])
         make_job(dataset, alice, 1)
         operator.do("jobs-are-stuck", "repair cancel", JOB=Job.objects.get().pk)
         (untold,) = operator.ask("webhooks-do-not-arrive", "AS untold")
         assert untold["untold"] == "1"
 
-        deliveries.fan_out()
+        outbox.fan_out()
         lost = Delivery.objects.get()
         Delivery.objects.update(status="failed", attempts=10, finished_at=Now())
         Attempt.objects.create(delivery=lost, error="no answer in time", duration_ms=15_000)
@@ -450,7 +454,7 @@ def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: Use
         assert (attempt["error"], attempt["duration_ms"]) == ("no answer in time", "15000")
 
         operator.do("webhooks-do-not-arrive", "repair redeliver", WEBHOOK=row["webhook"])
-        courier.drain()
+        sender.drain()
         assert hook.ids == [str(lost.pk)]
     (row,) = operator.ask("webhooks-do-not-arrive", "disabled_reason")
     assert (row["enabled"], row["failed"], row["waiting"], row["failures"]) == ("t", "0", "0", "0")

@@ -13,12 +13,12 @@ import pytest
 from celery import current_app
 from django.contrib.auth.models import User
 
-from config.stack.ports import LOOPBACK
-from config.stack.process import Process
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.process import Process
+from config.dev.stack.processes import Web
 from etl.models import Task
+from exports.core.states import JOB_ACTIVE
 from exports.models import Chunk, Dataset, Job
-from exports.states import JOB_ACTIVE
 from tests.collector import Collector, Seen, collector
 from tests.e2e.conftest import Workers
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture

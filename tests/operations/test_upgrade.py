@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 from django.db import connection
 
-from config.stack.lifeline import PROJECT
-from config.stack.process import Process
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import Process
 from etl.models import Task
 from exports.models import Chunk, Event, Job, Tick
 from tests.chaos.documents import ocr_calls, settle, submit

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import ports, processes
-from config.stack.process import Process
+from config.dev.stack import ports, processes
+from config.dev.stack.process import Process
 from tests.operations.compose import DOCKER, SERVICES
 from tests.operations.rabbitmq import RabbitMQ, running, scripts
 from tests.waiting import wait_until

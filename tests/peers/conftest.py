@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import httpx2
 import pytest
 
-from config.stack.process import Process
+from config.dev.stack.process import Process
 
 PROJECT = Path(__file__).parents[2]
 VENV = os.environ.get("MINERU_VENV", "")

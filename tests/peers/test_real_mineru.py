@@ -20,11 +20,11 @@ from fpdf import FPDF
 from PIL import Image, ImageDraw
 from pydantic import SecretStr
 
-from etl import errors
-from etl.documents import Kind
+from etl.core import errors
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider
-from etl.work import Work
 from tests.integration.mineru_servers import Job, V4Server, error_4, pack, structured
 from tests.peers.conftest import StartServer
 

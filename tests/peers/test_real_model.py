@@ -15,15 +15,15 @@ import httpx2
 import pytest
 from pydantic import AnyHttpUrl
 
-from config.stack.process import Process
-from etl.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
-from etl.postprocessors import client, dialects
+from config.dev.stack.process import Process
+from etl.core.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
+from etl.core.stage_context import Work
+from etl.postprocessors import client, server_features
 from etl.postprocessors.client import Server
-from etl.postprocessors.dialects import Dialect, Form
+from etl.postprocessors.conversation import Model, Question, fitting
 from etl.postprocessors.llm import Llm
-from etl.postprocessors.model import Model, Question, fitting
 from etl.postprocessors.schemas import envelope
-from etl.work import Work
+from etl.postprocessors.server_features import Dialect, Form
 from tests.integration.llm_factories import Notebook, codes, ocr_of, rule_of
 from tests.peers.conftest import free_port
 
@@ -89,7 +89,7 @@ def configured(address: str, settings: Any) -> None:
         "etl_llm_max_tokens": 100,
     }
     settings.SLUICE = settings.SLUICE.model_copy(update=values)
-    dialects.known.clear()
+    server_features.known.clear()
 
 
 def work_of(**changes: Any) -> Work:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from etl import documents
-from etl.documents import Kind
+from etl.core import formats
+from etl.core.formats import Kind
 from etl.providers.base import Document
 
-FOLDER = Path(__file__).resolve().parents[2] / "config/stack/demo/documents"
+FOLDER = Path(__file__).resolve().parents[2] / "config/dev/demo/documents"
 
 
 def sample(name: str) -> Path:
@@ -22,7 +22,7 @@ def true_text(name: str) -> str:
 
 def document(path: Path, kind: Kind | None = None) -> Document:
     content = path.read_bytes()
-    found = kind or documents.sniff(content[: documents.HEAD_BYTES], path.name)
+    found = kind or formats.sniff(content[: formats.HEAD_BYTES], path.name)
     assert found is not None, path
     return Document(
         path=path,

@@ -1,4 +1,4 @@
-"""Makes the documents in `config/stack/demo/documents`, which the demo and the tests read. The results are committed.
+"""Makes the documents in `config/dev/demo/documents`, which the demo and the tests read. The results are committed.
 
 python -m tests.samples.make
 
@@ -17,7 +17,7 @@ from fpdf import FPDF, FontFace
 from fpdf.enums import WrapMode
 from PIL import Image, ImageDraw, ImageFilter
 
-FOLDER = Path(__file__).resolve().parents[2] / "config/stack/demo/documents"
+FOLDER = Path(__file__).resolve().parents[2] / "config/dev/demo/documents"
 CJK = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
 SIMPLIFIED = 2  # the font's number in the collection
 DPI = 200

@@ -11,13 +11,14 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from config.pages.account import tokens_of
-from config.stack.processes import Web
+from config.dev.stack.processes import Web
+from config.platform.ui.account import tokens_of
 from etl.models import Task
-from exports import completion, execution, webhooks
 from exports.models import Dataset, Delivery
 from exports.models.webhook import Hook
-from rules import editing
+from exports.webhooks import subscriptions
+from exports.worker import completion, execution
+from rules.library import editing
 from tests.broker import lose_messages, valkey
 from tests.browser import scenes_documents as scenes
 from tests.integration.factories import make_job
@@ -53,7 +54,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
     completion.complete(job.pk)
-    hook = webhooks.create(user_id=alice.pk, url="http://127.0.0.1:9/", events=[Hook.SUCCEEDED.value])
+    hook = subscriptions.create(user_id=alice.pk, url="http://127.0.0.1:9/", events=[Hook.SUCCEEDED.value])
     delivery = Delivery.objects.create(
         webhook=hook, type=Hook.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
     )

@@ -20,8 +20,8 @@ from django.test import Client
 from knox.models import AuthToken
 
 from config import connections
-from config.stack.ports import LOOPBACK
-from config.stack.processes import Web
+from config.dev.stack.ports import LOOPBACK
+from config.dev.stack.processes import Web
 from etl.models import Task
 from tests.waiting import wait_until
 

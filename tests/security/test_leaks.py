@@ -17,7 +17,7 @@ from django.test import Client
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
-from config import storage
+from config.platform import storage
 from etl.models import Task
 from exports.models import Webhook
 from tests.integration.conftest import rehearsed  # noqa: F401 - a fixture

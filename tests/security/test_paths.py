@@ -12,9 +12,9 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from etl.models import Task
-from exports import links
+from exports.delivery import links
 from exports.models import Dataset, Job, Link, Receipt
-from rules import files
+from rules.loading import parsing
 from tests.integration.factories import make_job
 from tests.integration.staff import page_of
 from tests.security.conftest import browser_of
@@ -67,7 +67,7 @@ def test_rules_are_read_from_their_folder_and_say_nothing_of_other_files(tmp_pat
     secret.write_text("password: pearl-pearl")
     (folder / "linked.yaml").symlink_to(secret)
     (folder / "..yaml").write_text("name: hidden")
-    read = files.read(folder)
+    read = parsing.read(folder)
     assert read is not None
     assert read.slugs == {"linked"}
     assert read.says == {}

@@ -9,9 +9,9 @@ from django.test import Client
 from django.urls import reverse
 from rest_framework.test import APIClient
 
-from config import storage
-from exports import execution
+from config.platform import storage
 from exports.models import Dataset, Job
+from exports.worker import execution
 from tests.integration.test_admin import form_of
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import servers
-from config.stack.seaweedfs import ADMIN_GRPC_OFFSET
-from config.stack.servers import Servers
+from config.dev.stack import servers
+from config.dev.stack.seaweedfs import ADMIN_GRPC_OFFSET
+from config.dev.stack.servers import Servers
 
 
 @pytest.fixture(scope="session")

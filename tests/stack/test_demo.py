@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from config.stack.demo import comparison, screen
-from config.stack.demo.comparison import MANIFEST, Bucket, Origin, Slice
-from config.stack.demo.promises import DidNotHold
-from config.stack.demo.screen import Amount
-from config.stack.servers import Servers
+from config.dev.demo import comparison, screen
+from config.dev.demo.comparison import MANIFEST, Bucket, Origin, Slice
+from config.dev.demo.promises import DidNotHold
+from config.dev.demo.screen import Amount
+from config.dev.stack.servers import Servers
 
 SLICES = comparison.slices(("a", "b"), date(2024, 2, 28), date(2024, 3, 1))
 # A line break and a quote inside a cell, NULL, and a time whose text depends on the session's time zone.

@@ -2,8 +2,8 @@ import stat
 import subprocess
 from pathlib import Path
 
-from config.stack import environment
-from config.stack.identity import Identity
+from config.dev.stack import environment
+from config.dev.stack.identity import Identity
 
 
 def test_the_file_is_private_and_a_shell_reads_it_back(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import psycopg
 
-from config.stack import flights
-from config.stack.servers import Servers
+from config.dev.stack import flights
+from config.dev.stack.servers import Servers
 
 
 def test_all_flights_are_there_once_however_often_they_are_loaded(stack_servers: Servers) -> None:

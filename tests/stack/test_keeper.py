@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import family
-from config.stack.keeper import Keeper
-from config.stack.process import Process, StackError
+from config.dev.stack import process_tree
+from config.dev.stack.process import Process, StackError
+from config.dev.stack.restarter import Keeper
 
 
 @contextmanager
@@ -57,13 +57,13 @@ def test_it_never_gives_up_on_one_that_is_killed(tmp_path: Path) -> None:
 def test_it_ends_what_a_killed_one_left_behind_before_it_starts_another(tmp_path: Path) -> None:
     with kept(tmp_path, "trap '' HUP; sleep 100 & wait") as (keeper, _):
         before = keeper.process.pid
-        look_until(keeper, lambda: len(family.members(before)) == 2)
-        child = family.members(before)[1]
+        look_until(keeper, lambda: len(process_tree.members(before)) == 2)
+        child = process_tree.members(before)[1]
         os.kill(before, signal.SIGKILL)
-        assert family.wait_gone([before], limit=5)
-        assert family.exists(child)
+        assert process_tree.wait_gone([before], limit=5)
+        assert process_tree.exists(child)
         look_until(keeper, partial(runs_as_another, keeper, before))
-        assert not family.exists(child)
+        assert not process_tree.exists(child)
 
 
 def test_it_leaves_one_alone_that_is_stopped_but_alive(tmp_path: Path) -> None:

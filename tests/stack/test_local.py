@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import family, processes
-from config.stack.lifeline import PROJECT
+from config.dev.stack import process_tree, processes
+from config.dev.stack.orphan_watchdog import PROJECT
 from tests.stack.conftest import is_served, listening, temporary_sockets
 from tests.waiting import wait_until
 
-UP = [sys.executable, "-m", "config.stack", "up", "--workers", "1", "--root"]
+UP = [sys.executable, "-m", "config.dev.stack", "up", "--workers", "1", "--root"]
 EXPORTS, WEB = " worker -Q exports ", " uvicorn "
 SERVERS = ("/postgres -D ", "valkey", "/weed ")
 pytestmark = pytest.mark.timeout(400)  # each starts a whole stack, and stops it
@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Path) -> None:
     with up(root) as stack:
-        pids = family.members(stack.pid)
+        pids = process_tree.members(stack.pid)
         variables = told(root)
         assert processes.answers(web_port(root))
         assert variables["EXPORT_LEASE_SECONDS"] == "7", "what the shell sets is told to the next shell"
@@ -50,28 +50,28 @@ def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Pa
 
 def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path) -> None:
     with up(root) as stack:
-        port, pids = web_port(root), family.members(stack.pid)
+        port, pids = web_port(root), process_tree.members(stack.pid)
 
         worker = find(stack, EXPORTS)
-        wait_until(lambda: len(family.members(worker)) > 1)
-        family_of_it = family.members(worker)
+        wait_until(lambda: len(process_tree.members(worker)) > 1)
+        family_of_it = process_tree.members(worker)
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port))
-        assert family.wait_gone(family_of_it, limit=5), "its children did not outlive it"
+        assert process_tree.wait_gone(family_of_it, limit=5), "its children did not outlive it"
 
         web = find(stack, WEB)
         os.kill(web, signal.SIGKILL)
-        assert family.wait_gone([web], limit=5)
+        assert process_tree.wait_gone([web], limit=5)
         wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port))
 
         servers = {words: find(stack, words) for words in SERVERS}
         for pid in servers.values():
             os.kill(pid, signal.SIGKILL)
-        assert family.wait_gone([*servers.values()], limit=5)
+        assert process_tree.wait_gone([*servers.values()], limit=5)
         wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
         wait_until(lambda: processes.answers(port, "/readyz"))
 
-        pids.extend(family.members(stack.pid))
+        pids.extend(process_tree.members(stack.pid))
         stack.send_signal(signal.SIGINT)
         output = stack.communicate(timeout=90)[0]
     assert stack.returncode == 0
@@ -82,7 +82,7 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
 
 def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) -> None:
     with up(root) as stack, unusable(root / "beat"):
-        pids = family.members(stack.pid)
+        pids = process_tree.members(stack.pid)
         os.kill(find(stack, " beat "), signal.SIGKILL)
         output = stack.communicate(timeout=240)[0]
     assert stack.returncode == 1
@@ -93,7 +93,7 @@ def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) 
 
 def test_kill_9_of_the_supervisor_stops_everything(root: Path) -> None:
     with up(root) as stack:
-        pids = family.members(stack.pid)
+        pids = process_tree.members(stack.pid)
         stack.kill()
     assert_nothing_is_left(pids, root)
 
@@ -132,7 +132,7 @@ def web_port(root: Path) -> int:
 
 def find(stack: subprocess.Popen[str], words: str) -> int:
     """Return the process with these words in its command, or 0; of a parent and its children the parent."""
-    return next((pid for pid in family.members(stack.pid) if words in command(pid)), 0)
+    return next((pid for pid in process_tree.members(stack.pid) if words in command(pid)), 0)
 
 
 def is_another(stack: subprocess.Popen[str], words: str, *, than: int) -> bool:
@@ -156,6 +156,6 @@ def command(pid: int) -> str:
 
 
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
-    assert family.wait_gone(pids, limit=10), [command(pid) for pid in pids if family.exists(pid)]
+    assert process_tree.wait_gone(pids, limit=10), [command(pid) for pid in pids if process_tree.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
     assert not (root / "stack.env").exists(), "it tells of a stack that runs"

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from config.stack.demo import papers
-from config.stack.demo.promises import DidNotHold
+from config.dev.demo import papers
+from config.dev.demo.promises import DidNotHold
 
 TRUTH = "Invoice 2024-17\nWidget 12 3.50\n合计 42.00\n"
 

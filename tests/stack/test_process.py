@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from config.stack import family, ports
-from config.stack.lifeline import PROJECT
-from config.stack.process import Process, StackError
+from config.dev.stack import ports, process_tree
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import Process, StackError
 from tests.waiting import wait_until
 
 
@@ -39,27 +39,27 @@ def test_a_kill_from_outside_is_told_with_its_signal(tmp_path: Path) -> None:
 def test_one_that_ignores_the_signal_is_killed_with_its_descendants(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "trap '' TERM; setsid sleep 100 & echo up; wait; sleep 100", grace_seconds=0.3)
     tiny.start()
-    tiny.wait_until(lambda: "up" in tiny.tail() and len(family.members(tiny.pid)) > 1)
-    pids = family.members(tiny.pid)
+    tiny.wait_until(lambda: "up" in tiny.tail() and len(process_tree.members(tiny.pid)) > 1)
+    pids = process_tree.members(tiny.pid)
     tiny.stop()
-    assert not any(map(family.exists, pids))
+    assert not any(map(process_tree.exists, pids))
 
 
 @pytest.mark.parametrize("_once_more", range(5))
 def test_one_that_makes_children_all_the_time_is_killed_with_the_last_of_them(tmp_path: Path, _once_more: int) -> None:
     tiny = shell(tmp_path, "for _ in $(seq 300); do sleep 100 & sleep 0.001; done; wait")
     tiny.start()
-    tiny.wait_until(lambda: len(family.members(tiny.pid)) > 5)
+    tiny.wait_until(lambda: len(process_tree.members(tiny.pid)) > 5)
     tiny.kill()
-    assert family.orphans(tiny.pid) == []
+    assert process_tree.orphans(tiny.pid) == []
 
 
 def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
         import os, time
         from pathlib import Path
-        from config.stack.lifeline import lifeline
-        from config.stack.process import Process
+        from config.dev.stack.orphan_watchdog import lifeline
+        from config.dev.stack.process import Process
         command = ["bash", "-c", "trap '' TERM; setsid sleep 100 & sleep 100"]
         tiny = Process(name="tiny", command=command, log=Path({str(tmp_path / "tiny.log")!r}), environment=os.environ)
         tiny.start()
@@ -73,10 +73,12 @@ def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     ) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == b"up\n"
-        wait_until(lambda: len(family.members(supervisor.pid)) == 5)  # itself, the undertaker, bash and two sleeps
-        pids = family.members(supervisor.pid)
+        wait_until(
+            lambda: len(process_tree.members(supervisor.pid)) == 5
+        )  # itself, the undertaker, bash and two sleeps
+        pids = process_tree.members(supervisor.pid)
         supervisor.kill()
-    assert family.wait_gone(pids, limit=family.GRACE_SECONDS + 3)
+    assert process_tree.wait_gone(pids, limit=process_tree.GRACE_SECONDS + 3)
     assert not (tmp_path / "left.sock").exists()
 
 

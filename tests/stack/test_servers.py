@@ -14,9 +14,9 @@ import redis
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from config.stack import family, servers
-from config.stack.postgres import Postgres
-from config.stack.servers import Servers
+from config.dev.stack import process_tree, servers
+from config.dev.stack.postgres import Postgres
+from config.dev.stack.servers import Servers
 from tests.stack.conftest import is_served, listening, temporary_sockets
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ LOOPBACK_AS_THE_KERNEL_WRITES_IT = "0100007F"
 
 def test_they_listen_on_the_loopback_address_only(stack_servers: Servers) -> None:
     for server in stack_servers.all:
-        addresses = listening(family.members(server.pid))
+        addresses = listening(process_tree.members(server.pid))
         assert len(addresses) >= server.port_count
         assert set(addresses) == {LOOPBACK_AS_THE_KERNEL_WRITES_IT}, server.name
 
@@ -130,18 +130,18 @@ def test_a_killed_database_has_all_that_it_committed(stack_servers: Servers) -> 
 
 def test_a_killed_postgres_starts_while_a_query_of_before_still_runs(stack_servers: Servers) -> None:
     postgres = stack_servers.postgres
-    pids = family.members(postgres.pid)
+    pids = process_tree.members(postgres.pid)
     with closing(psycopg.connect(postgres.url("sluice"))) as connection:
         backend = connection.info.backend_pid
         # Long, and it waits for nothing: it would not notice.
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
         wait_until(lambda: is_busy(postgres, backend))  # idle, it would notice
         os.kill(postgres.pid, signal.SIGKILL)
-        assert family.wait_gone([postgres.pid], limit=5)
-        assert family.exists(backend)
+        assert process_tree.wait_gone([postgres.pid], limit=5)
+        assert process_tree.exists(backend)
         postgres.kill()
         postgres.start()
-        assert not any(map(family.exists, {*pids, backend}))
+        assert not any(map(process_tree.exists, {*pids, backend}))
 
 
 def is_busy(postgres: Postgres, backend: int) -> bool:
@@ -154,10 +154,10 @@ def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Ser
     write(stack_servers, "first")
     with servers.running(tmp_path / "second", durable=False) as second:
         write(second, "second")
-        pids = [pid for server in second.all for pid in family.members(server.pid)]
+        pids = [pid for server in second.all for pid in process_tree.members(server.pid)]
         assert read(stack_servers) == ("first", "first", "first")
         assert temporary_sockets(tmp_path / "second")
-    assert not any(map(family.exists, pids))
+    assert not any(map(process_tree.exists, pids))
     assert not [path for path in temporary_sockets(tmp_path / "second") if not is_served(path)]
 
 

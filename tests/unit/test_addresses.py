@@ -9,7 +9,7 @@ from django.test import RequestFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.api.addresses import client_address, parse
+from config.platform.http.addresses import client_address, parse
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.conf import LazySettings
 from django.core.asgi import get_asgi_application
 
-from config.api.bodies import BoundedBody
+from config.platform.http.body_limits import BoundedBody
 
 pytestmark = pytest.mark.urls("tests.unit.troubles")
 

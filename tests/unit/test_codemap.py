@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from config.stack.lifeline import PROJECT
+from config.dev.stack.orphan_watchdog import PROJECT
 
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
 ROW = re.compile(r"^\| (`.+?) \|", re.MULTILINE)

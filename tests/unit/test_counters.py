@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from config import counters, metrics
-from config.counters import Number
+from config.platform.http import metrics
+from config.platform.observability import counters
+from config.platform.observability.counters import Number
 
 # Counts in this process and in forks of it, then says so and lives until it is told to end.
 COUNT = r"""

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from etl.errors import FileCorrupt
+from etl.core.errors import FileCorrupt
 from etl.providers.local.pages import Limits
 from etl.providers.local.pdf import Pdf, catalog, has_its_table
 from etl.providers.local.reading import text_of

@@ -26,11 +26,12 @@ from django.urls import URLResolver, get_resolver, resolve
 from pydantic import SecretStr
 from pytest_django.live_server_helper import LiveServer
 
-from config import counters, health, metrics
+from config.dev.stack import processes
+from config.dev.stack.process import Process
 from config.env import Environment
-from config.stack import processes
-from config.stack.process import Process
-from etl import bodies
+from config.platform.http import health, metrics
+from config.platform.observability import counters
+from etl.ingest import multipart
 from etl.providers.local import recognition
 from tests.waiting import wait_until
 
@@ -421,9 +422,9 @@ def test_the_proxy_leads_to_services_on_the_ports_that_they_have() -> None:
 
 def test_the_proxy_passes_on_the_files_and_streams_that_web_has() -> None:
     sized = set(re.findall(r"^location = (\S+) \{\n *include /tmp/proxy/size.conf", PROXY, re.MULTILINE))
-    assert sized == set(bodies.FILES)
+    assert sized == set(multipart.FILES)
     most = int(subprocess.check_output(["sh", "-c", f"echo $(({START_SIZE}))"], text=True))
-    assert max(taken.most for taken in bodies.FILES.values()) < most
+    assert max(taken.most for taken in multipart.FILES.values()) < most
     bound = int(re.search(r"client_max_body_size (\d+)m;", PROXY)[1]) * 1024**2  # type: ignore[index]
     assert bound > settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     streams = [path for path in every_path(get_resolver()) if path.endswith("/events")]
@@ -593,9 +594,9 @@ def test_the_image_holds_every_app_and_not_the_servers_of_development() -> None:
     templates = {str(folder.relative_to(PROJECT)) for engine in engines for folder in engine["DIRS"]}
 
     assert {line[1:] for line in lines if line.startswith("!")} == ours | templates | OTHERS
-    assert "config/stack" in lines
+    assert "config/dev/stack" in lines
     # What comes later wins: the exceptions would let it in again.
-    assert lines.index("config/stack") > lines.index("!config")
+    assert lines.index("config/dev/stack") > lines.index("!config")
 
 
 def test_the_image_is_built_from_hashed_wheels_with_dummy_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from django.conf import settings
 
-from config.doctor import clocks, examination, nesting, storage
-from config.doctor.findings import Finding, Level, Subject, ok
-from config.doctor.nesting import Times
-from config.stack.lifeline import PROJECT
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.ops.doctor import clocks, examination, storage, timeouts
+from config.ops.doctor.findings import Finding, Level, Subject, ok
+from config.ops.doctor.timeouts import Times
 
-CHECKS = {check.__name__.removeprefix("check_"): check for check in nesting.SUBJECT.checks}
+CHECKS = {check.__name__.removeprefix("check_"): check for check in timeouts.SUBJECT.checks}
 
 
 def found(check: Callable[[Any], Iterator[Finding]], thing: Any) -> tuple[Level, str]:
@@ -44,7 +44,7 @@ def test_a_rule_of_a_bucket_may_be_for_some_objects_alone(rule: dict[str, Any], 
 
 # ---- Times ----------------------------------------------------------------------------------------------------------
 def test_our_own_settings_fit() -> None:
-    assert {finding.level for check in CHECKS.values() for finding in check(nesting.read())} == {Level.OK}
+    assert {finding.level for check in CHECKS.values() for finding in check(timeouts.read())} == {Level.OK}
 
 
 BROKEN = [
@@ -78,9 +78,9 @@ def test_it_says_which_time_does_not_fit(check: str, changes: dict[str, Any], le
 
 def test_the_grace_period_is_the_one_of_the_manifests() -> None:
     compose = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
-    assert compose["x-worker"]["stop_grace_period"] == f"{nesting.GRACE_SECONDS}s"
+    assert compose["x-worker"]["stop_grace_period"] == f"{timeouts.GRACE_SECONDS}s"
     workers = yaml.safe_load((PROJECT / "docker/kubernetes/base/shared/worker.yaml").read_text())
-    assert workers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == nesting.GRACE_SECONDS
+    assert workers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == timeouts.GRACE_SECONDS
 
 
 def test_the_limits_of_every_task_are_looked_at() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl import documents
-from etl.documents import HEAD_BYTES, Kind, sniff
+from etl.core import formats
+from etl.core.formats import HEAD_BYTES, Kind, sniff
 from tests import samples
 from tests.samples import hostile
 
@@ -134,8 +134,8 @@ def test_a_zip_is_told_by_its_first_entries() -> None:
 
 
 def test_every_kind_has_a_media_type() -> None:
-    assert {kind.media_type for kind in Kind} == set(documents.MEDIA_TYPES.values())
-    assert len(set(documents.MEDIA_TYPES.values())) == len(Kind)
+    assert {kind.media_type for kind in Kind} == set(formats.MEDIA_TYPES.values())
+    assert len(set(formats.MEDIA_TYPES.values())) == len(Kind)
 
 
 def test_the_demo_s_documents_are_what_their_names_say() -> None:

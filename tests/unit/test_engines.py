@@ -7,7 +7,7 @@ import pytest
 from django.conf import LazySettings, settings
 from pydantic import SecretStr
 
-from config import broker, checks
+from config.platform import broker, checks
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from rules import json_schema
-from rules.json_schema import SchemaRefused, check, errors
+from rules.schema import json_schema
+from rules.schema.json_schema import SchemaRefused, check, errors
 
 INVOICE: dict[str, Any] = {
     "type": "object",

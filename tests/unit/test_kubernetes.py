@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from config import counters
+from config.dev.stack import processes
+from config.dev.stack.ports import LOOPBACK, free
+from config.dev.stack.process import Process
 from config.env import Environment
-from config.stack import processes
-from config.stack.ports import LOOPBACK, free
-from config.stack.process import Process
+from config.platform.observability import counters
 from tests.operations import manifests
 from tests.operations.manifests import FOLDER, Document
 from tests.waiting import wait_until

@@ -13,12 +13,12 @@ from django.db.models import TextChoices
 
 import etl
 import exports
+from config.platform.db.sql import Hot
+from etl.core.states import ENDED, Status
 from etl.models import Task
-from etl.runstate import moves as run_state_moves
-from etl.states import ENDED, Status
+from etl.runstate import transitions as run_state_moves
+from exports.core.states import JOB_ENDED, ChunkStatus, JobStatus
 from exports.models import Chunk, Delivery, Job
-from exports.sql import Hot
-from exports.states import JOB_ENDED, ChunkStatus, JobStatus
 
 PACKAGE = Path(exports.__file__).parent
 PAGE = (PACKAGE.parent / "docs" / "lifecycle.md").read_text()

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from config import logs
+from config.platform.observability import logs
 from tests.unit.troubles import SECRET
 
 Lines = Callable[[], list[dict[str, Any]]]

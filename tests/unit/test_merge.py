@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from etl.postprocessors.answers import Answer, Evidence, scalars
 from etl.postprocessors.merge import Merged, merge
+from etl.postprocessors.responses import Answer, Evidence, scalars
 from etl.postprocessors.schemas import Guide, envelope, relaxed, terse
-from rules import json_schema
+from rules.schema import json_schema
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "A", "b c", "b  c"]) | st.just(0.5)
 ITEMS = st.fixed_dictionaries({}, optional={"sku": SCALARS, "price": SCALARS})

@@ -14,7 +14,7 @@ from django.urls import path
 from rest_framework import generics, serializers
 from rest_framework.request import Request
 
-from config.api.paging import NewestFirst, chosen
+from config.platform.http.paging import NewestFirst, chosen
 
 pytestmark = [pytest.mark.urls("tests.unit.test_paging"), pytest.mark.django_db]
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from etl.errors import DocumentTooLong
-from etl.postprocessors.pieces import Piece, split
-from etl.postprocessors.texts import Span, Text, clean
+from etl.core.errors import DocumentTooLong
+from etl.postprocessors.document_text import Span, Text, clean
+from etl.postprocessors.splitting import Piece, split
 from tests.integration.llm_factories import ocr_of
 
 

@@ -5,8 +5,8 @@ from datetime import date
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exports import planning
-from exports.planning import Dialect, Pair, Shape
+from exports.core import planning
+from exports.core.planning import Dialect, Pair, Shape
 
 pairs = st.builds(Pair, st.sampled_from(["A", "B", "C"]), st.dates())
 shapes = st.builds(

@@ -11,8 +11,8 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.test import AsyncClient, Client
 
-from config.api.parsers import read
-from config.api.problems import MAX_ERRORS, BodyTooLarge, input_errors
+from config.platform.http.parsers import read
+from config.platform.http.problems import MAX_ERRORS, BodyTooLarge, input_errors
 from tests.unit import troubles
 
 pytestmark = pytest.mark.urls("tests.unit.troubles")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from config.stack.lifeline import PROJECT
+from config.dev.stack.orphan_watchdog import PROJECT
 
 PAGE = (PROJECT / "docs" / "runbook.md").read_text()
 PROMISED = {

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.postprocessors.answers import Answer, Evidence, NotJson, evidence_of, parse, readings
+from etl.core.stage_context import Work
 from etl.postprocessors.citations import cite, support
-from etl.postprocessors.search import Index, folded, numbers_in
+from etl.postprocessors.document_text import clean
+from etl.postprocessors.responses import Answer, Evidence, NotJson, evidence_of, parse, readings
 from etl.postprocessors.strategies.base import Found
-from etl.postprocessors.texts import clean
-from etl.work import Work
+from etl.postprocessors.text_search import Index, folded, numbers_in
 from tests.integration.llm_factories import ocr_of
 
 

@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from config.api.problems import BadInput, InputError, Problem
-from config.api.serializers import StrictSerializer
+from config.platform.http.problems import BadInput, InputError, Problem
+from config.platform.http.serializers import StrictSerializer
 
 SECRET = "hunter2 SELECT secret FROM passwords"
 

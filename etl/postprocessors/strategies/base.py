@@ -5,11 +5,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from etl.postprocessors.answers import Answer
-from etl.postprocessors.model import Model
-from etl.postprocessors.texts import Text
-from etl.work import Work
-from rules.content import RuleContent
+from etl.core.stage_context import Work
+from etl.postprocessors.conversation import Model
+from etl.postprocessors.document_text import Text
+from etl.postprocessors.responses import Answer
+from rules.library.content import RuleContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

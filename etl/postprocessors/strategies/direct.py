@@ -1,11 +1,11 @@
 from typing import ClassVar
 
-from etl.postprocessors.model import Model, Question
-from etl.postprocessors.pieces import pages_named
+from etl.core.stage_context import Work
+from etl.postprocessors.conversation import Model, Question
+from etl.postprocessors.document_text import Text
+from etl.postprocessors.splitting import pages_named
 from etl.postprocessors.strategies.base import Found, Strategy
-from etl.postprocessors.texts import Text
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 TASK = "Find the values that the JSON Schema below asks for in a document."
 

@@ -2,17 +2,17 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 
-from etl.postprocessors import pieces
-from etl.postprocessors.answers import Answer, scalars
+from etl.core.stage_context import Work
+from etl.postprocessors import splitting
+from etl.postprocessors.conversation import Model, Question, named
+from etl.postprocessors.document_text import Text
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.model import Model, Question, named
-from etl.postprocessors.pieces import Piece
+from etl.postprocessors.responses import Answer, scalars
 from etl.postprocessors.schemas import Schema, relaxed, terse
+from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Found, Strategy, as_json
-from etl.postprocessors.texts import Text
-from etl.work import Work
-from rules import json_schema
-from rules.content import RuleContent
+from rules.library.content import RuleContent
+from rules.schema import json_schema
 
 EXTRACTING = """\
 Find the values that the JSON Schema below asks for in one piece of a long document. Most of them will be in other \
@@ -33,7 +33,7 @@ class ChunkedExtract(Strategy):
     def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
         env = settings.SLUICE
         schema = rule.json_schema or {}
-        cut = pieces.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
         loose, checked = relaxed(schema), loosely(schema)
         total = len(cut) + 1
         answers = []

@@ -2,14 +2,14 @@ from typing import ClassVar
 
 from django.conf import settings
 
-from etl.postprocessors import pieces
-from etl.postprocessors.model import Model, Question
-from etl.postprocessors.pieces import Piece
+from etl.core.stage_context import Work
+from etl.postprocessors import splitting
+from etl.postprocessors.conversation import Model, Question
+from etl.postprocessors.document_text import Text
 from etl.postprocessors.schemas import relaxed, terse
+from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Found, Strategy, as_json
-from etl.postprocessors.texts import Text
-from etl.work import Work
-from rules.content import RuleContent
+from rules.library.content import RuleContent
 
 NOTING = "Take notes of one piece of a long document. Somebody else will put the notes of all pieces into a form."
 COMBINING = (
@@ -26,7 +26,7 @@ class ChunkedSummarize(Strategy):
 
     def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
         env = settings.SLUICE
-        cut = pieces.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
+        cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
         total = len(cut) + 1
         notes = []
         for done, piece in enumerate(cut):

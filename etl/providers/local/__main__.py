@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from etl.providers.local.confinement import confine
+from etl.providers.local.sandbox import confine
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 # Seconds after its document's time that it ends by itself, should the worker be gone and nobody have noticed.

@@ -5,8 +5,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from etl.documents import Kind
-from etl.errors import FileCorrupt, TooManyPages, TooManyPixels
+from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
+from etl.core.formats import Kind
 from etl.providers.local.pages import Limits, LocalPage, clamped
 
 FORMATS = {Kind.PNG: "PNG", Kind.JPEG: "JPEG", Kind.TIFF: "TIFF", Kind.WEBP: "WEBP"}

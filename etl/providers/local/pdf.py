@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from etl.errors import FileCorrupt, FileEncrypted, TooManyPixels
+from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
 from etl.providers.local.forms import entries
 from etl.providers.local.pages import Limits, LocalPage, clamped

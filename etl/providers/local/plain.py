@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from etl import documents
-from etl.errors import FileCorrupt, TooManyPages
+from etl.core import formats
+from etl.core.errors import FileCorrupt, TooManyPages
 
 
 def pages(path: Path, *, most: int) -> list[str]:
@@ -11,7 +11,7 @@ def pages(path: Path, *, most: int) -> list[str]:
     if content.count(b"\f") > 2 * most + 1:  # before anything is split; a zero byte of UTF-16 may stand beside each
         raise TooManyPages
     try:
-        text = content.decode(documents.encoding(content[:4]))
+        text = content.decode(formats.encoding(content[:4]))
     except UnicodeDecodeError:
         raise FileCorrupt from None
     found = text.removesuffix("\f").split("\f")

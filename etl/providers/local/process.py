@@ -20,9 +20,9 @@ from typing import Any
 
 import structlog
 
-from config import logs
-from etl.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
-from etl.work import Work
+from config.platform.observability import logs
+from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
+from etl.core.stage_context import Work
 
 log = structlog.get_logger(__name__)
 

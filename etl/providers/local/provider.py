@@ -11,14 +11,14 @@ from typing import Any
 
 from django.conf import settings
 
-from etl import errors
-from etl.characters import without_useless
-from etl.documents import Kind
-from etl.errors import EmptyDocument, OcrFailed, UnsupportedFormat
+from etl.core import errors
+from etl.core.characters import without_useless
+from etl.core.errors import EmptyDocument, OcrFailed, UnsupportedFormat
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
 from etl.providers.local import plain
 from etl.providers.local.process import Died, Message, Process
-from etl.work import Work
 
 PLAIN = frozenset({Kind.TEXT, Kind.MARKDOWN})
 # Raised when the version of what comes out changes while the libraries' do not.

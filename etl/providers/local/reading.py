@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from etl.documents import Kind
-from etl.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels
+from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels
+from etl.core.formats import Kind
 from etl.providers.local.boxes import Box, mean_score
 from etl.providers.local.images import Pictures
 from etl.providers.local.layout import markdown
@@ -90,8 +90,8 @@ def text_of(parts: list[list[Box]], body: float, width: float) -> str:
 
 
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
-    """Yield the messages about a document; the last one has `done`, or `error`, which names a class of `etl.errors`, or
-    `broken`, which says why nothing can be recognised here."""
+    """Yield the messages about a document; the last has `done`, or `error`, which names a class of `etl.core.errors`,
+    or `broken`, which says why nothing can be recognised here."""
     try:
         reading = Reading(engine, document=document, kind=Kind(request["kind"]), limits=Limits(**request["limits"]))
         try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, Self
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from etl.work import Work
+from etl.core.stage_context import Work
 
 MAX_MEMBERS = 2_000
 MAX_MEMBER_BYTES = 32 * 1024**2  # of what is read; JSON takes many times that when it is parsed

@@ -7,13 +7,13 @@ claims. Nothing of it is kept.
 
 from django.conf import settings
 
-from etl.documents import Kind
-from etl.errors import FileCorrupt, FileEncrypted, FileTooLarge
+from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, Refused, Unreadable
-from etl.providers.mineru.kinds import IMAGES
-from etl.work import Work
+from etl.providers.mineru.supported_formats import IMAGES
 
 LOOKED_AT = IMAGES | {Kind.PDF}
 ARCHIVES = frozenset({Kind.DOCX, Kind.PPTX, Kind.XLSX, Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB})

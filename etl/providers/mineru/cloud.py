@@ -9,8 +9,7 @@ import re
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from etl.documents import Kind
-from etl.errors import (
+from etl.core.errors import (
     EmptyDocument,
     EtlError,
     FileCorrupt,
@@ -22,11 +21,12 @@ from etl.errors import (
     TooManyPages,
     UnsupportedFormat,
 )
+from etl.core.formats import Kind
 from etl.providers.base import Document
-from etl.providers.mineru import refusals
-from etl.providers.mineru.door import Answer, Garbage, Missing, refuse, wish
-from etl.providers.mineru.kinds import IMAGES
+from etl.providers.mineru import error_codes
+from etl.providers.mineru.client import Answer, Garbage, Missing, refuse, wish
 from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, count, job_id
+from etl.providers.mineru.supported_formats import IMAGES
 
 WORKING = {"waiting-file", "pending", "running", "converting"}
 # What the tiers of 4.0 run on here.
@@ -105,8 +105,8 @@ class CloudV4(Protocol):
 def failure(data: dict[str, Any]) -> EtlError:
     """Return the error of a job that failed: of its code, which may stand in the sentence alone, or of the sentence."""
     sentence = str(data.get("err_msg") or "")
-    code = str(data.get("err_code") or "") or next(iter(CODE.findall(sentence[: refusals.SENTENCE_CHARACTERS])), "")
-    return CODES[code]() if code in CODES else refusals.explain(code, sentence)
+    code = str(data.get("err_code") or "") or next(iter(CODE.findall(sentence[: error_codes.SENTENCE_CHARACTERS])), "")
+    return CODES[code]() if code in CODES else error_codes.explain(code, sentence)
 
 
 def unwrap(answer: Answer) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def unwrap(answer: Answer) -> dict[str, Any]:
     if gateway:
         raise ProviderUnavailable
     if code != "0" or answer.status != HTTPStatus.OK:
-        raise refusals.explain(code, answer.text("msg")) if code else Garbage()
+        raise error_codes.explain(code, answer.text("msg")) if code else Garbage()
     data = answer.json().get("data")
     if not isinstance(data, dict):
         raise Garbage

@@ -9,7 +9,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from etl.work import Work
+from etl.core.stage_context import Work
 
 STALL_SECONDS = 60.0  # without a byte either way
 BLOCK = 16 * 1024

@@ -7,13 +7,13 @@ from tempfile import TemporaryFile
 
 import structlog
 
-from etl.errors import EtlError, OcrFailed, OutOfTime, ProviderUnavailable
+from etl.core.errors import EtlError, OcrFailed, OutOfTime, ProviderUnavailable
+from etl.core.stage_context import Work
 from etl.providers.base import Document
 from etl.providers.mineru import results
-from etl.providers.mineru.door import Door
+from etl.providers.mineru.client import Door
 from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing
 from etl.providers.mineru.results import Found
-from etl.work import Work
 
 log = structlog.get_logger(__name__)
 

@@ -13,13 +13,13 @@ import re
 from collections import Counter
 from typing import Any
 
-from etl.characters import without_useless
-from etl.documents import Kind
-from etl.errors import EmptyDocument, TooManyPages
+from etl.core.characters import without_useless
+from etl.core.errors import EmptyDocument, TooManyPages
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import MarkdownOfPages, Page, unmarked
-from etl.providers.mineru.kinds import IMAGES
 from etl.providers.mineru.results import Block, Found
-from etl.work import Work
+from etl.providers.mineru.supported_formats import IMAGES
 
 NOT_TEXT = frozenset({"page_number"})
 TITLES = {"doc_title": 1, "paragraph_title": 2}

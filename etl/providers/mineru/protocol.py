@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, ClassVar
 
-from etl.errors import EtlError, ProviderUnavailable
+from etl.core.errors import EtlError, ProviderUnavailable
 from etl.providers.base import Document
-from etl.providers.mineru.door import Door, Garbage
+from etl.providers.mineru.client import Door, Garbage
 
 LONGEST_ID = 200
 

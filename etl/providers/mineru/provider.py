@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 import structlog
 from django.conf import settings
 
-from etl.documents import Kind
-from etl.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
+from etl.core.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
-from etl.providers.mineru import bounds, jobs, kinds, pages
+from etl.providers.mineru import bounds, jobs, pages, supported_formats
+from etl.providers.mineru.client import Answer, Door, refuse
 from etl.providers.mineru.cloud import CloudV4
-from etl.providers.mineru.door import Answer, Door, refuse
 from etl.providers.mineru.protocol import Protocol, WrongProtocol
 from etl.providers.mineru.v3 import V3
 from etl.providers.mineru.v4 import V4, best
-from etl.work import Work
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ class MinerUProvider(OCRProvider):
     @property
     def kinds(self) -> frozenset[Kind]:  # type: ignore[override]
         """Submissions are checked against this without asking the server, so it is what any of them takes."""
-        return kinds.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else kinds.ALL
+        return supported_formats.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
 
     def convert(self, document: Document, *, work: Work) -> OCRResult:
         began = time.monotonic()

@@ -13,7 +13,7 @@ import orjson
 
 from etl.providers.mineru import archive
 from etl.providers.mineru.archive import Archive
-from etl.providers.mineru.door import Garbage, Hostile, parse
+from etl.providers.mineru.client import Garbage, Hostile, parse
 
 ZIP = b"PK"
 MARKDOWN = ("full.md", ".md")

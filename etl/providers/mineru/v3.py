@@ -6,10 +6,10 @@ It has no tiers but backends, takes the bytes, cannot be stopped, and answers wi
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from etl.errors import OcrRefused
+from etl.core.errors import OcrRefused
 from etl.providers.base import Document
-from etl.providers.mineru import refusals
-from etl.providers.mineru.door import Answer, Garbage, refuse
+from etl.providers.mineru import error_codes
+from etl.providers.mineru.client import Answer, Garbage, refuse
 from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, job_id, milliseconds
 
 WORKING = {"pending", "processing"}
@@ -60,7 +60,7 @@ class V3(Protocol):
     def _standing(self, body: dict[str, Any]) -> Standing:
         status = body.get("status")
         if status == "failed":
-            raise Failed(refusals.explain("", str(body.get("error") or "")))
+            raise Failed(error_codes.explain("", str(body.get("error") or "")))
         if status == "completed":
             backend = str(body.get("backend") or "")[:64]
             times = milliseconds(body.get("started_at"), body.get("completed_at"))
@@ -76,4 +76,4 @@ def check(answer: Answer) -> None:
     if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         raise WrongProtocol
     if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise refusals.explain("", answer.text("detail"), otherwise=OcrRefused)
+        raise error_codes.explain("", answer.text("detail"), otherwise=OcrRefused)

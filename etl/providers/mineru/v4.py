@@ -8,10 +8,10 @@ are read.
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from etl.errors import EtlError, OcrFailed, OcrRefused, ProviderForbidden
+from etl.core.errors import EtlError, OcrFailed, OcrRefused, ProviderForbidden
 from etl.providers.base import Document
-from etl.providers.mineru import refusals
-from etl.providers.mineru.door import Answer, Garbage, refuse
+from etl.providers.mineru import error_codes
+from etl.providers.mineru.client import Answer, Garbage, refuse
 from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, count, job_id
 
 WORKING = {"queued", "running"}
@@ -76,7 +76,7 @@ def failure(file: dict[str, Any]) -> EtlError:
     error = file.get("error")
     if not isinstance(error, dict):
         return OcrFailed()
-    return refusals.explain(str(error.get("code") or ""), str(error.get("message") or ""))
+    return error_codes.explain(str(error.get("code") or ""), str(error.get("message") or ""))
 
 
 def facts(body: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +108,6 @@ def check(answer: Answer) -> None:
     if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
         raise WrongProtocol
     if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        raise refusals.explain("file_too_large", "")
+        raise error_codes.explain("file_too_large", "")
     if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise refusals.explain(code, answer.text("error", "message"), otherwise=OcrRefused)
+        raise error_codes.explain(code, answer.text("error", "message"), otherwise=OcrRefused)

@@ -4,9 +4,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
-from exports import source
-from exports.errors import ExportError
+from exports.core.errors import ExportError
 from exports.models import Dataset
+from exports.source import database
 
 
 class Command(BaseCommand):
@@ -57,7 +57,7 @@ FIELDS = (
 def check_function(dataset: Dataset) -> None:
     """Raise CommandError unless the source has a function (text, date) of that name which returns a table."""
     try:
-        with source.Session() as session:
+        with database.Session() as session:
             columns = session.columns(dataset.schema_and_name)
     except ExportError as error:
         raise CommandError(

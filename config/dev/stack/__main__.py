@@ -1,0 +1,108 @@
+"""The local stack from the command line: `python -m config.dev.stack up|demo|env`."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+from config.dev.stack import environment, local
+from config.dev.stack.process import StackError
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(BaseException):
+    """A person or the system wants us to end."""
+
+
+def main() -> int:
+    options = parser().parse_args()
+    try:
+        with interruptible():
+            return int(options.run(options))
+    except StackError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except Interrupted:
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m config.dev.stack", description="The local stack.")
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("up", help="start everything and keep it running until Ctrl-C")
+    command.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run exports (default 2)")
+    command.add_argument("--root", type=Path, default=local.ROOT, metavar="PATH", help="its data (default .local)")
+    command.set_defaults(run=up)
+    command = commands.add_parser("demo", help="run real exports through a stack of its own and check the results")
+    command.set_defaults(run=demo)
+    command = commands.add_parser("env", help="print the variables of the stack that runs in this folder")
+    command.set_defaults(run=env)
+    return parser
+
+
+def up(options: argparse.Namespace) -> int:
+    print("Starting Postgres, Valkey, SeaweedFS, and then Sluice …", flush=True)
+    with local.running(options.root.resolve(), workers=options.workers) as stack:
+        print(announcement(stack), flush=True)
+        try:
+            stack.watch(say)
+        finally:
+            say("Stopping …")
+    return 0
+
+
+def say(line: str) -> None:
+    # Whoever started us may have read only the announcement; the stack goes on without a reader.
+    with suppress(BrokenPipeError):
+        print(line, flush=True)
+
+
+def announcement(stack: local.Stack) -> str:
+    return f"""
+Sluice runs at  {stack.url}
+  admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}
+  API token     {stack.variables["API_TOKEN"]}
+  command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"]}
+  variables     set -a; . {stack.servers.root / environment.FILE}
+  logs          {stack.servers.root / "logs"}
+Ctrl-C stops it.
+"""
+
+
+def demo(_options: argparse.Namespace) -> int:
+    # Only now: it needs more packages than `up`.
+    return int(import_module("config.dev.demo").main() or 0)
+
+
+def env(_options: argparse.Namespace) -> int:
+    file = local.ROOT / environment.FILE
+    if not file.exists():
+        raise StackError("No stack runs in this folder; `make up` starts one.")
+    print(file.read_text(), end="")
+    return 0
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first signal into Interrupted. Later ones are ignored: each step of the end has a time limit."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        raise Interrupted
+
+    before = {number: signal.signal(number, interrupt) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The whole local stack in the project's `.local/`: the servers, then what they must hold, then Sluice's processes."""
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from config.dev.stack import environment, processes, servers
+from config.dev.stack.identity import write_private
+from config.dev.stack.orphan_watchdog import PROJECT, lifeline
+from config.dev.stack.process import Process, StackError
+from config.dev.stack.restarter import Keeper
+from config.dev.stack.servers import Servers
+from config.env import Environment
+
+ROOT = PROJECT / ".local"
+ADMIN = "admin"
+WATCH_SECONDS = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A stack that runs. `variables` are those in `stack.env`."""
+
+    variables: Mapping[str, str]
+    servers: Servers
+    web: processes.Web
+    workers: Mapping[str, Process]
+    beat: Process
+
+    @property
+    def url(self) -> str:
+        return self.web.url
+
+    @property
+    def processes(self) -> list[Process]:
+        web = [self.web.process] if self.web.process is not None else []
+        return [*self.servers.processes(), *web, *self.workers.values(), self.beat]
+
+    def check(self) -> None:
+        """Raise StackError, with the end of its log, when a process has ended."""
+        for process in self.processes:
+            process.check()
+
+    def watch(self, tell: Callable[[str], None]) -> None:
+        """Return never; start again what ends, the servers too: they keep their ports and data.
+
+        `tell` is given a line for each. Raises StackError when a process cannot run.
+        """
+        keepers = [Keeper(process, tell) for process in self.processes]
+        while True:
+            for keeper in keepers:
+                keeper.look()
+            time.sleep(WATCH_SECONDS)
+
+
+@contextmanager
+def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | None = None) -> Iterator[Stack]:
+    """Start everything and stop it in reverse order at the end.
+
+    `given` is the shell's environment, `os.environ` unless named; its values win. `workers` is the number of children
+    that run exports. Raises StackError when something does not start, or when a stack runs already in this folder.
+    """
+    given = os.environ if given is None else given
+    file = root / environment.FILE
+    with locked(root), ExitStack() as ending:
+        # A file that is there tells of a stack that runs.
+        file.unlink(missing_ok=True)
+        ending.callback(file.unlink, missing_ok=True)
+        lifeline().tell("remove", file)
+        empty(root / "metrics")
+        empty(root / "tmp")
+        up = ending.enter_context(servers.running(root, durable=True, given=given))
+        own = environment.own(up)
+        # A worker that is killed leaves its temporary files, which are then here and not in /tmp.
+        whole = {"TMPDIR": str(root / "tmp"), **own, **given}
+        token = prepare(up, whole)
+        stack = describe(up, whole, workers)
+        ending.callback(stop, stack)
+        start(stack)
+        variables = {
+            "BASE_URL": stack.url,
+            **environment.effective(own, given),
+            "ADMIN_PASSWORD": up.identity.secret(ADMIN),
+            "API_TOKEN": token,
+        }
+        environment.write(file, variables)
+        yield replace(stack, variables=variables)
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Keep a second stack out of this folder. The kernel drops the lock when we end, however we end."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (root / "stack.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackError(
+                f"A stack runs already in this folder ({root / environment.FILE} tells where). "
+                "Stop it first: Ctrl-C where `make up` or `make demo` runs."
+            ) from None
+        yield
+
+
+def empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+
+
+def prepare(up: Servers, variables: Mapping[str, str]) -> str:
+    """Migrate, load the flights, make the admin. Returns an API token of the admin's."""
+    password, token = up.root / "admin.password", up.root / "admin.token"
+    write_private(password, up.identity.secret(ADMIN))
+    write_private(token, "")
+    processes.python(
+        "prepare",
+        "-m",
+        "config.dev.stack.prepare",
+        ADMIN,
+        str(password),
+        str(token),
+        root=up.root,
+        environment=variables,
+    ).finish()
+    return token.read_text()
+
+
+def describe(up: Servers, variables: Mapping[str, str], workers: int) -> Stack:
+    """Return the stack with Sluice's processes as they will be started."""
+    concurrency = {"exports": workers, "etl-ocr": ocr_workers(variables)}
+    celery = {
+        name: processes.worker(
+            name,
+            queues=processes.queues_of(name, variables),
+            concurrency=concurrency.get(name, 2),
+            root=up.root,
+            environment=variables,
+        )
+        for name in processes.WORKERS
+    }
+    beat = processes.beat(root=up.root, environment=variables)
+    web = processes.Web(up.root, up.identity, variables, beside=[*celery.values(), beat])
+    return Stack(variables=variables, servers=up, web=web, workers=celery, beat=beat)
+
+
+def ocr_workers(variables: Mapping[str, str]) -> int:
+    """Return how many documents are read at once. What is no number is complained of by every process."""
+    given = variables.get("ETL_WORKER_COUNT", "")
+    return int(given) if given.isdecimal() and int(given) else int(Environment.model_fields["etl_worker_count"].default)
+
+
+def start(stack: Stack) -> None:
+    """Start Sluice's processes; return when the web process answers and none of the others has ended."""
+    for process in (*stack.workers.values(), stack.beat):
+        process.start()
+    stack.web.start()
+
+
+def stop(stack: Stack) -> None:
+    """Stop Sluice's processes, all at the same time: each may need its whole grace period."""
+    actions = [stack.web.stop, stack.beat.stop, *(worker.stop for worker in stack.workers.values())]
+    with ThreadPoolExecutor(len(actions)) as threads:
+        for ended in [threads.submit(action) for action in actions]:
+            ended.result()

@@ -1,0 +1,52 @@
+"""What the database must hold before the web process starts.
+
+`python -m config.dev.stack.prepare USERNAME PASSWORD_FILE TOKEN_FILE`: a process of its own because it has Django's
+settings, which the stack itself must not load.
+"""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from io import StringIO
+from pathlib import Path
+
+import django
+from django.contrib.auth import get_user_model
+from django.core.management import call_command
+
+from config.dev.stack import flights
+from config.platform import startup
+
+
+def main(username: str, password: Path, token: Path) -> None:
+    django.setup()
+    startup.insist_on_settings()  # call_command("migrate") asks no checks
+    with ThreadPoolExecutor(1) as threads:
+        loading = threads.submit(flights.load, os.environ["SOURCE_DATABASE_URL"])
+        call_command("migrate", interactive=False, verbosity=0)
+        make_superuser(username, password.read_text())
+        loading.result()
+    register_flights()
+    token.write_text(issue_token(username))
+
+
+def make_superuser(username: str, password: str) -> None:
+    users = get_user_model().objects
+    user, _ = users.update_or_create(username=username, defaults={"is_staff": True, "is_superuser": True})
+    user.set_password(password)
+    user.save()
+
+
+def register_flights() -> None:
+    options = ["flights", "--function", flights.FUNCTION, "--base-path", "flights"]
+    call_command("register_dataset", *options, stdout=StringIO())
+
+
+def issue_token(username: str) -> str:
+    output = StringIO()
+    call_command("issue_token", username, "--create", "--staff", stdout=output)
+    return output.getvalue().strip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

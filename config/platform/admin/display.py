@@ -1,0 +1,185 @@
+"""How single values look in the staff's pages."""
+
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from unfold.utils import display_for_label
+
+from config.platform.ui.templatetags import pages
+
+NOTHING = "-"
+COLOURS = {
+    "running": "info",
+    "mineru_parsing": "info",
+    "llm_processing": "info",
+    "retrying": "warning",
+    "success": "success",
+    "done": "success",
+    "completed": "success",
+    "redeemed": "success",
+    "open": "success",
+    "enabled": "success",
+    "delivered": "success",
+    "sending": "info",
+    "held": "info",
+    "disabled": "warning",
+    "failed": "danger",
+    "cancelled": "warning",
+    "expired": "warning",
+    "revoked": "warning",
+    "deleted": "warning",
+    "system": "info",
+}
+MONTH = timedelta(days=30)
+UNITS = (
+    (timedelta(days=1), "d"),
+    (timedelta(hours=1), "h"),
+    (timedelta(minutes=1), "min"),
+    (timedelta(seconds=1), "s"),
+)
+
+
+def badge(state: str) -> SafeString:
+    label: SafeString = display_for_label(state, NOTHING, COLOURS)
+    return label
+
+
+def link(url: str, text: object) -> SafeString:
+    return format_html('<a href="{}" class="text-link">{}</a>', url, text)
+
+
+def page_of(model: str, pk: int | str | UUID, text: object) -> SafeString:
+    """Link to a row's page; `model` is as in `chunk`, of exports, or as in `etl_task`."""
+    return link(reverse(f"admin:{full(model)}_change", args=[quote(pk)]), text)
+
+
+def list_of(model: str, text: object, query: Mapping[str, Any]) -> SafeString:
+    """Link to a filtered list."""
+    return link(list_url(model, query), text)
+
+
+def list_url(model: str, query: Mapping[str, Any] | None = None) -> str:
+    url = reverse(f"admin:{full(model)}_changelist")
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+def full(model: str) -> str:
+    return model if "_" in model else f"exports_{model}"
+
+
+def side_by_side(parts: list[SafeString]) -> SafeString:
+    return format_html_join(SafeString(" &nbsp;·&nbsp; "), "{}", [[part] for part in parts])
+
+
+def below_each_other(rows: list[tuple[object, object]]) -> SafeString:
+    """Return a list of names and values, for what has no field of its own."""
+    items = format_html_join("", "<dt>{}</dt><dd>{}</dd>", rows)
+    return format_html('<dl class="facts">{}</dl>', items) if rows else SafeString(NOTHING)
+
+
+def short(pk: UUID) -> str:
+    return str(pk)[:8]
+
+
+def number(value: int | None) -> str:
+    return NOTHING if value is None else f"{value:,}"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return such as `1 chunk` and `2,000 chunks`."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def size(value: int | None) -> str:
+    return NOTHING if value is None else pages.size(value)
+
+
+def bar(done: int, total: int, *, unit: str = "") -> SafeString:
+    """Return a progress bar with its numbers: both, or the first with its unit."""
+    return format_html(
+        '<span class="bar"><progress value="{}" max="{}" aria-label="Progress"></progress> {}</span>',
+        done,
+        total,
+        f"{done:,}{unit}" if unit else f"{done:,} of {total:,}",
+    )
+
+
+# ---- Times ----------------------------------------------------------------------------------------------------------
+def exactly(value: datetime) -> str:
+    """Return a time to the second: Django's for English is `Nov. 21, 2026, 11:14 p.m.`"""
+    return f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
+
+
+def length(span: timedelta) -> str:
+    """Return such as `45 s`, `3 min`, `26 h`: the largest unit that fits twice, so that nothing is off by half."""
+    for unit, name in UNITS:
+        if span >= 2 * unit:
+            return f"{span // unit} {name}"
+    return "1 s" if span >= timedelta(seconds=1) else "0 s"
+
+
+def age(value: datetime, now: datetime | None = None) -> str:
+    """Return such as `3 min ago` or `in 2 h`; a date when it is a month away."""
+    since = (now or timezone.now()) - value
+    if abs(since) > MONTH:
+        return f"{timezone.localtime(value):%Y-%m-%d}"
+    if abs(since) < timedelta(seconds=1):
+        return "now"
+    return f"{length(since)} ago" if since > timedelta(0) else f"in {length(-since)}"
+
+
+def ago(value: datetime) -> SafeString:
+    """Return a time by its age; the time itself shows when it is pointed at."""
+    shown = exactly(value)
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), shown, age(value))
+
+
+def ago_and_exactly(value: datetime) -> SafeString:
+    """Return both, for a page, where there is room, and for screens that nobody points at."""
+    return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), exactly(value), age(value))
+
+
+def moment(field: str, *, shown: Callable[[datetime], SafeString] = ago) -> Callable[[Any], str | None]:
+    """Make a column of a date, or of a time by its age."""
+
+    def column(row: Any) -> str | None:
+        value: date | None = getattr(row, field)
+        if isinstance(value, datetime):
+            return shown(value)
+        return None if value is None else str(value)
+
+    column.__name__ = field
+    return admin.display(description=field.replace("_", " ").removesuffix(" at"), empty_value=NOTHING)(column)
+
+
+def instant(field: str) -> Callable[[Any], str | None]:
+    """Make a field of a page: the time with its age."""
+    return moment(field, shown=ago_and_exactly)
+
+
+def span(begin: datetime | None, end: datetime | None) -> str:
+    """Return how long something took, in units that fit: `40 ms`, `2.5 s`, `12 s`, `3:20:05`."""
+    return NOTHING if begin is None or end is None else took(end - begin)
+
+
+def took(time: timedelta) -> str:
+    if time < timedelta(seconds=1):
+        return f"{time / timedelta(milliseconds=1):.0f} ms"
+    if time < timedelta(seconds=10):
+        return f"{time.total_seconds():.1f} s"
+    if time < timedelta(minutes=2):
+        return f"{time.total_seconds():.0f} s"
+    return str(timedelta(seconds=round(time.total_seconds())))
+
+
+def milliseconds(value: float) -> str:
+    return took(timedelta(milliseconds=value))

@@ -1,0 +1,168 @@
+"""Bounding request bodies before Django reads them.
+
+Django's ASGI handler spools a whole body to disk before any view or middleware sees the request, however large it is.
+So large ones are read from those alone whom we know.
+And a body of unknown length (`Transfer-Encoding: chunked`) reads as empty to DRF, which looks at Content-Length only.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import structlog
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.conf import settings
+from django.shortcuts import resolve_url
+
+from config.platform.http.auth import refusal_by_headers
+from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, NoRoom, Problem, is_full
+from config.platform.http.request_context import sane_id
+
+log = structlog.get_logger(__name__)
+
+# For a client that sends on after it was refused: in all, and without a byte.
+LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
+
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What a path takes that files are sent to, as multipart/form-data: bytes of the whole body, and the refusal.
+
+    People who are not signed in are led to the sign-in, and from there to `page`; without one it is 401.
+    """
+
+    most: int
+    problem: type[Problem]
+    page: str = ""
+
+
+class SignInFirst(Problem):
+    """You are signed out. Sign in, and send it again."""
+
+    status = 303
+    code = "not_authenticated"
+
+
+class BoundedBody:
+    """An ASGI application around another: answers 413 when a body declares, or turns out, to be too large.
+
+    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, but for the paths that take `files`, and those read nothing from
+    strangers. Where the client declared no length the inner application finds the one that was counted.
+    """
+
+    def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
+        self.application = application
+        self.files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # no web sockets here, and no lifespan: Django would raise
+        files = self.files_of(scope)
+        bound = files or Files(most=settings.DATA_UPLOAD_MAX_MEMORY_SIZE, problem=BodyTooLarge)
+        body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=bound.most)
+        refusal = None
+        if not body.too_large:
+            refusal = (files and await refusal_of_stranger(scope, files)) or await self.pass_on(body, send)
+        if body.too_large:
+            refusal = bound.problem()
+        if refusal:
+            await refuse(scope, send, refusal, rest=body)
+
+    async def pass_on(self, body: "Body", send: Send) -> Problem | None:
+        """Have the request answered, unless there is no room for its body: Django writes it down before all else."""
+        try:
+            await self.application(body.scope, body.receive, send)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return NoRoom()
+        return None
+
+    def files_of(self, scope: Scope) -> Files | None:
+        content_type = dict(scope["headers"]).get(b"content-type", b"")
+        is_form = content_type.lower().startswith(b"multipart/form-data")
+        return self.files.get(scope["path"]) if is_form else None
+
+
+async def refusal_of_stranger(scope: Scope, files: Files) -> Problem | None:
+    """Return what to answer to a client that has no token or session of ours, before anything is read from it."""
+    async with ThreadSensitiveContext():
+        refusal = await sync_to_async(refusal_by_headers)(scope)
+    if refusal is not None and refusal.status == HTTPStatus.UNAUTHORIZED and files.page:
+        sign_in = f"{resolve_url(settings.LOGIN_URL)}?{urlencode({'next': files.page})}"
+        return SignInFirst(headers={"Location": sign_in})
+    return refusal
+
+
+class Body:
+    """The body of one request, counted while it comes in."""
+
+    def __init__(self, scope: Scope, receive: Receive, *, most: int) -> None:
+        self.scope = scope
+        self.inner = receive
+        self.size = 0
+        self.is_over = False
+        headers = dict(scope["headers"])
+        self.most = most
+        declared = headers.get(b"content-length")
+        self.is_declared = declared is not None
+        self.too_large = declared is not None and declared.isdigit() and int(declared) > self.most
+
+    async def receive(self) -> Message:
+        message = await self.inner()
+        self.is_over = not message.get("more_body")
+        if message["type"] != "http.request":
+            return message
+        self.size += len(message.get("body", b""))
+        if self.size > self.most:
+            self.too_large = True
+            return {"type": "http.disconnect"}  # Django drops the request without a word
+        if self.size and not self.is_declared and not message.get("more_body"):
+            # Django makes its request from the scope after the last part of the body has come.
+            self.scope["headers"].append((b"content-length", str(self.size).encode()))
+        return message
+
+    async def drain(self) -> None:
+        """Throw away what still comes, as long as it comes, within bounds.
+
+        Most clients read the answer only when they have sent everything. The connection of one that is still sending
+        would be reset, and the answer lost.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not self.is_over:
+                    async with asyncio.timeout(IDLE_SECONDS):
+                        self.is_over = not (await self.inner()).get("more_body")
+
+
+async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> None:
+    """Answer at once, and close the connection a little later."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"")
+    request_id = sane_id(given.decode("latin-1"))
+    log.info("request_refused", code=problem.status, problem=problem.code, request_id=request_id)
+    headers = {
+        **problem.all_headers(),
+        "Content-Type": CONTENT_TYPE,
+        "X-Content-Type-Options": "nosniff",
+        "X-Request-ID": request_id,
+        "Connection": "close",
+    }
+    content = orjson.dumps(problem.body() | {"requestId": request_id})
+    headers["Content-Length"] = str(len(content))  # so that it is whole before the connection is closed
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": raw})
+    await send({"type": "http.response.body", "body": content, "more_body": True})
+    await rest.drain()
+    await send({"type": "http.response.body"})

@@ -1,0 +1,157 @@
+"""Where errors become answers. Two doors lead here: DRF's exception handler, and a middleware for everything that never
+reaches a DRF view, so that a path that there is not, and a database that is away, are told as a view tells its own.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, cast
+
+import orjson
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.conf import settings
+from django.core.signals import got_request_exception
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.template import loader
+from django.views.csrf import csrf_failure as csrf_failure_page
+
+from config.platform.http.problems import (
+    CONTENT_TYPE,
+    BadInput,
+    CSRFFailed,
+    InputError,
+    NotFound,
+    Problem,
+    of_exception,
+    of_status,
+    phrase,
+)
+from config.platform.http.request_context import request_id
+
+
+class ProblemResponse(HttpResponse):
+    """An answer that is a problem. The request's line in the log tells which: a status stands for several."""
+
+    problem = ""
+
+
+def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
+    """Return the response, not DRF's Response: a view that renders Markdown or CSV still answers errors as JSON."""
+    response = ProblemResponse(
+        orjson.dumps(problem.body() | {"requestId": request_id(request)}),
+        status=problem.status,
+        content_type=CONTENT_TYPE,
+        headers=problem.all_headers(),
+    )
+    response.problem = problem.code
+    return response
+
+
+def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
+    """Return the same for people. The page asks the database nothing: it may be what is away."""
+    words = {
+        "title": problem.title or phrase(problem.status),
+        "detail": problem.detail,
+        "retry_after": problem.all_headers().get("Retry-After"),
+        "request_id": request_id(request),
+    }
+    page = loader.render_to_string("problem.html", words)
+    return HttpResponse(page, status=problem.status, headers=problem.all_headers())
+
+
+def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
+    """DRF's EXCEPTION_HANDLER. None lets a bug go on to Django, which logs it; the middleware words the answer.
+
+    Unlike DRF's own it rolls nothing back: ATOMIC_REQUESTS is off, and transactions belong to the stages.
+    """
+    problem = of_exception(error)
+    if problem is None:
+        return None
+    request = context["request"]
+    return respond(problem, getattr(request, "_request", request))
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
+    """CSRF_FAILURE_VIEW: Django's page for pages, a problem for the rest."""
+    if is_page(request):
+        return csrf_failure_page(request, reason=reason)
+    return respond(CSRFFailed(), request)
+
+
+def is_page(request: HttpRequest) -> bool:
+    """Tell whether people look at this path, so that errors stay HTML. Everything else is the API's."""
+    return request.path_info.startswith(settings.PAGE_PREFIXES)
+
+
+class ProblemMiddleware:
+    """Answers problem+json where a view, the URL resolver or a middleware further in gave up.
+
+    It stands outside all middleware that can fail, inside `RequestMiddleware`, whose ids it shows.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        self.is_async = iscoroutinefunction(get_response)
+        if self.is_async:
+            markcoroutinefunction(self)
+        got_request_exception.connect(self.remember)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if self.is_async:
+            return self.answer_async(request)
+        return self.refuse(request) or self.reword(request, cast("HttpResponseBase", self.get_response(request)))
+
+    async def answer_async(self, request: HttpRequest) -> HttpResponseBase:
+        return self.refuse(request) or self.reword(request, await self.get_response(request))
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """Answer what plain Django views raise. None leaves bugs to Django."""
+        problem = of_exception(error)
+        if problem is None:
+            return None
+        return respond_page(problem, request) if is_page(request) else respond(problem, request)
+
+    def remember(self, *, request: HttpRequest | None = None, **_later: object) -> None:
+        """Keep what was raised outside of views, for example by the session middleware while the database is down."""
+        if request is not None:
+            request.uncaught = sys.exc_info()[1]  # type: ignore[attr-defined]
+
+    def refuse(self, request: HttpRequest) -> HttpResponse | None:
+        """Refuse NUL in cookies, paths and query strings: Postgres cannot hold it, so that looking for a session or
+        filtering by it would be an error 500."""
+        problem = nul_in(request)
+        if problem is None:
+            return None
+        return respond_page(problem, request) if is_page(request) else respond(problem, request)
+
+    def reword(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """Replace the body of Django's own error responses, DEBUG's technical pages among them. Headers stay."""
+        if not is_foreign_error(response) or is_page(request):
+            return response
+        uncaught = getattr(request, "uncaught", None)
+        answer = respond(of_exception(uncaught) or of_status(response.status_code), request)
+        for name, value in response.items():
+            if name not in ("Content-Type", "Content-Length", "Content-Encoding", "ETag"):
+                answer.setdefault(name, value)
+        answer.cookies = response.cookies
+        return answer
+
+
+def nul_in(request: HttpRequest) -> Problem | None:
+    if "\0" in request.path_info:
+        return NotFound()
+    if "%00" in request.META.get("QUERY_STRING", ""):
+        return BadInput(InputError(pointer="", code="nul", detail="NUL in the query string."))
+    if any("\0" in value for value in request.COOKIES.values()):  # they write it "\000"
+        return BadInput(InputError(pointer="", code="nul", detail="NUL in a cookie."))
+    return None
+
+
+def is_foreign_error(response: HttpResponseBase) -> bool:
+    if response.status_code < HTTPStatus.BAD_REQUEST or response.streaming:
+        return False
+    return response.get("Content-Type", "").partition(";")[0] in ("", "text/html", "text/plain")

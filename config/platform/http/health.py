@@ -1,0 +1,269 @@
+"""`GET /livez`: the process runs. `GET /readyz`: what it needs answers, each part named.
+
+Readiness opens connections of its own: the pool may be busy and the service still be ready, and a pool waits longer for
+a dead server than a probe does. Everything is bounded to about two seconds, and asked for at most once a second however
+many ask, because nobody has to sign in here.
+"""
+
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+from urllib.parse import urlsplit
+
+import amqp
+import kombu
+import psycopg
+import redis
+import structlog
+from django.conf import settings
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema,
+    inline_serializer,
+)
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform import broker, storage
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.observability import logs
+
+log = structlog.get_logger(__name__)
+
+CONNECT_SECONDS = 2
+BOUND_SECONDS = 2.5
+FRESH_SECONDS = 1.0
+OK = "ok"
+
+LATE = f"no answer within {CONNECT_SECONDS} seconds"
+SILENT = "does not answer"
+UNKNOWN = "cannot be reached, or refuses us"
+UNTRUSTED = "shows a certificate that we do not trust, or speaks no TLS"
+REFUSED = "refuses our user or password"
+KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((psycopg.errors.ConnectionTimeout, redis.TimeoutError, TimeoutError), LATE),
+    ((redis.AuthenticationError, amqp.exceptions.AccessRefused), REFUSED),
+    ((amqp.exceptions.NotAllowed,), "has no such virtual host, or none for us"),
+    ((redis.ConnectionError, ConnectionError), SILENT),
+)
+# psycopg has no SQLSTATE for a login that failed, and botocore no class for a HEAD that did. These are libpq's and
+# Postgres' fixed phrases, and those of config.platform.storage. A name with several addresses may bring several: the
+# first here counts. A Postgres that speaks another language than English gets the general answer.
+PHRASES = (
+    (r'password authentication failed|role ".*" does not exist', REFUSED),
+    (r"certificate verify failed|server does not support SSL", UNTRUSTED),
+    (r"no pg_hba\.conf entry", "has no pg_hba.conf entry for us"),
+    (r'database ".*" does not exist', "has no such database"),
+    (r"unsupported startup parameter", "is a pooler, and has to be Postgres itself"),
+    (r"was answered with 403", "refuses our keys for this bucket"),
+    (r"was answered with 404", "has no such bucket"),
+    (r"timeout expired|TimeoutError", LATE),
+    (r"Connection refused|EndpointConnectionError", SILENT),
+)
+
+Check = Callable[[], None]
+
+
+class Readiness:
+    """The last answers, who is asking now, and checks that still hang from before."""
+
+    def __init__(self, checks: Mapping[str, Check]) -> None:
+        self.checks = checks
+        self.lock = threading.Lock()
+        self.pool = ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="readyz")
+        self.running: dict[str, Future[str]] = {}
+        self.answers: dict[str, str] = {}
+        self.asked_at = float("-inf")
+
+    def answer(self) -> dict[str, str]:
+        """Return `{name: "ok" or what is wrong}`, at most FRESH_SECONDS old. One asks, the others wait for it."""
+        with self.lock:
+            if time.monotonic() - self.asked_at > FRESH_SECONDS:
+                self.answers = self.ask()
+                self.asked_at = time.monotonic()
+            return self.answers
+
+    def ask(self) -> dict[str, str]:
+        for name, check in self.checks.items():
+            # A check that hangs, in a name server for example, keeps its thread: another one would hang beside it.
+            if name not in self.running:
+                self.running[name] = self.pool.submit(outcome, name, check)
+        done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
+        answers = {name: future.result() if future in done else LATE for name, future in self.running.items()}
+        self.running = {name: future for name, future in self.running.items() if future not in done}
+        return answers
+
+
+def outcome(name: str, check: Check) -> str:
+    """Run a check and say what is wrong in our own words: vendors' messages hold hosts, users and buckets."""
+    try:
+        check()
+    except Exception as error:  # noqa: BLE001  whatever a driver raises means that this part is not ready; the log says what it was
+        log.warning("readiness_failed", part=name, error=logs.describe(error))
+        return reason(error)
+    return OK
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, kombu.exceptions.OperationalError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    if logs.sqlstate(error):
+        return f"refused with SQLSTATE {logs.sqlstate(error)}"
+    if any(isinstance(cause, ssl.SSLError) for cause in causes(error)):
+        return UNTRUSTED
+    for kinds, ours in KINDS:
+        if isinstance(error, kinds):
+            return ours
+    if isinstance(error, psycopg.OperationalError | storage.StorageError):
+        return next((ours for theirs, ours in PHRASES if re.search(theirs, str(error))), UNKNOWN)
+    return UNKNOWN
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def check_database() -> None:
+    query(settings.SLUICE.database_url.get_secret_value())
+
+
+def check_source() -> None:
+    """Ask, with a setting of the kind that every call is made with: poolers refuse it, or leave it away."""
+    if query(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") != "ISO, YMD":
+        raise psycopg.OperationalError("unsupported startup parameter: options")
+
+
+def query(url: str, **also: Any) -> str | None:
+    """Ask the least. Returns the session's DateStyle."""
+    # tcp_user_timeout ends a query to a host that went away in the middle of it.
+    with psycopg.connect(
+        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **also
+    ) as connection:
+        connection.execute("SELECT 1")
+        return connection.info.parameter_status("DateStyle")
+
+
+def check_broker() -> None:
+    url: str = settings.SLUICE.broker_url
+    if urlsplit(url).scheme in ("redis", "rediss") and ";" not in url:  # several, as Celery takes them
+        ping(url)
+    else:
+        with kombu.Connection(url, ssl=broker.tls(url) or False, connect_timeout=CONNECT_SECONDS) as connection:
+            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+
+
+def ping(url: str) -> None:
+    client = redis.Redis.from_url(
+        url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS, retry=Retry(NoBackoff(), 0)
+    )
+    with client:
+        client.ping()
+
+
+def check_run_state() -> None:
+    ping(settings.SLUICE.run_state_url)
+
+
+ALWAYS: Mapping[str, Check] = {
+    "database": check_database,
+    "source": check_source,
+    "broker": check_broker,
+    "storage": storage.ping,
+}
+
+
+def checks() -> dict[str, Check]:
+    """Return the checks by name: of the run-state only where it lives elsewhere than messages do."""
+    is_elsewhere = place(settings.SLUICE.run_state_url) != place(settings.SLUICE.broker_url)
+    return {**ALWAYS, **({"run_state": check_run_state} if is_elsewhere else {})}
+
+
+def place(url: str) -> tuple[object, ...]:
+    """Return what must be equal of two URLs of Redis for them to lead to the same database."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"redis", "rediss"} or ";" in url:
+        return (url,)
+    return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0", parts.query
+
+
+readiness = Readiness(checks())
+
+
+class Probe(APIView):
+    """Asked by load balancers, without a token and with any Accept header."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    throttle_classes = ()
+    content_negotiation_class = IgnoreAccept
+
+
+LIVE = inline_serializer("Live", {"status": serializers.CharField()})
+CHECKS = inline_serializer(
+    "Checks",
+    {
+        **{name: serializers.CharField() for name in ALWAYS},
+        "run_state": serializers.CharField(
+            required=False, help_text="Where ETL_REDIS_URL is another server, or database, than the broker's."
+        ),
+    },
+)
+READY = inline_serializer("Ready", {"status": serializers.CharField(), "checks": CHECKS})
+RETRY_AFTER = OpenApiParameter(
+    "Retry-After", int, "header", required=True, response=[503], description="Seconds until it is worth asking again."
+)
+
+
+class Live(Probe):
+    @extend_schema(
+        operation_id="livez",
+        tags=["operations"],
+        summary="Does the process run?",
+        description="It asks nobody else: a restart would not mend a database.",
+        responses=LIVE,
+        examples=[OpenApiExample("It runs", {"status": OK}, response_only=True)],
+    )
+    def get(self, request: Request) -> Response:
+        return Response({"status": OK})
+
+
+class Ready(Probe):
+    @extend_schema(
+        operation_id="readyz",
+        tags=["operations"],
+        summary="Does everything it needs answer?",
+        description='Each part is named: "ok", or what is wrong with it. Asked for at most once a second, within 3 s.',
+        parameters=[RETRY_AFTER],
+        responses={
+            200: OpenApiResponse(READY, "Everything answers."),
+            503: OpenApiResponse(READY, "Something does not: send no requests here until it does."),
+        },
+        examples=[
+            OpenApiExample("Ready", {"status": OK, "checks": dict.fromkeys(ALWAYS, OK)}, response_only=True),
+            OpenApiExample(
+                "Not ready",
+                {"status": "unavailable", "checks": {**dict.fromkeys(ALWAYS, OK), "broker": SILENT}},
+                response_only=True,
+                status_codes=["503"],
+            ),
+        ],
+    )
+    def get(self, request: Request) -> Response:
+        checks = readiness.answer()
+        if all(answer == OK for answer in checks.values()):
+            return Response({"status": OK, "checks": checks})
+        headers: dict[str, Any] = {"Retry-After": "5", "Cache-Control": "no-store"}
+        return Response({"status": "unavailable", "checks": checks}, status=503, headers=headers)

@@ -1,0 +1,86 @@
+"""`GET /metrics`: Prometheus' text format, of this process or, with PROMETHEUS_MULTIPROC_DIR, of all that share it."""
+
+import os
+from collections.abc import Iterable
+
+import prometheus_client
+from django.conf import settings
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from config.platform.http.addresses import client_address, within
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import NotPermitted
+from config.platform.observability import counters
+
+
+class Metrics(APIView):
+    """Numbers for Prometheus. Answers addresses in METRICS_ALLOW_CIDRS, and staff."""
+
+    throttle_classes = ()
+    permission_classes = ()  # by address or user; an address needs no user, so that scraping outlives the database
+    content_negotiation_class = IgnoreAccept
+
+    @extend_schema(
+        operation_id="metrics",
+        tags=["operations"],
+        summary="Numbers for Prometheus",
+        description="Of all processes that share a folder for them. Answers addresses in METRICS_ALLOW_CIDRS without "
+        "sign-in, and staff.",
+        responses={
+            (200, "text/plain"): OpenApiResponse(
+                OpenApiTypes.STR,
+                "Prometheus' text format.",
+                [
+                    OpenApiExample(
+                        "Two lines", '# TYPE export_chunks_total counter\nexport_chunks_total{outcome="live"} 1095.0\n'
+                    )
+                ],
+            ),
+            **problems(NotPermitted),
+        },
+    )
+    def get(self, request: Request) -> HttpResponse:
+        if not (is_scraper(request) or request.user.is_staff):
+            raise NotPermitted("Metrics are for the addresses in METRICS_ALLOW_CIDRS, and for staff.")
+        return HttpResponse(exposition(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def is_scraper(request: Request) -> bool:
+    address = client_address(request._request)
+    return address is not None and within(address, settings.SLUICE.metrics_allow_cidrs)
+
+
+class SharedFiles(Collector):
+    """What all processes have counted: none sees another's memory."""
+
+    def collect(self) -> Iterable[Metric]:
+        merged: Iterable[Metric] = MultiProcessCollector.merge(counters.files())  # type: ignore[no-untyped-call]
+        return merged
+
+
+at_scrape = CollectorRegistry()
+
+
+def register(collector: Collector) -> None:
+    """Have a collector asked at each scrape, once, in the process that answers. For what is read, not counted."""
+    at_scrape.register(collector)
+
+
+def exposition() -> bytes:
+    return counted() + prometheus_client.generate_latest(at_scrape)
+
+
+def counted() -> bytes:
+    if counters.VARIABLE not in os.environ:
+        return prometheus_client.generate_latest()
+    registry = CollectorRegistry()
+    registry.register(SharedFiles())
+    return prometheus_client.generate_latest(registry)

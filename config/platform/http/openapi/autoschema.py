@@ -1,0 +1,152 @@
+"""What drf-spectacular cannot find out by itself: authentication, strict input, and what any view may refuse.
+
+`Schema` is DRF's DEFAULT_SCHEMA_CLASS. What it says of sign-in, rates, bodies and media types follows from the classes
+that a view has, so that it cannot be forgotten and does not grow old.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import Direction
+from rest_framework.permissions import SAFE_METHODS
+
+from config.platform.http.auth import SessionAuthentication
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import INPUT_ERROR, PROBLEM, SHARED, Answer, Meanings, Refusal, described
+from config.platform.http.problems import CONTENT_TYPE, phrase
+
+CSRF = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "X-CSRFToken",
+    "description": "The value of the `csrftoken` cookie. Only beside the session, and only for what changes something.",
+}
+SESSION = {
+    "type": "apiKey",
+    "in": "cookie",
+    "name": "sessionid",
+    "description": "A browser that is signed in sends it by itself: there is nothing to enter here.",
+}
+BEARER = {
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "slc_…",
+    "description": "A token from your account's page or from `manage.py issue_token`. It lives 90 days unless told "
+    "otherwise, and ends at once when it is revoked.",
+}
+
+
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "config.platform.http.auth.BearerAuthentication"
+    name = "bearer"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
+        return BEARER
+
+
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    """The cookie; and for what changes something the CSRF token as well."""
+
+    target_class = "config.platform.http.auth.SessionAuthentication"
+    name = ["session", "csrf"]
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, Any]]:
+        return [SESSION, CSRF]
+
+    def get_security_requirement(self, auto_schema: AutoSchema) -> dict[str, list[str]]:
+        names = self.name[:1] if auto_schema.method in SAFE_METHODS else self.name
+        return {name: [] for name in names}
+
+
+class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """A StrictSerializer takes no other fields than its own."""
+
+    target_class = "config.platform.http.serializers.StrictSerializer"
+    match_subclasses = True
+
+    def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
+        """Return ExportRequest's name without the Request that drf-spectacular adds, so that it has it once."""
+        return type(self.target).__name__.removesuffix("Serializer").removesuffix("Request")
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
+        own = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
+        schema: dict[str, Any] = dict(own)
+        if type(self.target).__doc__ is None:
+            schema.pop("description", None)  # StrictSerializer's own, which is not for clients
+        return {**schema, "additionalProperties": False} if direction == "request" else schema
+
+
+class Schema(AutoSchema):
+    """drf-spectacular's, with all that a view may answer."""
+
+    def get_auth(self) -> list[Any]:
+        """A view without permission classes may be asked by anybody, also where it looks at who it is."""
+        ways: list[Any] = super().get_auth()
+        return ways if self.view.get_permissions() or not ways else [{}, *ways]
+
+    def _get_request_body(self, direction: Direction = "request") -> dict[str, Any] | None:
+        """An empty body is as good as none only where all may be left out."""
+        body: dict[str, Any] | None = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
+        return {**body, "required": self.method != "PATCH"} if body else body
+
+    def _get_response_bodies(self, direction: Direction = "response") -> dict[str, Any]:
+        bodies: dict[str, Any] = super()._get_response_bodies(direction)
+        if direction == "request":  # a webhook: it is the receiver who answers
+            return bodies
+        said: Any = self.get_response_serializers()
+        answers: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
+        for status, answer in answers.items():
+            if isinstance(answer, Answer):
+                bodies[str(status)]["links"] = answer.links
+        own = {key[0]: answer.meanings for key, answer in answers.items() if isinstance(answer, Refusal)}
+        given = {status: examples_in(bodies.get(str(status), {})) for status in own}
+        for status, body in bodies.items():
+            body["description"] = body["description"] or phrase(int(status))
+        bodies.update({str(status): refusal for status, refusal in self.refusals(own, given).items()})
+        return dict(sorted(bodies.items()))
+
+    def refusals(self, own: Mapping[int, Meanings], given: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Return the problems of this view, with the examples that it gives, and those that all of its kind may answer:
+        by reference where it has nothing to add."""
+        responses = {status: described(status, meanings, given[status]) for status, meanings in own.items()}
+        for name in self.names_of_shared():
+            ((status, meanings),) = SHARED[name].items()
+            mine = own.get(status, {})
+            if mine.items() <= meanings.items() and not given.get(status):
+                responses[status] = {"$ref": f"#/components/responses/{name}"}
+            else:
+                responses[status] = described(status, {**mine, **meanings, **mine}, given.get(status, {}))
+        return responses
+
+    def names_of_shared(self) -> Iterator[str]:
+        writes = self.method not in SAFE_METHODS
+        yield from ("BadRequest", "InternalError")
+        if self.view.authentication_classes:
+            yield "Unauthorized"
+            if writes and SessionAuthentication in self.view.authentication_classes:
+                yield "CsrfFailed"
+        if self.view.content_negotiation_class is not IgnoreAccept:
+            yield "NotAcceptable"
+        if writes:
+            yield from ("BodyTooLarge", "UnsupportedMediaType")
+        if self.view.throttle_classes:
+            yield "RateLimited"
+        if self.view.authentication_classes or self.view.throttle_classes:
+            yield "UnavailableToWrites" if writes else "Unavailable"
+
+
+def examples_in(response: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = response.get("content", {}).get(CONTENT_TYPE, {}).get("examples", {})
+    return found
+
+
+def add_shared(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
+    """Postprocessing hook: what the references above lead to."""
+    components = result.setdefault("components", {})
+    components.setdefault("schemas", {}).update(Problem=PROBLEM, InputError=INPUT_ERROR)
+    components["responses"] = {
+        name: described(status, meanings, {}) for name, shared in SHARED.items() for status, meanings in shared.items()
+    }
+    return result

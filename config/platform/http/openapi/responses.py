@@ -1,0 +1,211 @@
+"""The words in which views say what they answer, beyond drf-spectacular's own: problems, links to what comes next.
+
+`config.platform.http.openapi.autoschema` makes OpenAPI of them. Nothing here runs when a request is answered.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
+
+from config.platform.http.problems import (
+    CONTENT_TYPE,
+    RETRY_AFTER_SECONDS,
+    AuthenticationFailed,
+    BadInput,
+    BodyTooLarge,
+    CSRFFailed,
+    DatabaseUnavailable,
+    InputError,
+    NoRoom,
+    NotAuthenticated,
+    Problem,
+    of_status,
+)
+from config.platform.http.throttling import RateLimited
+
+REQUEST_ID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
+PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
+INPUT_ERROR = {
+    "type": "object",
+    "description": "One thing wrong with the input, and where.",
+    "required": ["pointer", "code", "detail"],
+    "properties": {
+        "pointer": {
+            "type": "string",
+            "description": "RFC 6901 JSON Pointer into the body, or `/name` of a query parameter; empty for all of it.",
+            "examples": ["/items/17/effectiveDate"],
+        },
+        "code": {
+            "type": "string",
+            "description": "What is wrong, in a word: `required`, `null`, `invalid`, `invalid_choice`, `read_only`, "
+            "`unknown_field`, `max_length`, `max_value`, `empty`, `too_many_chunks`, … New words may come.",
+            "examples": ["required"],
+        },
+        "detail": {"type": "string", "description": "The same for people."},
+    },
+}
+PROBLEM = {
+    "type": "object",
+    "description": "An error, as in RFC 9457. `code` is what programs switch on; `errors` is there for bad input.",
+    "required": ["type", "title", "status", "detail", "code", "requestId"],
+    "properties": {
+        "type": {"type": "string", "format": "uri-reference", "description": "`urn:problem:sluice:` and the code."},
+        "title": {"type": "string", "description": "The name of the HTTP status."},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string", "description": "What happened and what to do, for people."},
+        "code": {"type": "string", "description": "Each response lists those that it can have."},
+        "requestId": {"type": "string", "description": "Also `X-Request-ID`. Tell it when you ask for help."},
+        "errors": {
+            "type": "array",
+            "maxItems": 100,
+            "items": {"$ref": "#/components/schemas/InputError"},
+            "description": "All that is wrong with the input, as far as it could be told at once.",
+        },
+    },
+}
+SOMEWHERE = InputError(pointer="/name", code="unknown_field", detail="There is no such field.")
+
+Meanings = Mapping[str, str]  # a problem's code, and what it says
+
+
+# ---- Problems -------------------------------------------------------------------------------------------------------
+
+
+class Refusal(OpenApiResponse):
+    """The problems of one status."""
+
+    def __init__(self, meanings: Meanings) -> None:
+        super().__init__(PROBLEM_REF)
+        self.meanings = dict(meanings)
+
+
+def problems(*kinds: type[Problem]) -> dict[tuple[int, str], Refusal]:
+    """Return what these problems add to the `responses` of `extend_schema`: statuses, codes and their own words.
+
+    What any view of the kind may answer, sign-in, rates and so on, is added by itself.
+    """
+    return {(status, CONTENT_TYPE): Refusal(meanings) for status, meanings in by_status(*kinds).items()}
+
+
+def problem(meanings: Meanings) -> Refusal:
+    """Return the response of one status, from its codes and what they mean."""
+    return Refusal(meanings)
+
+
+def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
+    meanings: dict[int, dict[str, str]] = defaultdict(dict)
+    for kind in kinds:
+        meanings[kind.status][kind.code] = kind.detail if isinstance(kind, Problem) else kind.said()
+    return dict(meanings)
+
+
+# What views share, by the name that it has among the components.
+SHARED: dict[str, dict[int, dict[str, str]]] = {
+    "BadRequest": by_status(BadInput),
+    "Unauthorized": by_status(NotAuthenticated, AuthenticationFailed),
+    "CsrfFailed": by_status(CSRFFailed),
+    "NotAcceptable": by_status(of_status(406)),
+    "BodyTooLarge": by_status(BodyTooLarge),
+    "UnsupportedMediaType": by_status(of_status(415)),
+    "RateLimited": by_status(RateLimited),
+    "InternalError": by_status(of_status(500)),
+    "Unavailable": by_status(DatabaseUnavailable),
+    "UnavailableToWrites": by_status(DatabaseUnavailable, NoRoom),
+}
+
+
+def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the Response Object of a status: its codes, with what they mean, and examples, given ones or made."""
+    schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(meanings)}}}
+    shown = {each["value"]["code"] for each in given.values()}
+    made = {code: {"value": example(status, code, said)} for code, said in meanings.items() if code not in shown}
+    examples = {**given, **made}
+    headers = headers_of(status)
+    return {
+        "description": "\n".join(f"* `{code}`: {meaning}" for code, meaning in meanings.items()),
+        **({"headers": headers} if headers else {}),
+        "content": {CONTENT_TYPE: {"schema": schema, "examples": examples}},
+    }
+
+
+def example(status: int, code: str, detail: str) -> dict[str, Any]:
+    shown = Problem(detail)
+    shown.status, shown.code = status, code
+    body = shown.body() | {"requestId": REQUEST_ID}
+    if status == BadInput.status:
+        pointer, of_code = ("/file", code) if code != BadInput.code else (SOMEWHERE.pointer, SOMEWHERE.code)
+        said = detail if code != BadInput.code else SOMEWHERE.detail
+        body["errors"] = [{"pointer": pointer, "code": of_code, "detail": said}]
+    return body
+
+
+def headers_of(status: int) -> dict[str, Any]:
+    """Return the headers that problems of a status always have."""
+    if status in (429, 503):
+        wait = {"type": "integer", "minimum": 0, "examples": [RETRY_AFTER_SECONDS]}
+        about = "Seconds until it is worth another try."
+        return {"Retry-After": {"schema": wait, "description": about, "required": True}}
+    if status == NotAuthenticated.status:
+        return {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}, "required": True}}
+    return {}
+
+
+# ---- Answers that lead on -------------------------------------------------------------------------------------------
+
+
+class Answer(OpenApiResponse):
+    """A response with links: what can be asked next, by the names of operations."""
+
+    def __init__(self, shape: Any, about: str, **links: dict[str, Any]) -> None:
+        super().__init__(shape, about)
+        self.links = links
+
+
+def to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
+    """Return a Link Object. Parameters are expressions: `to("getExport", "…", jobId="$response.body#/jobId")`."""
+    return {"operationId": operation, "description": about, "parameters": parameters}
+
+
+# ---- What the apps' operations share --------------------------------------------------------------------------------
+IDEMPOTENCY_REPLAYED = OpenApiParameter(
+    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
+)
+
+
+def location(status: int, description: str) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Location", OpenApiTypes.URI_REF, "header", required=True, response=[status], description=description
+    )
+
+
+def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiParameter:
+    return OpenApiParameter(
+        "Retry-After",
+        int,
+        "header",
+        required=required,
+        response=[status],
+        description=f"Seconds until it is worth asking for the {what} again; not there once it has ended.",
+    )
+
+
+def idempotency_key(description: str) -> OpenApiParameter:
+    """`description`: for how long a key is good, and what a repeat is."""
+    return OpenApiParameter(
+        "Idempotency-Key",
+        {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
+        "header",
+        description=f"1 to 255 visible ASCII characters, such as a UUID, {description}",
+    )
+
+
+def asked(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
+    """`media_type`: where the request has several."""
+    return OpenApiExample(name, value, description=about, request_only=True, media_type=media_type)
+
+
+def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
+    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])

@@ -1,0 +1,275 @@
+"""Errors as RFC 9457 `application/problem+json`, whatever raised them: a view, DRF, Django, or the database.
+
+`{"type", "title", "status", "detail", "code", "requestId"}`, and for bad input
+`"errors": [{"pointer", "code", "detail"}]` with RFC 6901 JSON Pointers such as `/items/17/effectiveDate`.
+`code` is what programs switch on; `type` is the same word as a URN.
+
+They say only words of our own: no message of Django's, of the database's or of a stranger's exception gets through.
+`config.platform.http.error_handling` makes answers of them.
+"""
+
+import errno
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any
+
+import psycopg
+import structlog
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import InterfaceError, OperationalError
+from django.http import Http404
+from django.http.multipartparser import MultiPartParserError
+from rest_framework import exceptions
+from rest_framework.settings import api_settings
+
+from config.platform.http.pointers import join
+from config.platform.observability import logs
+
+log = structlog.get_logger(__name__)
+
+CONTENT_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 5
+# A request of 10,000 wrong items is not worth an answer of a megabyte.
+MAX_ERRORS = 100
+MAX_POINTER = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputError:
+    """One thing wrong with the input, and where: `pointer` is a JSON Pointer, "" the whole document."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Problem(Exception):
+    """Something went wrong."""
+
+    # A subclass says what happened in its docstring: the first paragraph is the default `detail`.
+    status = 500
+    code = "internal_error"
+    title = ""  # the phrase of the HTTP status unless there is a better one
+    retry_after: int | None = None  # seconds; 429 and 503 always send one
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(
+        self, detail: str | None = None, *, retry_after: int | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.detail = detail or self.said()
+        self.retry_after = self.retry_after if retry_after is None else retry_after
+        self.headers = {**self.headers, **(headers or {})}
+        super().__init__(self.detail)
+
+    @classmethod
+    def said(cls) -> str:
+        paragraph = (inspect.getdoc(cls) or "").partition("\n\n")[0]
+        return " ".join(paragraph.split()) or phrase(cls.status)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "type": f"urn:problem:sluice:{self.code}",
+            "title": self.title or phrase(self.status),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+        }
+
+    def all_headers(self) -> dict[str, str]:
+        # An error is about now; 404 and 410 would be cacheable without this.
+        headers = {"Cache-Control": "no-store", **self.headers}
+        if self.retry_after is not None or self.status in (429, 503):
+            headers["Retry-After"] = str(RETRY_AFTER_SECONDS if self.retry_after is None else self.retry_after)
+        return headers
+
+
+class BadInput(Problem):
+    """The input is not valid."""
+
+    status = 400
+    code = "invalid"
+
+    def __init__(self, *errors: InputError, detail: str | None = None) -> None:
+        super().__init__(detail)
+        self.errors = errors
+
+    def body(self) -> dict[str, Any]:
+        return super().body() | {"errors": [asdict(error) for error in self.errors[:MAX_ERRORS]]}
+
+
+class NotAuthenticated(Problem):
+    """A bearer token or a signed-in session is needed."""
+
+    status = 401
+    code = "not_authenticated"
+    headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
+
+
+class AuthenticationFailed(NotAuthenticated):
+    """The token is unknown, expired or revoked, or its user is inactive."""
+
+    code = "authentication_failed"
+
+
+class NotPermitted(Problem):
+    """You may not do this."""
+
+    status = 403
+    code = "permission_denied"
+
+
+class CSRFFailed(Problem):
+    """The CSRF token of the session is missing or wrong."""
+
+    status = 403
+    code = "csrf_failed"
+
+
+class NotFound(Problem):
+    """There is nothing here."""
+
+    status = 404
+    code = "not_found"
+
+
+class BodyTooLarge(Problem):
+    """The body of the request is too large."""
+
+    status = 413
+    code = "body_too_large"
+
+
+class NoRoom(Problem):
+    """There is no room here for what was sent at the moment. Try again later."""
+
+    status = 503
+    code = "storage_unavailable"
+    retry_after = 60
+
+
+class StorageUnavailable(Problem):
+    """The object storage does not answer at the moment. Try again in a few seconds."""
+
+    status = 503
+    code = "storage_unavailable"
+
+
+class DatabaseUnavailable(Problem):
+    """The database does not answer at the moment. Try again in a few seconds."""
+
+    status = 503
+    code = "database_unavailable"
+
+
+STATUS_CODES = {
+    400: "invalid",
+    401: NotAuthenticated.code,
+    403: NotPermitted.code,
+    404: NotFound.code,
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    413: BodyTooLarge.code,
+    415: "unsupported_media_type",
+    429: "throttled",
+    500: Problem.code,
+    503: "unavailable",
+}
+STATUS_DETAILS = {
+    400: "The request is malformed.",
+    401: NotAuthenticated.said(),
+    403: NotPermitted.said(),
+    404: NotFound.said(),
+    405: "This path does not take this method.",
+    406: "None of the media types in Accept can be served here.",
+    413: BodyTooLarge.said(),
+    415: "The body's media type is not accepted here.",
+    429: "Too many requests. Wait before the next one.",
+    500: "Something went wrong on our side. The request id helps us to find it.",
+    503: "The service is not available at the moment. Try again in a few seconds.",
+}
+# Where DRF's details are a view's own words. Elsewhere they quote the request.
+OWN_WORDS = frozenset({403, 404, 409, 410, 422})
+
+
+def phrase(status: int) -> str:
+    return next((known.phrase for known in HTTPStatus if known == status), "Error")
+
+
+def of_status(status: int) -> Problem:
+    """Return the problem that an HTTP status stands for when nothing more is known."""
+    problem = Problem(STATUS_DETAILS.get(status))
+    problem.status = status
+    problem.code = STATUS_CODES.get(status) or phrase(status).lower().replace(" ", "_")
+    return problem
+
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a disk had no room, or a user no more of it; the log is told."""
+    if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+        return False
+    log.error("no_room", setting="TMPDIR", error=logs.describe(error))
+    return True
+
+
+# ---- From exceptions --------------------------------------------------------------------------------------------
+# Pool timeouts, shutdowns, statement timeouts and deadlocks among them: all worth another try.
+DATABASE_ERRORS = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[], Problem]], ...] = (
+    (Http404, NotFound),
+    (PermissionDenied, NotPermitted),
+    (RequestDataTooBig, BodyTooLarge),
+    ((SuspiciousOperation, BadRequest, MultiPartParserError), lambda: of_status(400)),
+    (DATABASE_ERRORS, DatabaseUnavailable),
+)
+
+
+def of_exception(error: BaseException | None) -> Problem | None:
+    """Return the problem that an exception means to the client, or None when it is a bug."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, exceptions.APIException):
+        return of_api_exception(error)
+    if isinstance(error, DATABASE_ERRORS):
+        log.error("database_unavailable", error=logs.describe(error))
+    return next((meaning() for kinds, meaning in MEANINGS if isinstance(error, kinds)), None)
+
+
+def of_api_exception(error: exceptions.APIException) -> Problem:
+    match error:
+        case exceptions.ValidationError():
+            return BadInput(*input_errors(error.detail))
+        case exceptions.ParseError():
+            return BadInput(InputError(pointer="", code="malformed", detail="The body is not what its type says."))
+        case exceptions.NotAuthenticated():
+            return NotAuthenticated()
+        case exceptions.AuthenticationFailed():
+            return AuthenticationFailed()
+    problem = of_status(error.status_code)
+    if error.status_code in OWN_WORDS and isinstance(error.detail, str) and error.detail != str(error.default_detail):
+        problem.detail = str(error.detail)  # NotFound("Task not found")
+    if isinstance(code := error.get_codes(), str):
+        problem.code = code
+    if wait := getattr(error, "wait", None):
+        problem.retry_after = math.ceil(wait)
+    return problem
+
+
+def input_errors(detail: Any, pointer: str = "") -> Iterator[InputError]:
+    """Yield what DRF's nested details say: dicts by field, lists by index, `non_field_errors` at their parent."""
+    if isinstance(detail, Mapping):
+        for name, member in detail.items():
+            inside = pointer if name == api_settings.NON_FIELD_ERRORS_KEY else join(pointer, name)
+            yield from input_errors(member, inside)
+    elif isinstance(detail, list | tuple):
+        for index, member in enumerate(detail):
+            yield from input_errors(member, pointer if isinstance(member, str) else join(pointer, index))
+    elif detail:
+        code = getattr(detail, "code", None) or "invalid"
+        yield InputError(pointer=pointer[:MAX_POINTER], code=code, detail=str(detail)[:MAX_POINTER])

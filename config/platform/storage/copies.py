@@ -1,0 +1,137 @@
+"""Copies that the storage makes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from config.platform.storage.clients import bucket, client
+from config.platform.storage.commits import (
+    ENCRYPTED,
+    NO_METADATA,
+    UPLOAD_ID,
+    commit,
+    condition,
+    failing_as_upload,
+    signed,
+    unchecked,
+)
+from config.platform.storage.errors import Changed, Missing, RequestFailed, UploadFailed, request
+from config.platform.storage.objects import StoredObject, abort_quietly, bare, head, quoted
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+# One request may copy 5 GiB, but it answers only when it is done, and that has to be within the read timeout.
+COPY_BYTES = 1024**3
+
+
+def copy(
+    source_key: str,
+    target_key: str,
+    *,
+    if_match_source: str,
+    content_type: str,
+    sha256: str,
+    metadata: Mapping[str, str] = NO_METADATA,
+    if_match: str | None = None,
+    checkpoint: Callable[[], None] = unchecked,
+) -> StoredObject:
+    """Copy an object, of any size, within the bucket; the condition on the target is that of an Upload.
+
+    `sha256` is what the caller knows of the content, and is passed on. Raises Missing or Changed for the source,
+    Conflict for the target, what `checkpoint` raises, and UploadFailed.
+    """
+    source = head(source_key)
+    if source is None:
+        raise Missing("the object to copy is gone")
+    if source.etag != if_match_source:
+        raise Changed("the object to copy is another one by now")
+    copying = Copying(
+        origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(source.etag)},
+        key=target_key,
+        size=source.size,
+        headers={"ContentType": content_type, "Metadata": signed(metadata), **ENCRYPTED},
+        if_match=if_match,
+        checkpoint=checkpoint,
+    )
+    try:
+        etag = copying.as_a_whole() if source.size <= COPY_BYTES else copying.in_parts()
+    except RequestFailed as error:
+        raise UploadFailed(str(error), retryable=error.retryable) from None
+    return StoredObject(key=target_key, etag=etag, size=source.size, sha256=sha256)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    origin: Mapping[str, Any]
+    key: str
+    size: int
+    headers: Mapping[str, Any]
+    if_match: str | None
+    checkpoint: Callable[[], None]
+
+    def as_a_whole(self) -> str:
+        """Copy in one request; return the ETag."""
+        return self._commit(
+            lambda: client().copy_object(
+                Bucket=bucket(),
+                Key=self.key,
+                MetadataDirective="REPLACE",
+                **self.origin,
+                **self.headers,
+                **condition(self.if_match),
+            )["CopyObjectResult"]["ETag"]
+        )
+
+    def in_parts(self) -> str:
+        """Copy as a multipart upload, which is aborted if anything goes wrong; return the ETag."""
+        self.checkpoint()
+        upload_id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=self.key, **self.headers))[
+            "UploadId"
+        ]
+        try:
+            parts = list(self._parts(upload_id))
+            with failing_as_upload():
+                return self._commit(
+                    lambda: client().complete_multipart_upload(
+                        Bucket=bucket(),
+                        Key=self.key,
+                        UploadId=upload_id,
+                        MultipartUpload={"Parts": parts},
+                        **condition(self.if_match),
+                    )["ETag"]
+                )
+        except BaseException:
+            abort_quietly(self.key, upload_id)
+            raise
+
+    def _parts(self, upload_id: str) -> Iterator[CompletedPartTypeDef]:
+        for number, start in enumerate(range(0, self.size, COPY_BYTES), start=1):
+            end = min(start + COPY_BYTES, self.size) - 1
+            self.checkpoint()
+            yield {"PartNumber": number, "ETag": self._copy_part(upload_id, number, f"bytes={start}-{end}")}
+
+    def _copy_part(self, upload_id: str, number: int, span: str) -> str:
+        reply = request(
+            lambda: client().upload_part_copy(
+                Bucket=bucket(),
+                Key=self.key,
+                UploadId=upload_id,
+                PartNumber=number,
+                CopySourceRange=span,
+                **self.origin,
+            )
+        )
+        return bare(reply["CopyPartResult"]["ETag"])
+
+    def _commit(self, send: Callable[[], str]) -> str:
+        return commit(
+            send,
+            key=self.key,
+            size=self.size,
+            upload=self.headers["Metadata"][UPLOAD_ID],
+            if_match=self.if_match,
+            checkpoint=self.checkpoint,
+        )

@@ -1,0 +1,246 @@
+"""Objects that are there: describe, read, list, delete. And uploads that never ended: list, abort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from config.platform.observability import logs
+from config.platform.storage.clients import bucket, client
+from config.platform.storage.errors import (
+    VENDOR_ERRORS,
+    Missing,
+    RequestFailed,
+    StorageError,
+    attempt,
+    request,
+    translate,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
+log = structlog.get_logger(__name__)
+
+BLOCK_BYTES = 256 * 1024
+DELETE_BATCH = 1000  # the most keys that DeleteObjects takes
+RANGE_IS_EMPTY = "InvalidRange"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object that we wrote. `size` in bytes, `sha256` of its content in hex."""
+
+    key: str
+    etag: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    etag: str
+    size: int
+    metadata: Mapping[str, str]
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    key: str
+    etag: str
+    size: int
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenUpload:
+    key: str
+    upload_id: str
+    initiated: datetime
+
+
+def bare(etag: str) -> str:
+    """Take the quotes off an ETag: some answers of SeaweedFS have none, all of AWS's do."""
+    return etag.strip('"')
+
+
+def quoted(etag: str) -> str:
+    return f'"{etag}"'
+
+
+def now() -> datetime:
+    """Return the time by the object storage's clock, which the times of its objects and uploads come from."""
+    reply = request(lambda: client().head_bucket(Bucket=bucket()))
+    return parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+
+def head(key: str) -> Head | None:
+    """Describe the object, or return None if there is none."""
+    try:
+        reply = request(lambda: client().head_object(Bucket=bucket(), Key=key))
+    except Missing:
+        return None
+    return Head(
+        etag=bare(reply["ETag"]),
+        size=reply["ContentLength"],
+        metadata=reply["Metadata"],
+        last_modified=reply["LastModified"],
+    )
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+
+
+class Blocks(Iterator[bytes]):
+    """The blocks of a transfer, which ends with them, or with `close`: also one that nobody has taken any of."""
+
+    def __init__(self, blocks: Generator[bytes], end: Callable[[], object]) -> None:
+        self._blocks, self._end = blocks, end
+
+    def __next__(self) -> bytes:
+        return next(self._blocks)
+
+    def close(self) -> None:
+        self._blocks.close()
+        self._end()  # a generator that has not begun does not clean up
+
+
+def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
+    """Return the bytes from `start` to the end, in blocks of at most 256 KiB; nothing if the object ends before.
+
+    The object is asked for at once: Missing and Changed (its ETag is not `if_match`) are raised by this call. A
+    transfer that breaks off is taken up again, once, where it broke, and only in the same object.
+    """
+    try:
+        reply = request(lambda: get(key, if_match, start))
+    except RequestFailed as error:
+        if RANGE_IS_EMPTY in str(error):
+            return Blocks(nothing(), lambda: None)
+        raise
+    return Blocks(transfer(key, reply, start), reply["Body"].close)
+
+
+def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
+    """Return the first `size` bytes, or as many as there are. Raises Missing, Changed and RequestFailed as `read`."""
+    wanted = {} if if_match is None else {"IfMatch": quoted(if_match)}
+    try:
+        reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=f"bytes=0-{size - 1}", **wanted))  # type: ignore[arg-type]
+    except RequestFailed as error:
+        if RANGE_IS_EMPTY in str(error):
+            return b""
+        raise
+    with closing(reply["Body"]) as body:
+        return attempt(lambda: bytes(body.read(size)))
+
+
+def get(key: str, if_match: str | None, start: int) -> GetObjectOutputTypeDef:
+    wanted: dict[str, str] = {}
+    if if_match is not None:
+        wanted["IfMatch"] = quoted(if_match)
+    if start:
+        wanted["Range"] = f"bytes={start}-"
+    return client().get_object(Bucket=bucket(), Key=key, **wanted)  # type: ignore[arg-type]
+
+
+def nothing() -> Generator[bytes]:
+    yield from ()
+
+
+def transfer(key: str, reply: GetObjectOutputTypeDef, position: int) -> Generator[bytes]:
+    etag = bare(reply["ETag"])
+    resumed = False
+    while True:
+        try:
+            for block in reply["Body"].iter_chunks(BLOCK_BYTES):
+                position += len(block)
+                yield block
+        except VENDOR_ERRORS as error:
+            if resumed:
+                raise translate(error) from None
+        else:
+            return
+        finally:
+            reply["Body"].close()
+        resumed = True
+        reply = attempt(lambda: get(key, etag, position))  # noqa: B023 - called at once
+
+
+# ---- Deleting -------------------------------------------------------------------------------------------------------
+
+
+def delete(key: str, *, if_match: str | None = None) -> None:
+    """Delete the object if it is there and, given `if_match`, has that ETag; raises Changed if it has another."""
+    condition = {} if if_match is None else {"IfMatch": quoted(if_match)}
+    with suppress(Missing):
+        request(lambda: client().delete_object(Bucket=bucket(), Key=key, **condition))  # type: ignore[arg-type]
+
+
+def delete_many(keys: Iterable[str]) -> None:
+    """Delete what is there of these. Raises RequestFailed, at the end, if some could not be deleted."""
+    pending = list(dict.fromkeys(keys))
+    failed = 0
+    for start in range(0, len(pending), DELETE_BATCH):
+        failed += delete_batch(pending[start : start + DELETE_BATCH])
+    if failed:
+        raise RequestFailed(f"{failed} of {len(pending)} objects were not deleted", retryable=True)
+
+
+def delete_batch(keys: list[str]) -> int:
+    """Return how many could not be deleted."""
+    reply = request(
+        lambda: client().delete_objects(
+            Bucket=bucket(), Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        )
+    )
+    return sum(error.get("Code") != "NoSuchKey" for error in reply.get("Errors", []))
+
+
+# ---- Listing --------------------------------------------------------------------------------------------------------
+
+
+def list_objects(prefix: str) -> Iterator[Listed]:
+    """List the objects whose key begins with `prefix`, in the order of their keys, a page at a time."""
+    position: dict[str, str] = {}
+    while True:
+        page = request(lambda: client().list_objects_v2(Bucket=bucket(), Prefix=prefix, **position))  # type: ignore[arg-type]  # noqa: B023
+        for item in page.get("Contents", []):
+            yield Listed(
+                key=item["Key"], etag=bare(item["ETag"]), size=item["Size"], last_modified=item["LastModified"]
+            )
+        if not page["IsTruncated"]:
+            return
+        position = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def list_uploads(prefix: str) -> Iterator[OpenUpload]:
+    """List the multipart uploads that are open under keys that begin with `prefix`."""
+    position: dict[str, str] = {}
+    while True:
+        page = request(lambda: client().list_multipart_uploads(Bucket=bucket(), Prefix=prefix, **position))  # type: ignore[arg-type]  # noqa: B023
+        for item in page.get("Uploads", []):
+            yield OpenUpload(key=item["Key"], upload_id=item["UploadId"], initiated=item["Initiated"])
+        if not page["IsTruncated"]:
+            return
+        position = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+def abort_upload(key: str, upload_id: str) -> None:
+    """Abort a multipart upload and drop its parts. One that is over already is no error."""
+    with suppress(Missing):
+        request(lambda: client().abort_multipart_upload(Bucket=bucket(), Key=key, UploadId=upload_id))
+
+
+def abort_quietly(key: str, upload_id: str) -> None:
+    """Abort a multipart upload on the way out of an error. If that fails too, the sweep will do it."""
+    try:
+        abort_upload(key, upload_id)
+    except StorageError as error:
+        log.warning("upload_not_aborted", path_hash=logs.path_hash(key), error=str(error))

@@ -1,0 +1,125 @@
+"""What an operator's bucket and keys can do, found out by doing it: for `manage.py doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
+
+from botocore.exceptions import ClientError
+
+from config.platform.storage.clients import bucket, client, connect, download_door, main_door, presign_download
+from config.platform.storage.commits import ENCRYPTED
+from config.platform.storage.errors import VENDOR_ERRORS, Changed, Conflict, StorageError, attempt, translate
+from config.platform.storage.objects import delete, head
+from config.platform.storage.uploads import put
+
+PREFIX = "_receipts/doctor/"  # the download key may read there, and what stays there expires
+CONTENT = b"A probe of manage.py doctor. It may be deleted.\n"
+TYPE = "text/plain"
+REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+
+
+@contextmanager
+def probe() -> Iterator[str]:
+    """Put an object; give its key; delete it, and all that a check has put beside it."""
+    key = f"{PREFIX}{uuid4().hex}"
+    put(key, CONTENT, content_type=TYPE)
+    try:
+        yield key
+    finally:
+        for name in (key, beside(key)):
+            if head(name):
+                delete(name)
+
+
+def beside(key: str) -> str:
+    return f"{key}-parts"
+
+
+def replaces(key: str, **condition: Any) -> bool:
+    """Whether a PUT goes through that the condition forbids."""
+    try:
+        put(key, CONTENT, content_type=TYPE, **condition)
+    except Conflict:
+        return False
+    return True
+
+
+def is_encrypted(key: str) -> bool:
+    return bool(attempt(lambda: client().head_object(Bucket=bucket(), Key=key)).get("ServerSideEncryption"))
+
+
+def is_versioned(key: str) -> bool:
+    version = attempt(lambda: client().head_object(Bucket=bucket(), Key=key)).get("VersionId")
+    return version not in {None, "", "null"}
+
+
+def upload_parts(key: str) -> None:
+    """Make an object of one part where there is none. Raises Changed where there is one; the upload is then aborted."""
+    upload = attempt(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, ContentType=TYPE, **ENCRYPTED))
+    where: dict[str, Any] = {"Bucket": bucket(), "Key": key, "UploadId": upload["UploadId"]}
+    try:
+        part = attempt(lambda: client().upload_part(**where, PartNumber=1, Body=CONTENT))
+        parts: Any = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+        attempt(lambda: client().complete_multipart_upload(**where, MultipartUpload=parts, IfNoneMatch="*"))
+    except StorageError:
+        with suppress(*VENDOR_ERRORS):
+            client().abort_multipart_upload(**where)
+        raise
+
+
+def replaces_by_parts(key: str) -> bool:
+    """Whether a multipart upload is completed over an object although it must not."""
+    try:
+        upload_parts(key)
+    except Changed:
+        return False
+    return True
+
+
+def lifecycle() -> Sequence[Mapping[str, Any]]:
+    """Return the bucket's rules; none if it has none. Raises StorageError when they are not shown to us."""
+    try:
+        return client().get_bucket_lifecycle_configuration(Bucket=bucket()).get("Rules", [])
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") == "NoSuchLifecycleConfiguration":
+            return []
+        raise translate(error) from None
+    except VENDOR_ERRORS as error:
+        raise translate(error) from None
+
+
+# ---- The download key -----------------------------------------------------------------------------------------------
+
+
+def presign(key: str) -> str:
+    return presign_download(key, seconds=60, content_type=TYPE, file_name="probe.txt")
+
+
+def allowed_to_downloads(key: str) -> list[str]:
+    """Return what the key that signs downloads may do beyond reading. It is tried with the probe alone."""
+    # Inside, where we reach it for sure: the rights are the key's wherever it is used.
+    s3 = connect(download_door()._replace(endpoint=main_door().endpoint))
+    own: dict[str, Any] = {"Bucket": bucket(), "Key": key}
+    attempts: dict[str, Callable[[], object]] = {
+        "list": lambda: s3.list_objects_v2(Bucket=bucket(), Prefix=PREFIX, MaxKeys=1),
+        "write": lambda: s3.put_object(**own, Body=CONTENT),
+        "delete": lambda: s3.delete_object(**own),
+    }
+    return [name for name, call in attempts.items() if is_allowed(call)]
+
+
+def is_allowed(call: Callable[[], object]) -> bool:
+    """Raises StorageError when the answer is neither that it was done nor that it is refused."""
+    try:
+        call()
+    except ClientError as error:
+        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in REFUSED:
+            return False
+        raise translate(error) from None
+    except VENDOR_ERRORS as error:
+        raise translate(error) from None
+    return True

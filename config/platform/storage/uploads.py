@@ -1,0 +1,197 @@
+"""A streamed upload: bytes go in as they come, and become visible all at once, under a condition, or not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from config.platform.storage.clients import bucket, client
+from config.platform.storage.commits import (
+    ENCRYPTED,
+    NO_METADATA,
+    UPLOAD_ID,
+    commit,
+    condition,
+    failing_as_upload,
+    signed,
+    unchecked,
+)
+from config.platform.storage.objects import StoredObject, bare
+from config.platform.storage.parts import NOTHING, Multipart, allocate, body, part_bytes
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+    from config.platform.storage.errors import Conflict
+
+
+class Upload:
+    """One object in the making, as a context manager that aborts what was not committed.
+
+    `if_match` is the ETag of the object that is to be replaced; with None there must be none yet. `checkpoint` is
+    called before the first request, before every part (from a sending thread, one at a time) and before the commit.
+    What it raises stops the upload, and comes out of the next `write` or of `commit`.
+
+    Memory stays at 32 MiB, whatever the size; parts beyond the first 13 GiB are larger and lie in nameless files on
+    disk. What fits into one part is one PUT, without threads.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        content_type: str,
+        metadata: Mapping[str, str],
+        if_match: str | None,
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._key = key
+        self._headers: dict[str, Any] = {"ContentType": content_type, "Metadata": signed(metadata), **ENCRYPTED}
+        self._if_match = if_match
+        self._checkpoint = checkpoint
+        self._digest = hashlib.sha256()
+        self._sent = 0  # bytes that were handed over to be sent
+        self._used = 0  # bytes in the buffer
+        self._size = part_bytes(0)
+        self._buffer = allocate(self._size)
+        self._multipart: Multipart | None = None
+        self._parts: list[CompletedPartTypeDef] = []
+        self._over = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def write(self, block: bytes | bytearray | memoryview) -> None:
+        """Take a copy of the block. Waits while the storage is behind.
+
+        Raises what `checkpoint` raised, or UploadFailed.
+        """
+        self._expect_open()
+        with failing_as_upload():
+            if self._multipart:
+                self._multipart.check()
+            view = memoryview(block)
+            while len(view) > 0:
+                if self._used == self._size:
+                    self._hand_over()
+                taken = min(len(view), self._size - self._used)
+                self._buffer[self._used : self._used + taken] = view[:taken]
+                self._used += taken
+                view = view[taken:]
+
+    def commit(self) -> StoredObject:
+        """Make the object visible and return it. Called once.
+
+        Raises what `checkpoint` raised, UploadFailed, or Conflict: then `replace` may follow.
+        """
+        self._expect_open()
+        with failing_as_upload():
+            self._sent += self._used
+            if self._multipart is None:
+                self._digest.update(self._last)
+            else:
+                self._multipart.send(self._buffer, self._used)
+                self._parts = self._multipart.finish()
+        return self._commit(self._if_match)
+
+    def replace(self, conflict: Conflict) -> StoredObject:
+        """After `commit` raised `conflict`: put the same bytes in the place of the object that was in the way.
+
+        Nothing is sent again: a multipart upload survives a 412. (Seen on SeaweedFS, and on AWS by others; of a 409
+        AWS says that it ends the upload, which comes out as UploadFailed.) Raises like `commit`: a Conflict anew if
+        that object has been replaced meanwhile.
+        """
+        self._expect_open()
+        return self._commit(conflict.etag)
+
+    def abort(self) -> None:
+        """Drop what was not committed. Any number of times, and after a commit, where it does nothing."""
+        if self._multipart:
+            if not self._over:
+                self._multipart.abort()
+            self._multipart.free()
+        self._over = True
+        self._buffer = NOTHING  # errors may hold this, too
+
+    @property
+    def _last(self) -> memoryview:
+        """What was written since the last part was handed over."""
+        return memoryview(self._buffer)[: self._used]
+
+    def _expect_open(self) -> None:
+        if self._over:
+            # Going on would commit the last part alone.
+            raise ValueError("the upload is over")
+
+    def _hand_over(self) -> None:
+        if self._multipart is None:
+            self._multipart = Multipart(
+                self._key, headers=self._headers, digest=self._digest, checkpoint=self._checkpoint
+            )
+        self._multipart.send(self._buffer, self._used)
+        self._sent += self._used
+        self._used = 0
+        self._size = part_bytes(self._sent)
+        self._buffer = self._multipart.spare(self._size)
+
+    def _commit(self, if_match: str | None) -> StoredObject:
+        send = self._complete if self._multipart else self._put
+        with failing_as_upload():
+            etag = commit(
+                lambda: send(condition(if_match)),
+                key=self._key,
+                size=self._sent,
+                upload=self._headers["Metadata"][UPLOAD_ID],
+                if_match=if_match,
+                checkpoint=self._checkpoint,
+            )
+        self._over = True
+        return StoredObject(key=self._key, etag=etag, size=self._sent, sha256=self._digest.hexdigest())
+
+    def _put(self, precondition: Mapping[str, Any]) -> str:
+        # The hash of a single part is the hash of the file: the storage can check it for nothing.
+        checksum = base64.b64encode(self._digest.digest()).decode()
+        with body(self._last) as content:
+            reply = client().put_object(
+                Bucket=bucket(),
+                Key=self._key,
+                Body=content,
+                ChecksumSHA256=checksum,
+                **self._headers,
+                **precondition,
+            )
+        return bare(reply["ETag"])
+
+    def _complete(self, precondition: Mapping[str, Any]) -> str:
+        assert self._multipart  # noqa: S101 - for mypy
+        reply = client().complete_multipart_upload(
+            Bucket=bucket(),
+            Key=self._key,
+            UploadId=self._multipart.id,
+            MultipartUpload={"Parts": self._parts},
+            **precondition,
+        )
+        return bare(reply["ETag"])
+
+
+def put(
+    key: str,
+    content: bytes,
+    *,
+    content_type: str,
+    metadata: Mapping[str, str] = NO_METADATA,
+    if_match: str | None = None,
+    checkpoint: Callable[[], None] = unchecked,
+) -> StoredObject:
+    """Store a small object in one go, under the same conditions as an Upload."""
+    with Upload(key, content_type=content_type, metadata=metadata, if_match=if_match, checkpoint=checkpoint) as upload:
+        upload.write(content)
+        return upload.commit()

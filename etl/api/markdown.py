@@ -1,0 +1,89 @@
+"""`GET /tasks/{id}/markdown`: what OCR found, streamed from object storage. As text: nobody renders it here."""
+
+from collections.abc import AsyncIterator, Iterator
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import get_conditional_response
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+
+from config.platform import storage
+from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import Problem, StorageUnavailable
+from etl.api import openapi
+from etl.api.views import NoSuchTask, View, seen
+from etl.ingest import acceptance
+from etl.pipeline import actions
+from etl.pipeline.artifacts import MARKDOWN
+
+
+class NotReady(Problem):
+    """There is no Markdown yet: OCR has not ended, or it failed."""
+
+    status = 409
+    code = "not_ready"
+
+
+class Markdown(View):
+    """`GET /tasks/{id}/markdown`: what OCR found."""
+
+    content_negotiation_class = IgnoreAccept
+
+    @extend_schema(
+        operation_id="getMarkdown",
+        tags=openapi.TAGS,
+        **openapi.MARKDOWN,
+        responses={
+            (200, "text/markdown"): OpenApiResponse(
+                OpenApiTypes.STR, "A line `<!-- page: 3 -->` stands before each page. It is untrusted text."
+            ),
+            304: OpenApiResponse(description="To `If-None-Match`."),
+            **problems(NoSuchTask, NotReady, actions.ArtefactMissing, StorageUnavailable),
+        },
+    )
+    def get(self, request: Request, task_id: int) -> HttpResponseBase:
+        key = seen(request, task_id).markdown_key
+        if not key:
+            raise NotReady
+        etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # its name there is the hash of its content
+        unchanged = get_conditional_response(request._request, etag=etag)
+        response = unchanged or streamed(key, request)
+        response["ETag"] = etag
+        return response
+
+
+def streamed(key: str, request: Request) -> HttpResponseBase:
+    """Return the answer with a stored Markdown. Raises ArtefactMissing and StorageUnavailable."""
+    with acceptance.storing():
+        found = storage.head(key)
+        if found is None:
+            raise actions.ArtefactMissing
+        headers = {"Content-Length": str(found.size)}
+        if request.method == "HEAD":
+            return HttpResponse(content_type=MARKDOWN, headers=headers)
+        blocks = storage.read(key, if_match=found.etag)  # Django calls its `close`
+    parts = InThreads(blocks) if isinstance(request._request, ASGIRequest) else blocks
+    return StreamingHttpResponse(parts, content_type=MARKDOWN, headers=headers)
+
+
+class InThreads:
+    """The blocks of an answer for the event loop, which must not wait for the object storage itself."""
+
+    def __init__(self, blocks: storage.Blocks) -> None:
+        self.blocks = blocks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while block := await sync_to_async(next_of)(self.blocks):
+            yield block
+
+    def close(self) -> None:
+        self.blocks.close()
+
+
+def next_of(blocks: Iterator[bytes]) -> bytes:
+    return next(blocks, b"")

@@ -1,0 +1,247 @@
+"""The HTTP interface of document ETL: translate, one call, translate back."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import generics
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform.http.auth import user_of
+from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.openapi.responses import problems
+from config.platform.http.paging import chosen
+from config.platform.http.parsers import JSONParser
+from config.platform.http.problems import BadInput, BodyTooLarge, NotFound, StorageUnavailable
+from config.platform.http.request_context import request_id
+from config.platform.http.serializers import Nothing
+from etl.api import lookup, openapi, representation, schemas
+from etl.api.serializers import (
+    RetrySerializer,
+    SubmitFileSerializer,
+    SubmitKeySerializer,
+    UploadRequestSerializer,
+    Wanted,
+    read_seconds,
+)
+from etl.core.states import Status
+from etl.ingest import acceptance, multipart, submission, uploads
+from etl.models import Task
+from etl.pipeline import actions, queue_limit
+from etl.runstate import RunState
+from rules.api import rates
+from rules.library import catalog
+
+POLL_SECONDS = 2
+MOST_SECONDS = 60  # that a request may wait for a change
+
+
+class NoSuchTask(NotFound):
+    """Task not found"""
+
+
+class View(APIView):
+    """The base of all views here: their rates."""
+
+    throttle_classes = (rates.PerUser,)
+
+
+def seen(request: Request, task_id: int) -> RunState:
+    """Return what is known of a task if the user may see it. A stranger's looks like one that is not there."""
+    state = lookup.find(task_id, user=user_of(request))
+    if state is None:
+        raise NoSuchTask
+    return state
+
+
+def owned(request: Request, task_id: int) -> Task:
+    """Return the row of a task that is going to be changed, if the user may see it."""
+    task = Task.objects.owned_by(request.user).filter(pk=task_id).first()
+    if task is None:
+        raise NoSuchTask
+    return task
+
+
+# ---- On the way in --------------------------------------------------------------------------------------------------
+
+
+class Submit(View):
+    """`POST /submit`: a document, in the request or uploaded before, becomes a task."""
+
+    parser_classes = (JSONParser, MultiPartParser)
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        """Bound the file before anything reads the body: the check of a session's CSRF token does."""
+        request.upload_handlers = [multipart.BoundedFile(request)]
+        return super().initialize_request(request, *args, **kwargs)
+
+    @extend_schema(
+        operation_id="submitDocument",
+        tags=openapi.TAGS,
+        **openapi.SUBMIT,
+        request={"multipart/form-data": SubmitFileSerializer, "application/json": SubmitKeySerializer},
+        responses={
+            202: openapi.ACCEPTED,
+            **problems(
+                BadInput, acceptance.EmptyDocument, acceptance.FileTooLarge, BodyTooLarge, acceptance.UnsupportedFormat,
+                InFlight, KeyReused, queue_limit.QueueFull, StorageUnavailable, catalog.NoDefaultRule,
+            ),
+        },
+    )  # fmt: skip
+    def post(self, request: Request) -> Response:
+        wanted, user = Wanted(request), user_of(request)
+        document: uploads.SentFile | uploads.EarlierUpload
+        if wanted.file is not None:
+            document = uploads.SentFile(wanted.file)
+        else:
+            document = uploads.EarlierUpload(wanted.file_key, user_id=user.pk)
+        idempotency = Idempotency.of(request, body=lambda: {**document.identity(), "rule_id": wanted.rule_id})
+        made = submission.find(user.pk, idempotency) if idempotency else None
+        if made:
+            return accepted(made.pk, replayed=True)
+        try:
+            task = submission.submit(
+                document,
+                user=user,
+                rule_id=wanted.rule_id,
+                request_id=request_id(request._request),
+                idempotency=idempotency,
+            )
+        except submission.AlreadyMade as earlier:
+            return accepted(earlier.task.pk, replayed=True)
+        return accepted(task.pk)
+
+
+def accepted(task_id: int, *, replayed: bool = False) -> Response:
+    """The answer to whoever made a task, or made it before under the same Idempotency-Key: byte for byte the same."""
+    headers = {"Location": representation.path_of(task_id), "Retry-After": str(POLL_SECONDS)}
+    if replayed:
+        headers[REPLAYED] = "true"
+    return Response(representation.accepted(task_id), status=202, headers=headers)
+
+
+class Uploads(View):
+    """`POST /uploads`: a place for a document that is too large, or too far away, to send it through here."""
+
+    @extend_schema(
+        operation_id="createUpload",
+        tags=openapi.TAGS,
+        **openapi.UPLOADS,
+        request=UploadRequestSerializer,
+        responses={
+            201: schemas.UploadPlace,
+            **problems(BadInput, acceptance.EmptyDocument, acceptance.FileTooLarge, acceptance.UnsupportedFormat),
+        },
+    )
+    def post(self, request: Request) -> Response:
+        serializer = UploadRequestSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        place = uploads.offer(user_id=user_of(request).pk, **serializer.validated_data)
+        return Response(representation.place(place), status=201, headers={"Cache-Control": "no-store"})
+
+
+# ---- Looking --------------------------------------------------------------------------------------------------------
+
+
+class OneTask(View):
+    """`GET /tasks/{id}`: always 200 for a task that is there; its state is in the body."""
+
+    @extend_schema(
+        operation_id="getTask",
+        tags=openapi.TAGS,
+        **openapi.GET,
+        responses={200: openapi.ONE, **problems(BadInput, NoSuchTask)},
+    )
+    def get(self, request: Request, task_id: int) -> Response:
+        seconds = read_seconds(request, "wait", most=MOST_SECONDS)
+        state = lookup.wait_for_change(seen(request, task_id), user=user_of(request), seconds=seconds)
+        headers = {} if state.has_ended else {"Retry-After": str(POLL_SECONDS)}
+        return Response(representation.task(state), headers=headers)
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listTasks",
+        tags=openapi.TAGS,
+        **openapi.LIST,
+        responses={200: schemas.TaskSummary(many=True), **problems(BadInput)},
+    )
+)
+class Tasks(View, generics.ListAPIView[Task]):
+    """`GET /tasks`: my tasks, newest first."""
+
+    ordering = ("-created_at", "-task_id")
+
+    def get_queryset(self) -> QuerySet[Task]:
+        tasks = Task.objects.filter(user=user_of(self.request)).defer("result")
+        status = self.status()
+        return lookup.with_status(tasks, status) if status else tasks
+
+    def status(self) -> str | None:
+        return chosen(self.request, "status", among=Status.values)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        wanted = self.status()
+        states = lookup.shown(self.paginate_queryset(self.get_queryset()) or [])
+        # One may have moved on while the page was read. The page is shorter by it then.
+        fitting = [state for state in states if wanted in (None, state.status)]
+        return self.get_paginated_response([representation.summary(state) for state in fitting])
+
+
+# ---- Changing -------------------------------------------------------------------------------------------------------
+
+
+class Cancel(View):
+    """`POST /tasks/{id}/cancel`: end a task that no worker has begun with; 409 otherwise."""
+
+    @extend_schema(
+        operation_id="cancelTask",
+        tags=openapi.TAGS,
+        **openapi.CANCEL,
+        request=None,
+        responses={
+            200: schemas.CancelledTask,
+            **problems(BadInput, NoSuchTask, actions.NotCancellable, actions.RunStateUnavailable),
+        },
+    )
+    def post(self, request: Request, task_id: int) -> Response:
+        Nothing.read(request.data)
+        actions.cancel(task=owned(request, task_id))
+        return Response({"task_id": task_id, "status": Status.CANCELLED})
+
+
+class Retry(View):
+    """`POST /tasks/{id}/retry`: the same document once more, from one of the stages."""
+
+    @extend_schema(
+        operation_id="retryTask",
+        tags=openapi.TAGS,
+        **openapi.RETRY,
+        request=RetrySerializer,
+        responses={
+            202: openapi.ACCEPTED,
+            **problems(
+                BadInput,
+                NoSuchTask,
+                actions.NotEnded,
+                actions.ArtefactMissing,
+                queue_limit.QueueFull,
+                actions.RunStateUnavailable,
+                StorageUnavailable,
+            ),
+        },
+    )
+    def post(self, request: Request, task_id: int) -> Response:
+        task = owned(request, task_id)
+        serializer = RetrySerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        actions.retry(
+            task=task,
+            from_stage=serializer.validated_data["from_stage"],
+            rule_content=actions.rule_of(task, serializer.validated_data.get("rule_id"), user=user_of(request)),
+        )
+        return accepted(task_id)

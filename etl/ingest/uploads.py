@@ -1,0 +1,199 @@
+"""Documents on their way in, and how they get into object storage.
+
+A document comes with the request, or was put into the bucket before by a presigned PUT. Either way the task gets a copy
+of its own under `etl/documents/`, which no URL that is still good can change.
+"""
+
+import hashlib
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import PurePath
+from typing import Any
+from uuid import uuid4
+
+from django.core.files.uploadedfile import UploadedFile
+from django.utils import timezone
+
+from config.platform import storage
+from config.platform.http.problems import BadInput, InputError
+from etl.core.formats import HEAD_BYTES, Kind
+from etl.ingest.acceptance import check_size, check_type, checked, storing
+from etl.pipeline.artifacts import DOCUMENTS, UPLOADS
+
+UPLOAD_SECONDS = 15 * 60
+MAX_NAME = 255
+UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+# ---- Documents ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A document in its place: an object that nobody else can write to."""
+
+    key: str
+    kind: Kind
+    size: int
+    filename: str
+
+    def drop(self) -> None:
+        """Delete it again, as no task was made for it. If that fails, the sweep does it."""
+        with suppress(storage.StorageError):
+            storage.delete(self.key)
+
+
+def new_key(kind: Kind) -> str:
+    return f"{DOCUMENTS}{uuid4()}.{kind.value}"
+
+
+class SentFile:
+    """A document that came with the request."""
+
+    def __init__(self, file: UploadedFile) -> None:
+        self.file = file
+
+    def identity(self) -> dict[str, Any]:
+        """Return what it is known by when the request is repeated: its bytes."""
+        digest = hashlib.sha256()
+        for block in self.file.chunks():
+            digest.update(block)
+        return {"file": digest.hexdigest()}
+
+    @cached_property
+    def size(self) -> int:
+        return self.file.size or 0
+
+    @cached_property
+    def kind(self) -> Kind:
+        self.file.seek(0)
+        return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.file.name or "", pointer="/file")
+
+    def check(self) -> None:
+        """Raise a problem if it may not come in."""
+        _ = self.kind
+
+    def store(self) -> Stored:
+        """Raises StorageUnavailable."""
+        key = new_key(self.kind)
+        with (
+            storing(),
+            storage.Upload(
+                key, content_type=self.kind.media_type, metadata={}, if_match=None, checkpoint=lambda: None
+            ) as upload,
+        ):
+            for block in self.file.chunks():
+                upload.write(block)
+            upload.commit()
+        filename = shown_name(self.file.name or "", default=f"document.{self.kind.value}")
+        return Stored(key=key, kind=self.kind, size=self.size, filename=filename)
+
+
+class EarlierUpload:
+    """A document that this user has put into the bucket before."""
+
+    def __init__(self, file_key: str, *, user_id: int) -> None:
+        self.key, self.user_id = file_key, user_id
+
+    def identity(self) -> dict[str, Any]:
+        return {"file_key": self.key}
+
+    @cached_property
+    def head(self) -> storage.Head:
+        if not re.fullmatch(f"{re.escape(UPLOADS)}{self.user_id}/{UUID}", self.key):
+            raise unknown_file()
+        with storing():
+            found = storage.head(self.key)
+        if found is None:
+            raise unknown_file()
+        return found
+
+    @property
+    def name(self) -> str:
+        return unpacked(self.head.metadata.get("filename", ""))
+
+    @cached_property
+    def kind(self) -> Kind:
+        check_size(self.head.size, pointer="/file_key")
+        with unchanged():
+            first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
+        return checked(first, size=self.head.size, name=self.name, pointer="/file_key")
+
+    def check(self) -> None:
+        """Raise a problem if it may not come in: somebody else's looks like one that is not there."""
+        _ = self.kind
+
+    def store(self) -> Stored:
+        """Copy the very bytes that were looked at. Raises StorageUnavailable."""
+        key = new_key(self.kind)
+        with unchanged():
+            storage.copy(self.key, key, if_match_source=self.head.etag, content_type=self.kind.media_type, sha256="")
+        filename = shown_name(self.name, default=f"document.{self.kind.value}")
+        return Stored(key=key, kind=self.kind, size=self.head.size, filename=filename)
+
+
+def unknown_file() -> BadInput:
+    return BadInput(InputError(pointer="/file_key", code="unknown_file", detail="There is no such upload of yours."))
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    with storing():
+        try:
+            yield
+        except (storage.Missing, storage.Changed):
+            again = "The upload was changed while it was read. Submit it again."
+            raise BadInput(InputError(pointer="/file_key", code="file_changed", detail=again)) from None
+
+
+# ---- Presigned uploads ----------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a client may put a document, once it has asked: good for exactly this type and number of bytes."""
+
+    file_key: str
+    ticket: storage.Ticket
+    expires_at: datetime
+
+
+def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Place:
+    """Return a place for a document. Raises what is refused already by what the client says of it."""
+    check_size(size, pointer="/size")
+    check_type(content_type)
+    key = f"{UPLOADS}{user_id}/{uuid4()}"
+    expires_at = timezone.now() + timedelta(seconds=UPLOAD_SECONDS)
+    ticket = storage.presign_upload(
+        key,
+        seconds=UPLOAD_SECONDS,
+        content_type=content_type,
+        size=size,
+        # There is no row before the submission: the name waits with the object.
+        metadata={"filename": packed(shown_name(filename, default=""))},
+    )
+    return Place(file_key=key, ticket=ticket, expires_at=expires_at)
+
+
+# ---- Names ----------------------------------------------------------------------------------------------------------
+def shown_name(name: str, *, default: str) -> str:
+    """Return a client's name for a file as it may be shown: the last part of a path, printable, not too long."""
+    last = re.split(r"[/\\]", name)[-1]
+    clean = "".join(char for char in last if char.isprintable()).strip()
+    if clean in ("", ".", ".."):
+        return default
+    end = PurePath(clean).suffix[: MAX_NAME // 2]
+    return clean if len(clean) <= MAX_NAME else clean[: MAX_NAME - len(end)] + end
+
+
+def packed(name: str) -> str:
+    """Return a name as ASCII, as headers have to be; percents could come to more than the 2 KiB that S3 takes."""
+    return urlsafe_b64encode(name.encode()).decode()
+
+
+def unpacked(text: str) -> str:
+    try:
+        return urlsafe_b64decode(text).decode()
+    except ValueError:
+        return ""

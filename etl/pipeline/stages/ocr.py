@@ -1,0 +1,96 @@
+"""OCR: the stored document into stored Markdown. What was done is found, and not done again."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from django.conf import settings
+
+from config.platform import storage
+from config.platform.observability import tracing
+from etl.core import workspace
+from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
+from etl.core.formats import Kind
+from etl.core.stage_context import Work
+from etl.pipeline import artifacts, engines
+from etl.pipeline.artifacts import StoredOcr
+from etl.providers.base import Document, OCRResult, without_markers
+from etl.runstate import RunState
+
+
+def run(state: RunState, work: Work) -> StoredOcr:
+    """Return the stored result of OCR: that of an earlier attempt, or a new one.
+
+    Raises EtlError, StorageError, Unavailable, and what `work.check()` raises.
+    """
+    return artifacts.find_ocr(state) or convert(state, work)
+
+
+def convert(state: RunState, work: Work) -> StoredOcr:
+    # Results that are fetched lie beside the document.
+    with (
+        local_copy(state, work) as document,
+        workspace.usable(*workspace.FULL),
+        tracing.span("convert", kind=str(state.kind), bytes=state.size),
+    ):
+        result = engines.provider().convert(document, work=work)
+    refuse_empty(result)
+    return artifacts.keep_ocr(
+        state,
+        result,
+        warnings=[warning.as_dict() for warning in work.warnings],
+        attempts=state.attempts[state.phase],
+        check=work.check,
+    )
+
+
+def refuse_empty(result: OCRResult) -> None:
+    if not without_markers(result.markdown).strip():
+        raise EmptyDocument
+
+
+# ---- The document ---------------------------------------------------------------------------------------------------
+@contextmanager
+def local_copy(state: RunState, work: Work) -> Iterator[Document]:
+    """Fetch the document into a folder of its own, under a name of ours, for as long as it is worked on."""
+    with workspace.folder() as folder:
+        path = folder / f"{state.task_id}.{Kind(state.kind)}"
+        with workspace.usable():
+            sha256 = fetch(state, path, work)
+        yield Document(
+            path=path,
+            kind=Kind(state.kind),
+            size=state.size,
+            sha256=sha256,
+            name=path.name,
+            url=partial(url_of, state, path.name),
+        )
+
+
+def fetch(state: RunState, path: Path, work: Work) -> str:
+    """Write the document to a file, and return its SHA-256 in hex. It is never longer than it was when submitted."""
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("xb") as file:
+            for block in storage.read(state.document_key):
+                work.check()
+                size += len(block)
+                if size > state.size:
+                    raise FileTooLarge
+                digest.update(block)
+                file.write(block)
+    except storage.Missing:
+        raise DocumentMissing from None
+    return digest.hexdigest()
+
+
+def url_of(state: RunState, name: str) -> str:
+    """Return a URL that the document can be fetched from for as long as a stage may take, and a while more."""
+    return storage.presign_download(
+        state.document_key,
+        seconds=settings.SLUICE.etl_task_timeout + 600,
+        content_type=Kind(state.kind).media_type,
+        file_name=name,
+    )

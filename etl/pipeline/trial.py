@@ -1,0 +1,90 @@
+"""Trying a rule out: post-processing of given Markdown, here and now, without a task and without a trace."""
+
+import re
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from django.conf import settings
+from django.db import close_old_connections
+
+from config.platform.http.problems import Problem
+from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
+from etl.core.stage_context import Work
+from etl.core.states import Phase
+from etl.pipeline import artifacts, engines
+from etl.pipeline.stages.postprocess import Origin, output_of
+from etl.postprocessors.base import Processed
+from etl.providers.base import PAGE_MARKER, OCRResult, Page
+from rules.library.content import RuleContent
+
+MARKER = re.compile(rf"^{PAGE_MARKER}[ \t]*$\n?", re.MULTILINE)
+MAX_SECONDS = 120  # people wait for it, and so does the proxy before us
+# In each process. A model may take all that time, and a web process has its threads for other things as well.
+MAX_AT_ONCE = 8
+RETRY_AFTER_SECONDS = 10
+ATTEMPTS = {"ocr": 0, "postprocess": 1}
+places = threading.BoundedSemaphore(MAX_AT_ONCE)
+
+
+class TooManyTrials(Problem):
+    """Too many rules are being tried at this moment. Wait for a few seconds."""
+
+    status = 503
+    code = "too_many_trials"
+    retry_after = RETRY_AFTER_SECONDS
+
+
+def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:
+    """Return what a task's result would hold, or the error that it would end with; one attempt, at most MAX_SECONDS.
+
+    Raises TooManyTrials. No database connection is held while a model works: a pool of ten would be gone with ten
+    trials.
+    """
+    if not places.acquire(blocking=False):
+        raise TooManyTrials
+    try:
+        close_old_connections()
+        return answer(rule, ocr_of(markdown), work=Work(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS)))
+    finally:
+        places.release()
+
+
+def answer(rule: RuleContent, ocr: OCRResult, *, work: Work) -> dict[str, Any]:
+    outcome: dict[str, Any]
+    try:
+        done = engines.processor(rule.mode).process(ocr, rule, work=work)
+        outcome = {"ok": True, "result": result_of(rule, ocr, done, work=work)}
+    except EtlError as error:
+        outcome = {"ok": False, "error": explain(error, stage=Phase.POSTPROCESS)}
+    except OutOfTime:
+        outcome = {"ok": False, "error": explain(StageTimeout(), stage=Phase.POSTPROCESS)}
+    spent = {"usage": work.usage.as_dict(), "warnings": [warning.as_dict() for warning in work.warnings]}
+    cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
+    return cleaned
+
+
+def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, work: Work) -> dict[str, Any]:
+    """Return what a task's `result` holds, null where that is about files."""
+    origin = Origin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=work.usage.as_dict())
+    output = output_of(done, origin, rule=rule, work=work)
+    return output | ({"output_s3_key": None} if "data" in output else {})
+
+
+def ocr_of(markdown: str) -> OCRResult:
+    """Return Markdown as if OCR had found it: in pages where it has our markers, else as one page."""
+    pages = tuple(pages_in(markdown)) or (Page(number=1, start=0, end=len(markdown), method="text"),)
+    metadata = {"pages": len(pages), "duration_ms": 0, "version": ""}
+    return OCRResult(markdown=markdown, pages=pages, provider="", provider_task_id="", metadata=metadata)
+
+
+def pages_in(markdown: str) -> Iterator[Page]:
+    """Yield nothing for markers that are out of order, or that come after text: no text may be lost to them."""
+    markers = list(MARKER.finditer(markdown))
+    numbers = [int(marker["number"]) for marker in markers]
+    if not markers or markdown[: markers[0].start()].strip() or any(a >= b for a, b in pairwise(numbers)):
+        return
+    ends = [marker.start() for marker in markers[1:]] + [len(markdown)]
+    for marker, number, end in zip(markers, numbers, ends, strict=True):
+        yield Page(number=number, start=marker.end(), end=end, method="text")

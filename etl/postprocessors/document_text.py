@@ -1,0 +1,122 @@
+"""What a model is sent of a document, and what in it looks like an attempt to command the model.
+
+Text that no reader sees can still speak to a model: zero-width and direction characters, Unicode's tags, comments of
+HTML. None of it is sent. Nor are the marks by which model servers tell who speaks: some would take them from a
+document for their own. Answers and citations are measured by this text, too.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etl.core.stage_context import Work
+from etl.providers.base import MarkdownOfPages, OCRResult
+
+# Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
+# Braille, byte order mark, fillers, interlinear marks, invisible musical marks, tags, variation selectors beyond emoji.
+INVISIBLE = re.compile(
+    "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
+)
+# `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`: turns of a conversation, as chat templates write them.
+TURNS = re.compile(
+    r"<\|[^|<>\n]{1,60}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</?(?:think|system|assistant)>", re.IGNORECASE
+)
+
+PLEAS = re.compile(
+    r"\b(?:ignore|disregard|forget|override)\s{1,3}(?:\w{1,30}\s{1,3}){0,4}?(?:previous|prior|above|earlier|preceding|all|your)"
+    r"\s{1,3}(?:\w{1,30}\s{1,3}){0,3}?(?:instruction|prompt|rule|direction|command|context)"
+    r"|\byou\s{1,3}are\s{1,3}now\s{1,3}an?\b"
+    r"|\b(?:reveal|print|repeat|show|output)\s{1,3}(?:\w{1,30}\s{1,3}){0,3}?(?:system|hidden|initial)\s{1,3}(?:prompt|instruction)"
+    r"|\b(?:new|updated|real)\s{1,3}(?:system\s{1,3})?instructions?\s{0,3}:"
+    r"|\b(?:attention|note|message)\s{1,3}(?:to|for)\s{1,3}(?:the\s{1,3})?(?:ai|llm|language\s{1,3}model|assistant)\b"
+    r"|\b(?:ai|llm|language\s{1,3}model)s?\s{1,3}(?:reading|processing|parsing|that\s{1,3}reads?)\s{1,3}this\b"
+    r"|\bignorier\w{0,3}\s{1,3}(?:\w{1,30}\s{1,3}){0,3}?(?:anweisung|vorgabe)"
+    r"|\bignor(?:ez|a|e)\s{1,3}(?:\w{1,30}\s{1,3}){0,3}?(?:instructions|instrucciones|istruzioni)",
+    re.IGNORECASE,
+)
+MAX_PAGES_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where a page's text is in a Text's content: `content[start:end]`. `number` from 1."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """A document as it is sent: pages that have text, each after its marker."""
+
+    content: str
+    pages: tuple[Span, ...]
+
+    def page_at(self, position: int) -> int:
+        """Return the number of the page that a character is on; one before the first page's text is on the first."""
+        return self.span_at(position).number
+
+    def span_at(self, position: int) -> Span:
+        place = bisect_right(self.pages, position, key=lambda span: span.start) - 1
+        return self.pages[max(0, place)]
+
+    def page(self, number: int) -> str:
+        """Return a page's text, "" if there is none of that number."""
+        place = bisect_right(self.pages, number, key=lambda span: span.number) - 1
+        span = self.pages[place] if place >= 0 else None
+        return self.content[span.start : span.end] if span and span.number == number else ""
+
+
+def clean(ocr: OCRResult) -> Text:
+    """Return what is sent of a document."""
+    content = MarkdownOfPages()
+    pages: list[Span] = []
+    for page in ocr.pages:
+        text = visible(ocr.markdown[page.start : page.end]).strip()
+        if text:
+            start, end = content.add(page.number, text)
+            pages.append(Span(number=page.number, start=start, end=end))
+    return Text(content=str(content), pages=tuple(pages))
+
+
+def visible(text: str) -> str:
+    """Return the text without what no reader sees, and with no turn marks in it."""
+    return TURNS.sub(apart, INVISIBLE.sub("", "".join(outside_comments(text))))
+
+
+def outside_comments(text: str) -> Iterator[str]:
+    """Yield what is not between `<!--` and `-->`. In steps: a pattern would look at `<!--<!--<!--…` again and again."""
+    position = 0
+    while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
+        yield text[position:start]
+        position = end + 3
+    yield text[position:]
+
+
+def apart(mark: re.Match[str]) -> str:
+    """Return a turn mark that a reader still reads, and a tokeniser does not: `< |im_start| >`."""
+    word = mark.group()
+    return f"{word[0]} {word[1:-1]} {word[-1]}"
+
+
+# ---- Pleas ----------------------------------------------------------------------------------------------------------
+def look_for_pleas(ocr: OCRResult, *, work: Work) -> None:
+    """Warn of pages that seem to speak to a language model, hidden text included.
+
+    A hint for people, and no defence: what holds is that the answer is data, checked by a schema, and opens nothing.
+    """
+    pages = [page.number for page in ocr.pages if pleads(ocr.markdown[page.start : page.end])]
+    if pages:
+        named = ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
+        detail = f"Text that reads like instructions to a language model is on these pages: {named}."
+        work.warn("possible_prompt_injection", detail, page=pages[0])
+
+
+def pleads(text: str) -> bool:
+    if any("\U000e0020" <= letter <= "\U000e007e" for letter in set(text)) or TURNS.search(text):
+        return True
+    return bool(PLEAS.search(unicodedata.normalize("NFKC", INVISIBLE.sub("", text))))

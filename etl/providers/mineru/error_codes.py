@@ -1,0 +1,68 @@
+"""What servers say of a document that they could not convert, as our errors.
+
+4.0 calls nearly every failure of a file `parse_failed`, and 3.x and the hosted service send a sentence alone. So where
+the code says nothing, the sentence is asked for the few things that no other attempt will change. Whatever is left may
+be the server's fault, and is tried again.
+"""
+
+import re
+
+import structlog
+
+from etl.core.errors import (
+    EmptyDocument,
+    EtlError,
+    FileCorrupt,
+    FileEncrypted,
+    FileTooLarge,
+    OcrFailed,
+    OcrRefused,
+    ProviderUnavailable,
+    TooManyPages,
+    UnsupportedFormat,
+)
+
+log = structlog.get_logger(__name__)
+
+CODES: dict[str, type[EtlError]] = {
+    "file_type_unsupported": UnsupportedFormat,
+    "remote_unsupported_for_file_type": UnsupportedFormat,
+    "tier_unsupported_for_file_type": UnsupportedFormat,
+    "multi_page_image_not_supported": UnsupportedFormat,
+    "file_encrypted": FileEncrypted,
+    "file_corrupted": FileCorrupt,
+    "file_too_large": FileTooLarge,
+    "parse_empty": EmptyDocument,
+    "page_range_invalid": OcrRefused,
+    # What happened to the bytes on their way, not what they are.
+    "file_hash_mismatch": OcrFailed,
+    "file_not_found": OcrFailed,
+}
+SENTENCES: tuple[tuple[str, type[EtlError]], ...] = (
+    (
+        r"unsupported file type|file type (is )?not supported|unsupported (file )?format|文件格式不支持",
+        UnsupportedFormat,
+    ),
+    (r"password|encrypted|加密|密码", FileEncrypted),
+    (r"pages? .{0,40}(exceed|limit)|(exceed|limit).{0,40} pages?|页数超", TooManyPages),
+    (r"(file|document) .{0,20}(too large|exceeds)|文件大小超", FileTooLarge),
+    (r"data format error|not a (valid )?(pdf|zip)|file is (damaged|corrupt)|empty file", FileCorrupt),
+    (r"tier '[a-z-]+' not available", ProviderUnavailable),  # the server was started anew with less
+)
+SENTENCE_CHARACTERS = 2_000  # of a sentence that are looked at
+CODE = re.compile(r"-?[A-Za-z0-9_]{1,40}")
+
+
+def explain(code: str, sentence: str, *, otherwise: type[EtlError] = OcrFailed) -> EtlError:
+    """Return the error that a server's code and sentence mean."""
+    log.info("mineru_refused", code=code if CODE.fullmatch(code) else "")
+    return kind(code, sentence[:SENTENCE_CHARACTERS], otherwise)()
+
+
+def kind(code: str, sentence: str, otherwise: type[EtlError]) -> type[EtlError]:
+    if code in CODES:
+        return CODES[code]
+    for pattern, meant in SENTENCES:
+        if re.search(pattern, sentence, re.IGNORECASE):
+            return meant
+    return OcrRefused if code.startswith("file_") else otherwise

@@ -1,0 +1,53 @@
+"""What runs now: the slots that bound calls into the source, and when periodic work last ran."""
+
+from django.conf import settings
+from django.contrib import admin
+from django.db.models import F
+from django.utils import timezone
+from django.utils.safestring import SafeString
+
+from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.display import badge, instant, moment, page_of, short
+from config.platform.admin.lists import ReadOnly
+from exports.admin import staff_actions
+from exports.admin.filters import ByHolder
+from exports.models import Slot, Tick
+
+
+@admin.register(Slot)
+class SlotAdmin(WithVerbs):
+    verbs = staff_actions.SLOTS
+    list_display = ("__str__", "state", "of_chunk", "of_job", moment("lease_until"), "backend")
+    list_filter = (ByHolder, "dataset")
+    list_select_related = ("dataset",)
+    ordering = (F("dataset_id").asc(nulls_first=True), "number")
+    fieldsets = (
+        (None, {"fields": (("dataset", "number"), "state")}),
+        ("Held by", {"fields": (("of_chunk", "of_job"), ("token", instant("lease_until")), "backend")}),
+    )
+
+    @admin.display(description="state")
+    def state(self, slot: Slot) -> str:
+        if slot.lease_until is None:
+            return badge("free" if is_in_use(slot) else "not in use")
+        return badge("held" if slot.lease_until > timezone.now() else "expired")
+
+    @admin.display(description="chunk")
+    def of_chunk(self, slot: Slot) -> SafeString | None:
+        return page_of("chunk", slot.chunk_id, slot.chunk_id) if slot.chunk_id else None
+
+    @admin.display(description="job")
+    def of_job(self, slot: Slot) -> SafeString | None:
+        return page_of("job", slot.job_id, short(slot.job_id)) if slot.job_id else None
+
+
+def is_in_use(slot: Slot) -> bool:
+    """Whether claims look at it: rows stay when EXPORT_DB_SLOTS or a dataset's cap is lowered."""
+    most = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
+    return most is not None and slot.number <= most
+
+
+@admin.register(Tick)
+class TickAdmin(ReadOnly):
+    list_display = ("name", moment("ran_at"))
+    ordering = ("name",)

@@ -1,0 +1,134 @@
+"""The HTTP interface of what a finished export hands out: one-time links, and the way to the object and its files."""
+
+from datetime import date
+from uuid import UUID
+
+from django.http import HttpResponse, HttpResponseRedirect
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform import storage
+from config.platform.http import throttling
+from config.platform.http.openapi.responses import problem, problems
+from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
+from config.platform.http.serializers import Nothing
+from exports.api import openapi, rates, schemas
+from exports.api.views import NoSuchExport, client_of, owned
+from exports.delivery import chunk_files, links, receipts
+from exports.models import Receipt
+
+
+class FreshLink(APIView):
+    """`POST /exports/{jobId}/link`: a new one-time link; the one before is revoked."""
+
+    @extend_schema(
+        operation_id="createLink",
+        **openapi.LINK,
+        request=None,
+        responses={
+            200: schemas.OneTimeLink,
+            **problems(BadInput, NoSuchExport, receipts.NotReady, links.ReceiptExpired),
+        },
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id, by_staff=False)
+        Nothing.read(request.data)
+        link = receipts.fresh_link(job, client_of(request))
+        url = request.build_absolute_uri(links.path_of(link))
+        return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
+
+
+# What must not be kept, passed on in a Referer, or guessed at by a browser.
+NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+
+
+class LinkRefused(Problem):
+    """This link cannot be used."""
+
+    status = 403
+    headers = NO_TRACE
+
+    WHY = {
+        "link_invalid": "This is not a link of ours, or it was changed.",
+        "link_expired": "The link's time is over. Export again: files that are there already are reused.",
+        "link_revoked": "The link was replaced by a newer one, or revoked.",
+        "link_mismatch": "The link is for the client that made the export, or the link: its network and its User-Agent."
+        " The owner can make one for another client by asking for it from there.",
+        "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",
+    }
+
+    def __init__(self, refusal: links.Refused) -> None:
+        super().__init__(self.WHY.get(refusal.outcome))
+        self.code = refusal.outcome
+
+
+class Download(APIView):
+    """`GET /exports/{jobId}/download?token=…`: uses the link up and redirects to the object. HEAD uses nothing up."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+    throttle_classes = (rates.PerAddress,)
+
+    @extend_schema(
+        operation_id="download",
+        **openapi.DOWNLOAD,
+        responses={
+            204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
+            302: OpenApiResponse(description="To the object."),
+            (403, CONTENT_TYPE): problem(LinkRefused.WHY),
+            **problems(NotFound, throttling.RateLimited),
+        },
+    )
+    def get(self, request: Request, job_id: UUID) -> HttpResponse:
+        if is_prefetch(request):
+            self.peek(request, job_id)
+            return HttpResponse(status=204, headers=NO_TRACE)
+        try:
+            url = links.redeem(job_id, token_of(request), client_of(request))
+        except links.Refused as refusal:
+            raise LinkRefused(refusal) from None
+        return HttpResponseRedirect(url, headers=NO_TRACE)
+
+    def head(self, request: Request, job_id: UUID) -> HttpResponse:
+        receipt = self.peek(request, job_id)
+        return HttpResponse(
+            content_type=receipt.content_type,
+            headers={
+                **NO_TRACE,
+                "Content-Length": str(receipt.size_bytes),
+                "Content-Disposition": storage.content_disposition(receipt.file_name),
+            },
+        )
+
+    def peek(self, request: Request, job_id: UUID) -> Receipt:
+        try:
+            return links.peek(job_id, token_of(request), client_of(request))
+        except links.Refused as refusal:
+            raise LinkRefused(refusal) from None
+
+
+def token_of(request: Request) -> str:
+    return str(request.query_params.get("token", ""))
+
+
+def is_prefetch(request: Request) -> bool:
+    return any("prefetch" in request.headers.get(name, "").lower() for name in ("Sec-Purpose", "Purpose"))
+
+
+class File(APIView):
+    """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: one file of a manifest, for its owner, by redirect."""
+
+    @extend_schema(
+        operation_id="getFile",
+        **openapi.FILE,
+        responses={
+            302: OpenApiResponse(description="To the file."),
+            **problems(NoSuchExport, links.ReceiptExpired, chunk_files.FileSuperseded, StorageUnavailable),
+        },
+    )
+    def get(self, request: Request, job_id: UUID, key: str, effective_date: date) -> HttpResponse:
+        url = chunk_files.presign(owned(request, job_id, by_staff=False), key=key, effective_date=effective_date)
+        return HttpResponseRedirect(url, headers=NO_TRACE)

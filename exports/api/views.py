@@ -1,0 +1,225 @@
+"""The HTTP interface of exports: translate, one call, translate back."""
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform.http.addresses import client_address
+from config.platform.http.auth import user_of
+from config.platform.http.idempotency import REPLAYED, Idempotency, InFlight, KeyReused
+from config.platform.http.openapi.responses import problems
+from config.platform.http.paging import chosen
+from config.platform.http.problems import BadInput, NotFound
+from config.platform.http.request_context import request_id
+from config.platform.http.serializers import Nothing
+from exports.api import openapi, schemas
+from exports.api.serializers import ExportRequestSerializer
+from exports.core.states import ChunkStatus, JobStatus
+from exports.delivery import links
+from exports.jobs import actions, quotas, representation, submission
+from exports.models import Chunk, Dataset, Job
+
+POLL_SECONDS = 2
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listExports",
+        **openapi.LIST,
+        responses={200: schemas.Job(many=True), **problems(BadInput)},
+    )
+)
+class Exports(generics.ListAPIView[Job]):
+    """`GET /exports`: my jobs, newest first. `POST /exports`: a new one."""
+
+    ordering = ("-created_at", "-job_id")
+
+    def get_queryset(self) -> QuerySet[Job]:
+        jobs = representation.with_all(Job.objects.filter(user_id=user_of(self.request).pk))
+        if status := chosen(self.request, "status", among=JobStatus.values):
+            jobs = jobs.filter(status=status)
+        if dataset := self.request.query_params.get("dataset"):
+            jobs = jobs.filter(dataset__name=dataset)
+        return jobs
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(self.get_queryset()) or []
+        return self.get_paginated_response([representation.job(job, request) for job in page])
+
+    @extend_schema(
+        operation_id="createExport",
+        **openapi.CREATE,
+        request=ExportRequestSerializer,
+        responses={202: openapi.ACCEPTED, **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded)},
+    )
+    def post(self, request: Request) -> Response:
+        """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
+        idempotency = Idempotency.of(request)
+        made = submission.find(user_of(request).pk, idempotency) if idempotency else None
+        if made:
+            return accepted(made, replayed=True)
+        wanted = ExportRequestSerializer.read(request.data)
+        try:
+            job = submission.submit(wanted, idempotency=idempotency, **requester(request))
+        except submission.AlreadyMade as earlier:
+            return accepted(earlier.job, replayed=True)
+        return accepted(job)
+
+
+def requester(request: Request) -> dict[str, Any]:
+    """Who asks, as `submit` wants to know it."""
+    return {
+        "user_id": user_of(request).pk,
+        "request_id": request_id(request._request),
+        "client": client_of(request),
+    }
+
+
+def client_of(request: Request) -> links.Client:
+    address = client_address(request)
+    return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
+
+
+def accepted(job: Job, *, replayed: bool = False) -> Response:
+    """The answer to whoever made a job, or made it before under the same Idempotency-Key: byte for byte the same."""
+    headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
+    if replayed:
+        headers[REPLAYED] = "true"
+    return Response(representation.accepted(job), status=202, headers=headers)
+
+
+class Preview(APIView):
+    """`POST /exports/preview`: what the same request to `/exports` would do. Changes nothing."""
+
+    @extend_schema(
+        operation_id="previewExport",
+        **openapi.PREVIEW,
+        request=ExportRequestSerializer,
+        responses={200: schemas.Preview, **problems(BadInput)},
+    )
+    def post(self, request: Request) -> Response:
+        preview = submission.preview(ExportRequestSerializer.read(request.data))
+        return Response(representation.preview(preview))
+
+
+class Limits(APIView):
+    """`GET /exports/limits`: the day's quota and what is left of it, and the other bounds."""
+
+    @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses=schemas.Limits)
+    def get(self, request: Request) -> Response:
+        return Response(representation.limits(quotas.state(user_of(request).pk)))
+
+
+class Datasets(APIView):
+    """`GET /exports/datasets`: what can be exported."""
+
+    @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses=schemas.Datasets)
+    def get(self, request: Request) -> Response:
+        datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
+        return Response({"results": datasets, "next": None, "previous": None})
+
+
+class NoSuchExport(NotFound):
+    """There is no such export."""
+
+
+def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
+    """Return the job if the user may see it. A stranger's looks like one that is not there.
+
+    Staff see every job, but what leads to its data, links and files, is the owner's alone.
+    """
+    user = user_of(request)
+    job = representation.find(job_id, user_id=user.pk, of_anybody=by_staff and user.is_staff)
+    if job is None:
+        raise NoSuchExport
+    return job
+
+
+class Export(APIView):
+    """`GET /exports/{jobId}`: always 200 for a job that is there; its state is in the body."""
+
+    @extend_schema(
+        operation_id="getExport",
+        **openapi.GET,
+        responses={200: openapi.ONE, **problems(NoSuchExport)},
+    )
+    def get(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        headers = {} if job.has_ended else {"Retry-After": str(POLL_SECONDS)}
+        return Response(representation.job(job, request), headers=headers)
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listChunks",
+        **openapi.CHUNKS,
+        responses={200: schemas.Chunk(many=True), **problems(BadInput, NoSuchExport)},
+    )
+)
+class Chunks(generics.ListAPIView[Chunk]):
+    """`GET /exports/{jobId}/chunks`: in the order of the request."""
+
+    ordering = ("seq",)
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        chunks = Chunk.objects.filter(job=owned(request, self.kwargs["job_id"]))
+        if status := chosen(request, "status", among=ChunkStatus.values):
+            chunks = chunks.filter(status=status)
+        page = self.paginate_queryset(chunks) or []
+        return self.get_paginated_response([representation.chunk(chunk) for chunk in page])
+
+
+class Retry(APIView):
+    """`POST /exports/{jobId}/retry`: the failed chunks again; 409 unless the job failed."""
+
+    @extend_schema(
+        operation_id="retryExport",
+        **openapi.RETRY,
+        request=None,
+        responses={202: schemas.Job, **problems(BadInput, NoSuchExport, actions.NotFailed, quotas.QuotaExceeded)},
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        actions.retry(job)
+        return Response(representation.job(owned(request, job_id), request), status=202)
+
+
+class Cancel(APIView):
+    """`POST /exports/{jobId}/cancel`: end it; 409 when it has ended."""
+
+    @extend_schema(
+        operation_id="cancelExport",
+        **openapi.CANCEL,
+        request=None,
+        responses={200: schemas.Job, **problems(BadInput, NoSuchExport, actions.AlreadyEnded)},
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        actions.cancel(job)
+        return Response(representation.job(owned(request, job_id), request))
+
+
+class Replay(APIView):
+    """`POST /exports/{jobId}/replay`: the same request once more, as a new job of whoever asks."""
+
+    @extend_schema(
+        operation_id="replayExport",
+        **openapi.REPLAY,
+        request=None,
+        responses={
+            202: openapi.ACCEPTED,
+            **problems(BadInput, NoSuchExport, actions.NotReplayable, quotas.QuotaExceeded),
+        },
+    )
+    def post(self, request: Request, job_id: UUID) -> Response:
+        job = owned(request, job_id)
+        Nothing.read(request.data)
+        return accepted(actions.replay(job, **requester(request)))

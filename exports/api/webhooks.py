@@ -1,0 +1,159 @@
+"""The HTTP interface of webhooks. They are their owner's alone: they lead to data, so staff get 404 too."""
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform.http.auth import user_of
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import BadInput
+from config.platform.http.serializers import Nothing
+from exports.api import openapi, schemas
+from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
+from exports.jobs import representation
+from exports.models import Delivery, Webhook
+from exports.webhooks import subscriptions
+
+
+def mine(request: Request, webhook_id: UUID) -> Webhook:
+    return subscriptions.owned(webhook_id, user_id=user_of(request).pk)
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listWebhooks",
+        **openapi.LIST_WEBHOOKS,
+        responses={200: schemas.Webhook(many=True), **problems(BadInput)},
+    )
+)
+class Webhooks(generics.ListAPIView[Webhook]):
+    """`GET /exports/webhooks`: mine. `POST /exports/webhooks`: a new one."""
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(Webhook.objects.filter(user_id=user_of(request).pk)) or []
+        return self.get_paginated_response([representation.webhook(webhook) for webhook in page])
+
+    @extend_schema(
+        operation_id="createWebhook",
+        **openapi.CREATE_WEBHOOK,
+        request=NewWebhookSerializer,
+        responses={201: openapi.MADE, **problems(BadInput, subscriptions.TooManyWebhooks)},
+    )
+    def post(self, request: Request) -> Response:
+        serializer = NewWebhookSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        made = subscriptions.create(user_id=user_of(request).pk, **serializer.validated_data)
+        answer = {**representation.webhook(made), "secret": made.secret}
+        headers = {"Location": f"/exports/webhooks/{made.pk}", "Cache-Control": "no-store"}
+        return Response(answer, status=201, headers=headers)
+
+
+class OneWebhook(APIView):
+    """`GET`, `PATCH` and `DELETE /exports/webhooks/{webhookId}`."""
+
+    @extend_schema(
+        operation_id="getWebhook",
+        **openapi.GET_WEBHOOK,
+        responses={200: schemas.Webhook, **problems(subscriptions.NoSuchWebhook)},
+    )
+    def get(self, request: Request, webhook_id: UUID) -> Response:
+        return Response(representation.webhook(mine(request, webhook_id)))
+
+    @extend_schema(
+        operation_id="changeWebhook",
+        **openapi.CHANGE_WEBHOOK,
+        request=WebhookChangeSerializer,
+        responses={200: schemas.Webhook, **problems(BadInput, subscriptions.NoSuchWebhook)},
+    )
+    def patch(self, request: Request, webhook_id: UUID) -> Response:
+        webhook = mine(request, webhook_id)
+        serializer = WebhookChangeSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        return Response(representation.webhook(subscriptions.change(webhook, **serializer.validated_data)))
+
+    @extend_schema(
+        operation_id="deleteWebhook",
+        **openapi.DELETE_WEBHOOK,
+        responses={204: OpenApiResponse(description="It is gone."), **problems(subscriptions.NoSuchWebhook)},
+    )
+    def delete(self, request: Request, webhook_id: UUID) -> Response:
+        subscriptions.delete(mine(request, webhook_id))
+        return Response(status=204)
+
+
+class Rotation(APIView):
+    """`POST /exports/webhooks/{webhookId}/rotate-secret`: a new secret; the old one signs too for a day."""
+
+    @extend_schema(
+        operation_id="rotateWebhookSecret",
+        **openapi.ROTATE,
+        request=None,
+        responses={200: schemas.Secret, **problems(BadInput, subscriptions.NoSuchWebhook)},
+    )
+    def post(self, request: Request, webhook_id: UUID) -> Response:
+        webhook = mine(request, webhook_id)
+        Nothing.read(request.data)
+        secret = subscriptions.rotate_secret(webhook)
+        return Response({"secret": secret}, headers={"Cache-Control": "no-store"})
+
+
+class Test(APIView):
+    """`POST /exports/webhooks/{webhookId}/test`: a delivery of the type `webhook.test`."""
+
+    @extend_schema(
+        operation_id="testWebhook",
+        **openapi.TEST,
+        request=None,
+        responses={
+            202: openapi.TESTED,
+            **problems(BadInput, subscriptions.NoSuchWebhook, subscriptions.DeliveryPending),
+        },
+    )
+    def post(self, request: Request, webhook_id: UUID) -> Response:
+        webhook = mine(request, webhook_id)
+        Nothing.read(request.data)
+        return Response(representation.delivery(subscriptions.ping(webhook)), status=202)
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listDeliveries",
+        **openapi.DELIVERIES,
+        responses={200: schemas.WebhookDelivery(many=True), **problems(BadInput, subscriptions.NoSuchWebhook)},
+    )
+)
+class Deliveries(generics.ListAPIView[Delivery]):
+    """`GET /exports/webhooks/{webhookId}/deliveries`."""
+
+    ordering = ("-created_at", "-id")
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        webhook = mine(request, self.kwargs["webhook_id"])
+        page = self.paginate_queryset(representation.with_log(Delivery.objects.filter(webhook=webhook))) or []
+        return self.get_paginated_response([representation.delivery(delivery) for delivery in page])
+
+
+class Redelivery(APIView):
+    """`POST /exports/webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`: the same once more."""
+
+    @extend_schema(
+        operation_id="redeliver",
+        **openapi.REDELIVER,
+        request=None,
+        responses={
+            202: schemas.WebhookDelivery,
+            **problems(
+                BadInput, subscriptions.NoSuchDelivery, subscriptions.DeliveryPending, subscriptions.WebhookDisabled
+            ),
+        },
+    )
+    def post(self, request: Request, webhook_id: UUID, delivery_id: UUID) -> Response:
+        found = subscriptions.delivery_of(mine(request, webhook_id), delivery_id)
+        Nothing.read(request.data)
+        subscriptions.redeliver(found)
+        return Response(representation.delivery(found), status=202)

@@ -1,0 +1,201 @@
+"""What a person may do to a job: cancel it, start its failed chunks again, ask for the same once more."""
+
+import re
+from collections.abc import Collection
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+
+from config.platform.db import sql
+from config.platform.http.idempotency import Idempotency
+from config.platform.http.problems import Problem
+from exports.core import events, metrics, planning, wakeups
+from exports.core.states import JobStatus
+from exports.delivery.links import Bound, Client
+from exports.jobs import quotas, submission
+from exports.models import Job
+
+log = structlog.get_logger(__name__)
+
+
+class NotFailed(Problem):
+    """Only a failed export can be retried; this one has not failed."""
+
+    status = 409
+    code = "not_failed"
+
+
+class AlreadyEnded(Problem):
+    """Only an export that has not ended can be cancelled; this one has."""
+
+    status = 409
+    code = "already_ended"
+
+
+class NotReplayable(Problem):
+    """The limits or the dataset have changed since, its formats or its key pattern: this would be refused today."""
+
+    status = 409
+    code = "not_replayable"
+
+
+# ---- Retry ----------------------------------------------------------------------------------------------------------
+
+# Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op; also one that
+# waited while the chunks of the first failed again, and has none in its snapshot. With `only` some of them are retried,
+# then just those: the job goes on, and fails again when the others are all that is left.
+RETRY = (
+    """
+WITH again AS (
+    UPDATE exports_chunk
+    SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
+        error_code = '', error_detail = '', charged = true
+    WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
+      AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
+    RETURNING id, job_id, status, seq
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
+), settled AS (
+    UPDATE exports_jobs j
+    SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL,
+        error_code = CASE WHEN j.failed > delta.chunks THEN j.error_code ELSE '' END,
+        error_detail = CASE WHEN j.failed > delta.chunks THEN j.error_detail ELSE '' END,
+        completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL,
+        event_seq = j.event_seq + delta.chunks + 2
+    FROM (SELECT count(*) AS chunks FROM again) delta
+    WHERE j.job_id = %(job)s AND j.status = 'failed'
+      AND delta.chunks = coalesce(cardinality(%(only)s::bigint[]), j.failed)
+    RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
+)
+"""
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
+
+
+def retry(job: Job, *, only: Collection[int] | None = None) -> int:
+    """Start the failed chunks of a failed job again, with all their attempts. Returns how many.
+
+    They are charged again. A job that failed at its delivery has no failed chunks: then the delivery is tried again,
+    for nothing. `only`: these chunks, all of which have failed. Raises NotFailed or QuotaExceeded: then nothing is
+    changed.
+    """
+    with transaction.atomic():
+        chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
+        if chunks is None:
+            raise NotFailed
+        if chunks:
+            day = quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)
+            Job.objects.filter(pk=job.pk).update(charged_on=day)
+    metrics.job_moved(JobStatus.RUNNING)
+    log.info("job_retried", job_id=str(job.job_id), chunks=chunks)
+    if chunks:
+        wakeups.chunks(waiting=chunks)
+    else:
+        wakeups.completion(job.job_id)
+    return int(chunks)
+
+
+# ---- Cancel ---------------------------------------------------------------------------------------------------------
+
+# Chunks before the job, the chunks in one order: a batch that is being finished locks them in that order too. Running
+# chunks lose their token, so their holder can write nothing any more: it notices at its next part or heartbeat, ends
+# its call and its upload, and gives its slot back. `old` waits for the chunks before it takes the job's lock.
+# Chunks that came back into the queue while this waited for the job's lock are not in its snapshot. Then the sum does
+# not fit, no job is changed, and `cancel` begins anew.
+CANCEL = (
+    """
+WITH mine AS MATERIALIZED (
+    SELECT id FROM exports_chunk
+    WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') ORDER BY id FOR UPDATE
+), ended AS (
+    UPDATE exports_chunk c
+    SET status = 'cancelled', token = NULL, lease_until = NULL, available_at = NULL, finished_at = clock_timestamp()
+    FROM mine WHERE c.id = mine.id AND c.status IN ('pending', 'running', 'retrying')
+    RETURNING c.id, c.job_id, c.status, c.seq, c.charged
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM ended
+), delta AS MATERIALIZED (
+    SELECT count(*) AS chunks, count(*) FILTER (WHERE charged) AS refund FROM ended
+), old AS MATERIALIZED (
+    SELECT job_id, status FROM exports_jobs
+    WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying') AND (SELECT chunks FROM delta) >= 0
+    FOR UPDATE
+), settled AS (
+    UPDATE exports_jobs j
+    SET status = 'cancelled', cancelled = j.cancelled + delta.chunks, retrying = 0, finished_at = clock_timestamp(),
+        error_code = '', error_detail = '', completion_token = NULL, completion_lease_until = NULL,
+        event_seq = j.event_seq + delta.chunks + 2
+    FROM old, delta
+    WHERE j.job_id = old.job_id AND j.status IN ('pending', 'running', 'retrying')
+      AND j.done + j.failed + j.cancelled + delta.chunks = j.total
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, old.status AS was, delta.chunks, delta.refund
+)
+"""
+    + quotas.REFUND
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
+
+
+def cancel(job: Job) -> int:
+    """End a job that has not ended. Returns how many chunks were not done yet. Raises AlreadyEnded.
+
+    Files that are done stay where they are, for others to reuse.
+    """
+    while (chunks := try_to_cancel(job)) is None:
+        if not Job.objects.active().filter(pk=job.pk).exists():
+            raise AlreadyEnded
+    metrics.job_moved(JobStatus.CANCELLED)
+    log.info("job_cancelled", job_id=str(job.job_id), chunks=chunks)
+    wakeups.deliveries()
+    return chunks
+
+
+def try_to_cancel(job: Job) -> int | None:
+    """Return how many chunks were cancelled, or None: then nothing was changed, chunks included."""
+    with transaction.atomic():
+        chunks: int | None = sql.scalar(CANCEL, job=job.job_id)
+        transaction.set_rollback(chunks is None)
+    return chunks
+
+
+# ---- Replay ---------------------------------------------------------------------------------------------------------
+
+
+def replay(
+    job: Job,
+    *,
+    user_id: int,
+    request_id: str = "",
+    client: Client | None = None,
+    bound: Bound | None = None,
+    idempotency: Idempotency | None = None,
+) -> Job:
+    """Submit the same request again as a new job. Raises NotReplayable, QuotaExceeded, and what `submission.submit`
+    raises with an `idempotency`.
+
+    What the dataset has become counts: its schema version, its base path.
+    """
+    pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
+    fits = re.compile(job.dataset.key_pattern).fullmatch
+    if (
+        job.format not in job.dataset.formats
+        or len(pairs) > settings.SLUICE.export_max_chunks_per_job
+        or not all(fits(pair.key) for pair in pairs)
+    ):
+        raise NotReplayable
+    request = submission.ExportRequest(
+        dataset=job.dataset,
+        pairs=pairs,
+        duplicates=job.duplicates,
+        shape=job.shape,
+        delivery=job.delivery,
+        reuse=job.reuse,
+        allow_degraded=job.allow_degraded,
+        filters=job.filters,
+    )
+    return submission.submit(
+        request, user_id=user_id, request_id=request_id, client=client, bound=bound, idempotency=idempotency
+    )

@@ -1,0 +1,121 @@
+"""Quotas: how many jobs and chunks a user may start a day, in UTC and by the database's clock.
+
+The debit is one conditional upsert, in the transaction that writes the job: of any number of parallel requests none
+can overspend, and a job that is not written costs nothing. Refunds are part of the statements that end chunks.
+"""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from django.conf import settings
+
+from config.platform.db import sql
+from config.platform.http.problems import Problem
+from exports.core import metrics
+
+
+class QuotaExceeded(Problem):
+    """The day's quota does not cover this. What it holds is at /exports/limits."""
+
+    status = 429
+    code = "quota_exceeded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A day's limits and what was used of them."""
+
+    daily_jobs: int
+    daily_chunks: int
+    jobs: int
+    chunks: int
+    resets_at: datetime
+    seconds_left: int
+
+
+# Staff may have given the user other limits. Also the arithmetic of the day is the database's.
+LIMITS = """
+WITH allowed AS (
+    SELECT coalesce(max(daily_jobs), %(daily_jobs)s) AS daily_jobs,
+           coalesce(max(daily_chunks), %(daily_chunks)s) AS daily_chunks,
+           (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
+    FROM exports_allowance WHERE user_id = %(user)s
+)
+"""
+
+# The row stays locked to the end of the transaction, and whoever ends a chunk that is to be refunded waits for it. A
+# web host that is lost in between must not hold workers up until TCP notices.
+BE_QUICK = "SELECT set_config('idle_in_transaction_session_timeout', '30s', true)"
+
+# The row's lock lines up the debits of one user. Without a row yet the first insert decides, and the others wait for
+# it by the unique index.
+DEBIT = (
+    LIMITS
+    + """
+INSERT INTO exports_usage AS u (user_id, day, jobs, chunks)
+SELECT %(user)s, day, %(jobs)s, %(chunks)s FROM allowed
+WHERE %(jobs)s <= daily_jobs AND %(chunks)s <= daily_chunks
+ON CONFLICT (user_id, day) DO UPDATE SET jobs = u.jobs + EXCLUDED.jobs, chunks = u.chunks + EXCLUDED.chunks
+WHERE (u.jobs + EXCLUDED.jobs <= (SELECT daily_jobs FROM allowed) OR EXCLUDED.jobs = 0)
+  AND u.chunks + EXCLUDED.chunks <= (SELECT daily_chunks FROM allowed)
+RETURNING u.day
+"""
+)
+
+STATE = (
+    LIMITS
+    + """
+SELECT a.daily_jobs, a.daily_chunks, coalesce(u.jobs, 0) AS jobs, coalesce(u.chunks, 0) AS chunks,
+       ((a.day + 1)::timestamp AT TIME ZONE 'UTC') AS resets_at,
+       ceil(extract(epoch FROM (a.day + 1)::timestamp AT TIME ZONE 'UTC' - clock_timestamp()))::int AS seconds_left
+FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.day
+"""
+)
+
+# Part of the statements that end chunks: wants a CTE `settled` with the job and `refund`, the number of its chunks that
+# ended without a file of their own. The day that paid gets them back. Usage is locked last of all.
+REFUND = """
+, refunded AS (
+    UPDATE exports_usage u SET chunks = greatest(u.chunks - back.chunks, 0)
+    FROM (
+        SELECT user_id, charged_on, sum(refund)::int AS chunks FROM settled WHERE refund > 0 GROUP BY 1, 2
+    ) back
+    WHERE u.user_id = back.user_id AND u.day = back.charged_on
+)
+"""
+
+
+def debit(*, user_id: int, jobs: int, chunks: int) -> date:
+    """Take from today's quota and return the day. Call it in the transaction of what is paid for.
+
+    Raises QuotaExceeded, and takes nothing.
+    """
+    sql.scalar(BE_QUICK)
+    day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
+    if day is None:
+        metrics.quota_refused()
+        raise exceeded(state(user_id), jobs=jobs, chunks=chunks)
+    return day
+
+
+def state(user_id: int) -> Quota:
+    row = sql.one(STATE, **values(user_id))
+    assert row is not None  # noqa: S101 - an aggregate without groups always has one
+    return Quota(**row)
+
+
+def values(user_id: int) -> dict[str, Any]:
+    env = settings.SLUICE
+    return {"user": user_id, "daily_jobs": env.export_daily_jobs, "daily_chunks": env.export_daily_chunks}
+
+
+def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
+    """Return the refusal in numbers. More than a whole day holds never fits, and no waiting helps."""
+    if jobs and quota.jobs + jobs > quota.daily_jobs:
+        what = f"All {quota.daily_jobs:,} exports of today are used"
+    else:
+        left = max(quota.daily_chunks - quota.chunks, 0)
+        asked = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
+        what = f"This takes {asked}, and {left:,} of today's {quota.daily_chunks:,} are left"
+    return QuotaExceeded(f"{what}. The quota begins anew at midnight UTC.", retry_after=quota.seconds_left)

@@ -1,0 +1,276 @@
+"""The end of a job whose chunks are all done: one delivered object, one receipt, exactly once.
+
+Completion is leased like a chunk, and repeatable: an attempt that dies leaves an object under its own token, which
+no receipt names and the sweep deletes.
+"""
+
+from functools import partial
+from uuid import UUID
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from structlog.contextvars import bound_contextvars
+
+from config.platform import storage
+from config.platform.db import sql
+from config.platform.observability import tracing
+from exports.core import events, metrics, wakeups
+from exports.core.errors import FileGone, LeaseLost
+from exports.core.states import JobStatus
+from exports.delivery import bundles, receipts
+from exports.models import Job
+from exports.worker import transitions
+from exports.worker.heartbeat import Heartbeat
+
+log = structlog.get_logger(__name__)
+
+
+def complete(job_id: UUID) -> None:
+    """Bundle a job's files and issue its receipt, if that is to be done and nobody else is at it."""
+    token = claim(job_id)
+    if token is None:
+        return
+    job = Job.objects.select_related("dataset").get(pk=job_id)
+    with (
+        tracing.span("completion", parent=job.traceparent, job_id=str(job_id)),
+        bound_contextvars(job_id=str(job_id), request_id=job.request_id),
+    ):
+        try:
+            with Heartbeat(partial(renew, job_id, token), on_loss=lambda: None) as heartbeat:
+                bundle = make_or_mend(job, token, heartbeat)
+            if bundle:
+                issue(job, token, bundle)
+        except LeaseLost:
+            # Taken over, or cancelled. What an attempt has made lies under its own token; the sweep deletes it.
+            log.warning("completion_lost")
+        except storage.StorageError as error:
+            fail(job, token, str(error))
+        except Exception:
+            log.exception("unexpected_error")
+            fail(job, token, "unexpected error")
+        except BaseException:
+            # The worker is told to leave: another one may begin at once, and the attempt does not count.
+            sql.scalar(RELEASE, job=job_id, token=token)
+            wakeups.completion(job_id)
+            raise
+
+
+def make_or_mend(job: Job, token: int, heartbeat: Heartbeat) -> bundles.Bundle | None:
+    """Return the bundle. None when a file was not there any more: then what is to be done about it was done."""
+    try:
+        return bundles.make(job, token, heartbeat.check)
+    except FileGone:
+        mend(job, token)
+        return None
+
+
+def due() -> list[UUID]:
+    """Return the jobs whose chunks are all done and whose receipt nobody is working on."""
+    free = Q(completion_lease_until=None) | Q(completion_lease_until__lt=Now())
+    return list(Job.objects.ready_to_complete().filter(free).values_list("pk", flat=True)[:100])
+
+
+# ---- Lease ----------------------------------------------------------------------------------------------------------
+
+# Attempts count at the claim, so that a bundle which kills its worker each time ends too: see GIVE_UP.
+CLAIM = """
+UPDATE exports_jobs
+SET completion_token = nextval('exports_fence_seq'), completion_attempts = completion_attempts + 1,
+    completion_lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE job_id = %(job)s AND status IN ('running', 'retrying') AND done = total AND completion_attempts < %(attempts)s
+  AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
+RETURNING completion_token
+"""
+
+RENEW = """
+UPDATE exports_jobs SET completion_lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+RETURNING job_id
+"""
+
+RELEASE = """
+UPDATE exports_jobs
+SET completion_token = NULL, completion_lease_until = NULL, completion_attempts = completion_attempts - 1
+WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+RETURNING job_id
+"""
+
+SUCCEED = (
+    """
+WITH moved AS (
+    UPDATE exports_jobs
+    SET status = 'success', finished_at = clock_timestamp(), completion_token = NULL, completion_lease_until = NULL,
+        error_code = '', error_detail = '', event_seq = event_seq + 1
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+    RETURNING job_id, event_seq, status
+)
+"""
+    + events.MOVED
+    + "SELECT job_id FROM moved"
+)
+
+# Not yet the last attempt: the lease's end is when the reaper hints the next one.
+FAIL = (
+    """
+WITH failed AS (
+    UPDATE exports_jobs
+    SET status = CASE WHEN completion_attempts >= %(attempts)s THEN 'failed' ELSE status END,
+        finished_at = CASE WHEN completion_attempts >= %(attempts)s THEN clock_timestamp() END,
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = %(detail)s, completion_token = NULL,
+        completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+    RETURNING job_id, event_seq, status
+), moved AS (
+    SELECT * FROM failed WHERE status = 'failed'
+)
+"""
+    + events.MOVED
+    + "SELECT status FROM failed"
+)
+
+GIVE_UP = (
+    """
+WITH moved AS (
+    UPDATE exports_jobs
+    SET status = 'failed', finished_at = clock_timestamp(), completion_token = NULL, event_seq = event_seq + 1,
+        error_code = 'EXPORT_BUNDLE_FAILED', error_detail = 'workers died or failed each time'
+    WHERE status IN ('running', 'retrying') AND done = total AND completion_attempts >= %(attempts)s
+      AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
+    RETURNING job_id, event_seq, status
+)
+"""
+    + events.MOVED
+    + "SELECT job_id FROM moved"
+)
+
+
+def claim(job_id: UUID) -> int | None:
+    """Take the completion of a job whose chunks are all done. None: not due, ended, or somebody has it."""
+    env = settings.SLUICE
+    token: int | None = sql.scalar(CLAIM, job=job_id, lease=env.export_lease_seconds, attempts=env.export_max_attempts)
+    return token
+
+
+def renew(job_id: UUID, token: int) -> None:
+    if not sql.scalar(RENEW, job=job_id, token=token, lease=settings.SLUICE.export_lease_seconds):
+        raise LeaseLost
+
+
+def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
+    """Success and receipt in one transaction, under the token. Raises LeaseLost when somebody else issued it."""
+    with transaction.atomic():
+        if not sql.scalar(SUCCEED, job=job.job_id, token=token):
+            raise LeaseLost
+        job.refresh_from_db()
+        receipts.issue(job, bundle.stored, content_type=bundle.content_type, file_name=bundle.file_name)
+    log.info("job_succeeded", chunks=job.total, rows=job.rows, bytes=job.bytes)
+    metrics.job_moved(JobStatus.SUCCESS)
+    metrics.job_succeeded(job.milliseconds)
+    wakeups.deliveries()
+
+
+def fail(job: Job, token: int, detail: str) -> None:
+    """Write down that an attempt failed, and have the next one come after a while, unless it was the last."""
+    delay = transitions.backoff(job.completion_attempts)
+    status = sql.scalar(
+        FAIL,
+        job=job.job_id,
+        token=token,
+        detail=transitions.shortened(detail),
+        attempts=settings.SLUICE.export_max_attempts,
+        delay=delay,
+    )
+    if status is None:
+        log.warning("completion_lost")
+    elif status == JobStatus.FAILED:
+        log.error("job_failed", code="EXPORT_BUNDLE_FAILED", detail=detail)
+        metrics.job_moved(JobStatus.FAILED)
+        wakeups.deliveries()
+    else:
+        log.warning("completion_retrying", detail=detail, delay=round(delay, 1))
+        wakeups.completion(job.job_id, delay=delay)
+
+
+def give_up() -> None:
+    """Fail the jobs whose completion used its attempts up without an outcome: it killed its workers."""
+    for row in sql.rows(GIVE_UP, attempts=settings.SLUICE.export_max_attempts):
+        log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
+        metrics.job_moved(JobStatus.FAILED)
+
+
+# ---- Files that are not there any more ------------------------------------------------------------------------------
+
+# Another job replaced a file between our chunk's end and our bundle. What lies there now is as good: the same slice,
+# read later. The chunks take it over, and the job's sums follow. The job's row is locked first: only the holder of
+# the completion may do this, and no finisher can be in the way, as all chunks are done.
+ADOPT = """
+WITH ours AS MATERIALIZED (
+    SELECT job_id, schema_version FROM exports_jobs
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+), newer AS (
+    UPDATE exports_chunk c
+    SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
+        data_as_of = f.data_as_of
+    FROM exports_file f, ours
+    WHERE c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
+      AND f.schema_version = ours.schema_version AND f.etag <> c.etag
+    RETURNING c.id, f.rows, f.bytes
+), gain AS (
+    SELECT sum(n.rows - c.rows) AS rows, sum(n.bytes - c.bytes) AS bytes, count(*) AS files
+    FROM newer n JOIN exports_chunk c ON c.id = n.id
+)
+UPDATE exports_jobs j SET rows = j.rows + gain.rows, bytes = j.bytes + gain.bytes
+FROM gain WHERE j.job_id = (SELECT job_id FROM ours) AND gain.files > 0 RETURNING gain.files
+"""
+
+# Nobody vouches for what lies there now, or nothing does: the chunk is read again. Done is left for pending only here,
+# before the job has ended. A reused chunk was refunded at its end: it must not be a second time.
+REDO = (
+    """
+WITH ours AS MATERIALIZED (
+    SELECT job_id FROM exports_jobs
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+), back AS (
+    UPDATE exports_chunk c
+    SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
+        error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused'
+    FROM exports_chunk was, ours
+    WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
+    RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM back
+), lost AS (
+    SELECT count(*) AS chunks, coalesce(sum(rows), 0) AS rows, coalesce(sum(bytes), 0) AS bytes,
+           count(*) FILTER (WHERE source = 'reused') AS reused, count(*) FILTER (WHERE source = 'snapshot') AS degraded
+    FROM back
+), settled AS (
+    UPDATE exports_jobs j
+    SET done = j.done - lost.chunks, rows = j.rows - lost.rows, bytes = j.bytes - lost.bytes,
+        reused = j.reused - lost.reused, degraded = j.degraded - lost.degraded,
+        completion_token = NULL, completion_lease_until = NULL, event_seq = j.event_seq + lost.chunks + 2
+    FROM lost WHERE j.job_id = (SELECT job_id FROM ours)
+    RETURNING j.job_id, j.event_seq, j.status, j.status AS was, lost.chunks
+)
+"""
+    + events.TOLD
+    + "SELECT chunks FROM settled"
+)
+
+
+def mend(job: Job, token: int) -> None:
+    """Bring chunks and objects together again: take newer files over, and have the others read again.
+
+    The last attempt ends the job instead: no attempt would be left for the files that were read again.
+    """
+    adopted = sql.scalar(ADOPT, job=job.job_id, token=token)
+    chunks = bundles.gone(job)
+    if not chunks or job.completion_attempts >= settings.SLUICE.export_max_attempts:
+        fail(job, token, "files were replaced meanwhile")
+        return
+    redone = sql.scalar(REDO, job=job.job_id, token=token, chunks=chunks)
+    log.warning("files_gone", adopted=adopted or 0, redone=redone)
+    if redone:
+        wakeups.chunks(waiting=redone)

@@ -1,0 +1,252 @@
+"""Claims of chunks: who may work on one, and for how long.
+
+A worker owns a chunk while the chunk's row carries the worker's fencing token. Every statement here and in
+`exports.worker.transitions` that writes for a worker says `token = …`; when it changes no row, another worker owns the
+chunk. Leases use the database's clock, `clock_timestamp()`, never a worker's: hosts disagree about the
+time, and `now()` stands still inside a transaction. Where an index finds what is due it is `statement_timestamp()`: no
+index can be searched for a value that changes on the way.
+
+Lock order, everywhere: chunks, slots, then the job's row. A claim takes a slot before a chunk, and waits for neither:
+SKIP LOCKED. But it may keep the lock of a row that was free in its snapshot only, while it waits for the job. Each
+function here is one statement, so it is atomic without a transaction around it, and costs one round trip.
+"""
+
+from dataclasses import dataclass, fields
+from datetime import datetime
+from uuid import UUID
+
+import orjson
+from django.conf import settings
+
+from config.platform.db import sql
+from exports.core import events
+from exports.core.errors import LeaseLost
+from exports.core.planning import Dialect, Pair, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFile:
+    """What the reuse cache says about the object at a chunk's path."""
+
+    etag: str
+    sha256: str
+    rows: int
+    bytes: int
+    header_bytes: int
+    data_as_of: datetime
+
+
+FILE_FIELDS = tuple(field.name for field in fields(KnownFile))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right to work on one chunk, and all that the work needs to know."""
+
+    chunk_id: int
+    token: int
+    attempts: int
+    job_id: UUID
+    request_id: str
+    traceparent: str
+    dataset: str
+    schema_version: int
+    function: tuple[str, str]
+    statement_timeout: int
+    pair: Pair
+    path: str
+    shape: Shape
+    claimed_at: datetime
+    known_file: KnownFile | None
+    may_adopt: bool  # the job asked for reuse
+    may_reuse: bool  # and the known file is of the right version and not too old
+    may_degrade: bool  # the job takes the known file, of the right version, when the source fails
+    began: bool  # with this claim the job, which had not begun or was retrying, became running
+
+
+# One statement takes a slot and a chunk, or neither.
+# - Every CTE is MATERIALIZED: inlined, the planner may run a SKIP LOCKED sub-select more than once and lock or
+#   update more rows than its LIMIT says.
+# - The chunk is looked for in each dataset apart, by index, so that thousands of waiting chunks of a dataset whose
+#   own slots are taken are never walked over; a claim costs the same with 10 and with 1,000,000 chunks waiting.
+# - A retry whose time has come and a chunk that is `ready` are taken in turns: retries keep their old, smaller ranks,
+#   and thousands of them, after the source was away, would hold up every other job.
+# - The counters of the job are touched only at its first claim and when a retrying chunk runs again, or every claim
+#   would queue for the job's row.
+CLAIM = """
+WITH turn AS MATERIALIZED (
+    SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries
+), slot AS MATERIALIZED (
+    SELECT id FROM exports_slot
+    WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL
+    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+), pick AS MATERIALIZED (
+    SELECT slot.id AS slot_id, own.id AS own_slot_id, next.id AS chunk_id, next.was_retrying
+    FROM slot
+    CROSS JOIN exports_dataset d
+    LEFT JOIN LATERAL (
+        SELECT s.id FROM exports_slot s
+        WHERE s.dataset_id = d.id AND s.number <= d.max_concurrency AND s.token IS NULL
+        ORDER BY s.number LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) own ON true
+    CROSS JOIN LATERAL (
+        SELECT * FROM (
+            SELECT id, rank, true AS was_retrying FROM exports_chunk c
+            WHERE c.dataset_id = d.id AND c.status = 'retrying' AND c.available_at <= statement_timestamp()
+            ORDER BY c.available_at LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) waiting
+        UNION ALL
+        SELECT * FROM (
+            SELECT id, rank, false FROM exports_chunk c
+            WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
+            ORDER BY c.rank, c.id LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) ready
+    ) next
+    WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL
+    ORDER BY next.was_retrying = (SELECT retries FROM turn) DESC, next.rank, next.id
+    LIMIT 1
+), fence AS MATERIALIZED (
+    SELECT nextval('exports_fence_seq') AS token, pick.* FROM pick
+), take_slot AS (
+    UPDATE exports_slot s
+    SET token = fence.token, lease_until = clock_timestamp() + %(lease)s * interval '1 second',
+        backend = %(backend)s, chunk_id = fence.chunk_id,
+        job_id = (SELECT job_id FROM exports_chunk WHERE id = fence.chunk_id)
+    FROM fence WHERE s.id IN (fence.slot_id, fence.own_slot_id)
+), take_chunk AS (
+    UPDATE exports_chunk c
+    SET status = 'running', token = fence.token, attempts = c.attempts + 1, available_at = NULL,
+        lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
+    FROM fence WHERE c.id = fence.chunk_id
+    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
+              fence.was_retrying
+), start_job AS (
+    UPDATE exports_jobs j
+    SET started_at = coalesce(j.started_at, clock_timestamp()), event_seq = j.event_seq + 1,
+        retrying = j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END,
+        status = CASE WHEN j.retrying - CASE WHEN t.was_retrying THEN 1 ELSE 0 END > 0
+                      THEN 'retrying' ELSE 'running' END
+    FROM take_chunk t
+    WHERE j.job_id = t.job_id AND (j.status = 'pending' OR t.was_retrying)
+    RETURNING j.job_id, j.event_seq, j.status
+)
+"""
+
+# Whoever moves a job to running with a claim tells so: before, it was pending or retrying.
+# Then what a claimed chunk needs to know, joined in the same round trip.
+DESCRIBE = (
+    """
+, moved AS (
+    SELECT job_id, event_seq, status FROM start_job WHERE status = 'running'
+)
+"""
+    + events.MOVED
+    + """
+SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
+       d.name AS dataset, d.function, d.statement_timeout,
+       j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect,
+       j.reuse = 'if-present' AS may_adopt,
+       j.reuse = 'if-present' AND f.schema_version = j.schema_version
+           AND (d.reuse_max_age IS NULL OR f.data_as_of > clock_timestamp() - d.reuse_max_age * interval '1 second')
+           AS may_reuse,
+       j.allow_degraded AND f.schema_version = j.schema_version AS may_degrade,
+       EXISTS (SELECT 1 FROM moved) AS began,
+       f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
+FROM take_chunk t
+JOIN exports_jobs j ON j.job_id = t.job_id
+JOIN exports_dataset d ON d.id = t.dataset_id
+LEFT JOIN exports_file f ON f.path = t.path
+"""
+)
+HOT_CLAIM = sql.Hot(CLAIM + DESCRIBE)
+
+
+def claim(*, backend: str) -> Claim | None:
+    """Take the next chunk and a slot for its call, or return None: nothing is ready, or every slot is taken.
+
+    `backend` is the application_name of the source connection that the call will run on.
+    """
+    row = sql.one(
+        HOT_CLAIM,
+        slots=settings.SLUICE.export_db_slots,
+        lease=settings.SLUICE.export_lease_seconds,
+        backend=backend,
+    )
+    return as_claim(row) if row else None
+
+
+# Chunks that may need no call need no slot either. A batch is of one job, so that finishing it locks one job row.
+CLAIM_REUSABLE = """
+WITH head AS MATERIALIZED (
+    SELECT job_id FROM exports_chunk WHERE status = 'pending' AND reusable
+    ORDER BY rank, id LIMIT 1 FOR UPDATE SKIP LOCKED
+), pick AS MATERIALIZED (
+    SELECT id FROM exports_chunk
+    WHERE job_id = (SELECT job_id FROM head) AND status = 'pending' AND reusable
+    ORDER BY seq LIMIT %(batch)s FOR UPDATE SKIP LOCKED
+), take_chunk AS (
+    UPDATE exports_chunk c
+    SET status = 'running', token = nextval('exports_fence_seq'), started_at = clock_timestamp(),
+        lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    FROM pick WHERE c.id = pick.id
+    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at
+), start_job AS (
+    UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running', event_seq = j.event_seq + 1
+    WHERE j.job_id = (SELECT job_id FROM head) AND j.status = 'pending'
+    RETURNING j.job_id, j.event_seq, j.status
+)
+"""
+
+
+def claim_reusable(*, batch: int) -> list[Claim]:
+    """Take up to `batch` chunks of one job for which a file may be there already. No slot, no attempt."""
+    rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
+    return [as_claim(row) for row in rows]
+
+
+def as_claim(row: sql.Row) -> Claim:
+    schema, _, name = row["function"].partition(".")
+    return Claim(
+        chunk_id=row["id"],
+        token=row["token"],
+        attempts=row["attempts"],
+        job_id=row["job_id"],
+        request_id=row["request_id"],
+        traceparent=row["traceparent"],
+        dataset=row["dataset"],
+        schema_version=row["schema_version"],
+        function=(schema, name),
+        statement_timeout=row["statement_timeout"],
+        pair=Pair(row["key"], row["effective_date"]),
+        path=row["path"],
+        shape=Shape(
+            format=row["format"], compression=row["compression"], dialect=Dialect(**orjson.loads(row["dialect"]))
+        ),
+        claimed_at=row["started_at"],
+        known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,
+        may_adopt=row["may_adopt"],
+        may_reuse=bool(row["may_reuse"]),
+        may_degrade=bool(row["may_degrade"]),
+        began=row["began"],
+    )
+
+
+RENEW = """
+WITH ours AS (
+    UPDATE exports_chunk SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    WHERE id = %(chunk)s AND token = %(token)s AND status = 'running' RETURNING id
+), slots AS (
+    UPDATE exports_slot SET lease_until = clock_timestamp() + %(lease)s * interval '1 second'
+    WHERE token = %(token)s AND EXISTS (SELECT 1 FROM ours)
+)
+SELECT id FROM ours
+"""
+
+
+def renew(claim: Claim) -> None:
+    """Move the lease on by its full length.
+
+    Raises LeaseLost when the chunk is no longer ours: taken over, or cancelled.
+    """
+    if not sql.one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
+        raise LeaseLost

@@ -1,0 +1,259 @@
+"""What chunks end with, written under the token of a claim (`exports.worker.leases`), and counted in the job at once.
+
+Each function is one statement. It writes nothing for a chunk that is no longer the claim's.
+"""
+
+import random
+from dataclasses import dataclass, fields
+from uuid import UUID
+
+from django.conf import settings
+
+from config.platform.db import sql
+from exports.core import events
+from exports.core.errors import ExportError
+from exports.core.states import Source
+from exports.jobs import quotas
+from exports.worker.leases import Claim, KnownFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(KnownFile):
+    """The file that a chunk ends with, and where its bytes came from. A snapshot says what stopped the source."""
+
+    source: Source
+    error_code: str = ""
+    error_detail: str = ""
+
+
+RESULT_FIELDS = tuple(field.name for field in fields(Result))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The job right after an outcome was written."""
+
+    job_id: UUID
+    status: str
+    was: str  # the status before
+    total: int
+    done: int
+    failed: int
+    chunks: int  # that this outcome ended, or left waiting; with the sums of their files
+    new_rows: int
+    new_bytes: int
+
+    @property
+    def all_done(self) -> bool:
+        """Whether this outcome made the job ready to complete. Exactly one outcome sees it: the job row is locked."""
+        return self.done == self.total
+
+
+# Every outcome ends with this: free the slot, count in the job, settle the job's own state, refund, tell.
+# - The slot is freed by its token alone, also when the chunk was taken from us: we are alive and our call has ended.
+#   After the chunks and before the job: "(SELECT count(*) …) >= 0" says so to the planner, and nothing else.
+# - `done = j.done + …` re-reads the row under its lock. "Is there a chunk left?" asked without that lock leaves a
+#   job running for ever when two transactions finish its last two chunks at once. `old` takes that lock first, after
+#   the chunks', because what the status was is known only then.
+# - A chunk that goes back into the queue is no news: that it was claimed was none either.
+SETTLE = (
+    """
+, free AS (
+    UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''
+    WHERE token = ANY(%(freed)s::bigint[]) AND (SELECT count(*) FROM ended) >= 0
+    RETURNING id
+), numbered AS (
+    SELECT job_id, id, status, row_number() OVER (PARTITION BY job_id ORDER BY seq) AS nth
+    FROM ended WHERE status <> 'pending'
+), delta AS (
+    SELECT job_id,
+           count(*) FILTER (WHERE status <> 'pending') AS chunks,
+           count(*) FILTER (WHERE status = 'done') AS done,
+           count(*) FILTER (WHERE status = 'failed') AS failed,
+           count(*) FILTER (WHERE status = 'retrying') AS retrying,
+           count(*) FILTER (WHERE status = 'done' AND source = 'reused') AS reused,
+           count(*) FILTER (WHERE status = 'done' AND source = 'snapshot') AS degraded,
+           count(*) FILTER (WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund,
+           coalesce(sum(rows) FILTER (WHERE status = 'done'), 0) AS rows,
+           coalesce(sum(bytes) FILTER (WHERE status = 'done'), 0) AS bytes,
+           max(error_code) FILTER (WHERE status = 'failed') AS error_code,
+           max(error_detail) FILTER (WHERE status = 'failed') AS error_detail
+    FROM ended GROUP BY job_id
+), old AS MATERIALIZED (
+    SELECT job_id, status FROM exports_jobs
+    WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0
+    ORDER BY job_id FOR UPDATE
+), settled AS (
+    UPDATE exports_jobs j
+    SET done = j.done + d.done, failed = j.failed + d.failed, retrying = j.retrying + d.retrying,
+        reused = j.reused + d.reused, degraded = j.degraded + d.degraded,
+        rows = j.rows + d.rows, bytes = j.bytes + d.bytes, event_seq = j.event_seq + d.chunks + 2,
+        error_code = coalesce(d.error_code, j.error_code), error_detail = coalesce(d.error_detail, j.error_detail),
+        status = CASE
+            WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
+                THEN 'failed'
+            WHEN j.retrying + d.retrying > 0 THEN 'retrying'
+            ELSE 'running' END,
+        finished_at = CASE
+            WHEN j.done + d.done + j.failed + d.failed + j.cancelled = j.total AND j.failed + d.failed > 0
+                THEN clock_timestamp() END
+    FROM delta d JOIN old ON old.job_id = d.job_id
+    WHERE j.job_id = d.job_id
+    RETURNING j.job_id, j.user_id, j.charged_on, j.event_seq, j.status, j.total, j.done, j.failed,
+              old.status AS was, d.chunks, d.refund, d.rows::bigint AS new_rows, d.bytes::bigint AS new_bytes
+)
+"""
+    + quotas.REFUND
+    + events.TOLD
+)
+PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
+
+# Chunks end one by one, or as a batch of those that needed no call. One is found by its id: a plan made for a list
+# when the table was small would walk over all of it later.
+FINISH_ONE = """
+WITH ended AS (
+    UPDATE exports_chunk c
+    SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
+        source = %(source)s, etag = %(etag)s, sha256 = %(sha256)s, rows = %(rows)s, bytes = %(bytes)s,
+        header_bytes = %(header_bytes)s, data_as_of = %(data_as_of)s, error_code = %(error_code)s,
+        error_detail = %(error_detail)s
+    WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'
+    RETURNING c.*
+)
+"""
+FINISH_MANY = """
+WITH ended AS (
+    UPDATE exports_chunk c
+    SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
+        source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
+        header_bytes = r.header_bytes, data_as_of = r.data_as_of,
+        error_code = r.error_code, error_detail = r.error_detail
+    FROM unnest(%(chunks)s::bigint[], %(tokens)s::bigint[], %(sources)s::text[], %(etags)s::text[],
+                %(sha256s)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
+                %(data_as_of)s::timestamptz[], %(error_codes)s::text[], %(error_details)s::text[])
+         AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
+    WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
+    RETURNING c.*
+)
+"""
+VOUCH = """
+, vouch AS (
+    INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
+                              header_bytes, data_as_of)
+    SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
+           e.header_bytes, e.data_as_of
+    FROM ended e JOIN exports_jobs j ON j.job_id = e.job_id
+    WHERE e.source = 'live'
+    ON CONFLICT (path) DO UPDATE
+    SET dataset_id = EXCLUDED.dataset_id, schema_version = EXCLUDED.schema_version, etag = EXCLUDED.etag,
+        sha256 = EXCLUDED.sha256, rows = EXCLUDED.rows, bytes = EXCLUDED.bytes,
+        header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
+)
+"""
+HOT_FINISH = sql.Hot(FINISH_ONE + VOUCH + SETTLE + PROGRESS)
+
+
+def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
+    """End chunks of one job as done: rows, files, slots and the job's counters in one statement.
+
+    Claims that were lost meanwhile are left out. Returns None when all of them were. Slots are kept where a call may
+    run on: once their lease is over the reaper ends it, and frees them.
+    """
+    claims = [claim for claim, _ in results]
+    files = [result for _, result in results]
+    freed = [] if keep_slots else [c.token for c in claims]
+    if len(results) == 1:
+        file = {name: getattr(files[0], name) for name in RESULT_FIELDS}
+        file["source"] = str(files[0].source)
+        row = sql.one(HOT_FINISH, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
+        return Progress(**row) if row else None
+    row = sql.one(
+        FINISH_MANY + VOUCH + SETTLE + PROGRESS,
+        chunks=[c.chunk_id for c in claims],
+        tokens=[c.token for c in claims],
+        freed=freed,
+        sources=[str(f.source) for f in files],
+        etags=[f.etag for f in files],
+        sha256s=[f.sha256 for f in files],
+        rows=[f.rows for f in files],
+        bytes=[f.bytes for f in files],
+        header_bytes=[f.header_bytes for f in files],
+        data_as_of=[f.data_as_of for f in files],
+        error_codes=[f.error_code for f in files],
+        error_details=[f.error_detail for f in files],
+    )
+    return Progress(**row) if row else None
+
+
+FAIL = """
+WITH ended AS (
+    UPDATE exports_chunk
+    SET status = %(status)s, token = NULL, lease_until = NULL, error_code = %(code)s, error_detail = %(detail)s,
+        available_at = CASE WHEN %(status)s = 'retrying'
+                            THEN clock_timestamp() + %(delay)s * interval '1 second' END,
+        finished_at = CASE WHEN %(status)s = 'failed' THEN clock_timestamp() END
+    WHERE id = %(chunk)s AND token = %(token)s AND status = 'running'
+    RETURNING *
+)
+"""
+
+
+def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> Progress | None:
+    """Write down that an attempt failed: RETRYING with `delay` seconds to the next one, or FAILED for good.
+
+    Returns None when the claim was lost. The slot is kept where the call may run on, as in `finish`.
+    """
+    row = sql.one(
+        FAIL + SETTLE + PROGRESS,
+        chunk=claim.chunk_id,
+        token=claim.token,
+        freed=[] if keep_slot else [claim.token],
+        status="failed" if delay is None else "retrying",
+        code=error.code,
+        detail=shortened(error.detail),
+        delay=delay or 0,
+    )
+    return Progress(**row) if row else None
+
+
+def delay_after(claim: Claim, error: ExportError) -> float | None:
+    """Return the seconds before the next attempt, or None when there is none: it cannot help, or they are used up."""
+    again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
+    return backoff(claim.attempts) if again else None
+
+
+def shortened(detail: str) -> str:
+    """Return as much as `error_detail` of a chunk or a job holds."""
+    return detail[:200]
+
+
+def backoff(attempts: int) -> float:
+    """Return the seconds before the next attempt: exponential, with full jitter in its upper half."""
+    env = settings.SLUICE
+    ceiling: float = min(env.export_backoff_max_seconds, env.export_backoff_base_seconds * 2 ** (attempts - 1))
+    return ceiling * random.uniform(0.5, 1)  # noqa: S311 - spreading load, not secrecy
+
+
+RELEASE = """
+WITH ended AS (
+    UPDATE exports_chunk
+    SET status = 'pending', token = NULL, lease_until = NULL, started_at = NULL,
+        attempts = greatest(attempts - %(attempt)s, 0), reusable = false
+    WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'
+    RETURNING *
+)
+"""
+
+
+def release(claims: list[Claim], *, attempt: int = 1, keep_slot: bool = False) -> None:
+    """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted.
+
+    The slot is kept where the call may run on, as in `finish`.
+    """
+    sql.rows(
+        RELEASE + SETTLE + PROGRESS,
+        chunks=[c.chunk_id for c in claims],
+        tokens=[c.token for c in claims],
+        freed=[] if keep_slot else [c.token for c in claims],
+        attempt=attempt,
+    )

@@ -1,0 +1,105 @@
+"""The HTTP interface of rules: translate, one call, translate back."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import generics
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from config.platform.http.auth import user_of
+from config.platform.http.openapi.responses import problems
+from config.platform.http.problems import BadInput
+from rules.api import openapi, rates, representation, schemas
+from rules.library import access, catalog, editing
+from rules.library.access import NoSuchRule, NotYourRule, ReadOnlyRule
+from rules.library.serializers import RuleSerializer
+from rules.models import Rule
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="listRules",
+        **openapi.LIST,
+        tags=openapi.TAGS,
+        responses={200: schemas.Rule(many=True), **problems(BadInput)},
+    )
+)
+class Rules(generics.ListAPIView[Rule]):
+    """`GET /api/v1/etl/rules`: mine, and the system's. `POST /api/v1/etl/rules`: a new one."""
+
+    throttle_classes = (rates.PerUser,)
+    ordering = ("-created_at", "-rule_id")
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        page = self.paginate_queryset(catalog.visible_to(user_of(request))) or []
+        return self.get_paginated_response([representation.rule(rule) for rule in page])
+
+    @extend_schema(
+        operation_id="createRule",
+        **openapi.CREATE,
+        tags=openapi.TAGS,
+        request=RuleSerializer,
+        responses={201: openapi.MADE, **problems(BadInput)},
+    )
+    def post(self, request: Request) -> Response:
+        says = RuleSerializer.read(request.data)
+        rule = editing.create(owner=user_of(request), says=says)
+        headers = {"Location": f"/api/v1/etl/rules/{rule.pk}"}
+        return Response(representation.rule(rule), status=201, headers=headers)
+
+
+class OneRule(APIView):
+    """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
+
+    throttle_classes = (rates.PerUser,)
+
+    @extend_schema(
+        operation_id="getRule",
+        **openapi.GET,
+        tags=openapi.TAGS,
+        responses={200: schemas.Rule, **problems(NoSuchRule)},
+    )
+    def get(self, request: Request, rule_id: int) -> Response:
+        return Response(representation.rule(access.visible(user_of(request), rule_id)))
+
+    @extend_schema(
+        operation_id="replaceRule",
+        **openapi.REPLACE,
+        tags=openapi.TAGS,
+        request=RuleSerializer,
+        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
+    )
+    def put(self, request: Request, rule_id: int) -> Response:
+        return self.change(request, rule_id, partial=False)
+
+    @extend_schema(
+        operation_id="changeRule",
+        **openapi.CHANGE,
+        tags=openapi.TAGS,
+        request=RuleSerializer,
+        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
+    )
+    def patch(self, request: Request, rule_id: int) -> Response:
+        return self.change(request, rule_id, partial=True)
+
+    def change(self, request: Request, rule_id: int, *, partial: bool) -> Response:
+        rules = access.changeable(user_of(request), rule_id)
+        says = RuleSerializer.read(request.data, partial=partial)
+        try:
+            rule = editing.change(rules, rule_id, **says)
+        except Rule.DoesNotExist:  # deleted meanwhile
+            raise NoSuchRule from None
+        return Response(representation.rule(rule))
+
+    @extend_schema(
+        operation_id="deleteRule",
+        **openapi.DELETE,
+        tags=openapi.TAGS,
+        responses={204: OpenApiResponse(description="It is gone."), **problems(NoSuchRule, ReadOnlyRule, NotYourRule)},
+    )
+    def delete(self, request: Request, rule_id: int) -> Response:
+        if not editing.delete(access.changeable(user_of(request), rule_id), rule_id):
+            raise NoSuchRule
+        return Response(status=204)

@@ -1,0 +1,61 @@
+"""Which rules a person may look at and change, for the API and the pages. A stranger's is one that is not there."""
+
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+
+from config.platform.http.problems import NotFound, Problem
+from rules.library import catalog
+from rules.models import Rule, RuleVersion
+
+
+class NoSuchRule(NotFound):
+    """There is no such rule."""
+
+
+class ReadOnlyRule(Problem):
+    """System rules belong to everybody, and cannot be changed here. Make a rule of your own from what this one says."""
+
+    status = 403
+    code = "system_rule"
+
+
+class NotYourRule(Problem):
+    """This rule is another user's. Staff may look at it, and leave it as it is."""
+
+    status = 403
+    code = "not_your_rule"
+
+
+def visible(user: User, rule_id: int) -> Rule:
+    """Raises NoSuchRule."""
+    rule = catalog.visible_to(user).filter(pk=rule_id).first()
+    if rule is None:
+        raise NoSuchRule
+    return rule
+
+
+def is_changeable(user: User, rule: Rule) -> bool:
+    return rule.owner_id == user.pk and not catalog.is_system(rule)
+
+
+def changeable(user: User, rule_id: int) -> QuerySet[Rule]:
+    """Return the rules that the user may change, this one among them. Raises NoSuchRule, ReadOnlyRule, NotYourRule."""
+    rule = visible(user, rule_id)
+    if catalog.is_system(rule):
+        raise ReadOnlyRule
+    if not is_changeable(user, rule):
+        raise NotYourRule
+    return catalog.changeable_by(user)
+
+
+def deleted(user: User, rule_id: int) -> Rule | None:
+    """Return a rule of the user's that is deleted."""
+    return Rule.objects.filter(pk=rule_id, owner=user, deleted_at__isnull=False).first()
+
+
+def version_of(rule: Rule, number: int) -> RuleVersion:
+    """Raises NoSuchRule."""
+    found = rule.versions.filter(version=number).first()
+    if found is None:
+        raise NoSuchRule("This rule has no such version.")
+    return found

@@ -1,0 +1,87 @@
+"""Rules as clients write them: every field checked, every bad one named."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from django.conf import settings
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ErrorDetail, ValidationError
+
+from config.platform.http.problems import BadInput, InputError, input_errors
+from config.platform.http.serializers import FilledText, StrictSerializer, Text
+from rules.library.editing import SCHEMA_REQUIRED
+from rules.models import LLM
+from rules.schema import json_schema
+
+MAX_NAME = 200
+MAX_TEXT = 32 * 1024  # characters of a description or a prompt
+SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
+
+
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class SchemaField(serializers.Field[Any, Any, Any, Any]):
+    """A JSON Schema. `RuleSerializer.read` checks it: its errors have places inside it."""
+
+    default_error_messages: ClassVar = {"invalid": "Must be a JSON Schema: an object."}
+
+    def to_internal_value(self, data: Any) -> Any:
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class ModeField(serializers.ChoiceField):
+    """One of ETL_POSTPROCESSORS, as it is when a serializer is made."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=list(settings.ETL_POSTPROCESSORS), **options)
+
+
+class RuleSerializer(StrictSerializer):
+    """What a rule is to say."""
+
+    name = FilledText(max_length=MAX_NAME)
+    description = Text(max_length=MAX_TEXT, allow_blank=True, default="")
+    json_schema = SchemaField(
+        allow_null=True, default=None, help_text="What results fit. Required when postprocess_mode is llm."
+    )
+    system_prompt = Text(max_length=MAX_TEXT, allow_blank=True, default="")
+    postprocess_mode = ModeField(default=LLM)
+    postprocess_strategy = serializers.ChoiceField(
+        choices=list(settings.ETL_STRATEGIES),
+        allow_null=True,
+        allow_blank=True,
+        default=None,
+        help_text="Null: by the length of the document.",
+    )
+
+    @classmethod
+    def read(cls, data: Any, *, partial: bool = False) -> dict[str, Any]:
+        """Return what a rule is to say: with `partial` what is given, otherwise all of it, with defaults.
+
+        Raises BadInput with a place for each thing wrong, also inside the schema.
+        """
+        serializer = cls(data=data, partial=partial)
+        found: list[InputError] = []
+        try:
+            serializer.is_valid(raise_exception=True)
+        except ValidationError as error:
+            found += input_errors(error.detail)
+        if isinstance(data, Mapping) and data.get("json_schema") is not None:
+            found += json_schema.check(data["json_schema"])
+        if found:
+            raise BadInput(*found)
+        says = dict(serializer.validated_data)
+        if "postprocess_strategy" in says:
+            says["postprocess_strategy"] = says["postprocess_strategy"] or ""
+        return says
+
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
+        for name, errors in super().refused(data):
+            is_ours = name in SET_BY_SERVER
+            yield name, [ErrorDetail("This field is set by the server.", code="read_only")] if is_ours else errors
+        mode = data.get("postprocess_mode", LLM)
+        if not self.partial and mode == LLM and data.get("json_schema") is None:
+            yield "json_schema", [ErrorDetail(SCHEMA_REQUIRED.detail, code=SCHEMA_REQUIRED.code)]
