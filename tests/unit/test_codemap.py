@@ -1,40 +1,36 @@
-"""The codemap of ARCHITECTURE.md, held against the files."""
+"""The paths that ARCHITECTURE.md names, and the layers that its ADR lists, checked against the tree."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+import tomllib
+from itertools import chain
 
 from config.dev.stack.orphan_watchdog import PROJECT
 
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text()
-ROW = re.compile(r"^\| (`.+?) \|", re.MULTILINE)
-OF_NO_STORY = {"apps.py", "__init__.py"}
+LAYERS = (PROJECT / "docs/adr/0026-folders-are-layers.md").read_text()
+MOST_LINES = 120
+MOST_TIERS = {"exports": 8, "etl": 8, "rules": 5}
 
 
-def named() -> Iterator[Path]:
-    """Yield the paths that rows begin with. `views.py` after `exports/urls.py` is in the same folder."""
-    for cell in ROW.findall(PAGE):
-        folder = Path()
-        for name in re.findall(r"`(.+?)`", cell):
-            path = folder / name if (PROJECT / folder / name).exists() else Path(name)
-            folder = path.parent
-            yield path
-
-
-def test_what_it_names_is_there() -> None:
-    paths = list(named())
+def test_every_path_exists() -> None:
+    paths = re.findall(r"`((?:config|exports|etl|rules|docs)/[\w/.]*)`", PAGE + LAYERS)
 
     assert [path for path in paths if not (PROJECT / path).exists()] == []
-    assert len(paths) > 140
+    assert len(paths) > 10
 
 
-@pytest.mark.parametrize("app", ["config", "exports", "etl", "rules"])
-def test_every_module_has_a_row_or_is_in_a_folder_that_has_one(app: str) -> None:
+def test_every_folder_is_a_layer_of_the_import_contract() -> None:
     """C6."""
-    known = set(named())
-    modules = {path.relative_to(PROJECT) for path in (PROJECT / app).rglob("*.py") if path.name not in OF_NO_STORY}
+    contracts = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    for app, most in MOST_TIERS.items():
+        (contract,) = [each for each in contracts if each.get("containers") == [app]]
+        assert contract["exhaustive"]
+        assert len(contract["layers"]) <= most
+        layers = set(chain.from_iterable(tier.split(" | ") for tier in contract["layers"]))
+        folders = {path.parent.name for path in (PROJECT / app).glob("*/__init__.py")} - {"migrations"}
+        assert folders <= layers
+        assert all(f"`{folder}`" in LAYERS for folder in folders - {"migrations"})
 
-    lost = {str(path) for path in modules if "migrations" not in path.parts and not known & {path, *path.parents}}
-    assert lost == set()
+
+def test_it_stays_short() -> None:
+    assert len(PAGE.splitlines()) <= MOST_LINES
