@@ -24,12 +24,12 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave i
 
 def confined(deed: str, *, without: list[str] | None = None, **variables: str) -> str:
     """Do something as such a process; return what was printed. `without`: steps that this system may not have."""
-    omitted = "".join(f"confinement.{name} = lambda *_: None\n" for name in without or [])
+    omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without or [])
     code = f"""
 import ctypes, os, pathlib, socket, sys
-from etl.providers.local import confinement
-{omitted}confinement.forbid = lambda *_: None  # as native code, which it does not see
-confinement.confine()
+from etl.providers.local import sandbox
+{omitted}sandbox.forbid = lambda *_: None  # as native code, which it does not see
+sandbox.confine()
 try:
     print({deed})
 except OSError as error:
@@ -95,12 +95,12 @@ def test_it_is_not_root_and_cannot_become_it() -> None:
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_it_can_read_documents_with_what_is_left(without: list[str], tmp_path: Path) -> None:
     """B13. With recognition, which loads most of its libraries late; and it leaves nothing in anybody's home."""
-    omitted = "".join(f"confinement.{name} = lambda *_: None\n" for name in without)
+    omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without)
     code = f"""
 import json, sys
-from etl.providers.local import confinement
+from etl.providers.local import sandbox
 {omitted}document = open({str(samples.sample("notice-zh-scan.jpg"))!r}, "rb")
-confinement.confine()
+sandbox.confine()
 from etl.providers.local.reading import read
 from etl.providers.local.recognition import Engine
 limits = dict(pages=9, pixels=10**8, text=10**8)

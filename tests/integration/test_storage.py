@@ -163,7 +163,7 @@ def test_it_sends_grown_parts_from_a_file(key: str, monkeypatch: pytest.MonkeyPa
 MEMORY = """
     import sys, resource, django
     django.setup()
-    from config import storage
+    from config.platform import storage
     block = bytearray(256 * 1024)
     with storage.Upload(sys.argv[1], content_type="a/b", metadata={}, if_match=None, checkpoint=lambda: None) as upload:
         for _ in range(int(sys.argv[2]) * 4):

@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     SWEEPER(
         name="slots were freed before their calls are gone",
-        old="still_there = source.end_calls([backend for _, backend in expired])",
+        old="still_there = database.end_calls([backend for _, backend in expired])",
         new="still_there: set[str] = set()",
         tests=sweeper("the_call_of_a_lost_worker_is_ended_before_its_slot_is_free"),
     ),

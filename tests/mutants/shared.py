@@ -205,7 +205,7 @@ MUTANTS = [
     ),
     CONTROL(
         name="a cancel were not written down",
-        old="    outcome.record(answer.state)\n\n\ndef why_not",
+        old="    completion.record(answer.state)\n\n\ndef why_not",
         new="\n\ndef why_not",
         tests=control("a_task_that_has_not_started_is_cancelled"),
     ),

@@ -15,7 +15,7 @@ from config.platform.observability.counters import Number
 # Counts in this process and in forks of it, then says so and lives until it is told to end.
 COUNT = r"""
 import os, sys
-from config import counters
+from config.platform.observability import counters
 counters.configure()
 from prometheus_client import Counter
 events = Counter("sluice_test_events", "Events.")

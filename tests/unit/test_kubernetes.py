@@ -171,7 +171,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
 # ---- What workers count -----------------------------------------------------------------------------------------
 COUNT = """
 import sys
-from config import counters
+from config.platform.observability import counters
 counters.configure()
 from prometheus_client import Counter, Histogram
 Counter("sluice_test_events", "Events.", ["kind"]).labels("good").inc(int(sys.argv[1]))
