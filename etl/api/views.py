@@ -100,24 +100,18 @@ class Submit(View):
         else:
             document = uploads.EarlierUpload(wanted.file_key, user_id=user.pk)
         idempotency = Idempotency.of(request, body=lambda: {**document.identity(), "rule_id": wanted.rule_id})
-        made = submission.find(user.pk, idempotency) if idempotency else None
-        if made:
-            return accepted(made.pk, replayed=True)
-        try:
-            task = submission.submit(
-                document,
-                user=user,
-                rule_id=wanted.rule_id,
-                request_id=request_id(request._request),
-                idempotency=idempotency,
-            )
-        except submission.AlreadyMade as earlier:
-            return accepted(earlier.task.pk, replayed=True)
-        return accepted(task.pk)
+        task, replayed = submission.submit(
+            document,
+            user=user,
+            rule_id=wanted.rule_id,
+            request_id=request_id(request._request),
+            idempotency=idempotency,
+        )
+        return accepted(task.pk, replayed=replayed)
 
 
 def accepted(task_id: int, *, replayed: bool = False) -> Response:
-    """The answer to whoever made a task, or made it before under the same Idempotency-Key: byte for byte the same."""
+    """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
     headers = {"Location": representation.path_of(task_id), "Retry-After": str(POLL_SECONDS)}
     if replayed:
         headers[REPLAYED] = "true"

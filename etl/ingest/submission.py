@@ -1,12 +1,12 @@
-"""From a request to a task that is safe: rule, document, row; then the run-state, and a message that wakes a worker."""
+"""Submission of documents: rule, stored document, row; then the run-state and a wake-up message."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from config.platform.http.idempotency import Idempotency, KeyReused
+from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from config.platform.observability import tracing
 from etl.core import metrics
@@ -19,21 +19,15 @@ from rules.library.content import RuleContent
 
 log = structlog.get_logger(__name__)
 
+TASKS = Task.objects.defer("result")
+
 
 class Document(Protocol):
-    """A document on its way in."""
+    """A submitted document."""
 
     def check(self) -> None: ...
 
     def store(self) -> Stored: ...
-
-
-class AlreadyMade(Exception):
-    """A task was made under this Idempotency-Key while this request was read."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.task = task
 
 
 def submit(
@@ -43,46 +37,42 @@ def submit(
     rule_id: int | None,
     request_id: str = "",
     idempotency: Idempotency | None = None,
-) -> Task:
-    """Make a task for a document, and send it on its way. Without `rule_id` the global rule is meant.
+) -> tuple[Task, bool]:
+    """Create a task for a document and start it. Without `rule_id` the default rule applies.
 
-    Raise BadInput, the problems of `etl.ingest.acceptance` for what is refused, QueueFull, InFlight, and AlreadyMade.
-    Then nothing is made. The row is what counts: where Redis or the broker is away, recovery does the rest.
+    Return the task, and whether an earlier request with the same idempotency key created it. Raise BadInput, the
+    problems of `etl.ingest.acceptance`, QueueFull, KeyReused and InFlight; no task is created then. Once the row is
+    committed the task is safe: if Redis or the broker is unavailable, recovery starts it.
     """
+    if idempotency and (task := idempotency.find(TASKS, user_id=user.pk)):
+        return task, True
     rule = catalog.resolve(user=user, rule_id=rule_id)
     document.check()
-    queue_limit.check()  # a full queue is no reason to store the document first
+    queue_limit.check()  # before storing a document for which there is no place
     stored = document.store()
     try:
-        task = _insert(stored, idempotency, user=user, rule=rule, request_id=request_id)
-    except (Problem, AlreadyMade):
-        # Of these alone it is known that nothing was made. A commit whose answer was lost may have made the row.
+        task, replayed = create_task(stored, idempotency, user=user, rule=rule, request_id=request_id)
+    except Problem:
+        # Only here is it certain that there is no row. After any other error the commit may have succeeded.
         stored.drop()
         raise
+    if replayed:
+        stored.drop()
+        return task, True
     metrics.task_moved(task.status)
     log.info("task_accepted", etl_task_id=task.pk, kind=task.kind, size=task.size)
     dispatch.begin(task, phase=Phase.OCR)
-    return task
+    return task, False
 
 
-def find(user_id: int, idempotency: Idempotency) -> Task | None:
-    """Return the task that this user has made under this key. Raises KeyReused when that was another request."""
-    task = Task.objects.filter(user_id=user_id, idempotency_key=idempotency.key).defer("result").first()
-    if task and task.fingerprint != idempotency.fingerprint:
-        raise KeyReused
-    return task
-
-
-def _insert(stored: Stored, idempotency: Idempotency | None, *, user: User, rule: RuleContent, request_id: str) -> Task:
-    known: dict[str, Any] = {}
+def create_task(
+    stored: Stored, idempotency: Idempotency | None, *, user: User, rule: RuleContent, request_id: str
+) -> tuple[Task, bool]:
     with transaction.atomic():
-        if idempotency:
-            idempotency.claim(scope=f"etl/{user.pk}")
-            if made := find(user.pk, idempotency):
-                raise AlreadyMade(made)
-            known = {"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint}
+        if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):
+            return task, True
         queue_limit.enter()
-        return Task.objects.create(
+        task = Task.objects.create(
             user=user,
             rule_id=rule.rule_id,
             rule_version=rule.version,
@@ -92,5 +82,6 @@ def _insert(stored: Stored, idempotency: Idempotency | None, *, user: User, rule
             document_key=stored.key,
             request_id=request_id,
             traceparent=tracing.parent(),
-            **known,
+            **(idempotency.columns if idempotency else {}),
         )
+        return task, False

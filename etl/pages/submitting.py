@@ -67,12 +67,10 @@ def submit(request: HttpRequest, user: User) -> Task:
     wanted = checked(SubmitFileSerializer(data=body))
     document, rule_id = uploads.SentFile(wanted["file"]), wanted.get("rule_id")
     once = once_of(request, {**document.identity(), "rule_id": rule_id})
-    if made := submission.find(user.pk, once):
-        return made
-    try:
-        return submission.submit(document, user=user, rule_id=rule_id, request_id=request_id(request), idempotency=once)
-    except submission.AlreadyMade as earlier:
-        return earlier.task
+    task, _replayed = submission.submit(
+        document, user=user, rule_id=rule_id, request_id=request_id(request), idempotency=once
+    )
+    return task
 
 
 def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:

@@ -49,14 +49,13 @@ def cancel_job(job: Job, _asking: Asking) -> str:
 
 
 def replay_job(job: Job, asking: Asking) -> str:
-    """For its owner, who pays for it and alone can download it. By the nonce a second click is the same request."""
+    """Replay a job for its owner, who pays for it and alone can download it. The nonce deduplicates clicks."""
     once = Idempotency(key=f"staff-{asking.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
-    bound = Bound(network=job.network, agent=job.agent)
-    try:
-        with on_the_owners_quota():
-            again = actions.replay(job, user_id=job.user_id, bound=bound, idempotency=once)
-    except submission.AlreadyMade as earlier:
-        raise Problem(f"That was done already: job {earlier.job.pk}.") from None
+    binding = Bound(network=job.network, agent=job.agent)
+    with on_the_owners_quota():
+        again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
+    if replayed:
+        raise Problem(f"That was done already: job {again.pk}.")
     return f"The same request is job {again.pk}."
 
 

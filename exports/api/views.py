@@ -59,26 +59,17 @@ class Exports(generics.ListAPIView[Job]):
         responses={202: openapi.ACCEPTED, **problems(BadInput, InFlight, KeyReused, quotas.QuotaExceeded)},
     )
     def post(self, request: Request) -> Response:
-        """Accept a job and answer at once; its state is at `Location`. One (key, date) is one chunk and one file."""
-        idempotency = Idempotency.of(request)
-        made = submission.find(user_of(request).pk, idempotency) if idempotency else None
-        if made:
-            return accepted(made, replayed=True)
-        wanted = ExportRequestSerializer.read(request.data)
-        try:
-            job = submission.submit(wanted, idempotency=idempotency, **requester(request))
-        except submission.AlreadyMade as earlier:
-            return accepted(earlier.job, replayed=True)
-        return accepted(job)
+        caller = caller_of(request, Idempotency.of(request))
+        return accepted(*submission.submit(lambda: ExportRequestSerializer.read(request.data), caller))
 
 
-def requester(request: Request) -> dict[str, Any]:
-    """Who asks, as `submit` wants to know it."""
-    return {
-        "user_id": user_of(request).pk,
-        "request_id": request_id(request._request),
-        "client": client_of(request),
-    }
+def caller_of(request: Request, idempotency: Idempotency | None = None) -> submission.Caller:
+    return submission.Caller(
+        user_id=user_of(request).pk,
+        request_id=request_id(request._request),
+        binding=links.bound_to(client_of(request)),
+        idempotency=idempotency,
+    )
 
 
 def client_of(request: Request) -> links.Client:
@@ -86,8 +77,8 @@ def client_of(request: Request) -> links.Client:
     return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
 
 
-def accepted(job: Job, *, replayed: bool = False) -> Response:
-    """The answer to whoever made a job, or made it before under the same Idempotency-Key: byte for byte the same."""
+def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair that `submit` returns
+    """Return the response to a submission. A repeat with the same idempotency key gets the same bytes."""
     headers = {"Location": f"/exports/{job.job_id}", "Retry-After": str(POLL_SECONDS)}
     if replayed:
         headers[REPLAYED] = "true"
@@ -222,4 +213,4 @@ class Replay(APIView):
     def post(self, request: Request, job_id: UUID) -> Response:
         job = owned(request, job_id)
         Nothing.read(request.data)
-        return accepted(actions.replay(job, **requester(request)))
+        return accepted(*actions.replay(job, caller_of(request)))

@@ -8,11 +8,9 @@ from django.conf import settings
 from django.db import transaction
 
 from config.platform.db import sql
-from config.platform.http.idempotency import Idempotency
 from config.platform.http.problems import Problem
 from exports.core import events, metrics, planning, wakeups
 from exports.core.states import JobStatus
-from exports.delivery.links import Bound, Client
 from exports.jobs import quotas, submission
 from exports.models import Job
 
@@ -164,20 +162,13 @@ def try_to_cancel(job: Job) -> int | None:
 # ---- Replay ---------------------------------------------------------------------------------------------------------
 
 
-def replay(
-    job: Job,
-    *,
-    user_id: int,
-    request_id: str = "",
-    client: Client | None = None,
-    bound: Bound | None = None,
-    idempotency: Idempotency | None = None,
-) -> Job:
-    """Submit the same request again as a new job. Raises NotReplayable, QuotaExceeded, and what `submission.submit`
-    raises with an `idempotency`.
+def replay(job: Job, caller: submission.Caller) -> tuple[Job, bool]:
+    """Submit the request of a job again, as `submission.submit` does. Also raise NotReplayable."""
+    return submission.submit(lambda: request_of(job), caller)
 
-    What the dataset has become counts: its schema version, its base path.
-    """
+
+def request_of(job: Job) -> submission.ExportRequest:
+    """Return the request that created a job, for the dataset as it is now: its schema version, its base path."""
     pairs = [planning.Pair(*row) for row in job.chunks.in_request_order().values_list("key", "effective_date")]
     fits = re.compile(job.dataset.key_pattern).fullmatch
     if (
@@ -186,7 +177,7 @@ def replay(
         or not all(fits(pair.key) for pair in pairs)
     ):
         raise NotReplayable
-    request = submission.ExportRequest(
+    return submission.ExportRequest(
         dataset=job.dataset,
         pairs=pairs,
         duplicates=job.duplicates,
@@ -195,7 +186,4 @@ def replay(
         reuse=job.reuse,
         allow_degraded=job.allow_degraded,
         filters=job.filters,
-    )
-    return submission.submit(
-        request, user_id=user_id, request_id=request_id, client=client, bound=bound, idempotency=idempotency
     )

@@ -1,6 +1,8 @@
-"""From a checked request to a job that is safe: quota, job and chunks in one transaction, then hints."""
+"""Submission of exports: quota, job and chunks in one transaction, then wake-up messages."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import structlog
@@ -8,12 +10,12 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from config.platform.db import sql
-from config.platform.http.idempotency import Idempotency, KeyReused
+from config.platform.http.idempotency import Idempotency
 from config.platform.observability import tracing
 from exports.core import metrics, planning, wakeups
 from exports.core.planning import Pair, Shape
 from exports.core.states import ChunkStatus, JobStatus
-from exports.delivery.links import UNBOUND, Bound, Client, bound_to
+from exports.delivery.links import UNBOUND, Bound
 from exports.jobs import quotas
 from exports.models import Dataset, Job
 from exports.models.job import Reuse
@@ -23,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What a client asked for, checked and complete."""
+    """A validated request, with all defaults filled in."""
 
     dataset: Dataset
     pairs: list[Pair]
@@ -35,68 +37,56 @@ class ExportRequest:
     filters: dict[str, Any] | None = None
 
 
-def submit(
-    request: ExportRequest,
-    *,
-    user_id: int,
-    request_id: str = "",
-    client: Client | None = None,
-    bound: Bound | None = None,
-    idempotency: Idempotency | None = None,
-) -> Job:
-    """Write the job and its chunks, paid for, and wake workers once they are committed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The user who submits a job, and the request that it comes with."""
 
-    Statements do not grow with the number of chunks. When the broker does not answer the job is safe all the same:
-    the reaper sends the hints again. The `client` is who the job's link will be bound to; or `bound` says it, where
-    somebody else asks in the owner's place.
+    user_id: int
+    request_id: str = ""
+    binding: Bound = field(default_factory=lambda: UNBOUND)  # of the job's link
+    idempotency: Idempotency | None = None
 
-    Raises QuotaExceeded; InFlight while another request with the same key is at this very place, and AlreadyMade when
-    one has been here before. Then nothing is written.
+
+def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool]:
+    """Create a job and its chunks, charge the quota, and wake workers once all of it is committed.
+
+    Return the job, and whether an earlier request with the same idempotency key created it. `read` returns the
+    validated request. It is not called for a job that exists: the request might be refused by now.
+
+    The number of statements does not depend on the number of chunks. If the broker does not respond, the job is safe:
+    the reaper sends the wake-up messages again. Raise QuotaExceeded, KeyReused and InFlight; nothing is written then.
     """
-    paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
+    once = caller.idempotency
+    if once and (job := once.find(Job.objects.all(), user_id=caller.user_id)):
+        return job, True
+    request = read()
+    paths = object_keys(request)
     with transaction.atomic():
-        if idempotency:
-            idempotency.claim(scope=f"exports/{user_id}")
-            if made := find(user_id, idempotency):
-                raise AlreadyMade(made)
-        day = quotas.debit(user_id=user_id, jobs=1, chunks=len(request.pairs))
-        job = create_job(
-            request,
-            user_id=user_id,
-            request_id=request_id,
-            traceparent=tracing.parent(),
-            charged_on=day,
-            **(bound or (bound_to(client) if client else UNBOUND)),
-            **({"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint} if idempotency else {}),
-        )
+        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+            return job, True
+        day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
+        job = create_job(request, caller, charged_on=day)
         reusable = paths_with_a_file(request, paths)
         copy_chunks(job, request.pairs, paths, reusable)
     metrics.job_moved(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
     transaction.on_commit(lambda: wake(total=job.total, reusable=len(reusable)))
-    return job
+    return job, False
 
 
-class AlreadyMade(Exception):
-    """A job was made under this Idempotency-Key while this request was read."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        self.job = job
+def object_keys(request: ExportRequest) -> list[str]:
+    return [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
 
 
-def find(user_id: int, idempotency: Idempotency) -> Job | None:
-    """Return the job that this user has made under this key. Raises KeyReused when that was another request."""
-    job = Job.objects.filter(user_id=user_id, idempotency_key=idempotency.key).first()
-    if job and job.fingerprint != idempotency.fingerprint:
-        raise KeyReused
-    return job
-
-
-def create_job(request: ExportRequest, **facts: Any) -> Job:
+def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> Job:
     dialect = request.shape.dialect
     return Job.objects.create(
-        **facts,
+        user_id=caller.user_id,
+        request_id=caller.request_id,
+        traceparent=tracing.parent(),
+        charged_on=charged_on,
+        **caller.binding,
+        **(caller.idempotency.columns if caller.idempotency else {}),
         dataset=request.dataset,
         schema_version=request.dataset.schema_version,
         format=request.shape.format,
@@ -112,7 +102,7 @@ def create_job(request: ExportRequest, **facts: Any) -> Job:
     )
 
 
-# A guess that costs one look: whether the object is really there and unchanged is asked when the chunk's turn comes.
+# An estimate by one query. A worker checks that the object exists and is unchanged when it processes the chunk.
 PATHS_WITH_A_FILE = """
 SELECT f.path FROM exports_file f JOIN exports_dataset d ON d.id = %(dataset)s
 WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
@@ -121,7 +111,7 @@ WHERE f.path = ANY(%(paths)s) AND f.schema_version = %(version)s
 
 
 def paths_with_a_file(request: ExportRequest, paths: list[str]) -> set[str]:
-    """Return those of the paths where a file is known that the request would take."""
+    """Return the paths that have a file which this request may reuse."""
     if request.reuse != Reuse.IF_PRESENT:
         return set()
     dataset = request.dataset
@@ -131,7 +121,7 @@ def paths_with_a_file(request: ExportRequest, paths: list[str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a request would do."""
+    """The effect that a request would have."""
 
     total_chunks: int
     duplicates: int
@@ -139,18 +129,15 @@ class Preview:
 
 
 def preview(request: ExportRequest) -> Preview:
-    """Return what `submit` would do with this request, and change nothing.
-
-    Reusable by the cache: that the objects are still there is looked at only when their turn comes.
-    """
-    paths = [planning.object_key(request.dataset.base_path, pair, request.shape) for pair in request.pairs]
+    """Return what `submit` would do with this request, and change nothing. `reusable` is an estimate, as above."""
+    paths = object_keys(request)
     reusable = paths_with_a_file(request, paths)
     return Preview(total_chunks=len(paths), duplicates=request.duplicates, reusable=len(reusable))
 
 
-# Where a new job starts in the queue: beside the chunk that is next now, as in start-time fair queueing. Its n-th
-# chunk then competes with the n-th chunk from there of every job that waits: a small job is soon done behind a
-# large one, and a stream of small ones cannot hold a large one back, as each starts where the large one has got to.
+# The first rank of a new job: that of the chunk that is next in the queue, as in start-time fair queueing. The n-th
+# chunk of the job then competes with the n-th chunk from there of every waiting job. So a small job does not wait for a
+# large one to finish, and a stream of small jobs cannot starve a large one, since each starts where the large one is.
 NEXT_RANK = """
 SELECT coalesce(min(head.rank), 0) FROM exports_dataset d CROSS JOIN LATERAL (
     SELECT rank FROM exports_chunk c WHERE c.dataset_id = d.id AND c.status = 'pending' AND NOT c.reusable
@@ -159,9 +146,9 @@ SELECT coalesce(min(head.rank), 0) FROM exports_dataset d CROSS JOIN LATERAL (
 """
 
 
-# What a chunk is by its plan, and what all begin with. COPY knows of no defaults that Django has.
+# Columns that differ by chunk, and the initial values of the others: COPY does not apply Django's defaults.
 PLANNED = ("job_id", "dataset_id", "seq", "key", "effective_date", "path", "rank", "reusable")
-BEGINNING = {
+INITIAL = {
     "status": ChunkStatus.PENDING.value,
     "attempts": 0,
     "source": "",
@@ -171,16 +158,16 @@ BEGINNING = {
     "error_code": "",
     "error_detail": "",
 }
-COPY_CHUNKS = f"COPY exports_chunk ({', '.join((*PLANNED, *BEGINNING))}) FROM STDIN"
+COPY_CHUNKS = f"COPY exports_chunk ({', '.join((*PLANNED, *INITIAL))}) FROM STDIN"
 
 
 def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str]) -> None:
-    """Write the chunk rows by COPY: 10,000 take a tenth of a second, and one statement."""
-    first_rank, beginning = sql.scalar(NEXT_RANK), tuple(BEGINNING.values())
+    """Insert the chunk rows by COPY: one statement, a tenth of a second for 10,000 rows."""
+    first_rank, initial = sql.scalar(NEXT_RANK), tuple(INITIAL.values())
     with connection.cursor() as cursor, cursor.copy(COPY_CHUNKS) as copy:
         for seq, (pair, path) in enumerate(zip(pairs, paths, strict=True)):
             planned = (job.job_id, job.dataset_id, seq, *pair, path, first_rank + seq, path in reusable)
-            copy.write_row((*planned, *beginning))
+            copy.write_row((*planned, *initial))
 
 
 def wake(*, total: int, reusable: int) -> None:

@@ -13,7 +13,7 @@ from config.platform.ui.base import Action, Counted, api_request
 from exports.api import downloads, rates, views
 from exports.api.serializers import as_day
 from exports.delivery import chunk_files, links, receipts
-from exports.jobs import actions, submission
+from exports.jobs import actions
 from exports.models import Job, Link
 from exports.pages.base import uuid_of
 from exports.pages.form import once_of
@@ -56,13 +56,10 @@ class Replay(JobAction):
     made: Job | None = None
 
     def act(self, *, job_id: UUID) -> str:
-        job, asked = self.job(job_id), api_request(self.request)
+        job = self.job(job_id)
         key = once_of(uuid_of(self.request.POST.get("once", "")))
         once = Idempotency(key=key, fingerprint=fingerprint({"replay": str(job_id)}))
-        try:
-            self.made = actions.replay(job, idempotency=once, **views.requester(asked))
-        except submission.AlreadyMade as earlier:
-            self.made = earlier.job
+        self.made, _ = actions.replay(job, views.caller_of(api_request(self.request), once))
         return "The same export, as a new one. What is there already is reused."
 
     def then(self, *, job_id: UUID) -> str:

@@ -133,12 +133,13 @@ def make(form: ExportForm, request: HttpRequest) -> Job:
     Raises what `submission.submit` raises; InFlight only when the first click takes longer than anybody waits.
     """
     once = Idempotency(key=once_of(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
-    assert form.wanted is not None  # noqa: S101 - the form is valid
+    wanted = form.wanted
+    assert wanted is not None  # noqa: S101 - the form is valid
+    caller = views.caller_of(api_request(request), once)
     for _ in range(TRIES):
         try:
-            return submission.submit(form.wanted, idempotency=once, **views.requester(api_request(request)))
-        except submission.AlreadyMade as earlier:
-            return earlier.job
+            job, _replayed = submission.submit(lambda: wanted, caller)
+            return job
         except InFlight:
             time.sleep(WAIT_SECONDS)
     raise InFlight

@@ -57,7 +57,8 @@ def submit(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: s
         dataset=dataset, pairs=pairs, duplicates=0, shape=planning.Shape(), delivery="manifest", reuse=reuse,
         allow_degraded=True,
     )  # fmt: skip
-    return submission.submit(request, user_id=user.pk)
+    job, _replayed = submission.submit(lambda: request, submission.Caller(user_id=user.pk))
+    return job
 
 
 def wait_for(job: Job, *, limit: float = LIMIT_SECONDS, every: float = POLL_SECONDS) -> None:

@@ -35,7 +35,8 @@ def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK",
             **changes,
         }
     )
-    return submission.submit(request, user_id=user.pk)
+    job, _replayed = submission.submit(lambda: request, submission.Caller(user_id=user.pk))
+    return job
 
 
 def result_of(claim: Claim, **changes: Any) -> Result:

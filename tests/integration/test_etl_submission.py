@@ -390,7 +390,7 @@ def test_a_key_whose_request_was_refused_can_be_used_again(api: APIClient) -> No
 def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, alice: User) -> None:
     """B1."""
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        Idempotency(key="k1", fingerprint=fingerprint({})).claim(scope=f"etl/{alice.pk}")
+        Idempotency(key="k1", fingerprint=fingerprint({})).lock(scope=f"etl/{alice.pk}")
 
         def second() -> Any:
             try:

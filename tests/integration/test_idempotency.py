@@ -90,7 +90,7 @@ def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, dataset:
     """A4."""
     body = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     with ThreadPoolExecutor(1) as pool, transaction.atomic():
-        body.claim(scope=f"exports/{alice.pk}")  # as the first request holds it to its commit
+        body.lock(scope=f"exports/{alice.pk}")  # as the first request holds it to its commit
 
         def second() -> Any:
             try:
@@ -118,14 +118,16 @@ def test_of_many_at_once_one_makes_the_job(dataset: Dataset, alice: User) -> Non
 
 
 def test_a_request_that_was_made_while_this_one_was_read_is_answered(dataset: Dataset, alice: User) -> None:
-    """A4: both looked for the key before either had made anything."""
+    """A4: both looked for the key before either had created a job."""
     key = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     first = make_job(dataset, alice, 1)
-    Job.objects.filter(pk=first.pk).update(idempotency_key=key.key, fingerprint=key.fingerprint)
 
-    with pytest.raises(submission.AlreadyMade) as caught:
-        actions.replay(first, user_id=alice.pk, idempotency=key)
-    assert caught.value.job == first
+    def read() -> submission.ExportRequest:
+        Job.objects.filter(pk=first.pk).update(**key.columns)
+        return actions.request_of(first)
+
+    caller = submission.Caller(user_id=alice.pk, idempotency=key)
+    assert submission.submit(read, caller) == (first, True)
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 
 

@@ -263,7 +263,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
         reuse="if-present",
         allow_degraded=True,
     )
-    idempotency = Idempotency(key="key", fingerprint="x")
+    caller = submission.Caller(user_id=alice.pk, idempotency=Idempotency(key="key", fingerprint="x"))
 
     def presign(_: object) -> None:
         with suppress(links.ReceiptExpired):
@@ -272,7 +272,7 @@ def of_people(rows: Million, alice: User) -> dict[str, Case]:
     return {
         # Half of its files are there. Counts of quotas are rows of their own: it looks at no chunk for them.
         "submit": Case(
-            work=lambda _: submission.submit(request, user_id=alice.pk, idempotency=idempotency),
+            work=lambda _: submission.submit(lambda: request, caller),
             by=("exports_chunk_ready", "exports_jobs_idempotency"),
             most=len(request.pairs),
         ),

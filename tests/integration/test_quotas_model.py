@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from exports.core.errors import SourceError, SourceRefused
 from exports.core.states import Source
-from exports.jobs import actions, quotas
+from exports.jobs import actions, quotas, submission
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.worker import leases, transitions
 from tests.integration.exports_model import MAX_ATTEMPTS, Model
@@ -83,11 +83,13 @@ class Quotas(RuleBasedStateMachine):
     @rule(target=jobs, job=jobs)
     def replay(self, job: UUID) -> Any:
         row, owner = Job.objects.get(pk=job), self.owner_of(job)
+        caller = submission.Caller(user_id=owner)
         if not self.fits(owner, jobs=1, chunks=row.total):
             with pytest.raises(quotas.QuotaExceeded):
-                actions.replay(row, user_id=owner)
+                actions.replay(row, caller)
             return multiple()
-        return self.accepted(actions.replay(row, user_id=owner), owner, reuse=row.reuse == "if-present")
+        again, _replayed = actions.replay(row, caller)
+        return self.accepted(again, owner, reuse=row.reuse == "if-present")
 
     @rule(how=st.sampled_from(["live", "live", "refused", "failed", "released"]), late=st.booleans())
     def work(self, how: str, *, late: bool) -> None:

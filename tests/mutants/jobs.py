@@ -236,37 +236,33 @@ MUTANTS = [
     SUBMISSION(
         name="a job were charged whether it is made or not",
         old="""    with transaction.atomic():
-        if idempotency:
-            idempotency.claim(scope=f"exports/{user_id}")
-            if made := find(user_id, idempotency):
-                raise AlreadyMade(made)
-        day = quotas.debit(user_id=user_id, jobs=1, chunks=len(request.pairs))
+        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+            return job, True
+        day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
 """,
-        new="""    day = quotas.debit(user_id=user_id, jobs=1, chunks=len(request.pairs))
+        new="""    day = quotas.debit(user_id=caller.user_id, jobs=1, chunks=len(request.pairs))
     with transaction.atomic():
-        if idempotency:
-            idempotency.claim(scope=f"exports/{user_id}")
-            if made := find(user_id, idempotency):
-                raise AlreadyMade(made)
+        if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
+            return job, True
 """,
         tests=tests_of("tests/integration/test_submission.py", "nothing_is_written_when_the_request_dies_midway"),
     ),
-    SUBMISSION(
+    IDEMPOTENCY(
         name="an idempotency key were looked up only before the transaction",
-        old="            if made := find(user_id, idempotency):\n                raise AlreadyMade(made)\n",
-        new="",
+        old="        return self.find(rows, user_id=user_id)\n",
+        new="        return None\n",
         tests=idempotency("a_request_that_was_made_while_this_one_was_read_is_answered"),
     ),
-    SUBMISSION(
+    IDEMPOTENCY(
         name="an idempotency key were noted nowhere",
-        old='{"idempotency_key": idempotency.key, "fingerprint": idempotency.fingerprint}',
-        new='{"fingerprint": idempotency.fingerprint}',
+        old='{"idempotency_key": self.key, "fingerprint": self.fingerprint}',
+        new='{"fingerprint": self.fingerprint}',
         tests=idempotency("a_repeat_gets_the_first_answer_byte_for_byte"),
     ),
-    SUBMISSION(
+    IDEMPOTENCY(
         name="an idempotency key stood for any body",
-        old="if job and job.fingerprint != idempotency.fingerprint:",
-        new="if job and not job.fingerprint:",
+        old="if row and row.fingerprint != self.fingerprint:",
+        new="if row and not row.fingerprint:",
         tests=idempotency("another_body_under_the_same_key_is_422_and_changes_nothing"),
     ),
     IDEMPOTENCY(

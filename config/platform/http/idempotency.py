@@ -1,36 +1,38 @@
-"""`Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header): a repeated request is answered, not done again.
+"""Idempotency keys: a repeated request returns the first result instead of creating a second one.
 
-The key and the fingerprint of the body are columns of the row that the request makes, written in its transaction, so
-that a key lives exactly as long as what it made, and survives every restart. A unique constraint on (user, key) is the
-last word. What is here is what all such rows share.
+Follows draft-ietf-httpapi-idempotency-key-header. The key and the fingerprint of the body are columns of the row that
+the request creates, written in the same transaction. A key therefore lives exactly as long as that row and survives
+every restart. A unique constraint on (user, key) backs up the lock.
 """
 
 import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import orjson
 from django.db import connection
+from django.db.models import Model, QuerySet
 from rest_framework.request import Request
 
 from config.platform.http.problems import BadInput, InputError, Problem
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
-SANE_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+VALID_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+Row = TypeVar("Row", bound=Model)
 
 
 class KeyReused(Problem):
-    """This Idempotency-Key was used with another body before. Use a new key for a new request."""
+    """This Idempotency-Key was already used with a different body. Use a new key for each new request."""
 
     status = 422
     code = "idempotency_key_reused"
 
 
 class InFlight(Problem):
-    """A request with this Idempotency-Key is being worked on. Ask again in a moment."""
+    """Another request with this Idempotency-Key is still being processed. Retry in a moment."""
 
     status = 409
     code = "idempotency_in_flight"
@@ -39,22 +41,25 @@ class InFlight(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idempotency:
-    """The key of a request, and what its body is known by: SHA-256 of its JSON with sorted names, in hex. So another
-    order of fields or other white space is the same request."""
+    """The idempotency key of a request and the fingerprint of its body.
+
+    Use `find` before reading the request, so that a repeat gets the first result even if the request would be refused
+    by now. Use `claim` in the transaction that creates the row, and write `columns` to the row.
+    """
 
     key: str
     fingerprint: str
 
     @classmethod
     def of(cls, request: Request, *, body: Callable[[], Any] | None = None) -> Self | None:
-        """Return what the request says, or None without the header. Raises BadInput for a key that is none.
+        """Read the header. Return None without it; raise BadInput for an invalid key.
 
-        `body` makes the JSON that stands for a body that is none: one with a file in it.
+        `body` returns the JSON to fingerprint where the request's body is not JSON, such as a form with a file.
         """
         key = request.headers.get(HEADER)
         if key is None:
             return None
-        if not SANE_KEY.fullmatch(key):
+        if not VALID_KEY.fullmatch(key):
             raise BadInput(
                 InputError(
                     pointer="",
@@ -64,9 +69,28 @@ class Idempotency:
             )
         return cls(key=key, fingerprint=fingerprint(body() if body else request.data))
 
-    def claim(self, *, scope: str) -> None:
-        """Hold the key to the end of the transaction, or raise InFlight. A lock in the database: no row has to be
-        cleaned up after a process that died, and all web processes see it."""
+    @property
+    def columns(self) -> dict[str, str]:
+        return {"idempotency_key": self.key, "fingerprint": self.fingerprint}
+
+    def find(self, rows: QuerySet[Row], *, user_id: int) -> Row | None:
+        """Return the row that this user created under this key. Raise KeyReused if the body was a different one."""
+        row: Any = rows.filter(user_id=user_id, idempotency_key=self.key).first()
+        if row and row.fingerprint != self.fingerprint:
+            raise KeyReused
+        found: Row | None = row
+        return found
+
+    def claim(self, rows: QuerySet[Row], *, user_id: int) -> Row | None:
+        """Lock the key until the transaction ends, then do what `find` does. Raise InFlight while it is locked.
+
+        Without the second look two requests that both called `find` before either committed would create two rows.
+        """
+        self.lock(scope=f"{rows.model._meta.app_label}/{user_id}")
+        return self.find(rows, user_id=user_id)
+
+    def lock(self, *, scope: str) -> None:
+        """Take an advisory lock, which all web processes see and which a crashed process leaves no trace of."""
         digest = hashlib.sha256(f"{scope}/{self.key}".encode()).digest()
         number = int.from_bytes(digest[:8], signed=True)
         with connection.cursor() as cursor:
@@ -76,4 +100,5 @@ class Idempotency:
 
 
 def fingerprint(body: Any) -> str:
+    """Return the SHA-256, in hex, of a body's JSON. The order of fields and white space do not matter."""
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
