@@ -7,7 +7,7 @@ from celery import shared_task
 from django.conf import settings
 
 from exports.core import wakeups
-from exports.maintenance import cleanup
+from exports.maintenance import periodic
 from exports.webhooks import outbox, sender
 from exports.worker import completion, execution
 
@@ -36,14 +36,14 @@ def deliver(**_later: object) -> None:
 
 @shared_task(name="exports.reap")
 def reap(**_later: object) -> None:
-    cleanup.once("reap", every=settings.SLUICE.export_reaper_seconds, run=cleanup.reap)
+    periodic.once("reap", every=settings.SLUICE.export_reaper_seconds, run=periodic.reap)
 
 
 @shared_task(name="exports.sweep")
 def sweep(**_later: object) -> None:
-    cleanup.once("sweep", every=3600, run=cleanup.sweep)
+    periodic.once("sweep", every=3600, run=periodic.sweep)
 
 
 @shared_task(name="exports.purge")
 def purge(**_later: object) -> None:
-    cleanup.once("purge", every=86400, run=cleanup.purge)
+    periodic.once("purge", every=86400, run=periodic.purge)

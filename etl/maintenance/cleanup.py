@@ -1,12 +1,12 @@
 """The janitors: of object storage, documents that no task names and uploads that nobody submitted; of ETL_CACHE_DIR,
 what killed workers left."""
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
 
 from config.platform import storage
+from config.platform.cleanup import run_steps
 from etl.core import metrics, workspace
 from etl.models import Task
 from etl.pipeline import artifacts
@@ -21,18 +21,8 @@ BATCH = 500
 
 
 def sweep() -> list[str]:
-    """Everything, one after the other. What one janitor cannot do now must not keep the others from their work.
-
-    Returns the names of those that failed.
-    """
-    failed = []
-    verbs: tuple[Callable[[], int], ...] = (delete_orphans, delete_uploads, abort_uploads, workspace.clear)
-    for verb in verbs:
-        try:
-            verb()
-        except Exception:
-            log.exception("janitor_failed", janitor=verb.__name__)
-            failed.append(verb.__name__)
+    """Run every cleanup step. Return the names of those that failed."""
+    failed = run_steps(delete_orphans, delete_uploads, abort_uploads, workspace.clear)
     metrics.ticked("sweep")
     return failed
 

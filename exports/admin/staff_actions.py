@@ -16,7 +16,7 @@ from exports.core.states import JOB_ACTIVE, ChunkStatus, JobStatus
 from exports.delivery import links, receipts
 from exports.delivery.links import Bound
 from exports.jobs import actions, quotas, submission
-from exports.maintenance import manual
+from exports.maintenance import manual_actions
 from exports.models import Chunk, File, Job, Link, Receipt, Slot
 
 
@@ -135,7 +135,7 @@ def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[Outcome]:
 
 
 def release_chunk(chunk: Chunk, _asking: Asking) -> str:
-    ended = manual.release(chunk) == ChunkStatus.FAILED
+    ended = manual_actions.release_lease(chunk) == ChunkStatus.FAILED
     return "Its attempts are used up: it has failed." if ended else "It is back in the queue."
 
 
@@ -162,7 +162,7 @@ CHUNKS = (
         " over. A worker that is there after all can write nothing any more, and stops. The attempt "
         "counts: a chunk without another one fails. Its slot stays taken until its lease is over and "
         "its call was ended.",
-        why_not=one_of({ChunkStatus.RUNNING}, manual.NotRunning.said()),
+        why_not=one_of({ChunkStatus.RUNNING}, manual_actions.NotRunning.said()),
         do=each(release_chunk),
         mark=lambda chunk: str(chunk.token),
         is_danger=True,
@@ -172,7 +172,7 @@ CHUNKS = (
 
 # ---- Files, receipts, links, slots ----------------------------------------------------------------------------------
 def invalidate_file(file: File, _asking: Asking) -> str:
-    manual.invalidate(file)
+    manual_actions.invalidate_file(file)
     return "No export reuses it any more."
 
 
@@ -248,11 +248,11 @@ LINKS = (
 def why_not_free(slot: Slot) -> str:
     if slot.lease_until is None:
         return "It is free."
-    return "" if slot.lease_until <= timezone.now() else manual.SlotInUse.said()
+    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.said()
 
 
 def free_slot(slot: Slot, _asking: Asking) -> str:
-    manual.free(slot)
+    manual_actions.free_slot(slot)
     return (
         f"The call under it is ended, and it is free. It was held for job {short(slot.job_id) if slot.job_id else '-'}."
     )

@@ -67,8 +67,8 @@ def make_or_mend(job: Job, token: int, heartbeat: Heartbeat) -> bundles.Bundle |
         return None
 
 
-def due() -> list[UUID]:
-    """Return the jobs whose chunks are all done and whose receipt nobody is working on."""
+def unclaimed_jobs() -> list[UUID]:
+    """Return the jobs whose chunks are all done and whose completion no worker has claimed."""
     free = Q(completion_lease_until=None) | Q(completion_lease_until__lt=Now())
     return list(Job.objects.ready_to_complete().filter(free).values_list("pk", flat=True)[:100])
 
@@ -194,8 +194,8 @@ def fail(job: Job, token: int, detail: str) -> None:
         wakeups.completion(job.job_id, delay=delay)
 
 
-def give_up() -> None:
-    """Fail the jobs whose completion used its attempts up without an outcome: it killed its workers."""
+def fail_exhausted() -> None:
+    """Fail the jobs whose completion used up its attempts without an outcome, because it killed its workers."""
     for row in sql.rows(GIVE_UP, attempts=settings.SLUICE.export_max_attempts):
         log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
         metrics.job_moved(JobStatus.FAILED)

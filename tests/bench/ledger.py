@@ -33,7 +33,7 @@ from config.dev.stack.process import Process
 from config.platform.db import sql
 from exports.core import planning, wakeups
 from exports.core.states import JOB_ENDED, JobStatus
-from exports.maintenance import cleanup
+from exports.maintenance import retention
 from exports.models import Chunk, Dataset, Event, File, Job, Slot
 from exports.worker import leases, transitions
 from tests.bench import growth, site
@@ -385,8 +385,8 @@ def speeds_of_janitors(scene: Scene, chunks: int) -> dict[str, float]:
     growth.have_ended(scene.dataset, scene.user, chunks)
     Job.objects.update(finished_at=timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1))
     speeds = {
-        "events forgotten": chunks / seconds_of(cleanup.forget_events),
-        "chunks purged": chunks / seconds_of(cleanup.purge_jobs),
+        "events forgotten": chunks / seconds_of(retention.delete_old_events),
+        "chunks purged": chunks / seconds_of(retention.purge_jobs),
     }
     assert not Event.objects.exists(), "events are left"
     assert not Chunk.objects.exists(), "chunks are left"

@@ -33,7 +33,7 @@ POINTS = {
     "bundle made": ("exports.delivery.bundles:make", "after"),
     "receipt inserted": ("exports.delivery.receipts:issue", "after"),
     "receipt committed": ("exports.worker.completion:issue", "after"),
-    "reaper took back": ("exports.maintenance.lost_work:reclaim", "after"),
+    "reaper took back": ("exports.maintenance.lost_leases:reclaim_batch", "after"),
     "document fetched": ("etl.pipeline.stages.ocr:fetch", "after"),
     "document read": ("etl.pipeline.stages.ocr:refuse_empty", "after"),
     "Markdown stored": ("etl.pipeline.artifacts:commit", "before"),

@@ -26,12 +26,12 @@ if "FAKETIME" in os.environ:
 @celeryd_init.connect(weak=False)
 def make_it_harmful(**_later: Any) -> None:
     from config.platform.storage import parts
-    from exports.maintenance import cleanup
+    from exports.maintenance import storage_cleanup
     from tests.chaos import points
 
     points.install()
     parts.PARTS_OF_A_SIZE = int(os.environ.get("CHAOS_PARTS_OF_A_SIZE", parts.PARTS_OF_A_SIZE))
-    cleanup.GRACE = timedelta(seconds=8)  # no chunk of these tests runs longer
+    storage_cleanup.GRACE = timedelta(seconds=8)  # no chunk of these tests runs longer
 
 
 @task_prerun.connect(weak=False)

@@ -42,7 +42,7 @@ LINES = {
     "messages delivered again": r'"redelivered"',
     "leases expired": r'"lease_expired"',
     "writes fenced off": r'"lease_lost"|"completion_lost"|"stage_lost"',
-    "janitors that failed, and came again": r'"janitor_failed"',
+    "janitors that failed, and came again": r'"cleanup_step_failed"',
 }
 
 

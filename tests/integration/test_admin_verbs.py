@@ -16,7 +16,7 @@ from django.utils import timezone
 from config.platform.admin import confirmed_actions
 from exports.core.errors import LeaseLost
 from exports.delivery import links
-from exports.maintenance import cleanup, lost_work
+from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
 from exports.worker import leases, transitions
 from tests.broker import lose_messages, queued
@@ -244,7 +244,7 @@ def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset
     with pytest.raises(LeaseLost):
         leases.renew(held)
     Slot.objects.filter(token=held.token).update(lease_until=LONG_AGO)
-    cleanup.free_slots()
+    lost_leases.free_slots()
     assert Slot.objects.held().get().token == again.token
     assert transitions.finish([(held, result_of(held))]) is None
     leases.renew(again)
@@ -265,10 +265,10 @@ def test_a_lease_is_withdrawn_from_its_holder_alone(dataset: Dataset, alice: Use
     """A11: also when the row was read a moment too early."""
     make_job(dataset, alice, chunks=1)
     first = claim()
-    assert lost_work.withdraw(first.chunk_id, token=first.token)
+    assert lost_leases.withdraw(first.chunk_id, token=first.token)
     second = claim()
 
-    assert lost_work.withdraw(first.chunk_id, token=first.token) is None
+    assert lost_leases.withdraw(first.chunk_id, token=first.token) is None
     leases.renew(second)
 
 
@@ -354,7 +354,7 @@ def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client,
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
     assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Left alone: 1 slot. The worker that")
 
-    lost_work.withdraw(held.chunk_id, token=held.token)
+    lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
 
     assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. The call under it is ended")
@@ -367,7 +367,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
     """A13."""
     make_job(dataset, alice, chunks=1)
     held = claim()
-    lost_work.withdraw(held.chunk_id, token=held.token)
+    lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.held().update(lease_until=LONG_AGO)
     slot = Slot.objects.held().get()
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere(settings)})

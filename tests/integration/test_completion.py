@@ -160,7 +160,7 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
     end_chunk()
 
     assert completion.claim(job.pk) is None
-    assert completion.due() == []
+    assert completion.unclaimed_jobs() == []
 
 
 def test_of_two_completions_at_once_the_stale_one_can_do_nothing(dataset: Dataset, alice: User) -> None:
@@ -248,7 +248,7 @@ def test_a_completion_without_attempts_or_lease_is_given_up(dataset: Dataset, al
     job = make_job(dataset, alice, 1)
     execution.drain()
     Job.objects.update(completion_attempts=9, completion_lease_until=None)
-    completion.give_up()
+    completion.fail_exhausted()
 
     job.refresh_from_db()
     assert job.status == "failed"
@@ -298,7 +298,7 @@ def test_a_bundle_that_kills_its_workers_ends(dataset: Dataset, alice: User) -> 
         assert completion.claim(job.pk)
         Job.objects.update(completion_lease_until="2000-01-01T00:00Z")
     assert completion.claim(job.pk) is None
-    completion.give_up()
+    completion.fail_exhausted()
 
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
@@ -321,7 +321,7 @@ def test_a_worker_that_is_told_to_leave_hands_the_completion_on(
     with pytest.raises(SystemExit):
         completion.complete(job.pk)
     job.refresh_from_db()
-    assert (job.completion_attempts, job.completion_token, completion.due()) == (0, None, [job.pk])
+    assert (job.completion_attempts, job.completion_token, completion.unclaimed_jobs()) == (0, None, [job.pk])
 
 
 # ---- Links ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from config.platform import storage
 from config.platform.db import sql
 from exports.core.errors import LeaseLost, SourceError, SourceRefused
 from exports.jobs import actions
-from exports.maintenance import lost_work
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, execution, leases, transitions
 from tests.conftest import client_of
@@ -115,8 +115,8 @@ def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(datase
     actions.cancel(job)
     Slot.objects.held().update(lease_until="2000-01-01T00:00:00Z")
 
-    assert [token for token, _ in lost_work.expired_slots()] == [Slot.objects.held().get().token]
-    assert lost_work.reclaim(batch=10) == []
+    assert [token for token, _ in lost_leases.expired_slots()] == [Slot.objects.held().get().token]
+    assert lost_leases.reclaim_batch(batch=10) == []
 
 
 def test_a_delivery_that_is_being_made_is_not_issued(dataset: Dataset, alice: User) -> None:

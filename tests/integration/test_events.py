@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from exports.core.errors import SourceError, SourceRefused
 from exports.core.states import JOB_ENDED
 from exports.jobs import actions
-from exports.maintenance import cleanup, lost_work
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job
 from exports.worker import completion, execution, leases, transitions
 from tests.integration.factories import make_job, result_of
@@ -114,11 +114,11 @@ def test_a_worker_that_was_lost_is_told_when_it_ends_the_chunk(dataset: Dataset,
     job = make_job(dataset, alice, 1)
     claim()
     expire_leases()
-    lost_work.reclaim(batch=10)
+    lost_leases.reclaim_batch(batch=10)
     assert told(job) == [("status", "running")]  # back in the queue: nobody was told that it had left it
 
     Chunk.objects.update(attempts=4, status="running", token=1, lease_until="2000-01-01T00:00:00Z")
-    cleanup.reclaim_chunks()
+    lost_leases.reclaim_chunks()
     assert told(job) == [("status", "running"), ("chunk", "failed"), ("status", "failed")]
     check(job)
 

@@ -17,7 +17,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from config.platform import storage
 from exports.core.errors import LeaseLost
 from exports.core.planning import Shape
-from exports.maintenance import lost_work
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Slot
 from exports.source import database
 from exports.worker import execution, leases, transitions
@@ -153,7 +153,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
     stale = leases.claim(backend="stale")
     assert stale
     Chunk.objects.update(lease_until="2000-01-01T00:00Z")
-    lost_work.reclaim(batch=1)
+    lost_leases.reclaim_batch(batch=1)
     execution.drain()
     before = storage.head(PATH)
 

@@ -24,7 +24,7 @@ from config.dev.stack.seaweedfs import IAM, REGION, SeaweedFS, policy
 from config.platform import storage
 from config.platform.storage import copies, probe
 from exports.delivery import links
-from exports.maintenance import cleanup
+from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, execution
 from tests.integration.factories import make_job
@@ -258,8 +258,8 @@ def test_the_service_policy_suffices_from_the_claim_to_the_sweep(dataset: Datase
     assert set(Job.objects.exclude(pk=again.pk).values_list("status", flat=True)) == {"success"}
 
     Receipt.objects.update(expires_at="2024-01-01T00:00:00Z")
-    cleanup.sweep()
-    cleanup.reap()
+    periodic.sweep()
+    periodic.reap()
     assert Receipt.objects.exclude(deleted_at=None).count() == 2
     assert not list(storage.list_objects("_receipts/"))
 

@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 
 from exports.core.errors import LeaseLost, SourceError, SourceRefused
 from exports.core.states import ChunkStatus, JobStatus, Source
-from exports.maintenance import lost_work
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
@@ -150,7 +150,7 @@ def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
     make_job(dataset, alice, 1)
     stale = claim()
     expire_leases()
-    lost_work.reclaim(batch=10)
+    lost_leases.reclaim_batch(batch=10)
     fresh = claim()
     assert fresh.chunk_id == stale.chunk_id
     return stale, fresh
@@ -185,7 +185,7 @@ def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> No
     make_job(dataset, alice, 2)
     lost, kept = claim(), claim()
     Chunk.objects.filter(pk=lost.chunk_id).update(lease_until=Now() - timedelta(seconds=1))
-    lost_work.reclaim(batch=10)
+    lost_leases.reclaim_batch(batch=10)
     fresh = claim()
 
     progress = transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))])
@@ -223,7 +223,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 
     assert Chunk.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
     assert Slot.objects.filter(lease_until__gt=Now() + timedelta(seconds=50)).count() == 1
-    assert lost_work.reclaim(batch=10) == []
+    assert lost_leases.reclaim_batch(batch=10) == []
 
 
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
@@ -347,8 +347,8 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
     for _ in range(4):
         token = claim().token
         expire_leases()
-        assert lost_work.reclaim(batch=10)
-        lost_work.free([token])
+        assert lost_leases.reclaim_batch(batch=10)
+        lost_leases.release_slots([token])
 
     assert leases.claim(backend="test") is None
     assert Chunk.objects.get().error_code == "EXPORT_WORKER_LOST"
@@ -368,13 +368,13 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
     """A13: a worker that stands still may still have its query open."""
     make_job(dataset, alice, 1)
     lost = claim()
-    assert lost_work.expired_slots() == []
+    assert lost_leases.expired_slots() == []
     expire_leases()
-    lost_work.reclaim(batch=10)
+    lost_leases.reclaim_batch(batch=10)
 
-    assert lost_work.expired_slots() == [(lost.token, "test")]
+    assert lost_leases.expired_slots() == [(lost.token, "test")]
     assert Slot.objects.held().count() == 1
-    lost_work.free([lost.token])
+    lost_leases.release_slots([lost.token])
     assert not Slot.objects.held().exists()
 
 
@@ -384,7 +384,7 @@ def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: Us
     with pytest.raises(LeaseLost):
         leases.renew(stale)
 
-    assert lost_work.expired_slots() == [(stale.token, "test")]
+    assert lost_leases.expired_slots() == [(stale.token, "test")]
 
 
 def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> None:
@@ -393,7 +393,7 @@ def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> Non
     held = claim()
     expire_leases()
 
-    assert lost_work.expired_slots() == []
+    assert lost_leases.expired_slots() == []
     leases.renew(held)
 
 
@@ -401,11 +401,11 @@ def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Da
     """A13: its worker may not have noticed yet, and be calling."""
     make_job(dataset, alice, 1)
     held = claim()
-    assert lost_work.withdraw(held.chunk_id, token=held.token)
+    assert lost_leases.withdraw(held.chunk_id, token=held.token)
 
-    assert lost_work.expired_slots() == []
+    assert lost_leases.expired_slots() == []
     Slot.objects.held().update(lease_until=Now() - timedelta(seconds=1))
-    assert lost_work.expired_slots() == [(held.token, "test")]
+    assert lost_leases.expired_slots() == [(held.token, "test")]
 
 
 # ---- Reuse ----------------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dat
     make_job(dataset, alice, 1)
     leases.claim_reusable(batch=10)
     expire_leases()
-    lost_work.reclaim(batch=10)
+    lost_leases.reclaim_batch(batch=10)
 
     assert leases.claim_reusable(batch=10) == []
     assert claim().attempts == 1

@@ -37,7 +37,7 @@ from exports.core.errors import ExportError, LeaseLost, SourceError, SourceRefus
 from exports.core.states import Source
 from exports.delivery.bundles import Bundle as Delivery
 from exports.jobs import actions
-from exports.maintenance import lost_work
+from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
 from exports.worker import completion, leases, transitions
 from exports.worker.leases import Claim
@@ -222,7 +222,7 @@ class Exports(RuleBasedStateMachine):
     @rule()
     def reclaim(self) -> None:
         lost = self.model.lost()
-        assert {each.id: each.status for each in lost_work.reclaim(batch=100)} == {
+        assert {each.id: each.status for each in lost_leases.reclaim_batch(batch=100)} == {
             pk: self.model.take_back(pk) for pk in lost
         }
 
@@ -230,16 +230,16 @@ class Exports(RuleBasedStateMachine):
     def withdraw(self, held: Held) -> None:
         """By staff, who saw this token."""
         pk, token = held.pairs[0]
-        lost = lost_work.withdraw(pk, token=token)
+        lost = lost_leases.withdraw(pk, token=token)
         assert (lost is not None) == self.model.is_held_by(pk, token)
         if lost:
             assert lost.status == self.model.take_back(pk)
 
     @rule()
     def free_slots(self) -> None:
-        tokens = [token for token, _ in lost_work.expired_slots()]
+        tokens = [token for token, _ in lost_leases.expired_slots()]
         assert set(tokens) == self.model.slots_of_the_lost()
-        lost_work.free(tokens)
+        lost_leases.release_slots(tokens)
         self.model.give_back(tokens)
 
     # ---- Completion
@@ -247,7 +247,7 @@ class Exports(RuleBasedStateMachine):
     def claim_completion(self, job: UUID) -> Any:
         this = self.model.jobs[job]
         may = self.model.can_complete(job)
-        assert (job in completion.due()) == may
+        assert (job in completion.unclaimed_jobs()) == may
         token = completion.claim(job)
         assert (token is not None) == (may and this.attempts < MAX_ATTEMPTS)
         if token is None:
@@ -318,7 +318,7 @@ class Exports(RuleBasedStateMachine):
 
     @rule()
     def give_up(self) -> None:
-        completion.give_up()
+        completion.fail_exhausted()
         for pk, job in self.model.jobs.items():
             if self.model.can_complete(pk) and job.attempts >= MAX_ATTEMPTS:
                 job.end("failed")

@@ -29,7 +29,7 @@ from rest_framework.test import APIClient
 from config.platform.storage import StoredObject
 from exports.delivery import links, receipts
 from exports.delivery.bundles import Bundle as Delivery
-from exports.maintenance import cleanup
+from exports.maintenance import retention, storage_cleanup
 from exports.models import Dataset, Download, Job, Link, Receipt
 from exports.worker import completion
 from tests.integration.factories import end_chunk, make_job
@@ -196,7 +196,7 @@ class Links(RuleBasedStateMachine):
     @rule()
     def delete_expired(self) -> None:
         due = [known for known in self.model.values() if known.is_overdue and not known.is_deleted]
-        assert cleanup.delete_expired() == len(due)
+        assert storage_cleanup.delete_expired() == len(due)
         for known in due:
             known.is_deleted = True
 
@@ -204,7 +204,7 @@ class Links(RuleBasedStateMachine):
     def purge(self, receipt: UUID) -> None:
         """A week later."""
         Job.objects.filter(pk=receipt).update(finished_at=Now() - timedelta(days=8))
-        cleanup.purge_jobs()
+        retention.purge_jobs()
         for known in self.model.values():
             known.is_purged |= known.is_deleted and known is self.model[receipt]
         Job.objects.update(finished_at=Now())

@@ -26,7 +26,7 @@ from etl.maintenance import cleanup as etl_sweeper
 from etl.maintenance import recovery as etl_recovery
 from etl.models import Task
 from exports.core import gauges
-from exports.maintenance import cleanup
+from exports.maintenance import periodic
 from exports.models import Chunk, Dataset, Job, Receipt
 from exports.worker import completion, leases, transitions
 from tests.broker import valkey
@@ -113,7 +113,7 @@ def ours() -> dict[str, tuple[str, set[str]]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_the_page_has_every_metric_and_no_other() -> None:
-    cleanup.once("reap", every=1, run=lambda: None)  # a tick that can be told of
+    periodic.once("reap", every=1, run=lambda: None)  # a tick that can be told of
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
@@ -189,7 +189,7 @@ def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
     claim()
     Chunk.objects.filter(status="running").update(lease_until=Now() - timedelta(seconds=1))
-    cleanup.once("reap", every=1, run=lambda: None)
+    periodic.once("reap", every=1, run=lambda: None)
 
     assert gauge("export_leases_overdue") == 1
     assert gauge("export_tick_age_seconds", tick="reap") == pytest.approx(0, abs=20)

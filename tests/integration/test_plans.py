@@ -29,7 +29,7 @@ from exports.core.planning import Pair, Shape
 from exports.core.states import Source
 from exports.delivery import chunk_files, links
 from exports.jobs import actions, submission
-from exports.maintenance import cleanup, lost_work
+from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
 from exports.webhooks import outbox, sender
 from exports.worker import completion, leases, transitions
@@ -126,24 +126,24 @@ def finish_reused(claims: list[Claim]) -> object:
 def of_the_reaper(rows: Million) -> dict[str, Case]:
     ours = rows.held[-1]
     return {
-        "reclaim": Case(work=lambda _: lost_work.reclaim(batch=500), by=("exports_chunk_leased",), most=LEASED),
+        "reclaim": Case(work=lambda _: lost_leases.reclaim_batch(batch=500), by=("exports_chunk_leased",), most=LEASED),
         # For each slot whose lease is over it looks at all that runs.
-        "free": Case(work=lambda _: lost_work.expired_slots(), by=("exports_chunk_leased",), most=1_000),
+        "free": Case(work=lambda _: lost_leases.expired_slots(), by=("exports_chunk_leased",), most=1_000),
         "withdraw": Case(
-            work=lambda _: lost_work.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
+            work=lambda _: lost_leases.withdraw(ours.chunk_id, token=ours.token), by=(OF_LEASE,), most=LEASED
         ),
         "hint": Case(
-            work=lambda _: lost_work.waiting(),
+            work=lambda _: lost_wakeups.waiting_work(),
             by=("exports_chunk_ready", "exports_chunk_waiting", TO_LOOK_AT),
             most=1_000,
         ),
-        "hint completions": Case(work=lambda _: completion.due(), by=("exports_jobs_active",), most=GOING_ON),
+        "completions": Case(work=lambda _: completion.unclaimed_jobs(), by=("exports_jobs_active",), most=GOING_ON),
         "give completions up": Case(
             work=lambda _: sql.rows(completion.GIVE_UP, attempts=settings.SLUICE.export_max_attempts),
             by=("exports_jobs_active",),
             most=GOING_ON,
         ),
-        "delete what expired": Case(work=lambda _: cleanup.delete_expired(), by=("exports_receipt_due",)),
+        "delete what expired": Case(work=lambda _: storage_cleanup.delete_expired(), by=("exports_receipt_due",)),
         "gauges": Case(
             work=lambda _: sql.one(gauges.GAUGES, slots=settings.SLUICE.export_db_slots),
             by=(
@@ -192,26 +192,29 @@ def of_completion(rows: Million) -> dict[str, Case]:
 
 
 def of_retention(rows: Million) -> dict[str, Case]:
-    paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: cleanup.BATCH])
+    paths = list(rows.job("large-0").chunks.order_by("seq").values_list("path", flat=True)[: storage_cleanup.BATCH])
     return {
         "purge": Case(
-            work=lambda _: cleanup.purge_some(),
+            work=lambda _: retention.purge_some(),
             by=("exports_jobs_finished", OF_JOB, "exports_delivery_job_id"),
             most=2 * LARGE,
         ),
         # It looks at each job that has ended, whether it has events; the first twenty that have lose them.
         "forget events": Case(
-            work=lambda _: cleanup.forget_some(), by=("exports_event_untold",), most=1_000, walks="exports_jobs"
+            work=lambda _: retention.delete_some_events(),
+            by=("exports_event_untold",),
+            most=1_000,
+            walks="exports_jobs",
         ),
         "delete what nobody vouches for": Case(
-            work=lambda _: cleanup.delete_unvouched(),
+            work=lambda _: storage_cleanup.delete_unreferenced(),
             by=("exports_jobs_finished", "exports_chunk_of_status"),
             most=DAY_OF_JOBS,
         ),
         "tell who vouches": Case(
-            work=lambda _: cleanup.unvouched(dict.fromkeys(paths, "x")),
+            work=lambda _: storage_cleanup.unreferenced(dict.fromkeys(paths, "x")),
             by=("exports_chunk_leased",),
-            most=cleanup.BATCH,
+            most=storage_cleanup.BATCH,
         ),
     }
 

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from exports.core.errors import SourceRefused
 from exports.jobs import actions, quotas
-from exports.maintenance import cleanup
+from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
 from exports.worker import completion, execution, leases, transitions
 from tests.conftest import client_of
@@ -244,7 +244,7 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
     today = quotas.debit(user_id=alice.pk, jobs=1, chunks=1)
     for days in (1, 31, 32, 100):
         Usage.objects.create(user=alice, day=today - timedelta(days=days))
-    cleanup.purge()
+    periodic.purge()
 
     assert {(today - usage.day).days for usage in Usage.objects.all()} == {0, 1, 31}
 

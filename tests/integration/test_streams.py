@@ -19,7 +19,7 @@ from config.platform.http import sse
 from exports.api import event_hub
 from exports.api.event_hub import Hub, Listener, News
 from exports.jobs import actions
-from exports.maintenance import cleanup
+from exports.maintenance import periodic, retention
 from exports.models import Dataset, Event, Job
 from tests.integration.factories import end_chunk, fail_chunk, make_job
 
@@ -391,7 +391,7 @@ def test_events_are_forgotten_a_day_after_the_end(dataset: Dataset, alice: User,
     Event.objects.update(told_at=Now())
     Job.objects.exclude(pk=young.pk).update(finished_at=Now() - timedelta(days=1, seconds=1))
     Job.objects.filter(pk=running.pk).update(finished_at=None)
-    cleanup.sweep()
+    periodic.sweep()
 
     assert set(Event.objects.values_list("job", flat=True)) == {young.pk, running.pk}
     assert events_after(api, old, old.event_seq - 1) == ["snapshot", "status"]
@@ -408,8 +408,8 @@ def test_an_end_that_webhooks_were_not_told_of_is_never_forgotten(dataset: Datas
     failed_job(dataset, alice)
     Job.objects.update(finished_at=Now() - timedelta(days=2))
     kept = Event.objects.count()
-    assert cleanup.forget_events() == 0
+    assert retention.delete_old_events() == 0
     assert Event.objects.count() == kept
 
     Event.objects.update(told_at=Now())
-    assert cleanup.forget_events() == kept
+    assert retention.delete_old_events() == kept

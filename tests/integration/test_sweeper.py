@@ -22,7 +22,7 @@ from config.platform.storage import probe
 from exports.core import wakeups
 from exports.core.errors import SourceRefused
 from exports.jobs import actions
-from exports.maintenance import cleanup, manual
+from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
 from exports.source import database
 from exports.worker import completion, execution, leases, transitions
@@ -57,7 +57,7 @@ def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Da
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
     expire_leases()
-    cleanup.reap()
+    periodic.reap()
 
     assert Chunk.objects.get().status == "pending"
     assert not Slot.objects.held().exists()
@@ -71,7 +71,7 @@ def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
     expire_leases()
 
     with capture_logs() as lines:
-        cleanup.reap()
+        periodic.reap()
 
     (line,) = (line for line in lines if line["event"] == "lease_expired")
     assert (line["job_id"], line["chunk_id"]) == (str(job.pk), Chunk.objects.get().pk)
@@ -84,7 +84,7 @@ def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
 def test_a_live_workers_chunk_is_left_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claim = leases.claim(backend="alive")
-    cleanup.reap()
+    periodic.reap()
 
     assert claim
     assert Chunk.objects.get().token == claim.token
@@ -99,7 +99,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
     with psycopg.connect(source_db.info.dsn, password=source_db.info.password, application_name="lost-one") as call:
         leases.claim(backend="lost-one")
         expire_leases()
-        cleanup.reap()
+        periodic.reap()
         with pytest.raises(psycopg.OperationalError):
             call.execute("SELECT 1")
     assert not Slot.objects.held().exists()
@@ -112,8 +112,8 @@ def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, ali
     expire_leases()
     nowhere = SecretStr("postgresql://127.0.0.1:1/nothing")
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere})
-    cleanup.reclaim_chunks()
-    cleanup.free_slots()
+    lost_leases.reclaim_chunks()
+    lost_leases.free_slots()
 
     assert Slot.objects.held().count() == 1
     assert Chunk.objects.get().status == "pending"
@@ -128,10 +128,10 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
     assert alive
     for key in (alive.path, "things/2024/lost.csv"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
-    assert cleanup.abort_lost_uploads() == 0  # younger than a lease
+    assert storage_cleanup.abort_lost_uploads() == 0  # younger than a lease
 
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": -5})
-    assert cleanup.abort_lost_uploads() == 1
+    assert storage_cleanup.abort_lost_uploads() == 1
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
 
 
@@ -141,7 +141,7 @@ def test_one_janitor_that_fails_does_not_stop_the_others(dataset: Dataset, alice
     expire_leases()
     lose_messages()
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": "http://127.0.0.1:1"})
-    cleanup.reap()
+    periodic.reap()
 
     assert not Slot.objects.held().exists()
     assert queued("exports") == 1
@@ -151,13 +151,13 @@ def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 3)
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("exports") == 3
 
     while leases.claim(backend="x"):
         pass
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("exports") == 0
 
 
@@ -166,11 +166,11 @@ def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: U
     make_job(dataset, alice, 3)
     lose_messages()
     for _ in range(3):
-        cleanup.reap()
+        periodic.reap()
     assert queued("exports") == 3
     lose_messages()
     valkey().lpush("exports", b"one of them")
-    cleanup.reap()
+    periodic.reap()
     assert queued("exports") == 3
 
 
@@ -182,7 +182,7 @@ def test_a_broker_that_is_away_does_not_hold_the_janitor_up(dataset: Dataset, al
         if is_silent:
             nobody.listen()
         with broker_at(f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), capture_logs() as logs:
-            expect_within(5, cleanup.hint_waiting)
+            expect_within(5, lost_wakeups.wake_workers)
     assert {line["event"] for line in logs} == {"hint_not_sent"}
 
 
@@ -194,10 +194,10 @@ def test_completions_are_hinted_however_many_others_wait(
     execution.drain()
     lose_messages()
     valkey().lpush("bundles", *[b"another"] * 5)
-    cleanup.reap()
+    periodic.reap()
     assert queued("bundles") == 6
     monkeypatch.setattr(wakeups, "MOST_JOBS", 6)
-    cleanup.reap()
+    periodic.reap()
     assert queued("bundles") == 6
 
 
@@ -205,18 +205,18 @@ def test_a_completion_that_nobody_did_is_hinted_again(dataset: Dataset, alice: U
     job = make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("bundles") == 1
 
     completion.claim(job.pk)
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("bundles") == 0
 
 
 def test_more_slots_are_provided_when_the_setting_grows(slots: int) -> None:
     Slot.objects.filter(number=slots).delete()
-    cleanup.reap()
+    periodic.reap()
     assert Slot.objects.count() == slots
 
 
@@ -227,10 +227,10 @@ def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(datase
     """A26."""
     over, live = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
     expire(over, seconds=1)
-    cleanup.reap()
+    periodic.reap()
     assert delivered(over)  # somebody may just have been redirected to it
     expire(over)
-    cleanup.reap()
+    periodic.reap()
 
     assert storage.head(over.object_key) is None
     over.refresh_from_db()
@@ -243,9 +243,9 @@ def test_the_hourly_sweep_finds_what_the_reaper_missed(dataset: Dataset, alice: 
     """A26."""
     receipt = finish(make_job(dataset, alice, 1))
     expire(receipt, seconds=61)
-    assert cleanup.force_delete_expired() == 1
+    assert storage_cleanup.delete_overdue() == 1
     assert storage.head(receipt.object_key) is None
-    assert cleanup.force_delete_expired() == 0
+    assert storage_cleanup.delete_overdue() == 0
 
 
 def test_the_hourly_sweep_counts_every_late_receipt(
@@ -255,9 +255,9 @@ def test_the_hourly_sweep_counts_every_late_receipt(
     late = [finish(make_job(dataset, alice, 1)) for _ in range(3)]
     for receipt in late:
         expire(receipt, seconds=61)
-    monkeypatch.setattr(cleanup, "BATCH", 1)
+    monkeypatch.setattr(storage_cleanup, "BATCH", 1)
     before = violations()
-    assert cleanup.force_delete_expired() == 3
+    assert storage_cleanup.delete_overdue() == 3
     assert violations() == before + 3
     assert not any(storage.head(receipt.object_key) for receipt in late)
 
@@ -266,10 +266,10 @@ def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkey
     """A26."""
     live = finish(make_job(dataset, alice, 1))
     storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv")
-    assert cleanup.delete_orphans() == 0  # young: its receipt may be about to be written
+    assert storage_cleanup.delete_orphans() == 0  # young: its receipt may be about to be written
 
-    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
-    assert cleanup.delete_orphans() == 1
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
+    assert storage_cleanup.delete_orphans() == 1
     assert storage.head("_receipts/orphan/1/x.csv") is None
     assert delivered(live)
 
@@ -278,10 +278,10 @@ def test_what_a_doctor_left_behind_goes_and_is_no_violation(db: None, monkeypatc
     """One that was interrupted: nothing was promised to anybody."""
     key = f"{probe.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
-    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     before = violations()
 
-    assert cleanup.delete_orphans() == 1
+    assert storage_cleanup.delete_orphans() == 1
     assert storage.head(key) is None
     assert violations() == before
 
@@ -290,11 +290,11 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
     """A26."""
     for key in ("things/2024/x.csv", "_receipts/y.zip"):
         storage.client().create_multipart_upload(Bucket=settings.SLUICE.s3_bucket, Key=key)
-    assert cleanup.abort_abandoned_uploads() == 0
+    assert storage_cleanup.abort_abandoned_uploads() == 0
 
-    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
-    assert cleanup.abort_abandoned_uploads() == 2
-    assert cleanup.abort_abandoned_uploads() == 0
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
+    assert storage_cleanup.abort_abandoned_uploads() == 2
+    assert storage_cleanup.abort_abandoned_uploads() == 0
 
 
 # ---- Files that no row vouches for ----------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
 
 @pytest.fixture
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
 
 
 def put_file(claim: Claim, content: bytes = b"x") -> str:
@@ -349,12 +349,12 @@ def test_the_file_of_a_chunk_that_ended_without_it_goes(
     """A26."""
     claim = claimed(dataset, alice)
     put_file(claim)
-    assert cleanup.delete_unvouched() == 0  # it may be about to be written down
+    assert storage_cleanup.delete_unreferenced() == 0  # it may be about to be written down
 
     end(claim)
-    assert cleanup.delete_unvouched() == 1
+    assert storage_cleanup.delete_unreferenced() == 1
     assert storage.head(claim.path) is None
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
 
 
 @pytest.mark.usefixtures("no_grace")
@@ -365,7 +365,7 @@ def test_a_file_that_replaced_a_vouched_one_goes(dataset: Dataset, alice: User) 
     etag = put_file(claim, b"newer")
     fail(claim)
     assert File.objects.get().etag != etag
-    assert cleanup.delete_unvouched() == 1
+    assert storage_cleanup.delete_unreferenced() == 1
 
     make_job(dataset, alice, 1)
     execution.drain()
@@ -384,7 +384,7 @@ def test_files_that_are_vouched_for_stay(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
     execution.drain()
 
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
     assert len(list(storage.list_objects("things/"))) == File.objects.count() == 3
 
 
@@ -393,7 +393,7 @@ def test_what_others_put_at_a_path_stays(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     storage.put(claim.path, b"put there by hand", content_type="text/csv")
     fail(claim)
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
     assert storage.head(claim.path)
 
 
@@ -402,9 +402,9 @@ def test_a_file_that_staff_invalidated_stays(dataset: Dataset, alice: User) -> N
     """The receipts of manifests lead to it."""
     make_job(dataset, alice, 1)
     execution.drain()
-    manual.invalidate(File.objects.get())
+    manual_actions.invalidate_file(File.objects.get())
     fail(claimed(dataset, alice))
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
     assert storage.head(PATH)
 
 
@@ -415,10 +415,10 @@ def test_a_file_stays_while_a_running_chunk_may_replace_it(dataset: Dataset, ali
     fail(claim)
     other = claimed(dataset, alice)
     assert other.path == claim.path
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
 
     fail(other)
-    assert cleanup.delete_unvouched() == 1
+    assert storage_cleanup.delete_unreferenced() == 1
 
 
 def test_a_young_file_and_the_file_of_a_young_end_stay(
@@ -427,15 +427,15 @@ def test_a_young_file_and_the_file_of_a_young_end_stay(
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
     Job.objects.update(finished_at=Now() - timedelta(hours=2))
-    assert cleanup.delete_unvouched() == 0
+    assert storage_cleanup.delete_unreferenced() == 0
 
-    monkeypatch.setattr(cleanup, "GRACE", timedelta(seconds=-60))
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     Job.objects.update(finished_at=Now() - timedelta(hours=25))
-    assert cleanup.delete_unvouched() == 0  # its time to be found was yesterday
+    assert storage_cleanup.delete_unreferenced() == 0  # its time to be found was yesterday
     Job.objects.update(finished_at=Now() - timedelta(hours=23))
-    assert cleanup.delete_unvouched() == 1
+    assert storage_cleanup.delete_unreferenced() == 1
 
 
 @pytest.mark.usefixtures("no_grace")
@@ -448,7 +448,7 @@ def test_a_file_that_is_put_there_at_this_moment_stays(dataset: Dataset, alice: 
     with troubled_s3.running(str(upstream.s3_endpoint_url)) as proxy:
         proxy.trouble("DELETE", claim.path, troubled_s3.first(replace))
         settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
-        assert cleanup.delete_unvouched() == 0
+        assert storage_cleanup.delete_unreferenced() == 0
     settings.SLUICE = upstream
     assert b"".join(storage.read(claim.path)) == b"another"
 
@@ -463,11 +463,11 @@ def test_it_asks_the_database_once_a_batch(
         fail(claim)
         claims.append(claim)
     for batch, queries in ((500, 3), (3, 1 + 3 * 2)):  # the chunks; then running ones, and files
-        monkeypatch.setattr(cleanup, "BATCH", batch)
+        monkeypatch.setattr(storage_cleanup, "BATCH", batch)
         for claim in claims:
             put_file(claim)
         with django_assert_num_queries(queries):
-            assert cleanup.delete_unvouched() == 7
+            assert storage_cleanup.delete_unreferenced() == 7
 
 
 # ---- Old rows -------------------------------------------------------------------------------------------------------
@@ -477,12 +477,12 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
     """A26."""
     old, young = finish(make_job(dataset, alice, 2)), finish(make_job(dataset, alice, 1))
     Job.objects.filter(pk=old.pk).update(finished_at=Now() - timedelta(days=7, seconds=1))
-    cleanup.purge()
+    periodic.purge()
     assert Job.objects.count() == 2  # its delivered object is still there
 
     expire(old)
-    cleanup.delete_expired()
-    cleanup.purge()
+    storage_cleanup.delete_expired()
+    periodic.purge()
     assert list(Job.objects.values_list("pk", flat=True)) == [young.pk]
     assert Chunk.objects.count() == 1
     assert File.objects.count() == 2
@@ -493,14 +493,14 @@ def test_a_job_that_is_retried_at_this_moment_is_not_purged(dataset: Dataset, al
     Job.objects.update(status="failed", finished_at=Now() - timedelta(days=8))
     with transaction.atomic():
         Job.objects.select_for_update().get(pk=job.pk)
-        in_threads(1, lambda _: cleanup.purge())
+        in_threads(1, lambda _: periodic.purge())
     assert Job.objects.count() == 1
 
 
 def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     Job.objects.update(created_at=timezone.now() - timedelta(days=30))
-    cleanup.purge()
+    periodic.purge()
     assert Job.objects.count() == 1
 
 
@@ -510,18 +510,18 @@ def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
 def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
     """A26."""
     ran: list[int] = []
-    outcomes = in_threads(5, lambda n: cleanup.once("sweep", every=3600, run=lambda: ran.append(n)))
+    outcomes = in_threads(5, lambda n: periodic.once("sweep", every=3600, run=lambda: ran.append(n)))
     assert outcomes.count(True) == len(ran) == 1
 
     Tick.objects.update(ran_at=Now() - timedelta(seconds=3500))
-    assert cleanup.once("sweep", every=3600, run=lambda: ran.append(9))
+    assert periodic.once("sweep", every=3600, run=lambda: ran.append(9))
 
 
 def test_every_janitor_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
     """A26."""
     receipt = finish(make_job(dataset, alice, 2))
     for _ in range(3):
-        cleanup.reap()
-        cleanup.sweep()
-        cleanup.purge()
+        periodic.reap()
+        periodic.sweep()
+        periodic.purge()
     assert delivered(receipt)

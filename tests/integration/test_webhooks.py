@@ -23,7 +23,7 @@ from standardwebhooks import WebhookVerificationError
 from config.env import Environment
 from exports.core.errors import LeaseLost
 from exports.jobs import actions
-from exports.maintenance import cleanup
+from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
 from exports.webhooks import outbox, sender, subscriptions, url_guard
 from exports.webhooks.url_guard import Answer
@@ -209,17 +209,17 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
     subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("webhooks") == 1
 
     outbox.fan_out()
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("webhooks") == 1
 
     sender.drain()
     lose_messages()
-    cleanup.reap()
+    periodic.reap()
     assert queued("webhooks") == 0
 
 
@@ -370,7 +370,7 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
         assert sender.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
     assert sender.claim() is None
-    cleanup.reap()
+    periodic.reap()
 
     (shown,) = sent_to(api, hook)
     assert shown["status"] == "failed"
@@ -667,7 +667,7 @@ def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
     Webhook.objects.update(enabled=False, disabled_reason="x", failures=10, failing_since=Now() - timedelta(days=4))
     make_due()
     work()
-    cleanup.reap()
+    periodic.reap()
     assert len(there.received) == 1
     lose_messages()
 
@@ -731,13 +731,13 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     assert sender.claim()
     Delivery.objects.filter(status="pending").update(lease_until=Now() - timedelta(seconds=1))
     assert sender.claim() is None
-    cleanup.reap()
+    periodic.reap()
     lost = sent_to(api, hook)[0]
     assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["the worker was lost"])
 
     api.post(path)
     Delivery.objects.filter(status="pending").update(attempts=3)
-    cleanup.reap()
+    periodic.reap()
     assert {each["status"] for each in sent_to(api, hook)} == {"failed"}
     assert len(there.received) == 1
 
@@ -1260,7 +1260,7 @@ def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
     old = Delivery.objects.earliest("created_at").pk
     Delivery.objects.filter(pk=old).update(created_at=Now() - timedelta(days=30, seconds=1))
     Job.objects.update(finished_at=Now() - timedelta(days=8))
-    cleanup.purge()
+    periodic.purge()
 
     assert not Job.objects.exists()
     (kept,) = sent_to(api, hook)

@@ -1,4 +1,4 @@
-"""What if claims, outcomes and janitors of exports were a little wrong?"""
+"""What if claims, outcomes and cleanup of exports were a little wrong?"""
 
 from functools import partial
 
@@ -6,8 +6,10 @@ from tests.mutants.mutant import Mutant, tests_of
 
 CLAIMS = partial(Mutant, file="exports/worker/leases.py")
 OUTCOMES = partial(Mutant, file="exports/worker/transitions.py")
-RECOVERY = partial(Mutant, file="exports/maintenance/lost_work.py")
-SWEEPER = partial(Mutant, file="exports/maintenance/cleanup.py")
+LEASES = partial(Mutant, file="exports/maintenance/lost_leases.py")
+STORAGE = partial(Mutant, file="exports/maintenance/storage_cleanup.py")
+RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
+PERIODIC = partial(Mutant, file="exports/maintenance/periodic.py")
 HEARTBEAT = partial(Mutant, file="exports/worker/heartbeat.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
@@ -121,81 +123,81 @@ MUTANTS = [
         new="claim.attempts <= settings.SLUICE.export_max_attempts",
         tests=leases("a_failure_is_retried_with_backoff_and_then_final"),
     ),
-    # ---- Janitors
-    RECOVERY(
+    # ---- Cleanup
+    LEASES(
         name="the reaper took chunks from workers that live",
         old="WHERE status = 'running' AND lease_until < statement_timestamp()",
         new="WHERE status = 'running'",
         tests=sweeper("a_live_workers_chunk_is_left_alone"),
     ),
-    RECOVERY(
+    LEASES(
         name="a chunk that kills its workers came back for ever",
         old="SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END",
         new="SET status = 'pending'",
         tests=leases("a_chunk_that_kills_its_workers_ends_failed"),
     ),
-    RECOVERY(
+    LEASES(
         name="staff took a chunk from whoever has it by now",
         old="WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE",
         new="WHERE status = 'running' AND id = %(chunk)s AND %(token)s > 0 FOR UPDATE",
         tests=verbs("a_lease_is_withdrawn_from_its_holder_alone"),
     ),
-    RECOVERY(
+    LEASES(
         name="a slot were free while its worker's lease goes on",
         old="WHERE s.lease_until < clock_timestamp()\n  AND NOT EXISTS",
         new="WHERE s.lease_until IS NOT NULL\n  AND NOT EXISTS",
         tests=leases("the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease"),
     ),
-    RECOVERY(
+    LEASES(
         name="a slot were free while its chunk is still held",
         old="WHERE s.lease_until < clock_timestamp()\n"
         "  AND NOT EXISTS (SELECT 1 FROM exports_chunk c WHERE c.token = s.token AND c.status = 'running')",
         new="WHERE s.lease_until < clock_timestamp()",
         tests=leases("a_slot_is_held_while_its_chunk_is"),
     ),
-    SWEEPER(
+    LEASES(
         name="slots were freed before their calls are gone",
-        old="still_there = database.end_calls([backend for _, backend in expired])",
-        new="still_there: set[str] = set()",
+        old="still_running = database.end_calls([slot.backend for slot in expired])",
+        new="still_running: set[str] = set()",
         tests=sweeper("the_call_of_a_lost_worker_is_ended_before_its_slot_is_free"),
     ),
-    SWEEPER(
+    STORAGE(
         name="uploads of live workers were aborted",
         old="if upload.key not in busy and upload.key",
         new="if upload.key",
         tests=sweeper("uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not"),
     ),
-    SWEEPER(
+    STORAGE(
         name="objects whose receipt is about to be written were orphans",
         old="if item.last_modified < young]",
         new="]",
         tests=sweeper("orphans_go_and_live_receipts_stay"),
     ),
-    SWEEPER(
+    STORAGE(
         name="objects that receipts name were orphans",
         old="orphans = [key for key in found if key not in named]",
         new="orphans = found",
         tests=sweeper("orphans_go_and_live_receipts_stay"),
     ),
-    SWEEPER(
+    RETENTION(
         name="jobs were purged whose delivered object is still there",
         old=".exclude(receipt__deleted_at=None, receipt__isnull=False)",
         new="",
         tests=sweeper("old_jobs_are_purged_and_their_files_kept"),
     ),
-    SWEEPER(
+    PERIODIC(
         name="each of several beats did the same work",
         old="WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'",
         new="WHERE %(every)s > 0",
         tests=sweeper("a_tick_runs_once_however_many_beats_there_are"),
     ),
-    SWEEPER(
+    STORAGE(
         name="a file were deleted before its outcome is written",
-        old="                if head and head.last_modified < before and is_of(chunk, head)",
-        new="                if head and is_of(chunk, head)",
+        old="if head and head.last_modified < before and own.items()",
+        new="if head and own.items()",
         tests=sweeper("a_young_file_and_the_file_of_a_young_end_stay"),
     ),
-    SWEEPER(
+    STORAGE(
         name="uploads were aborted while they are sent",
         old="return abort_uploads(before=storage.now() - GRACE)",
         new="return abort_uploads(before=storage.now() + GRACE)",

@@ -20,17 +20,17 @@ log = structlog.get_logger(__name__)
 # In this order: first what keeps a number from being given twice, then what anybody could use.
 STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
     ("sequences moved on", sequences.leap),
-    ("leases taken back", exports.take_leases),
+    ("leases taken back", exports.release_leases),
     ("links revoked", exports.revoke_links),
-    ("jobs whose events are numbered anew", exports.number_events_anew),
+    ("jobs whose events are numbered anew", exports.advance_event_numbers),
     ("documents' fences raised", documents.raise_fences),
     ("run-states forgotten", documents.forget_strangers),
     ("receipts ended, their object is gone", exports.end_receipts),
-    ("files forgotten, their object is gone or another", exports.forget_files),
+    ("files forgotten, their object is gone or another", exports.delete_stale_files),
 )
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
-    ("files", exports.strange_files),
-    ("delivered objects", exports.strange_deliveries),
+    ("files", exports.unknown_files),
+    ("delivered objects", exports.unknown_deliveries),
     ("artefacts of documents", documents.strange_artefacts),
 )
 ANOTHER = (
@@ -62,7 +62,7 @@ class Command(BaseCommand):
     def handle(self, *, delete_unknown: bool, bucket_is_lost: bool, **_later: Any) -> None:
         found = "deleted, no row knows them" if delete_unknown else "that no row knows: --delete-unknown deletes them"
         try:
-            if not bucket_is_lost and exports.bucket_is_another():
+            if not bucket_is_lost and exports.is_wrong_bucket():
                 raise CommandError(ANOTHER)
             for said, step in () if delete_unknown else STEPS:
                 self.tell(said, step)

@@ -22,7 +22,7 @@ from etl.maintenance import recovery
 from etl.models import Task
 from exports.delivery import links, receipts
 from exports.jobs import actions
-from exports.maintenance import cleanup, manual
+from exports.maintenance import manual_actions, periodic, storage_cleanup
 from exports.models import Chunk, Job, Link, Receipt, Slot, Webhook
 from exports.webhooks import subscriptions
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 # ---- Of everything: what beat would have done by now ----------------------------------------------------------------
 def reap() -> str:
-    failed = cleanup.reap()
+    failed = periodic.reap()
     try:
         recovery.look()
     except runstate.Unavailable:
@@ -41,18 +41,18 @@ def reap() -> str:
 
 
 def sweep() -> str:
-    check(cleanup.sweep() + etl_sweeper.sweep())
+    check(periodic.sweep() + etl_sweeper.sweep())
     return "Objects and uploads that nothing names are deleted, and old events."
 
 
 def purge() -> str:
-    check(cleanup.purge())
+    check(periodic.purge())
     return "Jobs that ended EXPORT_JOB_RETENTION_DAYS ago are deleted."
 
 
 def check(failed: list[str]) -> None:
     if failed:
-        raise CommandError(f"Not done: {', '.join(failed)}. `janitor_failed` in the log above says why.")
+        raise CommandError(f"Not done: {', '.join(failed)}. `cleanup_step_failed` in the log above says why.")
 
 
 JANITORS: dict[str, Callable[[], str]] = {"reap": reap, "sweep": sweep, "purge": purge}
@@ -68,11 +68,11 @@ def retry(job: Job) -> str:
 
 
 def release(chunk: Chunk) -> str:
-    return f"Taken from its worker: {manual.release(chunk)}."
+    return f"Taken from its worker: {manual_actions.release_lease(chunk)}."
 
 
 def free(slot: Slot) -> str:
-    manual.free(slot)
+    manual_actions.free_slot(slot)
     return "Free."
 
 
@@ -87,7 +87,7 @@ def withdraw(receipt: Receipt) -> str:
     """End the receipt, and delete the object now: a presigned URL is then of nothing."""
     receipts.revoke(receipt)
     try:
-        cleanup.delete_withdrawn(receipt)
+        storage_cleanup.delete_revoked(receipt)
     except storage.StorageError:
         raise Problem("It is over, but the storage does not answer: the reaper deletes its object later.") from None
     return "It is over, and its object is deleted."

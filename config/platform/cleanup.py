@@ -1,0 +1,19 @@
+"""Running cleanup steps so that the failure of one does not stop the others."""
+
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+def run_steps(*steps: Callable[[], object]) -> list[str]:
+    """Run the steps in order. Return the names of those that failed; their errors are logged."""
+    failed = []
+    for step in steps:
+        try:
+            step()
+        except Exception:
+            log.exception("cleanup_step_failed", step=step.__name__)
+            failed.append(step.__name__)
+    return failed

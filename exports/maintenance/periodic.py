@@ -1,0 +1,70 @@
+"""The periodic tasks: reap, sweep and purge. Each may run any number of times, also beside itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+
+from config.platform.cleanup import run_steps
+from config.platform.db import sql
+from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
+from exports.models import Slot
+from exports.webhooks import outbox, sender
+from exports.worker import completion
+
+
+def reap() -> list[str]:
+    """Recover from lost workers and lost messages, and delete expired objects. Runs every EXPORT_REAPER_SECONDS.
+
+    Returns the names of the steps that failed, as do `sweep` and `purge`.
+    """
+    return run_steps(
+        provide_slots,
+        lost_leases.reclaim_chunks,
+        lost_leases.free_slots,
+        lost_wakeups.wake_workers,
+        completion.fail_exhausted,
+        lost_wakeups.wake_completions,
+        sender.give_up,
+        outbox.hint,
+        storage_cleanup.delete_expired,
+        storage_cleanup.abort_lost_uploads,
+    )
+
+
+def sweep() -> list[str]:
+    """Delete what the reaper missed, orphans, unreferenced files, abandoned uploads and old events. Runs hourly."""
+    return run_steps(
+        storage_cleanup.delete_overdue,
+        storage_cleanup.delete_orphans,
+        storage_cleanup.delete_unreferenced,
+        storage_cleanup.abort_abandoned_uploads,
+        retention.delete_old_events,
+    )
+
+
+def purge() -> list[str]:
+    """Delete old jobs, old webhook deliveries and old quota usage. Runs daily."""
+    return run_steps(retention.purge_jobs, outbox.prune, retention.delete_old_usage)
+
+
+def provide_slots() -> None:
+    Slot.objects.provide(count=settings.SLUICE.export_db_slots)
+
+
+# The row's lock decides: however many schedulers and repeated messages there are, one run happens per half interval.
+# Half, because a tick that came late must not make the next one, which is on time, look like a repetition.
+TICK = """
+INSERT INTO exports_tick (name, ran_at) VALUES (%(name)s, clock_timestamp())
+ON CONFLICT (name) DO UPDATE SET ran_at = clock_timestamp()
+WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'
+RETURNING name
+"""
+
+
+def once(name: str, *, every: float, run: Callable[[], Any]) -> bool:
+    """Run periodic work unless it ran within half an interval. Return whether it ran."""
+    is_due = sql.one(TICK, name=name, every=every) is not None
+    if is_due:
+        run()
+    return is_due

@@ -1,0 +1,75 @@
+"""Deletion of old rows: jobs, quota usage and events."""
+
+from datetime import timedelta
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Now, TruncDate
+
+from exports.models import Event, Job, Usage
+
+log = structlog.get_logger(__name__)
+
+EVENTS_KEPT = timedelta(days=1)  # after the end of their job
+USAGE_KEPT = timedelta(days=31)  # at least, for staff to look at
+JOBS_AT_ONCE = 50
+JOBS_OF_EVENTS_AT_ONCE = 20
+
+
+def purge_jobs() -> None:
+    """Delete jobs that ended EXPORT_JOB_RETENTION_DAYS ago, with their dependent rows.
+
+    Files stay: they belong to the reuse cache, not to the job.
+    """
+    purged = 0
+    while batch := purge_some():
+        purged += batch
+    log.info("purged", jobs=purged)
+
+
+def purge_some() -> int:
+    """Delete a batch of jobs. Locking their rows first keeps a job that is being retried at this moment."""
+    before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
+    old = Job.objects.ended().filter(finished_at__lt=before).exclude(receipt__deleted_at=None, receipt__isnull=False)
+    with transaction.atomic():
+        locked = old.select_for_update(of=("self",), skip_locked=True)
+        batch = list(locked.values_list("pk", flat=True)[:JOBS_AT_ONCE])
+        Job.objects.filter(pk__in=batch).delete()
+    return len(batch)
+
+
+def delete_old_usage() -> None:
+    """Delete the usage of days that can get no more refunds."""
+    kept = max(timedelta(days=settings.SLUICE.export_job_retention_days), USAGE_KEPT)
+    Usage.objects.filter(day__lt=TruncDate(Now()) - kept).delete()
+
+
+def delete_old_events() -> int:
+    """Delete the events of jobs that ended a day ago. A client that reconnects to such a stream gets a snapshot.
+
+    All events of a job are deleted, or none, so that a kept sequence has no gaps. None are deleted while the webhook
+    deliveries of the job's end are still to be made.
+    """
+    deleted = 0
+    while batch := delete_some_events():
+        deleted += batch
+    if deleted:
+        log.info("events_deleted", events=deleted)
+    return deleted
+
+
+def delete_some_events() -> int:
+    """Delete the events of a batch of jobs. Locking the jobs keeps the events of one that is being retried."""
+    events = Event.objects.filter(job=OuterRef("pk"))
+    ended = Job.objects.ended().filter(
+        Exists(events),
+        ~Exists(events.untold()),
+        finished_at__lt=Now() - EVENTS_KEPT,
+    )
+    with transaction.atomic():
+        locked = ended.select_for_update(of=("self",), skip_locked=True)
+        batch = list(locked.values_list("pk", flat=True)[:JOBS_OF_EVENTS_AT_ONCE])
+        deleted, _ = Event.objects.filter(job_id__in=batch).delete()
+    return deleted

@@ -1,0 +1,175 @@
+"""Deletion of objects that have expired or that no row references, and of uploads that never ended."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import structlog
+from django.conf import settings
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from config.platform import storage
+from config.platform.storage import probe
+from exports.core import metrics
+from exports.core.states import ChunkStatus
+from exports.delivery import bundles
+from exports.models import Chunk, Dataset, File, Job, Receipt
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+# Unreferenced objects and uploads are kept this long, because the row that references them may be about to be written.
+# No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
+GRACE = timedelta(hours=1)
+OVERDUE = timedelta(minutes=1)  # after the expiry of a receipt: a violation of its TTL
+# How long after the end of a job unreferenced files are looked for. One check would do if no sweep were ever missed.
+SEARCH_PERIOD = timedelta(days=1)
+HEAD_THREADS = 8
+
+
+# ---- Expired receipts -----------------------------------------------------------------------------------------------
+
+
+def delete_expired() -> int:
+    """Delete delivered objects whose receipt has expired. A row is updated only after its object is deleted."""
+    return delete_in_batches(Receipt.objects.due_for_deletion())
+
+
+def delete_overdue() -> int:
+    """Delete objects that outlived their receipt by more than a minute, and report each as a TTL violation."""
+
+    def report(receipts: list[Receipt]) -> None:
+        log.error("ttl_violation", receipts=len(receipts))
+        metrics.ttl_violated(len(receipts))
+
+    return delete_in_batches(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - OVERDUE), report)
+
+
+def delete_in_batches(receipts: QuerySet[Receipt], before: Callable[[list[Receipt]], None] = lambda _: None) -> int:
+    deleted = 0
+    while batch := list(receipts.order_by("expires_at")[:BATCH]):
+        before(batch)
+        deleted += delete_delivered(batch)
+    return deleted
+
+
+def delete_revoked(receipt: Receipt) -> None:
+    """Delete the object of a revoked receipt at once, although presigned URLs of it may be valid for some seconds."""
+    if revoked := Receipt.objects.filter(pk=receipt.pk, expires_at__lte=Now(), deleted_at=None).first():
+        delete_delivered([revoked])
+
+
+def delete_delivered(receipts: list[Receipt]) -> int:
+    storage.delete_many([receipt.object_key for receipt in receipts])
+    Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
+    log.info("receipts_expired", receipts=len(receipts))
+    return len(receipts)
+
+
+# ---- Unreferenced objects -------------------------------------------------------------------------------------------
+
+
+def delete_orphans() -> int:
+    """Delete delivered objects that no receipt names: a bundle attempt died between its object and its receipt.
+
+    Each counts as a TTL violation, because nothing else would have deleted it. The test object of an interrupted
+    doctor run does not count: no client was ever promised its deletion.
+    """
+    young = storage.now() - GRACE
+    found = [item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young]
+    named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
+    orphans = [key for key in found if key not in named]
+    storage.delete_many(orphans)
+    if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
+        metrics.ttl_violated(violations)
+    log.info("orphans_deleted", objects=len(orphans))
+    return len(orphans)
+
+
+def delete_unreferenced() -> int:
+    """Delete files that no row references.
+
+    They exist where a worker was lost between the upload and its outcome, and the chunk failed or was cancelled before
+    another attempt replaced them. So only the paths of such chunks are checked. The number of attempts does not narrow
+    that down, since manual retries and graceful shutdowns set it back.
+    """
+    ended = Job.objects.filter(
+        started_at__isnull=False, finished_at__range=(Now() - GRACE - SEARCH_PERIOD, Now() - GRACE)
+    )
+    chunks = Chunk.objects.filter(job__in=ended, status__in=(ChunkStatus.FAILED, ChunkStatus.CANCELLED))
+    rows = chunks.values_list("job_id", "pk", "path", named=True).iterator(chunk_size=BATCH)
+    deleted = 0
+    with ThreadPoolExecutor(HEAD_THREADS) as pool:
+        while batch := list(islice(rows, BATCH)):
+            heads = pool.map(storage.head, [chunk.path for chunk in batch])
+            left = unreferenced(dict(written_by(batch, heads, before=storage.now() - GRACE)))
+            deleted += sum(pool.map(delete_unchanged, left, left.values()))
+    if deleted:
+        log.info("unreferenced_deleted", objects=deleted)
+    return deleted
+
+
+def written_by(
+    chunks: list[Any], heads: Iterator[storage.Head | None], *, before: datetime
+) -> Iterator[tuple[str, str]]:
+    """Yield path and ETag of the objects that these chunks' own workers wrote before this time.
+
+    Other objects belong to another chunk, or were not written by Sluice.
+    """
+    for chunk, head in zip(chunks, heads, strict=True):
+        own = {"job": str(chunk.job_id), "chunk": str(chunk.pk)}
+        if head and head.last_modified < before and own.items() <= head.metadata.items():
+            yield chunk.path, head.etag
+
+
+def unreferenced(files: dict[str, str]) -> dict[str, str]:
+    """Return those of the files, ETags by path, that no row references and no running chunk is about to replace."""
+    # In this order: a chunk that ends between the two queries references its file from then on.
+    busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=files).values_list("path", flat=True))
+    referenced = set(File.objects.filter(path__in=files).values_list("path", "etag"))
+    return {path: etag for path, etag in files.items() if path not in busy and (path, etag) not in referenced}
+
+
+def delete_unchanged(path: str, etag: str) -> bool:
+    """Delete the file unless its ETag has changed. Return whether it was deleted."""
+    with suppress(storage.Changed):
+        storage.delete(path, if_match=etag)
+        return True
+    return False
+
+
+# ---- Uploads that never ended ---------------------------------------------------------------------------------------
+
+
+def abort_abandoned_uploads() -> int:
+    """Abort multipart uploads that are older than any chunk may run. The bucket's lifecycle rule is the backstop."""
+    return abort_uploads(before=storage.now() - GRACE)
+
+
+def abort_lost_uploads() -> int:
+    """Abort the uploads of lost workers: older than one lease, and at a path that no running chunk writes.
+
+    The lease of a lost worker has expired by then, and the chunk of a live one is running before its upload starts.
+    The reaper runs this step last, because it waits for the object store.
+    """
+    return abort_uploads(before=storage.now() - timedelta(seconds=settings.SLUICE.export_lease_seconds))
+
+
+def abort_uploads(*, before: datetime) -> int:
+    prefixes = [f"{bundles.PREFIX}/", *(f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True))]
+    old = [upload for prefix in prefixes for upload in storage.list_uploads(prefix) if upload.initiated < before]
+    # Queried after the list was read: a worker that began since then has a younger upload.
+    paths = [upload.key for upload in old]
+    busy = set(Chunk.objects.filter(status=ChunkStatus.RUNNING, path__in=paths).values_list("path", flat=True))
+    completing = Job.objects.active().filter(completion_token__isnull=False).values_list("pk", flat=True)
+    live = {str(job_id) for job_id in completing}
+    lost = [upload for upload in old if upload.key not in busy and upload.key.split("/")[1] not in live]
+    for upload in lost:
+        storage.abort_upload(upload.key, upload.upload_id)
+    if lost:
+        log.info("uploads_aborted", uploads=len(lost))
+    return len(lost)
