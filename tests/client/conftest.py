@@ -1,14 +1,16 @@
-"""A real web process on the test's database, gates before it and before the object storage, and the command line as a
-process of its own."""
+"""A real web process on the test's database, gates in front of it and of the object storage, and the command line."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.contrib.auth.models import User
@@ -23,6 +25,7 @@ from tests.serving import serving, variables
 
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "docs" / "clients" / "sluice" / "src"
+sys.path.append(str(SOURCE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,11 @@ class Ran:
 
 @dataclass(kw_only=True)
 class Cli:
-    """Runs `sluice`: signed in by the environment, in a folder of its own, with nothing else from this shell."""
+    """Runs `sluice`: signed in by the environment, in a folder of its own, with nothing else from this shell.
+
+    A call runs the command in this process, on streams and variables like those of a process: starting a process takes
+    longer than most commands. `start` and `memory` start one.
+    """
 
     url: str
     token: str
@@ -79,17 +86,26 @@ class Cli:
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
 
-    def __call__(self, *arguments: object, stdin: str | None = None, code: int | None = 0, limit: float = 120) -> Ran:
-        """Run a command to its end, which must have this exit code."""
+    def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> Ran:
+        """Run a command to its end. Its exit code must be `code`."""
+        from sluice.app import main
+
         out, err = self.folder / ".out", self.folder / ".err"
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            given = subprocess.PIPE if stdin is not None else subprocess.DEVNULL
-            with self.start(*arguments, stdin=given, stdout=stdout, stderr=stderr) as process:
-                if process.stdin:
-                    process.stdin.write((stdin or "").encode())
-                    process.stdin.close()
-                process.wait(limit)
-        ran = Ran(code=process.returncode, out=out.read_bytes(), err=err.read_text())
+        given = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+        with ExitStack() as stack:
+            stack.enter_context(chdir(self.folder))
+            stack.enter_context(patch.dict(os.environ, self.environment(), clear=True))
+            stack.enter_context(patch.multiple(sys, argv=["sluice", *map(str, arguments)], stdin=given))
+            stack.enter_context(redirect_stdout(stack.enter_context(out.open("w", encoding="utf-8"))))
+            stack.enter_context(redirect_stderr(stack.enter_context(err.open("w", encoding="utf-8"))))
+            try:
+                main()
+            except SystemExit as end:
+                ended = end.code
+        ran = Ran(code=int(ended or 0), out=out.read_bytes(), err=err.read_text())
+        return self.checked(ran, code=code)
+
+    def checked(self, ran: Ran, *, code: int | None) -> Ran:
         assert code is None or ran.code == code, ran
         assert "Traceback" not in ran.err
         assert not self.token or self.token not in ran.err + ran.out.decode(errors="replace")
@@ -97,8 +113,9 @@ class Cli:
 
     def memory(self, *arguments: object, code: int = 0) -> int:
         """Run a command, and return its largest resident set in bytes."""
-        measured = replace(self, module=("-c", MEASURED))
-        ran = measured(*arguments, code=code)
+        with replace(self, module=("-c", MEASURED)).start(*arguments) as process:
+            out, err = process.communicate(timeout=120)
+        ran = self.checked(Ran(code=process.returncode, out=out, err=err.decode()), code=code)
         return 1024 * int(ran.err.splitlines()[-1].split()[1])
 
 

@@ -64,7 +64,7 @@ def test_slices_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
 @pytest.mark.parametrize("name", ["slices.csv", "-"])
 def test_slices_come_from_csv_by_the_names_of_its_columns(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
     (sluice.folder / "slices.csv").write_text(text, newline="")
-    ran = sluice("export", "submit", "things", "--csv", name, stdin=text if name == "-" else None)
+    ran = sluice("export", "submit", "things", "--csv", name, stdin=text if name == "-" else "")
     assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
 
 

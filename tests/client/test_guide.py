@@ -80,7 +80,7 @@ def you(sluice: Cli) -> Cli:
     for name, text in FILES.items():
         (home / name).write_text(text)
     (home / "token.txt").write_text(sluice.token)
-    shutil.copy(PROJECT / "config" / "stack" / "demo" / "documents" / "invoice.pdf", home)
+    shutil.copy(PROJECT / "config" / "dev" / "demo" / "documents" / "invoice.pdf", home)
     program = sluice.folder / "bin" / "sluice"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -W error -m sluice "$@"\n')

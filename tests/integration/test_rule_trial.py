@@ -16,6 +16,7 @@ from rules.models import Rule
 from tests.conftest import client_of
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, Request, gives, problem, says
+from tests.waiting import wait_until
 
 URL = "/api/v1/etl/rules"
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
@@ -35,6 +36,19 @@ def models(settings: Any) -> Iterator[ModelServer]:
 def rule(api: APIClient) -> str:
     """The path of a rule of alice's."""
     return str(api.post(URL, {"name": "Totals", "json_schema": SCHEMA, "system_prompt": "Find the total."})["Location"])
+
+
+def connections_in_use() -> int:
+    stats: dict[str, int] = connections["default"].pool.get_stats()  # type: ignore[attr-defined]
+    return stats["pool_size"] - stats["pool_available"]
+
+
+def open_transactions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
+        )
+        return int(cursor.fetchone()[0])
 
 
 def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
@@ -157,7 +171,7 @@ def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelSe
 
     def slowly(_request: Request) -> openai_server.Reply:
         thinking.release()
-        go_on.wait(60)
+        go_on.wait(120)
         return gives({"total": 1})
 
     models.always(slowly)
@@ -175,13 +189,10 @@ def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelSe
         waiting = [threads.submit(one, client) for client in clients[:trials]]
         try:
             assert all(thinking.acquire(timeout=60) for _ in range(trials))
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-                )
-                assert cursor.fetchone() == (0,)
-            stats = connections["default"].pool.get_stats()  # type: ignore[attr-defined]
-            assert stats["pool_size"] - stats["pool_available"] <= 1  # ours
+            # The pool also counts a connection that its own threads are still opening, and it opens more than are
+            # needed when many ask at once. Such a connection becomes available; one that a trial holds does not.
+            wait_until(lambda: connections_in_use() <= 1, limit=30)  # ours
+            assert open_transactions() == 0
             busy = try_out(clients[-1], rule)
         finally:
             go_on.set()

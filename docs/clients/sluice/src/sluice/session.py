@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Annotated, Any, TypeVar
@@ -34,13 +35,16 @@ class Session:
 
     terminal: Terminal
     patience: float | None
+    opened: ExitStack
 
     @cached_property
     def api(self) -> Api:
         return self.api_of(settings.load())
 
     def api_of(self, account: Account) -> Api:
-        return Api(account, say=self.terminal.say, debug=self.terminal.debug, patience=self.patience)
+        api = Api(account, say=self.terminal.say, debug=self.terminal.debug, patience=self.patience)
+        self.opened.enter_context(api.client)
+        return api
 
 
 Function = TypeVar("Function", bound=Callable[..., None])
@@ -53,7 +57,9 @@ def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
         @wraps(function)
         def run(*, as_json: bool, quiet: bool, debug: bool, patience: float | None, **arguments: Any) -> None:
             terminal = Terminal(as_json=as_json, quiet=quiet, debug=debug)
-            guard(terminal, lambda: function(Session(terminal=terminal, patience=patience), **arguments))
+            with ExitStack() as opened:
+                session = Session(terminal=terminal, patience=patience, opened=opened)
+                guard(terminal, lambda: function(session, **arguments))
 
         own = [each for each in parameters(function) if each.name != "session"]
         common = [
