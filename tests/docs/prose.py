@@ -1,0 +1,122 @@
+"""A spelling and grammar check of everything that people read: `python -m tests.docs.prose`, part of `make check`.
+
+Documents, docstrings, comments and the text of templates go through Harper, every tracked file through typos, which is
+configured in pyproject.toml. Correct words that Harper does not know are in `docs/dictionary.txt`.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+DICTIONARY = PROJECT / "docs" / "dictionary.txt"
+CODE = ("config", "exports", "etl", "rules", "docs/clients")
+IGNORED_RULES = {
+    "UseTitleCase": "headings are in sentence case",
+    "SentenceCapitalization": "cells of tables and items of lists are not sentences",
+    "ExpandTimeShorthands": "ms and s are units",
+    "ExpandMemoryShorthands": "MiB and GB are units",
+    "ExpandMinimum": "min is a unit and a function",
+    "ExpandStandardInputAndOutput": "stdin and stderr are the names that programs know",
+    "ExpandControl": "Ctrl is what the key says",
+    "SplitWords": "prefetch and runbook are words of the field",
+    "MergeWords": "it joins code with the word after it",
+    "DisjointPrefixes": "post-processing is written so everywhere",
+    "Dashes": "options of commands begin with two hyphens",
+    "NumericRangeEnDash": "signs in code and dates are no ranges",
+    "OrthographicConsistency": "POSTs are requests",
+    "WrongNegative": "unreferenced files are files without references",
+    "LongSentences": "it counts code and tables as words",
+    "ExpandConfiguration": "config is a folder",
+    "ExpandDirectory": "DIR is a part of names of settings",
+    "ExpandParameter": "param is a name in code",
+    "ExpandArgument": "arg is a name in code",
+    "OkToOkay": "ok is a value",
+    "UnclosedQuotes": "a quote in code needs no partner in the text",
+    "CompoundNouns": "lock files and new lines are two words",
+    "QuantifierNumeralConflict": "it takes a number that follows for a count",
+    "Spaces": "code is aligned",
+    "EllipsisLength": "paths are abbreviated with one character",
+    "ToTwoToo": "it misreads code beside the word",
+}
+# An identifier or an abbreviation is no word: it has a digit, an underscore, or a capital after its first letter.
+IDENTIFIER = re.compile(r"[\d_./]|\w[A-Z]|[^\x00-\x7f’‘]")
+
+
+class Text(HTMLParser):
+    """The text of a template, without its tags, scripts and the tags of Django's template language."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.silent = 0
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.silent += tag in ("script", "style", "svg", "code", "pre")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.silent -= tag in ("script", "style", "svg", "code", "pre")
+
+    def handle_data(self, data: str) -> None:
+        if not self.silent:
+            self.parts.append(data)
+
+
+def text_of(template: str) -> str:
+    parser = Text()
+    parser.feed(re.sub(r"\{#.*?#\}|\{%.*?%\}", "", re.sub(r"\{\{.*?\}\}", "X", template), flags=re.DOTALL))
+    return "\n".join(filter(None, (re.sub(r"\s+", " ", part).strip() for part in parser.parts)))
+
+
+def tracked(*patterns: str) -> list[Path]:
+    command = ["git", "ls-files", "-z", "--", *patterns]
+    names = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [PROJECT / name for name in names if name and (PROJECT / name).is_file()]
+
+
+def lint(files: list[Path], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each finding of Harper with the file that it is in."""
+    ignored = [word for rule in IGNORED_RULES for word in ("--ignore", rule)]
+    command = [str(Path(sys.executable).with_name("harper")), "lint", "--no-color", "--format", "json", *ignored]
+    command += ["--user-dict-path", str(DICTIONARY), *map(str, files)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise SystemExit(f"Harper failed: {done.stderr}")
+    by_name = {path.name: path for path in files}
+    for each in json.loads(done.stdout):
+        for finding in each["lints"]:
+            yield str(by_name.get(Path(each["file"]).name, each["file"])), finding
+
+
+def is_a_word(finding: dict[str, Any]) -> bool:
+    return finding["rule"] != "SpellCheck" or not IDENTIFIER.search(finding["matched_text"])
+
+
+def main() -> int:
+    code = [path for path in tracked(*(f"{name}/*.py" for name in CODE)) if "migrations" not in path.parts]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = []
+        for template in tracked("templates/*.html"):
+            texts.append(folder / f"{template.relative_to(PROJECT)}".replace("/", "__").replace(".html", ".md"))
+            texts[-1].write_text(text_of(template.read_text()))
+        found = 0
+        for path, finding in lint([*tracked("*.md"), *code, *texts], folder):
+            if is_a_word(finding):
+                found += 1
+                place = path.removeprefix(f"{PROJECT}/").removeprefix(f"{folder}/")
+                print(f"{place}:{finding['line']}: {finding['rule']}: {finding['message']} [{finding['matched_text']}]")
+    typos = subprocess.run(
+        [str(Path(sys.executable).with_name("typos")), "--format", "brief"], cwd=PROJECT, check=False
+    )
+    return 1 if found or typos.returncode else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
