@@ -23,7 +23,7 @@ FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do 
   if [ -z "$$python" ]; then echo 'Sluice needs Python 3.11 or newer with its venv module, as python3 or python3.11 to python3.13.' >&2; exit 1; fi
 SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-warn
 
-.PHONY: help setup up demo test chaos soak mutants screenshots mineru model operations check audit fuzz schema docs bench lock clean
+.PHONY: help setup up demo test test-all chaos soak mutants screenshots mineru model operations check audit fuzz schema docs bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -49,7 +49,10 @@ up: setup ## start the local stack and keep it running until Ctrl-C
 demo: setup ## run real exports through a local stack, check the results, stop it
 	@$(PYTHON) -m config.dev.stack demo
 
-test: setup browser ## run the tests against real servers and a real browser (twenty minutes)
+test: setup browser ## run the main tests against real servers, workers, OCR and a real browser (five minutes)
+	@$(PYTHON) -m pytest -n $(TESTERS) -m 'not slow'
+
+test-all: setup browser ## run these and the slow ones (fifteen minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS)
 
 # SEED repeats a run that printed it.
@@ -138,7 +141,7 @@ audit: setup ## ask whether a locked package is known to be unsafe (needs https:
 	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
 
 # FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
-fuzz: setup ## try the API with other random input than `make test` has (ten minutes and more)
+fuzz: setup ## try the API with other random input than `make test-all` has (ten minutes and more)
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
 
 schema: setup ## write docs/openapi.yaml again from the code

@@ -62,6 +62,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     expect(page.locator("#result_list tbody")).to_have_count(int(count))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]

@@ -68,6 +68,7 @@ def configuration(dictionaries: dict[str, list[Any]]) -> str:
     return "\n".join([f"hooks = {json.dumps(str(HOOKS))}", CONFIGURATION.read_text(), *lines])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_input_breaks_what_it_promises(
     known: dict[str, list[Any]], web: Web, token: str, workers: Workers, tmp_path: Path

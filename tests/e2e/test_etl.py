@@ -107,6 +107,7 @@ def test_the_chain_leads_from_one_stage_to_the_next(alice: User, rule: Rule, wor
     assert all(attempts(task) == (1, 1) and is_whole(task) for task in others)
 
 
+@pytest.mark.slow
 def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Workers) -> None:
     """B2: nothing is done or paid twice."""
     tasks = [make_row(alice, "wait 0.05\npost:spend 1", rule=rule) for _ in range(15)]
@@ -142,6 +143,7 @@ def test_the_stage_of_a_killed_worker_is_done_by_another(alice: User, rule: Rule
     assert documents() == []
 
 
+@pytest.mark.slow
 def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule: Rule, workers: Workers) -> None:
     """B9, B12: the child is killed each time; its worker does other tasks meanwhile."""
     workers.start(ALL, concurrency=2)
@@ -158,6 +160,7 @@ def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule
     assert sorted(lost) == sorted([poison.pk] * 3 + [good.pk])
 
 
+@pytest.mark.slow
 def test_a_worker_that_stood_still_changes_nothing_any_more(alice: User, rule: Rule, workers: Workers) -> None:
     """B2, B3: SIGSTOP past the lease, then SIGCONT, in the middle of post-processing."""
     workers.start("etl-ocr,maintenance", concurrency=2)
@@ -190,6 +193,7 @@ def stopped(process: Process) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Rule, workers: Workers) -> None:
     """B2: SIGTERM in the middle of a long OCR; no attempt is burned, and the next worker begins at once."""
     leaving = workers.start(BOTH, concurrency=1)
@@ -206,6 +210,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Ru
     assert attempts(task) == (1, 1)
 
 
+@pytest.mark.slow
 def test_code_that_does_not_look_at_the_clock_is_stopped(
     alice: User, rule: Rule, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +227,7 @@ def test_code_that_does_not_look_at_the_clock_is_stopped(
 
 
 # ---- Redis and the broker -------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_losing_all_of_redis_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
     """B10: FLUSHALL right after submission, in OCR, and in post-processing; OCR that is done is not done again."""
     waiting = make_task(alice, "Hello.", rule=rule)
@@ -239,6 +245,7 @@ def test_losing_all_of_redis_loses_no_task(alice: User, rule: Rule, workers: Wor
     assert min(Task.objects.values_list("fence", flat=True)) > 1
 
 
+@pytest.mark.slow
 def test_losing_all_messages_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
     """B2, B10: before the first stage, and between the two."""
     workers.start("etl-ocr", concurrency=1)
@@ -254,6 +261,7 @@ def test_losing_all_messages_loses_no_task(alice: User, rule: Rule, workers: Wor
     assert ocr_calls(between) == 1
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_gone_as_ocr_ends_does_not_lose_the_task(
     alice: User,
     rule: Rule,
@@ -284,6 +292,7 @@ def test_a_broker_that_is_gone_as_ocr_ends_does_not_lose_the_task(
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, workers: Workers) -> None:
     """B6: 200 times, against real workers. What was cancelled, no provider has seen; all else has a result."""
     workers.start(BOTH, concurrency=3)
@@ -310,6 +319,7 @@ def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, worke
     assert refused
 
 
+@pytest.mark.slow
 def test_recovery_is_what_beat_runs(workers: Workers) -> None:
     """B10: `etl.recover`, on the queue of the maintenance worker."""
     workers.start("maintenance", concurrency=1)

@@ -67,6 +67,7 @@ def test_a_small_job_is_served_in_turn_with_a_large_one(large: Job, dataset: Dat
     assert counts[large.pk] >= SMALL - 1
 
 
+@pytest.mark.slow
 def test_many_small_jobs_do_not_hold_a_large_one_back(large: Job, dataset: Dataset, alice: User) -> None:
     """A10: twenty at once are done together, in rounds; one after the other the large one gets every second claim."""
     at_once = [make_job(dataset, alice, SMALL, key=f"SMALL{n}") for n in range(20)]
@@ -95,6 +96,7 @@ def test_a_job_whose_chunks_all_wait_for_their_next_attempt_takes_turns_too(
     assert counts[large.pk] >= SMALL
 
 
+@pytest.mark.slow
 def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(dataset: Dataset, alice: User) -> None:
     """A10, A16."""
     make_job(dataset, alice, 600, key="LARGE")
@@ -115,6 +117,7 @@ def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(d
     assert {each.job_id for each in leases.claim_reusable(batch=200)} == {under_way[0].job_id}
 
 
+@pytest.mark.slow
 def test_neither_calls_nor_looks_at_files_wait_for_the_others_end(
     dataset: Dataset, alice: User, workers: Workers
 ) -> None:

@@ -265,6 +265,7 @@ def end(processes: list[Process]) -> None:
         process.stop()
 
 
+@pytest.mark.slow
 def test_no_log_holds_what_people_entrusted_to_us(
     client: Client, workers: Workers, hooks: Receiver, level: str
 ) -> None:

@@ -177,6 +177,7 @@ def counters_of(told: dict[str, dict[str, float]]) -> dict[str, dict[str, float]
     return {name: numbers for name, numbers in told.items() if name.endswith(("_total", "_count", "_sum"))}
 
 
+@pytest.mark.slow
 def test_counts_outlive_the_processes_that_counted(
     client: Client, workers: Workers, webs: list[Web], folder: Path
 ) -> None:

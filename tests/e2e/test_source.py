@@ -213,6 +213,7 @@ def setting(connection: psycopg.Connection, name: str) -> str:
     return str(row[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
 def test_a_session_bounds_itself(
     exporter: Any, owner: psycopg.Connection, things: Dataset, alice: User, point: Any
@@ -238,6 +239,7 @@ def test_a_session_bounds_itself(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limited")
 def test_a_role_with_fewer_connections_than_workers_slows_a_job_and_fails_nothing(
     owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
@@ -328,6 +330,7 @@ def test_a_hot_standby_is_read_and_the_primary_is_left_alone(
     assert content(PATH) == b"k,n,d\nJFK,1,2024-02-28\nJFK,2,2024-02-28\nJFK,3,2024-02-28\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hurried")
 def test_a_call_that_is_in_the_way_of_replay_is_retried(
     things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
@@ -345,6 +348,7 @@ def test_a_call_that_is_in_the_way_of_replay_is_retried(
     assert Chunk.objects.get().attempts == 2
 
 
+@pytest.mark.slow
 def test_the_call_of_a_lost_worker_is_ended_on_the_standby(standby: Postgres, replica: psycopg.Connection) -> None:
     """A13, A14."""
     url = standby.url(SUPERUSER, "source")

@@ -254,6 +254,7 @@ def test_a_retried_job_goes_on_in_the_same_sequence(
     assert [each.data["status"] for each in everything if each.event == "status"].count("failed") == 2
 
 
+@pytest.mark.slow
 def test_an_idle_stream_says_that_it_lives(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
     """A25: a comment at least every 15 seconds."""
     stream = clients(token).watch(make_job(dataset, alice, 1))
@@ -286,6 +287,7 @@ def test_only_the_owner_and_staff_may_listen(
 # ---- What it costs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_hundred_listeners_cost_no_more_queries_than_one(
     dataset: Dataset, alice: User, web: Web, clients: Clients
 ) -> None:
@@ -307,6 +309,7 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
     assert len({tuple(numbers(each)) for each in told}) == 1
 
 
+@pytest.mark.slow
 def test_streams_hold_no_connection_to_the_database(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
@@ -318,6 +321,7 @@ def test_streams_hold_no_connection_to_the_database(
     assert clients(token).ask(f"/exports/{job.pk}").status == 200
 
 
+@pytest.mark.slow
 def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients: Clients, token: str) -> None:
     job = make_job(dataset, alice, 1)
     streams = [clients(token).watch(job) for _ in range(MOST_OF_A_USER)]
@@ -326,6 +330,7 @@ def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients
     assert len(list(Path(f"/proc/{web.pid}/task").iterdir())) < 40
 
 
+@pytest.mark.slow
 def test_when_the_last_listener_has_left_nothing_is_asked_any_more(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
@@ -339,6 +344,7 @@ def test_when_the_last_listener_has_left_nothing_is_asked_any_more(
     assert errors(web) == []
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_costs_nothing_until_it_does(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
@@ -358,6 +364,7 @@ def test_a_client_that_does_not_read_costs_nothing_until_it_does(
     assert errors(web) == []
 
 
+@pytest.mark.slow
 def test_many_chunks_at_once_are_told_in_order(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
     """A25: more than a page, in one statement."""
     job = make_job(dataset, alice, 2500)
@@ -386,6 +393,7 @@ class Quiet:
 # ---- Trouble --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_streams_end_when_the_process_is_told_to(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
@@ -401,6 +409,7 @@ def test_streams_end_when_the_process_is_told_to(
     assert errors(web) == []
 
 
+@pytest.mark.slow
 def test_streams_outlive_an_outage_of_the_database(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:

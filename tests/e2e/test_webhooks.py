@@ -58,6 +58,7 @@ def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
         assert secret not in workers.logs()
 
 
+@pytest.mark.slow
 def test_a_killed_workers_delivery_goes_out_again(
     dataset: Dataset, api: APIClient, workers: Workers, there: Receiver
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_killed_workers_delivery_goes_out_again(
     heir.kill()  # it would take 20 s to leave, if a task is just ending
 
 
+@pytest.mark.slow
 def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers, there: Receiver) -> None:
     slow = subscribe(api, there.url)
     over = threading.Event()

@@ -106,6 +106,7 @@ def test_the_chunk_of_a_killed_worker_ends_in_the_same_bytes(
     wait_until(lambda: not Slot.objects.held().exists())
 
 
+@pytest.mark.slow
 def test_a_worker_that_stood_still_writes_nothing_any_more(
     slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_worker_that_stood_still_writes_nothing_any_more(
     assert Receipt.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
     wait_until(lambda: succeeded(job))
 
 
+@pytest.mark.slow
 def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, alice: User, workers: Workers) -> None:
     """A12."""
     make_job(dataset, alice, 5)
@@ -165,6 +168,7 @@ def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, 
     assert Job.objects.get().done == 5
 
 
+@pytest.mark.slow
 def test_more_workers_than_slots_make_no_more_calls(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +231,7 @@ def peak_kib(rows: int, dataset: Dataset, alice: User, source_db: psycopg.Connec
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:

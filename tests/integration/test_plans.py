@@ -551,6 +551,7 @@ def leave_the_queue(rows: Million) -> None:
 # ---- All of it ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_statement_walks_over_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
     """Nor over those that have left the queue: whoever meets them first marks them for the others."""

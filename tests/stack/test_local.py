@@ -48,6 +48,7 @@ def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Pa
     assert_nothing_is_left(pids, root)
 
 
+@pytest.mark.slow
 def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path) -> None:
     with up(root) as stack:
         port, pids = web_port(root), process_tree.members(stack.pid)
@@ -80,6 +81,7 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
     assert_nothing_is_left(pids, root)
 
 
+@pytest.mark.slow
 def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) -> None:
     with up(root) as stack, unusable(root / "beat"):
         pids = process_tree.members(stack.pid)
@@ -91,6 +93,7 @@ def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) 
     assert_nothing_is_left(pids, root)
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_supervisor_stops_everything(root: Path) -> None:
     with up(root) as stack:
         pids = process_tree.members(stack.pid)

@@ -357,6 +357,7 @@ def is_heard(worker: Process) -> bool:
     return any(listen(worker).returncode == 0 for _ in range(5))
 
 
+@pytest.mark.slow
 def test_the_check_of_a_worker_hears_it_only_while_its_loop_runs(worker: Process) -> None:
     started = is_heard(worker)
     os.kill(worker.pid, signal.SIGSTOP)
