@@ -16,7 +16,7 @@ from django.conf import settings
 
 from etl.core import errors
 from etl.core.formats import Kind
-from etl.core.stage_context import Usage, Work
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker
 from rules.library.content import RuleContent
@@ -46,38 +46,38 @@ def allow(name: str) -> None:
     (folder() / name).touch()
 
 
-def perform(text: str, work: Work, *, role: str, before: int) -> None:
+def perform(text: str, context: StageContext, *, role: str, before: int) -> None:
     for line in text.splitlines():
         its_role, _, what = line.partition(":") if line.startswith("post:") else ("ocr", "", line)
         if its_role != role or (what.startswith("once:") and before):
             continue
         words = what.removeprefix("once:").split()
         if words and (act := ACTS.get(words[0])):
-            act(work, *words[1:])
+            act(context, *words[1:])
 
 
-def wait(work: Work, seconds: str) -> None:
-    work.pause(float(seconds))
+def wait(context: StageContext, seconds: str) -> None:
+    context.pause(float(seconds))
 
 
-def stall(work: Work, seconds: str) -> None:
+def stall(context: StageContext, seconds: str) -> None:
     time.sleep(float(seconds))
 
 
-def until(work: Work, name: str) -> None:
+def until(context: StageContext, name: str) -> None:
     while not (folder() / name).exists():
-        work.pause(0.02)
+        context.pause(0.02)
 
 
-def die(work: Work) -> None:
+def die(context: StageContext) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leave(work: Work) -> None:
+def leave(context: StageContext) -> None:
     raise SystemExit
 
 
-def fail(work: Work, name: str, retry_after: str = "") -> None:
+def fail(context: StageContext, name: str, retry_after: str = "") -> None:
     if name == "Unexpected":
         raise ValueError("a secret of the document")
     if name == "Fenced":
@@ -85,8 +85,8 @@ def fail(work: Work, name: str, retry_after: str = "") -> None:
     raise getattr(errors, name)(retry_after=float(retry_after) if retry_after else None)
 
 
-def spend(work: Work, tokens: str) -> None:
-    work.spend(Usage(prompt_tokens=int(tokens), completion_tokens=1, calls=1))
+def spend(context: StageContext, tokens: str) -> None:
+    context.count_usage(Usage(prompt_tokens=int(tokens), completion_tokens=1, calls=1))
 
 
 ACTS: dict[str, Any] = {
@@ -97,9 +97,9 @@ ACTS: dict[str, Any] = {
     "leave": leave,
     "raise": fail,
     "spend": spend,
-    "remember": lambda work, name: work.remember(name),
-    "page": lambda work, done, total: work.progress(int(done), int(total)),
-    "warn": lambda work, code: work.warn(code, "As rehearsed."),
+    "remember": lambda context, name: context.record_provider_task(name),
+    "page": lambda context, done, total: context.progress(int(done), int(total)),
+    "warn": lambda context, code: context.warn(code, "As rehearsed."),
 }
 
 
@@ -107,12 +107,12 @@ class Provider(OCRProvider):
     name = "rehearsed"
     kinds = frozenset({Kind.TEXT, Kind.MARKDOWN})
 
-    def convert(self, document: Document, *, work: Work) -> OCRResult:
+    def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         text = document.path.read_text()
         before = note(f"ocr-{document.path.stem}")
-        if work.resumed:
-            note(f"resumed-{document.path.stem}-{work.resumed}")
-        perform(text, work, role="ocr", before=before)
+        if context.provider_task_id:
+            note(f"resumed-{document.path.stem}-{context.provider_task_id}")
+        perform(text, context, role="ocr", before=before)
         if "nothing" in text:
             text = ""
         markdown = f"{page_marker(1)}\n{text}"
@@ -120,7 +120,7 @@ class Provider(OCRProvider):
             markdown=markdown,
             pages=(Page(number=1, start=0, end=len(markdown), method="text"),),
             provider=self.name,
-            provider_task_id=work.resumed or "rehearsed-1",
+            provider_task_id=context.provider_task_id or "rehearsed-1",
             metadata={"pages": 1, "duration_ms": 1, "version": "1"},
         )
 
@@ -130,8 +130,8 @@ class Processor(PostProcessor):
 
     mode = "llm"
 
-    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+    def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         before = note(f"post-{rule.name}")
-        perform(ocr.markdown, work, role="post", before=before)
-        work.progress(1, 1)
+        perform(ocr.markdown, context, role="post", before=before)
+        context.progress(1, 1)
         return Processed(data={"characters": len(ocr.markdown)}, strategy="rehearsed", model="none")

@@ -1,7 +1,7 @@
-"""What a stage lends to the provider or processor that does its work: a clock, a voice, and a memory.
+"""The context of a stage run: deadline, lease, progress and response cache, for the provider or processor that runs.
 
-A stage run has an end (`ETL_TASK_TIMEOUT`), may lose its lease, shows progress, and may be killed at any line and run
-again. Code that works for long asks `check()` between its steps and never waits longer than `remaining()`.
+A stage run has a time limit (`ETL_TASK_TIMEOUT`), may lose its lease, shows progress, and may be killed at any line and
+run again. Long-running code calls `check()` between its steps and never waits longer than `remaining()`.
 """
 
 import threading
@@ -14,8 +14,8 @@ from etl.core.errors import Fenced, OutOfTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warning:  # noqa: A001 - the contract's word, and nobody raises it
-    """Something that a person should know about a result that is otherwise good. `page`: from 1."""
+class TaskWarning:
+    """Something a person should know about an otherwise good result. `page`: from 1."""
 
     code: str
     detail: str
@@ -27,7 +27,7 @@ class Warning:  # noqa: A001 - the contract's word, and nobody raises it
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """What a language model's server counted."""
+    """Tokens and calls, as the language model's server counted them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -46,91 +46,91 @@ class Usage:
         }
 
 
-class Journal(Protocol):
-    """Remembers answers that cost money, so that a stage that is run again does not pay twice.
+class ResponseCache(Protocol):
+    """Paid model responses, kept so that a stage that runs again does not pay twice.
 
-    Entries are JSON objects. `run` ones are for this run of the stage and its attempts: also answers that were no good,
-    so that an attempt that takes up the work meets the same ones. The others are good for the whole task: pieces
-    that were accepted, which a person's retry of a failed task need not pay for again.
+    Entries are JSON objects. With `run=True` an entry belongs to this run of the stage and its attempts. These include
+    invalid responses, so that the next attempt gets the same ones. Other entries belong to the whole task: accepted
+    responses, which a manual retry of a failed task can reuse.
     """
 
-    def recall(self, key: str) -> dict[str, Any] | None: ...
+    def get(self, key: str) -> dict[str, Any] | None: ...
 
-    def keep(self, key: str, entry: dict[str, Any], *, run: bool) -> None: ...
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None: ...
 
 
-class Forgetful:
-    """The journal of work that is never taken up again: trying out a rule."""
+class NoResponseCache:
+    """A cache that stores nothing, for runs that are never resumed, such as rule trials."""
 
-    def recall(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> dict[str, Any] | None:
         return None
 
-    def keep(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
         pass
 
 
-def nothing(*_args: Any) -> None:
+def ignore(*_args: Any) -> None:
     pass
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
-    """One run of a stage, as seen from inside.
+class StageContext:
+    """One run of a stage, as its provider or processor sees it.
 
-    `seconds`: how long it may take. `resumed`: the provider's id of a job that an earlier run has begun, or "".
-    `secret`: bytes that nobody outside can guess, the same each time that this run is taken up again.
+    `seconds`: the time limit. `provider_task_id`: the provider's id of a job that an earlier run started, or "".
+    `secret`: unpredictable bytes that are the same each time this run resumes.
     """
 
     seconds: float
-    resumed: str = ""
+    provider_task_id: str = ""
     secret: bytes = b""
-    journal: Journal = field(default_factory=Forgetful)
-    on_progress: Callable[[int, int], None] = nothing
-    on_remember: Callable[[str], None] = nothing
-    on_spend: Callable[[Usage], None] = nothing
-    lost: threading.Event = field(default_factory=threading.Event)
-    warnings: list[Warning] = field(default_factory=list)
+    response_cache: ResponseCache = field(default_factory=NoResponseCache)
+    on_progress: Callable[[int, int], None] = ignore
+    on_provider_task: Callable[[str], None] = ignore
+    on_usage: Callable[[Usage], None] = ignore
+    lease_lost: threading.Event = field(default_factory=threading.Event)
+    warnings: list[TaskWarning] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    paid: Usage = field(default_factory=Usage)  # what of it this run paid, and no earlier one
-    # What a model is asked by, and which: said as soon as it is known, so that a failure tells it too.
+    paid: Usage = field(default_factory=Usage)  # the part of `usage` that this run paid, not an earlier one
+    # Set as soon as they are known, so that a failure reports them too.
     strategy: str | None = None
     model: str | None = None
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     def remaining(self) -> float:
-        """Return the seconds that are left. Raises as `check` does."""
+        """Return the seconds left. Raises like `check`."""
         self.check()
-        return self.began + self.seconds - time.monotonic()
+        return self.started_at + self.seconds - time.monotonic()
 
     def check(self) -> None:
-        """Raise Fenced once the lease is lost, and OutOfTime at the end. Costs nothing."""
-        if self.lost.is_set():
+        """Raise Fenced if the lease is lost, or OutOfTime after the time limit. Cheap."""
+        if self.lease_lost.is_set():
             raise Fenced
-        if time.monotonic() >= self.began + self.seconds:
+        if time.monotonic() >= self.started_at + self.seconds:
             raise OutOfTime
 
     def pause(self, seconds: float) -> None:
-        """Wait, and wake at once when the lease is lost. Raises as `check` does."""
-        self.lost.wait(min(seconds, self.remaining()))
+        """Wait, but return at once when the lease is lost. Raises like `check`."""
+        self.lease_lost.wait(min(seconds, self.remaining()))
         self.check()
 
     def progress(self, done: int, total: int) -> None:
-        """Say that `done` of `total` pages, or calls, are done. Cheap: call it as often as there is news."""
+        """Report that `done` of `total` pages or calls are done. Cheap: call it for every step."""
         self.check()
         self.on_progress(done, total)
 
-    def remember(self, provider_task_id: str) -> None:
-        """Note the provider's id of the job that was begun there, for a run that has to take it up."""
-        self.on_remember(provider_task_id)
+    def record_provider_task(self, provider_task_id: str) -> None:
+        """Store the id of a job that the provider started, so that the next run can resume it."""
+        self.on_provider_task(provider_task_id)
 
-    def spend(self, usage: Usage, *, recalled: bool = False) -> None:
-        """Count what a call of a model cost; `recalled` when its answer came from the journal and was paid before."""
+    def count_usage(self, usage: Usage, *, cached: bool = False) -> None:
+        """Count the cost of a model call. `cached`: an earlier run paid for the response."""
         self.usage.add(usage)
-        if not recalled:
+        if not cached:
             self.paid.add(usage)
-            self.on_spend(usage)
+            self.on_usage(usage)
 
     def warn(self, code: str, detail: str, *, page: int | None = None) -> None:
-        warning = Warning(code=code, detail=detail, page=page)
+        warning = TaskWarning(code=code, detail=detail, page=page)
         if warning not in self.warnings:
             self.warnings.append(warning)

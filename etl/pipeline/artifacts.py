@@ -28,7 +28,7 @@ JSON = "application/json"
 MARKDOWN = "text/markdown; charset=utf-8"
 
 
-class Runs(Protocol):
+class ArtifactOwner(Protocol):
     """What names a task's artefacts: a row, or a run-state."""
 
     @property
@@ -45,26 +45,26 @@ def folder(task_id: int) -> str:
     return f"{TASKS}{task_id}/"
 
 
-def ocr_folder(runs: Runs) -> str:
-    return f"{folder(runs.task_id)}ocr-{runs.ocr_run}/"
+def ocr_folder(owner: ArtifactOwner) -> str:
+    return f"{folder(owner.task_id)}ocr-{owner.ocr_run}/"
 
 
-def result_folder(runs: Runs) -> str:
-    return f"{folder(runs.task_id)}result-{runs.run}/"
+def result_folder(owner: ArtifactOwner) -> str:
+    return f"{folder(owner.task_id)}result-{owner.run}/"
 
 
-def ocr_key(runs: Runs) -> str:
-    return f"{ocr_folder(runs)}result.json"
+def ocr_key(owner: ArtifactOwner) -> str:
+    return f"{ocr_folder(owner)}result.json"
 
 
-def output_key(runs: Runs) -> str:
-    return f"{result_folder(runs)}output.json"
+def output_key(owner: ArtifactOwner) -> str:
+    return f"{result_folder(owner)}output.json"
 
 
-def journal_key(runs: Runs, entry: str, *, run: bool) -> str:
+def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
     digest = hashlib.sha256(entry.encode()).hexdigest()
-    of_task = f"{folder(runs.task_id)}journal-{runs.journal_run}/{digest}.json"
-    return f"{result_folder(runs)}journal/{digest}.json" if run else of_task
+    of_task = f"{folder(owner.task_id)}journal-{owner.journal_run}/{digest}.json"
+    return f"{result_folder(owner)}journal/{digest}.json" if run else of_task
 
 
 # ---- OCR ------------------------------------------------------------------------------------------------------------
@@ -82,14 +82,14 @@ class StoredOcr:
         return dict(self.facts["metadata"])
 
 
-def find_ocr(runs: Runs) -> StoredOcr | None:
+def find_ocr(owner: ArtifactOwner) -> StoredOcr | None:
     """Return the commit of OCR, if there is one. Raises StorageError."""
-    found = find(ocr_key(runs))
+    found = find(ocr_key(owner))
     return None if found is None else StoredOcr(**found)
 
 
 def keep_ocr(
-    runs: Runs, result: OCRResult, *, warnings: list[dict[str, Any]], attempts: int, check: Callable[[], None]
+    owner: ArtifactOwner, result: OCRResult, *, warnings: list[dict[str, Any]], attempts: int, check: Callable[[], None]
 ) -> StoredOcr:
     """Store what OCR found; the Markdown first, so that a commit never names what is not there.
 
@@ -97,10 +97,10 @@ def keep_ocr(
     `check` raises.
     """
     text = clean(result.markdown).encode()
-    key = f"{ocr_folder(runs)}{hashlib.sha256(text).hexdigest()}.md"
+    key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
     put_once(key, text, content_type=MARKDOWN, check=check)
     ours = {"markdown_key": key, "facts": result.as_dict(), "warnings": warnings, "attempts": attempts}
-    return StoredOcr(**commit(ocr_key(runs), ours, check=check))
+    return StoredOcr(**commit(ocr_key(owner), ours, check=check))
 
 
 def load_ocr(stored: StoredOcr) -> OCRResult:

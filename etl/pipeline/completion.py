@@ -14,7 +14,7 @@ from config.platform.http.problems import DATABASE_ERRORS
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import EtlError, Fenced, explain
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts
@@ -45,14 +45,14 @@ def complete(state: RunState, output: dict[str, Any], move_id: str | None = None
     settle(answer, result=result)
 
 
-def fail(state: RunState, error: EtlError, work: Work, move_id: str | None = None) -> None:
+def fail(state: RunState, error: EtlError, context: StageContext, move_id: str | None = None) -> None:
     """The task has failed. Raises Fenced and Unavailable."""
     answer = runstate.fail(
         state,
         error=artifacts.clean(explain(error, stage=state.phase)),
-        usage=work.usage.as_dict(),
-        postprocess=text_of({"strategy": work.strategy, "model": work.model}),
-        warnings=text_of(warnings_of(state, work)),
+        usage=context.usage.as_dict(),
+        postprocess=text_of({"strategy": context.strategy, "model": context.model}),
+        warnings=text_of(warnings_of(state, context)),
         move_id=move_id,
     )
     settle(answer)
@@ -131,10 +131,10 @@ def result_of(state: RunState, output: dict[str, Any]) -> dict[str, Any]:
     return output | ({"output_s3_key": artifacts.output_key(state)} if "data" in output else {})
 
 
-def warnings_of(state: RunState, work: Work) -> list[dict[str, Any]]:
+def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
     """Return the warnings of the stages before, and of this one."""
     known: list[dict[str, Any]] = list(state.metadata["warnings"])
-    return known + [new for warning in work.warnings if (new := artifacts.clean(warning.as_dict())) not in known]
+    return known + [new for warning in context.warnings if (new := artifacts.clean(warning.as_dict())) not in known]
 
 
 def text_of(value: Any) -> str:

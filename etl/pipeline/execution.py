@@ -33,12 +33,12 @@ from etl.core.errors import (
     StageTimeout,
     StorageUnavailable,
 )
-from etl.core.stage_context import Usage, Work, nothing
+from etl.core.stage_context import StageContext, Usage, nothing
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
 from etl.pipeline.heartbeat import Heartbeat, Lost
-from etl.pipeline.response_cache import StoredJournal
+from etl.pipeline.response_cache import StoredResponseCache
 from etl.pipeline.stages import ocr, postprocess
 from etl.runstate import Answer, RunState, Verdict
 
@@ -57,9 +57,9 @@ class Stage:
     """What is different between the two. `find`: what was stored already; `warn`: what to say of an end without that.
     `end` takes the id of its move. `span`: the percent that it begins and ends with."""
 
-    run: Callable[[RunState, Work], Any]
+    run: Callable[[RunState, StageContext], Any]
     find: Callable[[RunState], Any]
-    warn: Callable[[RunState, Work], None]
+    warn: Callable[[RunState, StageContext], None]
     end: Callable[[RunState, Any, str], None]
     timeout: type[EtlError]
     code: str  # for what is nobody's fault but ours
@@ -151,7 +151,7 @@ class Run:
         self.stage = STAGES[state.phase]
         self.since = since
         self.heartbeat = Heartbeat(state, since=since)
-        self.work = work_of(state, self.heartbeat.lost, self.stage.span)
+        self.context = context_of(state, self.heartbeat.lost, self.stage.span)
 
     def do(self, *, is_spent: bool) -> bool:
         """Bring the stage to an outcome. Returns whether it was a success."""
@@ -183,7 +183,7 @@ class Run:
             raise
 
     def succeed(self) -> str:
-        return self.finish(self.stage.run(self.state, self.work))
+        return self.finish(self.stage.run(self.state, self.context))
 
     def finish(self, done: Any) -> str:
         self.insist(lambda move_id: self.stage.end(self.state, done, move_id))
@@ -201,7 +201,7 @@ class Run:
                 self.wait(delay)
                 log.warning("stage_retrying", **facts, delay=round(delay, 1))
                 return "retried"
-            self.insist(lambda move_id: completion.fail(self.state, error, self.work, move_id))
+            self.insist(lambda move_id: completion.fail(self.state, error, self.context, move_id))
         except (Fenced, runstate.Unavailable):
             return self.tell_loss()
         log.warning("stage_failed", **facts)
@@ -214,7 +214,7 @@ class Run:
             if done is not None:
                 return self.finish(done)
             with suppress(*DATABASE_ERRORS):
-                self.stage.warn(self.state, self.work)
+                self.stage.warn(self.state, self.context)
         except (Fenced, runstate.Unavailable):
             return self.tell_loss()
         except storage.StorageError as error:
@@ -286,19 +286,19 @@ def delay_after(attempt: int, error: EtlError) -> float:
 
 
 # ---- What is lent to the stage --------------------------------------------------------------------------------------
-def work_of(state: RunState, lost: Lost, span: tuple[int, int]) -> Work:
-    return Work(
+def context_of(state: RunState, lost: Lost, span: tuple[int, int]) -> StageContext:
+    return StageContext(
         seconds=settings.SLUICE.etl_task_timeout,
-        resumed=state.provider_task_id if state.phase == Phase.OCR else "",
+        provider_task_id=state.provider_task_id if state.phase == Phase.OCR else "",
         # Of the journal's run, not of this one: questions that hold it must be found there again.
         secret=salted_hmac(
             "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
         ).digest(),
-        journal=StoredJournal(state),
+        response_cache=StoredResponseCache(state),
         on_progress=Progress(state, span),
-        on_remember=lambda provider_task_id: remember(state, provider_task_id),
-        on_spend=lambda usage: spend(state, usage),
-        lost=lost,
+        on_provider_task=lambda provider_task_id: remember(state, provider_task_id),
+        on_usage=lambda usage: spend(state, usage),
+        lease_lost=lost,
     )
 
 

@@ -10,26 +10,26 @@ from etl.pipeline import artifacts
 log = structlog.get_logger(__name__)
 
 
-class StoredJournal:
-    """`etl.core.stage_context.Journal` for one task. The first answer stored under a key wins."""
+class StoredResponseCache:
+    """`etl.core.stage_context.ResponseCache` for one task. The first answer stored under a key wins."""
 
-    def __init__(self, runs: artifacts.Runs) -> None:
-        self._runs = runs
+    def __init__(self, owner: artifacts.ArtifactOwner) -> None:
+        self._owner = owner
 
-    def recall(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> dict[str, Any] | None:
         """Return what was kept under this key, in this run or for the whole task. Raises StorageError: not to know is
         no reason to pay again."""
         for run in (True, False):
-            found = artifacts.find(artifacts.journal_key(self._runs, key, run=run))
+            found = artifacts.find(artifacts.response_key(self._owner, key, run=run))
             if found is not None:
                 return found
         return None
 
-    def keep(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
         """Keep an answer. Where that fails the work goes on with it: it is there, and was paid."""
         try:
             artifacts.put_once(
-                artifacts.journal_key(self._runs, key, run=run),
+                artifacts.response_key(self._owner, key, run=run),
                 artifacts.dumped(entry),
                 content_type=artifacts.JSON,
                 check=unchecked,

@@ -11,7 +11,7 @@ from django.db import close_old_connections
 
 from config.platform.http.problems import Problem
 from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.core.states import Phase
 from etl.pipeline import artifacts, engines
 from etl.pipeline.stages.postprocess import Origin, output_of
@@ -46,29 +46,31 @@ def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:
         raise TooManyTrials
     try:
         close_old_connections()
-        return answer(rule, ocr_of(markdown), work=Work(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS)))
+        return answer(
+            rule, ocr_of(markdown), context=StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS))
+        )
     finally:
         places.release()
 
 
-def answer(rule: RuleContent, ocr: OCRResult, *, work: Work) -> dict[str, Any]:
+def answer(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[str, Any]:
     outcome: dict[str, Any]
     try:
-        done = engines.processor(rule.mode).process(ocr, rule, work=work)
-        outcome = {"ok": True, "result": result_of(rule, ocr, done, work=work)}
+        done = engines.processor(rule.mode).process(ocr, rule, context=context)
+        outcome = {"ok": True, "result": result_of(rule, ocr, done, context=context)}
     except EtlError as error:
         outcome = {"ok": False, "error": explain(error, stage=Phase.POSTPROCESS)}
     except OutOfTime:
         outcome = {"ok": False, "error": explain(StageTimeout(), stage=Phase.POSTPROCESS)}
-    spent = {"usage": work.usage.as_dict(), "warnings": [warning.as_dict() for warning in work.warnings]}
+    spent = {"usage": context.usage.as_dict(), "warnings": [warning.as_dict() for warning in context.warnings]}
     cleaned: dict[str, Any] = artifacts.clean(outcome | spent)
     return cleaned
 
 
-def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, work: Work) -> dict[str, Any]:
+def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, context: StageContext) -> dict[str, Any]:
     """Return what a task's `result` holds, null where that is about files."""
-    origin = Origin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=work.usage.as_dict())
-    output = output_of(done, origin, rule=rule, work=work)
+    origin = Origin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=context.usage.as_dict())
+    output = output_of(done, origin, rule=rule, context=context)
     return output | ({"output_s3_key": None} if "data" in output else {})
 
 

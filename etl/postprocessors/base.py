@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 
@@ -34,5 +34,5 @@ class PostProcessor(ABC):
     asks_model: ClassVar[bool] = False
 
     @abstractmethod
-    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
-        """Return the result. Raises an EtlError, and what `work.check()` raises."""
+    def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
+        """Return the result. Raises an EtlError, and what `context.check()` raises."""

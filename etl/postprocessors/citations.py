@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from config.platform.http.pointers import unescaped
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.document_text import Text
 from etl.postprocessors.responses import Evidence, scalars
 from etl.postprocessors.schemas import Guide, Schema
@@ -40,17 +40,17 @@ class Place:
     quote: str
 
 
-def cite(found: Found, *, schema: Schema, text: Text, work: Work) -> list[dict[str, Any]]:
+def cite(found: Found, *, schema: Schema, text: Text, context: StageContext) -> list[dict[str, Any]]:
     """Return the citations of a result, in the order of its values. Warns of values and evidence that do not hold."""
     index = Index(text)
     citing = Citing(found, index, Guide.of(schema))
     for done, (pointer, value) in enumerate(islice(scalars(found.answer.data), MAX_VALUES + 1)):
         if done == MAX_VALUES:
-            work.warn("citations_incomplete", f"Only the first {MAX_VALUES} values were looked for in the document.")
+            context.warn("citations_incomplete", f"Only the first {MAX_VALUES} values were looked for in the document.")
             break
-        work.check()
+        context.check()
         citing.cite(pointer, value)
-    citing.warn(work)
+    citing.warn(context)
     return citing.citations
 
 
@@ -137,19 +137,19 @@ class Citing:
             self.guides[pointer] = above.item() if is_item else above.member(unescaped(token))
         return self.guides[pointer]
 
-    def warn(self, work: Work) -> None:
+    def warn(self, context: StageContext) -> None:
         if self.unverified:
             detail = (
                 f"The model's evidence for {self.unverified} values was not found in the document, and was left out."
             )
-            work.warn("citation_unverified", detail)
+            context.warn("citation_unverified", detail)
         if self.absent:
             named = ", ".join(pointer[:MAX_POINTER] or "the whole" for pointer in self.absent[:MAX_NAMED])
             more = len(self.absent) - MAX_NAMED
             detail = f"These values do not stand in the document: {named}" + (
                 f", and {more} more." if more > 0 else "."
             )
-            work.warn("value_not_in_text", detail)
+            context.warn("value_not_in_text", detail)
 
 
 def support(value: Any, quote: str) -> str | None:

@@ -25,7 +25,7 @@ from config.platform.http import retry_header
 from config.platform.observability import tracing
 from etl.core import peer_errors
 from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
-from etl.core.stage_context import Usage, Work
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.deadline import Line, watched
 from rules.library import requirements
 
@@ -95,23 +95,23 @@ class Rejected(Exception):
 
 
 # ---- The call -------------------------------------------------------------------------------------------------------
-def call(server: Server, request: dict[str, Any], *, work: Work) -> Reply:
+def call(server: Server, request: dict[str, Any], *, context: StageContext) -> Reply:
     """Return the model's answer to a request of the chat completions API, `{"model": …, "messages": […], …}`.
 
-    Raises Rejected for what the server says no to, LlmUnavailable, and what `work.check()` raises.
+    Raises Rejected for what the server says no to, LlmUnavailable, and what `context.check()` raises.
     """
     import openai
 
-    seconds = min(server.seconds, work.remaining())
+    seconds = min(server.seconds, context.remaining())
     began = time.monotonic()
     line = Line()
     try:
-        with tracing.span("ask model"), watched(line, work=work, seconds=seconds):
+        with tracing.span("ask model"), watched(line, context=context, seconds=seconds):
             body = post(server, request, line=line, seconds=seconds)
     except openai.APIStatusError as error:
         raise rejection(error) from None
     except (openai.APIConnectionError, TimeoutError) as error:
-        work.check()
+        context.check()
         facts = peer_errors.facts_of(error, url=server.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), cut=line.is_cut, **facts)
         raise unreachable(error, line) from None

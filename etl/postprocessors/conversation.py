@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from etl.core.errors import LlmInvalidResponse, LlmRefused, LlmTruncated, SchemaInvalid
-from etl.core.stage_context import Usage, Work
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, responses, server_features
 from etl.postprocessors.client import Rejected, Reply, Server
 from etl.postprocessors.responses import Answer, NotJson
@@ -74,13 +74,13 @@ class Round:
 class Model:
     """The configured model, for one run of a stage."""
 
-    def __init__(self, rule: RuleContent, *, work: Work) -> None:
+    def __init__(self, rule: RuleContent, *, context: StageContext) -> None:
         """Raises LlmForbidden when no model is configured."""
         self.server = Server.configured()
-        self.rule, self.work = rule, work
+        self.rule, self.context = rule, context
         self.dialect: Dialect | None = None
         # Work that nobody takes up again has no secret, and needs none that lasts.
-        self.secret = work.secret or secrets.token_bytes(32)
+        self.secret = context.secret or secrets.token_bytes(32)
 
     def ask(self, question: Question) -> Answer:
         """Return an answer that fits. Raises SchemaInvalid when the last one does not, and what `converse` raises."""
@@ -101,7 +101,7 @@ class Model:
                 rounds.append(Round(text=reply.text, complaints=unfit.complaints))
                 continue
             if question.is_lasting:
-                self.work.journal.keep(accepted, entry(replace(reply, usage=reply.usage and spent)), run=False)
+                self.context.response_cache.put(accepted, entry(replace(reply, usage=reply.usage and spent)), run=False)
             return answer
 
     # ---- One answer -------------------------------------------------------------------------------------------------
@@ -109,31 +109,31 @@ class Model:
         """Return the next answer, from the journal if it was given before.
 
         Raises LlmTruncated and LlmRefused, also for answers from the journal; LlmInvalidResponse, LlmUnavailable,
-        LlmForbidden, DocumentTooLong, and what `work.check()` raises.
+        LlmForbidden, DocumentTooLong, and what `context.check()` raises.
         """
         key = self.key(question, rounds)
         reply = self.recall(key)
         if reply is None:
             reply = self.call(question, rounds)
             if is_void(reply, question):
-                self.spend(reply, recalled=False)
+                self.spend(reply, cached=False)
                 raise LlmInvalidResponse
-            self.work.journal.keep(key, entry(reply), run=True)
-            self.spend(reply, recalled=False)
+            self.context.response_cache.put(key, entry(reply), run=True)
+            self.spend(reply, cached=False)
         return whole(reply)
 
     def recall(self, key: str) -> Reply | None:
-        had = self.work.journal.recall(key)
+        had = self.context.response_cache.get(key)
         if had is None:
             return None
         reply = Reply(**(had | {"usage": Usage(**had["usage"]) if had["usage"] else None}))
-        self.spend(reply, recalled=True)
+        self.spend(reply, cached=True)
         return reply
 
-    def spend(self, reply: Reply, *, recalled: bool) -> None:
+    def spend(self, reply: Reply, *, cached: bool) -> None:
         if reply.usage is None:
-            self.work.warn("usage_unknown", "The language model's server did not say what its answers cost.")
-        self.work.spend(reply.usage or Usage(calls=1), recalled=recalled)
+            self.context.warn("usage_unknown", "The language model's server did not say what its answers cost.")
+        self.context.count_usage(reply.usage or Usage(calls=1), cached=cached)
 
     def key(self, question: Question, rounds: list[Round]) -> str:
         """Return the name of an answer: the same for the same question after the same answers. Markers and dialects
@@ -148,7 +148,7 @@ class Model:
         before = lasting = dialect = self.dialect or server_features.recall(self.server.base_url, self.server.model)
         while True:
             try:
-                reply = client.call(self.server, self.request(question, rounds, dialect), work=self.work)
+                reply = client.call(self.server, self.request(question, rounds, dialect), context=self.context)
                 break
             except Rejected as rejected:
                 following = dialect.after(rejected.words)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 
 WATCH_SECONDS = 0.25  # how often it looks whether the lease is lost
 
@@ -49,14 +49,14 @@ class Line:
 
 
 @contextmanager
-def watched(line: Line, *, work: Work, seconds: float) -> Iterator[None]:
+def watched(line: Line, *, context: StageContext, seconds: float) -> Iterator[None]:
     """Cut the line when the time is over, or the lease is lost."""
     end = time.monotonic() + seconds
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(max(0, min(WATCH_SECONDS, end - time.monotonic()))):
-            if work.lost.is_set() or time.monotonic() >= end:
+            if context.lease_lost.is_set() or time.monotonic() >= end:
                 line.cut()
                 return
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import MarkdownOfPages, OCRResult
 
 # Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
@@ -104,7 +104,7 @@ def apart(mark: re.Match[str]) -> str:
 
 
 # ---- Pleas ----------------------------------------------------------------------------------------------------------
-def look_for_pleas(ocr: OCRResult, *, work: Work) -> None:
+def look_for_pleas(ocr: OCRResult, *, context: StageContext) -> None:
     """Warn of pages that seem to speak to a language model, hidden text included.
 
     A hint for people, and no defence: what holds is that the answer is data, checked by a schema, and opens nothing.
@@ -113,7 +113,7 @@ def look_for_pleas(ocr: OCRResult, *, work: Work) -> None:
     if pages:
         named = ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
         detail = f"Text that reads like instructions to a language model is on these pages: {named}."
-        work.warn("possible_prompt_injection", detail, page=pages[0])
+        context.warn("possible_prompt_injection", detail, page=pages[0])
 
 
 def pleads(text: str) -> bool:

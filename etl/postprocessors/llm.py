@@ -7,7 +7,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from etl.core.errors import DocumentTooLong, EmptyDocument, LlmForbidden, SchemaInvalid
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import citations, document_text
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.conversation import Model, Unfit, invalid
@@ -34,21 +34,21 @@ class Llm(PostProcessor):
     mode: ClassVar[str] = "llm"
     asks_model: ClassVar[bool] = True
 
-    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+    def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         try:
-            return self.processed(ocr, rule, work=work)
+            return self.processed(ocr, rule, context=context)
         except SchemaRefused:
             raise SchemaInvalid("The rule's schema cannot be applied. Save the rule again.") from None
 
-    def processed(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+    def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
         if not text.pages:
             raise EmptyDocument
-        document_text.look_for_pleas(ocr, work=work)
-        model = Model(rule, work=work)
-        name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, work=work)
-        check(found.answer.data, rule, work=work)
-        cited = citations.cite(found, schema=rule.json_schema or {}, text=text, work=work)
+        document_text.look_for_pleas(ocr, context=context)
+        model = Model(rule, context=context)
+        name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
+        check(found.answer.data, rule, context=context)
+        cited = citations.cite(found, schema=rule.json_schema or {}, text=text, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.server.model)
 
 
@@ -59,19 +59,19 @@ def chosen(rule: RuleContent, *, size: int) -> str:
     return rule.strategy or by_size
 
 
-def run(name: str, text: Text, rule: RuleContent, *, model: Model, work: Work) -> tuple[str, Found]:
+def run(name: str, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> tuple[str, Found]:
     """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
     longer than the model can take although its size did not say so, and the rule does not insist."""
-    work.strategy, work.model = name, model.server.model
+    context.strategy, context.model = name, model.server.model
     try:
-        return name, strategy(name).run(text, rule, model=model, work=work)
+        return name, strategy(name).run(text, rule, model=model, context=context)
     except DocumentTooLong:
         other = settings.SLUICE.etl_postprocess_long_strategy
         if rule.strategy or name == other:
             raise
     log.info("strategy_changed", strategy=other)
-    work.strategy = other
-    return other, strategy(other).run(text, rule, model=model, work=work)
+    context.strategy = other
+    return other, strategy(other).run(text, rule, model=model, context=context)
 
 
 def strategy(name: str) -> Strategy:
@@ -82,10 +82,10 @@ def strategy(name: str) -> Strategy:
     return made
 
 
-def check(data: Any, rule: RuleContent, *, work: Work) -> None:
+def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
     """Raise SchemaInvalid unless the data fits the rule's schema; warn when there is nothing in it."""
     errors = json_schema.errors(rule.json_schema or {}, data)
     if errors:
         raise invalid(Unfit([], errors))
     if all(value is None or value == "" for _, value in scalars(data)):
-        work.warn("no_values", "No value was found in the document.")
+        context.warn("no_values", "No value was found in the document.")

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
@@ -12,7 +12,7 @@ class Skip(PostProcessor):
     mode: ClassVar[str] = "skip"
     gives_data: ClassVar[bool] = False
 
-    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
-        work.check()
-        work.progress(1, 1)
+    def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
+        context.check()
+        context.progress(1, 1)
         return Processed()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +123,8 @@ class OCRProvider(ABC):
     kinds: frozenset[Kind]
 
     @abstractmethod
-    def convert(self, document: Document, *, work: Work) -> OCRResult:
-        """Return the document's text. Raises an EtlError, and what `work.check()` raises."""
+    def convert(self, document: Document, *, context: StageContext) -> OCRResult:
+        """Return the document's text. Raises an EtlError, and what `context.check()` raises."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """End what was started for documents to come, such as a process. It may be used again after that."""

@@ -23,7 +23,7 @@ from django.test import override_settings
 from config.platform import storage
 from etl import runstate
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts, engines, execution
@@ -84,7 +84,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
 
 
 def convert(provider: LocalProvider, document: Document) -> OCRResult:
-    return provider.convert(document, work=Work(seconds=600))
+    return provider.convert(document, context=StageContext(seconds=600))
 
 
 def seconds(act: Callable[[], object]) -> float:

@@ -8,8 +8,7 @@ from django.utils import timezone
 
 from etl import runstate
 from etl.core.errors import FileEncrypted, SchemaInvalid, explain
-from etl.core.stage_context import Usage
-from etl.core.stage_context import Warning as Remark
+from etl.core.stage_context import TaskWarning, Usage
 from etl.core.states import Phase, Status
 from etl.models import Task
 from etl.pipeline import artifacts, completion
@@ -61,8 +60,8 @@ CITATIONS = [
     {"pointer": "/iban", "page": 2, "quote": "<td>DE02 1203 0000 0000 2020 51</td>", "match": "exact"},
 ]
 WARNINGS = [
-    Remark(code="low_confidence", detail="Recognition is unsure about the text of the page.", page=2),
-    Remark(code="value_not_in_text", detail="These values do not stand in the document: /discount."),
+    TaskWarning(code="low_confidence", detail="Recognition is unsure about the text of the page.", page=2),
+    TaskWarning(code="value_not_in_text", detail="These values do not stand in the document: /discount."),
 ]
 
 

@@ -16,7 +16,7 @@ from django.conf import settings
 from config.platform import storage
 from etl import tasks
 from etl.core import errors, workspace
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
 from etl.pipeline import artifacts
@@ -105,7 +105,7 @@ def local(task: Task, provider: LocalProvider) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{task.pk}.{task.kind}"
         path.write_bytes(b"".join(storage.read(task.document_key)))
-        return provider.convert(samples.document(path), work=Work(seconds=120)).markdown
+        return provider.convert(samples.document(path), context=StageContext(seconds=120)).markdown
 
 
 TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"rehearsed": rehearsed, "local": local}

@@ -9,7 +9,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from redis import RedisError
 
 from etl.core.errors import EtlError
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import server_features
 from etl.providers.base import OCRResult, Page, page_marker
 from rules.library.content import RuleContent
@@ -71,21 +71,21 @@ class Notebook:
         self.run: dict[str, str] = {}
         self.task: dict[str, str] = {}
 
-    def recall(self, key: str) -> dict[str, Any] | None:
+    def get(self, key: str) -> dict[str, Any] | None:
         found = self.run.get(key) or self.task.get(key)
         return json.loads(found) if found else None
 
-    def keep(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
+    def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
         (self.run if run else self.task).setdefault(key, json.dumps(entry))
 
 
-def work_of(**changes: Any) -> Work:
+def context_of(**changes: Any) -> StageContext:
     options: dict[str, Any] = {"seconds": 30, "secret": b"secret of the run"}
-    return Work(**(options | changes))
+    return StageContext(**(options | changes))
 
 
-def codes(work: Work) -> list[str]:
-    return [warning.code for warning in work.warnings]
+def codes(context: StageContext) -> list[str]:
+    return [warning.code for warning in context.warnings]
 
 
 def says_nothing_private(error: EtlError, *secrets: str) -> bool:

@@ -21,7 +21,7 @@ from etl.core.states import Phase
 from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution, queue_limit
-from etl.pipeline.response_cache import StoredJournal
+from etl.pipeline.response_cache import StoredResponseCache
 from rules.library import catalog, editing
 from tests import rehearsal
 from tests.broker import queued, valkey
@@ -319,17 +319,17 @@ def test_a_failed_task_goes_on_with_the_answers_that_are_paid(alice: User) -> No
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
     run(task)
-    StoredJournal(row_of(task)).keep("question", {"answer": 1}, run=False)
-    StoredJournal(row_of(task)).keep("question", {"answer": 2}, run=False)
-    StoredJournal(row_of(task)).keep("bad", {"answer": 3}, run=True)
+    StoredResponseCache(row_of(task)).put("question", {"answer": 1}, run=False)
+    StoredResponseCache(row_of(task)).put("question", {"answer": 2}, run=False)
+    StoredResponseCache(row_of(task)).put("bad", {"answer": 3}, run=True)
     again = actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
-    assert StoredJournal(again).recall("question") == {"answer": 1}
-    assert StoredJournal(again).recall("bad") is None
-    assert StoredJournal(again).recall("never asked") is None
+    assert StoredResponseCache(again).get("question") == {"answer": 1}
+    assert StoredResponseCache(again).get("bad") is None
+    assert StoredResponseCache(again).get("never asked") is None
     run(task, Phase.POSTPROCESS)
     other = catalog.content(rule_id=make_rule(alice, mode="llm").pk, version=1)
     assert (
-        StoredJournal(actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).recall(
+        StoredResponseCache(actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS, rule_content=other)).get(
             "question"
         )
         is None

@@ -20,7 +20,7 @@ from config.platform import storage
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import Fenced, StageBroken
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.core.states import Phase, Status
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution
@@ -212,12 +212,12 @@ def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> No
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
     state = runstate.start(task.pk, phase=Phase.OCR).state
     assert state
-    execution.STAGES[Phase.OCR].run(state, execution.work_of(state, Lost(9, since=time.monotonic()), (0, 50)))
+    execution.STAGES[Phase.OCR].run(state, execution.context_of(state, Lost(9, since=time.monotonic()), (0, 50)))
     assert run_when_due(task, Phase.OCR)
     state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
     assert state
-    work = execution.work_of(state, Lost(9, since=time.monotonic()), (50, 100))
-    execution.STAGES[Phase.POSTPROCESS].run(state, work)
+    context = execution.context_of(state, Lost(9, since=time.monotonic()), (50, 100))
+    execution.STAGES[Phase.POSTPROCESS].run(state, context)
     assert run_when_due(task, Phase.POSTPROCESS)
 
     assert row_of(task).status == "completed"
@@ -374,7 +374,7 @@ def die_after_storing(task: Task, phase: Phase) -> None:
     state = runstate.start(task.pk, phase=phase).state
     assert state
     stage = execution.STAGES[phase]
-    stage.run(state, execution.work_of(state, Lost(9, since=time.monotonic()), stage.span))
+    stage.run(state, execution.context_of(state, Lost(9, since=time.monotonic()), stage.span))
 
 
 def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
@@ -611,13 +611,13 @@ def test_without_redis_for_longer_than_the_lease_the_work_stops(
 def test_a_lease_that_is_over_is_lost_before_anybody_has_looked() -> None:
     """B2: a process that was stopped for longer, in the moment when it goes on: no heartbeat has run yet."""
     since = time.monotonic()
-    work = Work(seconds=60, lost=Lost(3, since=since))
-    work.check()
+    context = StageContext(seconds=60, lost=Lost(3, since=since))
+    context.check()
     with pytest.raises(Fenced):
-        Work(seconds=60, lost=Lost(3, since=since - 3)).check()
-    work.lost.set()
+        StageContext(seconds=60, lost=Lost(3, since=since - 3)).check()
+    context.lease_lost.set()
     with pytest.raises(Fenced):
-        work.check()
+        context.check()
 
 
 def test_a_redis_that_comes_back_in_time_gets_the_outcome(

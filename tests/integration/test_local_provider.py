@@ -32,7 +32,7 @@ from etl.core.errors import (
     UnsupportedFormat,
 )
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider
 from etl.providers.local import process as reader
@@ -79,11 +79,11 @@ def made(tmp_path: Path) -> Maker:
 
 
 def convert(
-    provider: LocalProvider, document: Document, **work: object
+    provider: LocalProvider, document: Document, **context: object
 ) -> tuple[OCRResult, list[tuple[str, int | None]]]:
     """Return the result, and the warnings as codes with pages."""
-    doing = Work(**{"seconds": 120, **work})  # type: ignore[arg-type]
-    result = provider.convert(document, work=doing)
+    doing = StageContext(**{"seconds": 120, **context})  # type: ignore[arg-type]
+    result = provider.convert(document, context=doing)
     return result, [(warning.code, warning.page) for warning in doing.warnings]
 
 

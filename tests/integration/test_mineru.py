@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from etl.core import errors
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider, client, jobs
 from tests.integration.mineru_servers import (
@@ -104,14 +104,14 @@ def document_of(folder: Path, kind: Kind = Kind.HTML, content: bytes = b"<html>I
     return Document(path=path, kind=kind, size=len(content), sha256="0" * 64, name=f"17.{kind}", url=lambda: PRESIGNED)
 
 
-def convert(document: Document, work: Work | None = None) -> OCRResult:
+def convert(document: Document, context: StageContext | None = None) -> OCRResult:
     with closing(MinerUProvider()) as provider:
-        return provider.convert(document, work=work or Work(seconds=20))
+        return provider.convert(document, context=context or StageContext(seconds=20))
 
 
-def failure(document: Document, work: Work | None = None) -> errors.EtlError:
+def failure(document: Document, context: StageContext | None = None) -> errors.EtlError:
     with pytest.raises(errors.EtlError) as caught:
-        convert(document, work)
+        convert(document, context)
     return caught.value
 
 
@@ -155,7 +155,7 @@ def test_sends_a_presigned_url_to_the_hosted_service(start: Any, document: Docum
 def test_shows_the_progress_that_the_server_counts(start: Any, document: Document) -> None:
     start("cloud-v4")
     seen: list[tuple[int, int]] = []
-    convert(document, Work(seconds=20, on_progress=lambda done, total: seen.append((done, total))))
+    convert(document, StageContext(seconds=20, on_progress=lambda done, total: seen.append((done, total))))
     assert seen == [(1, 2)]
 
 
@@ -188,7 +188,7 @@ def test_asks_what_the_server_speaks_once(server: Scripted, document: Document) 
     """B13: detected, and remembered."""
     provider = MinerUProvider()
     for _ in range(2):
-        provider.convert(document, work=Work(seconds=20))
+        provider.convert(document, context=StageContext(seconds=20))
     assert len(server.asked("GET", "/v1/health$")) == (0 if isinstance(server, CloudServer) else 1)
     assert len(server.jobs) == 2
 
@@ -198,11 +198,11 @@ def test_asks_again_what_the_server_speaks_after_a_failure(start: Any, configure
     older, newer = start("v3"), start("v4")
     provider = MinerUProvider()
     configure(older)
-    provider.convert(document, work=Work(seconds=20))
+    provider.convert(document, context=StageContext(seconds=20))
     configure(newer)
     with pytest.raises(errors.ProviderUnavailable):
-        provider.convert(document, work=Work(seconds=20))
-    assert provider.convert(document, work=Work(seconds=20)).metadata["protocol"] == "v4"
+        provider.convert(document, context=StageContext(seconds=20))
+    assert provider.convert(document, context=StageContext(seconds=20)).metadata["protocol"] == "v4"
 
 
 def test_speaks_the_protocol_that_is_set_without_asking(protocol: str, start: Any, document: Document) -> None:
@@ -241,25 +241,25 @@ def test_takes_up_a_job_instead_of_paying_for_another(server: Scripted, protocol
     remembered: list[str] = []
     server.polls = 10**6
     with pytest.raises(errors.Fenced):
-        convert(document, lost_soon(lambda: bool(remembered), on_remember=remembered.append))
+        convert(document, lost_soon(lambda: bool(remembered), on_provider_task=remembered.append))
     server.jobs[remembered[0]].polls = 0
-    result = convert(document, Work(seconds=20, resumed=remembered[0]))
+    result = convert(document, StageContext(seconds=20, provider_task_id=remembered[0]))
     assert result.provider_task_id == remembered[0]
     assert len(server.asked("POST", SUBMIT[protocol])) == 1
 
 
-def lost_soon(when: Any, **more: Any) -> Work:
+def lost_soon(when: Any, **more: Any) -> StageContext:
     """Work whose lease is lost when something has happened."""
-    work = Work(seconds=20, **more)
+    context = StageContext(seconds=20, **more)
 
     def wait() -> None:
         try:
             wait_until(when)
         finally:
-            work.lost.set()
+            context.lease_lost.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    return work
+    return context
 
 
 def test_leaves_a_job_alone_that_another_worker_has_taken_up(start: Any, document: Document) -> None:
@@ -273,7 +273,9 @@ def test_leaves_a_job_alone_that_another_worker_has_taken_up(start: Any, documen
 def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protocol: str, document: Document) -> None:
     """A server that was started anew knows no job; that is no failure of the document."""
     remembered: list[str] = []
-    result = convert(document, Work(seconds=20, resumed="job_of_long_ago", on_remember=remembered.append))
+    result = convert(
+        document, StageContext(seconds=20, provider_task_id="job_of_long_ago", on_provider_task=remembered.append)
+    )
     assert remembered == [result.provider_task_id]
     assert len(server.asked("POST", SUBMIT[protocol])) == 1
 
@@ -290,11 +292,11 @@ def test_submits_again_when_the_server_loses_the_job_meanwhile(
             server.forget()
             server.polls = 1
 
-    assert convert(document, Work(seconds=20, on_remember=remember)).provider_task_id == remembered[1]
+    assert convert(document, StageContext(seconds=20, on_provider_task=remember)).provider_task_id == remembered[1]
 
 
 def test_gives_up_on_a_server_that_loses_everything(server: Scripted, protocol: str, document: Document) -> None:
-    error = failure(document, Work(seconds=20, on_remember=lambda _job: server.forget()))
+    error = failure(document, StageContext(seconds=20, on_provider_task=lambda _job: server.forget()))
     assert (error.code, error.transient) == ("ocr_failed", True)
     assert len(server.asked("POST", SUBMIT[protocol])) == jobs.SUBMISSIONS
 
@@ -302,10 +304,10 @@ def test_gives_up_on_a_server_that_loses_everything(server: Scripted, protocol: 
 def test_begins_a_job_anew_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
     server.fails = {"type": "engine_error", "code": "parse_failed", "message": "out of memory", "param": None}
     remembered: list[str] = []
-    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert (error.code, error.transient) == ("ocr_failed", True)
     server.fails = {}
-    result = convert(document, Work(seconds=20, resumed=remembered[0]))
+    result = convert(document, StageContext(seconds=20, provider_task_id=remembered[0]))
     assert result.provider_task_id != remembered[0]
 
 
@@ -315,11 +317,11 @@ def test_begins_a_job_anew_whose_result_is_gone(start: Any, document: Document, 
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(status), once=False)
     remembered: list[str] = []
-    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert (error.code, error.transient, len(server.jobs)) == ("ocr_failed", True, 1)
     server.instead.clear()
     server.on("GET", "/results/", answer(status))
-    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id != remembered[0]
+    assert convert(document, StageContext(seconds=20, provider_task_id=remembered[0])).provider_task_id != remembered[0]
     assert len(server.jobs) == 2
 
 
@@ -331,11 +333,11 @@ def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeyp
     server.polls = 10**6
 
     def be_over_soon(_job: str) -> None:
-        work.seconds = time.monotonic() - work.began + 0.3
+        context.seconds = time.monotonic() - context.started_at + 0.3
 
-    work = Work(seconds=60, on_remember=be_over_soon)
+    context = StageContext(seconds=60, on_provider_task=be_over_soon)
     with pytest.raises(errors.OutOfTime):
-        convert(document, work)
+        convert(document, context)
     (job,) = server.jobs.values()
     assert job.state == "canceled"
 
@@ -344,7 +346,7 @@ def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeyp
 def test_ends_at_the_deadline_where_nothing_can_be_cancelled(server: Scripted, document: Document) -> None:
     server.polls = 10**6
     with pytest.raises(errors.OutOfTime):
-        convert(document, Work(seconds=0.3))
+        convert(document, StageContext(seconds=0.3))
 
 
 @pytest.mark.parametrize("where", [SUBMIT, LOOK, RESULT], ids=["submit", "look", "result"])
@@ -358,7 +360,7 @@ def test_waits_no_longer_than_its_time_for_a_server_that_trickles(
 
     def try_it() -> None:
         with pytest.raises(errors.OutOfTime):
-            convert(document, Work(seconds=0.3))
+            convert(document, StageContext(seconds=0.3))
 
     expect_within(0.3 + jobs.FAREWELL_SECONDS + 1, try_it)
     over.set()
@@ -443,9 +445,9 @@ def test_gives_its_worker_back_when_it_is_told_to_wait_for_long(
 ) -> None:
     server.on("GET", LOOK[protocol], answer(429, Retry_After="120"))
     remembered: list[str] = []
-    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert error.retry_after == 120
-    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id == remembered[0]
+    assert convert(document, StageContext(seconds=20, provider_task_id=remembered[0])).provider_task_id == remembered[0]
 
 
 @pytest.mark.parametrize(
@@ -541,9 +543,9 @@ def test_takes_garbage_for_no_answer(
     """B14, B18: tried again, with the same job."""
     server.on("GET", where[protocol], answer(200, body))
     remembered: list[str] = []
-    error = failure(document, Work(seconds=20, on_remember=remembered.append))
+    error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
     assert (error.code, error.transient) == ("ocr_failed", True)
-    assert convert(document, Work(seconds=20, resumed=remembered[0])).provider_task_id == remembered[0]
+    assert convert(document, StageContext(seconds=20, provider_task_id=remembered[0])).provider_task_id == remembered[0]
 
 
 # ---- Credentials and redirects --------------------------------------------------------------------------------------
@@ -740,10 +742,10 @@ def test_sends_documents_that_are_just_within_bounds(start: Any, tmp_path: Path,
 def test_warns_of_the_pages_of_a_pdf_that_the_server_knows_nothing_of(start: Any, tmp_path: Path) -> None:
     """B18: how many there are we know ourselves."""
     start("v3")
-    work = Work(seconds=20)
-    result = convert(document_of(tmp_path, Kind.PDF, pdf(pages=4)), work)
+    context = StageContext(seconds=20)
+    result = convert(document_of(tmp_path, Kind.PDF, pdf(pages=4)), context)
     assert len(result.pages) == 4
-    assert [(warning.code, warning.page) for warning in work.warnings] == [("page_failed", 3), ("page_failed", 4)]
+    assert [(warning.code, warning.page) for warning in context.warnings] == [("page_failed", 3), ("page_failed", 4)]
 
 
 def test_sends_no_document_that_is_no_archive_though_it_should_be(start: Any, tmp_path: Path) -> None:
@@ -765,19 +767,19 @@ def test_warns_of_pages_that_the_server_left_out(start: Any, document: Document)
     whole = structured([["one"], [], ["three"], ["four"]])
     del whole["pages"][2]
     server.result = pack({"markdown.md": "one\n\nfour", "structured_content.json": orjson.dumps(whole)})
-    work = Work(seconds=20)
-    result = convert(document, work)
+    context = StageContext(seconds=20)
+    result = convert(document, context)
     assert [page.number for page in result.pages] == [1, 2, 3, 4]
     assert [page.method for page in result.pages] == ["text", "none", "none", "text"]
-    assert [(warning.code, warning.page) for warning in work.warnings] == [("page_failed", 3)]
+    assert [(warning.code, warning.page) for warning in context.warnings] == [("page_failed", 3)]
 
 
 def test_warns_of_a_partial_result(start: Any, document: Document) -> None:
     """B18."""
     start("v4").on("GET", LOOK["v4"], partial)
-    work = Work(seconds=20)
-    convert(document, work)
-    assert [warning.code for warning in work.warnings] == ["page_failed"]
+    context = StageContext(seconds=20)
+    convert(document, context)
+    assert [warning.code for warning in context.warnings] == ["page_failed"]
 
 
 def partial(to: BaseHTTPRequestHandler) -> None:
@@ -791,10 +793,10 @@ def test_has_one_page_where_the_server_says_nothing_of_pages(
     server: Scripted, document: Document, data: dict[str, bytes]
 ) -> None:
     server.result = pack({"full.md": "All of the text.", **data})
-    work = Work(seconds=20)
-    result = convert(document, work)
+    context = StageContext(seconds=20)
+    result = convert(document, context)
     assert [text_of(result, page.number) for page in result.pages] == ["All of the text."]
-    assert [warning.code for warning in work.warnings] == ["no_page_data"]
+    assert [warning.code for warning in context.warnings] == ["no_page_data"]
 
 
 def test_loses_no_text_for_page_numbers(start: Any, document: Document) -> None:
@@ -803,9 +805,9 @@ def test_loses_no_text_for_page_numbers(start: Any, document: Document) -> None:
     whole = "A sentence. " * 50 + "Another one, which no piece has."
     items = listed([["A sentence. " * 50]])
     server.result = pack({"full.md": whole, "x_content_list.json": orjson.dumps(items)})
-    work = Work(seconds=20)
-    assert whole in convert(document, work).markdown
-    assert [warning.code for warning in work.warnings] == ["no_page_data"]
+    context = StageContext(seconds=20)
+    assert whole in convert(document, context).markdown
+    assert [warning.code for warning in context.warnings] == ["no_page_data"]
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])

@@ -14,7 +14,7 @@ from pytest_httpserver import HTTPServer
 
 from etl.core.errors import EtlError
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import client
 from etl.providers.base import Document
 from etl.providers.mineru import MinerUProvider
@@ -34,12 +34,14 @@ def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     path.write_bytes(b"pearl")
     document = Document(path=path, kind=Kind.HTML, size=5, sha256="0" * 64, name="17.pdf", url=lambda: "https://pearl")
     with closing(MinerUProvider()) as provider:
-        provider.convert(document, work=Work(seconds=60))
+        provider.convert(document, context=StageContext(seconds=60))
 
 
 def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
     server = client.Server(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
-    client.call(server, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, work=Work(seconds=60))
+    client.call(
+        server, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, context=StageContext(seconds=60)
+    )
 
 
 @pytest.fixture(params=[(ask_mineru, "mineru_unavailable"), (ask_model, "llm_unavailable")], ids=["mineru", "llm"])

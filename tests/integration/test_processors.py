@@ -16,14 +16,22 @@ from django.conf import settings as configured
 from django.utils.module_loading import import_string
 
 from etl.core.errors import EtlError, Fenced, OutOfTime
-from etl.core.stage_context import Usage, Work
+from etl.core.stage_context import StageContext, Usage
 from etl.pipeline import engines
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.strategies.base import Strategy
 from rules.library.content import RuleContent
 from rules.schema import json_schema
 from tests.integration import openai_server, words
-from tests.integration.llm_factories import Notebook, configure, forget, ocr_of, rule_of, says_nothing_private, work_of
+from tests.integration.llm_factories import (
+    Notebook,
+    configure,
+    context_of,
+    forget,
+    ocr_of,
+    rule_of,
+    says_nothing_private,
+)
 from tests.integration.openai_server import MODEL, ModelServer, Reply, Request, gives, problem, says
 
 SECRET = "Zebra-4711"
@@ -103,8 +111,8 @@ def sensible(request: Request) -> Reply:
     return gives({"name": name[1] if name else None, "amounts": amounts, "kind": "invoice"})
 
 
-def process(way: Way, work: Work | None = None) -> Processed:
-    return engines.processor(way.mode).process(ocr_of(*PAGES), way.rule, work=work or work_of())
+def process(way: Way, context: StageContext | None = None) -> Processed:
+    return engines.processor(way.mode).process(ocr_of(*PAGES), way.rule, context=context or context_of())
 
 
 # ---- What they are --------------------------------------------------------------------------------------------------
@@ -164,7 +172,7 @@ def test_its_citations_stand_where_they_say(models: ModelServer, way: Way) -> No
 
 @every_way
 def test_it_gives_the_same_each_time(models: ModelServer, way: Way) -> None:
-    first, second = work_of(), work_of()
+    first, second = context_of(), context_of()
     assert process(way, first) == process(way, second)
     assert first.warnings == second.warnings
     half = len(models.requests) // 2
@@ -174,7 +182,7 @@ def test_it_gives_the_same_each_time(models: ModelServer, way: Way) -> None:
 @every_way
 def test_it_shows_progress_to_its_end(models: ModelServer, way: Way) -> None:
     told: list[tuple[int, int]] = []
-    process(way, work_of(on_progress=lambda done, total: told.append((done, total))))
+    process(way, context_of(on_progress=lambda done, total: told.append((done, total))))
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1] > 0
 
@@ -183,10 +191,10 @@ def test_it_shows_progress_to_its_end(models: ModelServer, way: Way) -> None:
 def test_it_counts_every_answer(models: ModelServer, way: Way) -> None:
     """B17."""
     spent: list[Usage] = []
-    work = work_of(on_spend=spent.append)
-    process(way, work)
+    context = context_of(on_usage=spent.append)
+    process(way, context)
     calls = len(models.requests)
-    assert work.usage == Usage(prompt_tokens=11 * calls, completion_tokens=7 * calls, calls=calls)
+    assert context.usage == Usage(prompt_tokens=11 * calls, completion_tokens=7 * calls, calls=calls)
     assert len(spent) == calls
 
 
@@ -221,17 +229,17 @@ def test_it_sends_the_whole_document(models: ModelServer, way: Way) -> None:
 # ---- How they end ---------------------------------------------------------------------------------------------------
 @every_way
 def test_it_stops_when_the_lease_is_lost(models: ModelServer, way: Way) -> None:
-    work = work_of()
-    work.lost.set()
+    context = context_of()
+    context.lease_lost.set()
     with pytest.raises(Fenced):
-        process(way, work)
+        process(way, context)
     assert models.requests == []
 
 
 @every_way
 def test_it_stops_when_its_time_is_over(models: ModelServer, way: Way) -> None:
     with pytest.raises(OutOfTime):
-        process(way, work_of(seconds=0))
+        process(way, context_of(seconds=0))
 
 
 FAULTS = {
@@ -288,11 +296,11 @@ def test_it_pays_for_no_answer_twice(models: ModelServer, way: Way) -> None:
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(way, work_of(journal=notebook, on_spend=dies))
-    work = work_of(journal=notebook, on_spend=dies)
+            process(way, context_of(response_cache=notebook, on_usage=dies))
+    context = context_of(response_cache=notebook, on_usage=dies)
 
-    assert process(way, work) == undisturbed
-    assert len(models.requests) == calls == work.usage.calls
+    assert process(way, context) == undisturbed
+    assert len(models.requests) == calls == context.usage.calls
 
 
 @every_asking_way
@@ -302,9 +310,9 @@ def test_its_warnings_are_bounded_and_say_nothing_private(models: ModelServer, w
     models.always(
         lambda request: gives({"x" * 500: many, "y": len(models.requests)}) if request.form else says("Notes.")
     )
-    work = work_of()
+    context = context_of()
 
-    engines.processor("llm").process(ocr_of(*PAGES), rule, work=work)
+    engines.processor("llm").process(ocr_of(*PAGES), rule, context=context)
 
-    assert len(work.warnings) < 50
-    assert all(len(warning.detail) < 4_000 and SECRET not in warning.detail for warning in work.warnings)
+    assert len(context.warnings) < 50
+    assert all(len(warning.detail) < 4_000 and SECRET not in warning.detail for warning in context.warnings)

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from etl.core.errors import EmptyDocument, Fenced, OutOfTime
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.pipeline import engines
 from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
 from tests.integration.mineru_servers import CloudServer, Scripted, V3Server, V4Server, serving
@@ -95,7 +95,7 @@ def pdf(folder: Path, pages: tuple[str, ...]) -> Document:
 
 @pytest.fixture
 def result(provider: OCRProvider, document: Document) -> OCRResult:
-    return provider.convert(document, work=Work(seconds=60))
+    return provider.convert(document, context=StageContext(seconds=60))
 
 
 def test_it_has_every_page_in_order_with_exact_offsets(result: OCRResult) -> None:
@@ -133,12 +133,12 @@ def test_it_can_be_stored_and_read_again(result: OCRResult) -> None:
 
 def test_it_does_the_same_twice(provider: OCRProvider, document: Document) -> None:
     """B2: and one instance serves many documents."""
-    first, second = (provider.convert(document, work=Work(seconds=60)) for _ in range(2))
+    first, second = (provider.convert(document, context=StageContext(seconds=60)) for _ in range(2))
     assert (first.markdown, first.pages) == (second.markdown, second.pages)
 
 
 def test_it_leaves_the_document_and_nothing_else(provider: OCRProvider, document: Document) -> None:
-    provider.convert(document, work=Work(seconds=60))
+    provider.convert(document, context=StageContext(seconds=60))
     assert [file.name for file in document.path.parent.iterdir()] == ["document"]
     assert sha256(document.path.read_bytes()).hexdigest() == document.sha256
 
@@ -146,7 +146,9 @@ def test_it_leaves_the_document_and_nothing_else(provider: OCRProvider, document
 def test_it_shows_progress_that_never_goes_back(provider: OCRProvider, document: Document) -> None:
     """B3: where it can tell at all."""
     seen: list[tuple[int, int]] = []
-    provider.convert(document, work=Work(seconds=60, on_progress=lambda done, total: seen.append((done, total))))
+    provider.convert(
+        document, context=StageContext(seconds=60, on_progress=lambda done, total: seen.append((done, total)))
+    )
     assert seen == sorted(seen)
     assert all(0 <= done <= total for done, total in seen)
 
@@ -156,20 +158,20 @@ def test_it_never_takes_nothing_for_a_success(case: Case, settings: LazySettings
     blank = ("", "")
     provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
     with case.around(settings, blank), closing(provider), pytest.raises(EmptyDocument):
-        provider.convert(pdf(tmp_path, blank), work=Work(seconds=60))
+        provider.convert(pdf(tmp_path, blank), context=StageContext(seconds=60))
 
 
 def test_it_stops_when_the_lease_is_lost(provider: OCRProvider, document: Document) -> None:
-    work = Work(seconds=60)
-    work.lost.set()
+    context = StageContext(seconds=60)
+    context.lease_lost.set()
     with pytest.raises(Fenced):
-        provider.convert(document, work=work)
+        provider.convert(document, context=context)
 
 
 def test_it_stops_when_its_time_is_over(provider: OCRProvider, document: Document) -> None:
     """B9."""
     with pytest.raises(OutOfTime):
-        provider.convert(document, work=Work(seconds=0))
+        provider.convert(document, context=StageContext(seconds=0))
 
 
 def test_it_says_what_it_takes_without_any_server(case: Case, settings: LazySettings) -> None:

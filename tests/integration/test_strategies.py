@@ -16,7 +16,7 @@ from etl.core.errors import (
     LlmUnavailable,
     SchemaInvalid,
 )
-from etl.core.stage_context import Usage, Work
+from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import Processed
 from etl.postprocessors.llm import Llm
 from etl.providers.base import OCRResult
@@ -27,11 +27,11 @@ from tests.integration.llm_factories import (
     Notebook,
     codes,
     configure,
+    context_of,
     forget,
     ocr_of,
     rule_of,
     says_nothing_private,
-    work_of,
 )
 from tests.integration.openai_server import ModelServer, Request, gives, problem, says
 
@@ -77,8 +77,10 @@ def configured(settings: Any, **changes: Any) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update=changes)
 
 
-def process(*, ocr: OCRResult | None = None, rule: RuleContent | None = None, work: Work | None = None) -> Processed:
-    return Llm().process(ocr or ocr_of(*PAGES), rule or rule_of(LINES), work=work or work_of())
+def process(
+    *, ocr: OCRResult | None = None, rule: RuleContent | None = None, context: StageContext | None = None
+) -> Processed:
+    return Llm().process(ocr or ocr_of(*PAGES), rule or rule_of(LINES), context=context or context_of())
 
 
 def piece_of(request: Request) -> int:
@@ -204,7 +206,7 @@ def test_it_shows_progress_call_by_call(models: ModelServer) -> None:
     progress: list[tuple[int, int]] = []
     models.always(extracts)
 
-    process(work=work_of(on_progress=lambda done, total: progress.append((done, total))))
+    process(context=context_of(on_progress=lambda done, total: progress.append((done, total))))
 
     assert progress == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
 
@@ -234,17 +236,17 @@ def test_it_pays_for_no_piece_twice(models: ModelServer, strategy: str) -> None:
     rule = rule_of(LINES, strategy=strategy)
     models.always(lambda r: problem(503) if piece_of(r) == 3 else extracts(r) if piece_of(r) else gives(ALL_LINES))
     with pytest.raises(LlmUnavailable):
-        process(rule=rule, work=work_of(journal=notebook))
+        process(rule=rule, context=context_of(response_cache=notebook))
     models.requests.clear()
     notebook.run.clear()
 
     models.always(lambda r: extracts(r) if piece_of(r) else gives(ALL_LINES))
-    work = work_of(journal=notebook, secret=b"another run")
-    result = process(rule=rule, work=work)
+    context = context_of(response_cache=notebook, secret=b"another run")
+    result = process(rule=rule, context=context)
 
     assert [piece_of(request) for request in models.requests] == ([3] if strategy == "chunked-extract" else [3, 0])
     assert result.data == ALL_LINES
-    assert work.usage.calls == (3 if strategy == "chunked-extract" else 4)
+    assert context.usage.calls == (3 if strategy == "chunked-extract" else 4)
 
 
 class Killed(BaseException):
@@ -272,25 +274,25 @@ def test_it_goes_on_where_it_was_killed(models: ModelServer, strategy: str) -> N
 
     for _ in range(calls):
         with pytest.raises(Killed):
-            process(rule=rule, work=work_of(journal=notebook, on_spend=dies))
-    work = work_of(journal=notebook, on_spend=dies)
+            process(rule=rule, context=context_of(response_cache=notebook, on_usage=dies))
+    context = context_of(response_cache=notebook, on_usage=dies)
 
-    assert process(rule=rule, work=work) == undisturbed
+    assert process(rule=rule, context=context) == undisturbed
     assert len(models.requests) == calls
-    assert work.usage.calls == calls
+    assert context.usage.calls == calls
 
 
 def test_it_stops_between_pieces_when_the_lease_is_lost(models: ModelServer) -> None:
-    work = work_of()
+    context = context_of()
 
     def answer(request: Request) -> Any:
         if piece_of(request) == 2:
-            work.lost.set()
+            context.lease_lost.set()
         return extracts(request)
 
     models.always(answer)
     with pytest.raises(Fenced):
-        process(work=work)
+        process(context=context)
     assert len(models.requests) == 2
 
 
@@ -298,12 +300,12 @@ def test_it_stops_between_pieces_when_the_lease_is_lost(models: ModelServer) -> 
 def test_it_reports_what_pieces_disagree_about(models: ModelServer) -> None:
     names = {1: "ACME Ltd", 2: "ACME  LTD", 3: "Beta Inc"}
     models.always(lambda request: gives({"customer": names[piece_of(request)], "lines": []}))
-    work = work_of()
+    context = context_of()
 
-    result = process(work=work)
+    result = process(context=context)
 
     assert result.data == {"customer": "ACME Ltd", "lines": []}
-    [warning] = [each for each in work.warnings if each.code == "merge_conflict"]
+    [warning] = [each for each in context.warnings if each.code == "merge_conflict"]
     assert warning.page == 1
     assert "/customer: page 1, page 3." in warning.detail
     assert "Beta" not in warning.detail
@@ -312,21 +314,21 @@ def test_it_reports_what_pieces_disagree_about(models: ModelServer) -> None:
 def test_it_bounds_its_reports(models: ModelServer) -> None:
     schema = {"type": "object", "additionalProperties": {"type": "number"}}
     models.always(lambda request: gives({f"m{number}": piece_of(request) for number in range(100)}))
-    work = work_of()
+    context = context_of()
 
-    process(rule=rule_of(schema), work=work)
+    process(rule=rule_of(schema), context=context)
 
-    conflicts = [each for each in work.warnings if each.code == "merge_conflict"]
+    conflicts = [each for each in context.warnings if each.code == "merge_conflict"]
     assert len(conflicts) == 21
     assert "80 more" in conflicts[-1].detail
 
 
 def test_it_tells_of_items_that_it_kept_once(models: ModelServer) -> None:
     models.always(gives({"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}))
-    work = work_of()
+    context = context_of()
 
-    assert process(work=work).data == {"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}
-    assert "merge_repeats" in codes(work)
+    assert process(context=context).data == {"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}
+    assert "merge_repeats" in codes(context)
 
 
 def test_it_asks_once_more_when_the_whole_does_not_fit(models: ModelServer) -> None:
@@ -360,9 +362,9 @@ def test_it_fails_when_the_whole_never_fits(models: ModelServer) -> None:
 def test_it_warns_of_a_result_without_a_value(models: ModelServer) -> None:
     """B18: nothing empty passes for success in silence."""
     models.always(gives({"name": None}))
-    work = work_of()
-    process(rule=rule_of({"type": "object", "properties": {"name": {"type": ["string", "null"]}}}), work=work)
-    assert "no_values" in codes(work)
+    context = context_of()
+    process(rule=rule_of({"type": "object", "properties": {"name": {"type": ["string", "null"]}}}), context=context)
+    assert "no_values" in codes(context)
 
 
 # ---- Summarising ----------------------------------------------------------------------------------------------------
@@ -429,17 +431,17 @@ DATA = {
 
 
 def cited(
-    models: ModelServer, data: Any, evidence: Any, *, work: Work | None = None
+    models: ModelServer, data: Any, evidence: Any, *, context: StageContext | None = None
 ) -> dict[str, tuple[int, str, str]]:
     models.will(gives(data, evidence))
-    result = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED), work=work)
+    result = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED), context=context)
     assert all(each.keys() == {"pointer", "page", "quote", "match"} for each in result.citations)
     return {each["pointer"]: (each["page"], each["match"], each["quote"]) for each in result.citations}
 
 
 def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
     """B20: page citations that were checked."""
-    work = work_of()
+    context = context_of()
     found = cited(
         models,
         DATA,
@@ -451,7 +453,7 @@ def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
             "/currency": {"page": 2, "quote": "€"},
             "/paid": {"page": 2, "quote": "Total"},
         },
-        work=work,
+        context=context,
     )
 
     assert found == {
@@ -462,13 +464,13 @@ def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
         "/currency": (2, "exact", "€"),
         "/paid": (2, "exact", "Total"),
     }
-    assert codes(work) == []
+    assert codes(context) == []
 
 
 def test_it_finds_values_without_the_models_help(models: ModelServer) -> None:
     """B20: evidence is found, not believed."""
-    work = work_of()
-    found = cited(models, DATA, {}, work=work)
+    context = context_of()
+    found = cited(models, DATA, {}, context=context)
 
     assert {pointer: place[:2] for pointer, place in found.items()} == {
         "/number": (1, "value"),
@@ -477,11 +479,11 @@ def test_it_finds_values_without_the_models_help(models: ModelServer) -> None:
         "/due": (2, "value"),
     }
     assert "1.234,50" in found["/total"][2]
-    assert codes(work) == []
+    assert codes(context) == []
 
 
 def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
-    work = work_of()
+    context = context_of()
     found = cited(
         models,
         {"number": "INV-2024-17", "to": "Beta Inc", "total": 999},
@@ -490,14 +492,14 @@ def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
             "/to": {"page": 1, "quote": "To: ACME Ltd"},  # stands there, and says something else
             "/total": {"page": 2, "quote": "Total 999"},
         },
-        work=work,
+        context=context,
     )
 
     assert found.keys() == {"/number"}
     assert found["/number"][:2] == (1, "value")
-    [unverified] = [each for each in work.warnings if each.code == "citation_unverified"]
+    [unverified] = [each for each in context.warnings if each.code == "citation_unverified"]
     assert "for 3 values" in unverified.detail
-    [absent] = [each for each in work.warnings if each.code == "value_not_in_text"]
+    [absent] = [each for each in context.warnings if each.code == "value_not_in_text"]
     assert absent.detail == "These values do not stand in the document: /to, /total."
 
 
@@ -533,11 +535,11 @@ def test_it_takes_evidence_in_a_list(models: ModelServer) -> None:
 def test_it_bounds_what_it_names(models: ModelServer) -> None:
     schema = {"type": "array", "items": {"type": "string"}}
     models.will(gives([f"nowhere {number}" for number in range(3_000)]))
-    work = work_of()
+    context = context_of()
 
-    assert process(ocr=ocr_of(PAPER), rule=rule_of(schema), work=work).citations == []
+    assert process(ocr=ocr_of(PAPER), rule=rule_of(schema), context=context).citations == []
 
-    details = {each.code: each.detail for each in work.warnings}
+    details = {each.code: each.detail for each in context.warnings}
     assert details.keys() == {"citations_incomplete", "value_not_in_text"}
     assert details["value_not_in_text"].endswith("/19, and 1980 more.")
 

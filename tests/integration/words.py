@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
@@ -16,10 +16,10 @@ class Words(PostProcessor):
 
     mode: ClassVar[str] = MODE
 
-    def process(self, ocr: OCRResult, rule: RuleContent, *, work: Work) -> Processed:
+    def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         counts: list[Any] = []
         for page in ocr.pages:
             words = ocr.markdown[page.start : page.end].split()
             counts.append(sum(word == (rule.system_prompt or word) for word in words))
-            work.progress(page.number, len(ocr.pages))
+            context.progress(page.number, len(ocr.pages))
         return Processed(data={"words": counts} if any(counts) else None)

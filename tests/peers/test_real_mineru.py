@@ -22,7 +22,7 @@ from pydantic import SecretStr
 
 from etl.core import errors
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider
 from tests.integration.mineru_servers import Job, V4Server, error_4, pack, structured
@@ -106,9 +106,9 @@ def document_of(folder: Path, kind: Kind, content: bytes) -> Document:
     )
 
 
-def convert(folder: Path, kind: Kind, content: bytes, work: Work | None = None) -> OCRResult:
+def convert(folder: Path, kind: Kind, content: bytes, context: StageContext | None = None) -> OCRResult:
     with closing(MinerUProvider()) as provider:
-        return provider.convert(document_of(folder, kind, content), work=work or Work(seconds=120))
+        return provider.convert(document_of(folder, kind, content), context=context or StageContext(seconds=120))
 
 
 # ---- Our client -----------------------------------------------------------------------------------------------------
@@ -134,11 +134,11 @@ def test_it_loses_no_line_of_a_pdf(tmp_path: Path) -> None:
 
 
 def test_it_reads_an_office_file(tmp_path: Path) -> None:
-    work = Work(seconds=120)
-    result = convert(tmp_path, Kind.DOCX, docx(), work)
+    context = StageContext(seconds=120)
+    result = convert(tmp_path, Kind.DOCX, docx(), context)
     assert "Hello from Word" in result.markdown
     assert "| Item | Price |" in result.markdown
-    assert work.warnings == []
+    assert context.warnings == []
 
 
 def test_it_reads_html(tmp_path: Path) -> None:
@@ -171,9 +171,11 @@ def test_it_tells_what_is_wrong_with_a_document(tmp_path: Path, kind: Kind, cont
 def test_it_takes_up_a_job_and_begins_lost_ones_again(tmp_path: Path, mineru: str) -> None:
     """B2."""
     first = convert(tmp_path, Kind.PDF, pdf())
-    again = convert(tmp_path, Kind.PDF, pdf(), Work(seconds=120, resumed=first.provider_task_id))
+    again = convert(tmp_path, Kind.PDF, pdf(), StageContext(seconds=120, provider_task_id=first.provider_task_id))
     assert again.provider_task_id == first.provider_task_id
-    lost = convert(tmp_path, Kind.PDF, pdf(), Work(seconds=120, resumed="job_0123456789abcdef01234567"))
+    lost = convert(
+        tmp_path, Kind.PDF, pdf(), StageContext(seconds=120, provider_task_id="job_0123456789abcdef01234567")
+    )
     assert (lost.markdown, lost.provider_task_id == first.provider_task_id) == (first.markdown, False)
 
 
@@ -181,7 +183,7 @@ def test_it_cancels_what_takes_too_long(tmp_path: Path, mineru: str) -> None:
     """B9."""
     remembered: list[str] = []
     with pytest.raises(errors.OutOfTime):
-        convert(tmp_path, Kind.PDF, pdf(40), Work(seconds=1, on_remember=remembered.append))
+        convert(tmp_path, Kind.PDF, pdf(40), StageContext(seconds=1, on_provider_task=remembered.append))
     assert ask(mineru, "GET", f"/v1/tasks/{remembered[0]}").json()["status"] == "canceled"
 
 

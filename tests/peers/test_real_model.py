@@ -17,7 +17,7 @@ from pydantic import AnyHttpUrl
 
 from config.dev.stack.process import Process
 from etl.core.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import client, server_features
 from etl.postprocessors.client import Server
 from etl.postprocessors.conversation import Model, Question, fitting
@@ -92,9 +92,9 @@ def configured(address: str, settings: Any) -> None:
     server_features.known.clear()
 
 
-def work_of(**changes: Any) -> Work:
+def context_of(**changes: Any) -> StageContext:
     options: dict[str, Any] = {"seconds": 800, "secret": b"secret"}
-    return Work(**(options | changes))
+    return StageContext(**(options | changes))
 
 
 def question_of(schema: dict[str, Any]) -> Question:
@@ -103,26 +103,26 @@ def question_of(schema: dict[str, Any]) -> Question:
 
 def test_it_gets_json_by_json_object() -> None:
     """B15: a schema that any object fits; what is in it is the model's business."""
-    work = work_of()
+    context = context_of()
 
-    result = Llm().process(ocr_of(PAPER), rule_of({"type": "object"}), work=work)
+    result = Llm().process(ocr_of(PAPER), rule_of({"type": "object"}), context=context)
 
     assert isinstance(result.data, dict)
     assert (result.strategy, result.model) == ("direct-json", "gemma")
-    assert work.usage.calls >= 1
-    assert work.usage.prompt_tokens > 200
-    assert "usage_unknown" not in codes(work)
+    assert context.usage.calls >= 1
+    assert context.usage.prompt_tokens > 200
+    assert "usage_unknown" not in codes(context)
 
 
 def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
     """What we send as a schema is one that a server can make a grammar of."""
-    work = work_of()
-    model, question = Model(rule_of(CLOSED), work=work), question_of(CLOSED)
+    context = context_of()
+    model, question = Model(rule_of(CLOSED), context=context), question_of(CLOSED)
     request = model.request(question, [], Dialect())
     # As this server wants it; `json_schema` it does not know.
     request["response_format"] = {"type": "json_object", "schema": envelope(CLOSED, wants_evidence=False)}
 
-    reply = client.call(Server.configured(), request, work=work)
+    reply = client.call(Server.configured(), request, context=context)
 
     assert reply.finish == "stop"
     data = fitting(reply.text, question).data
@@ -132,26 +132,26 @@ def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
 
 def test_it_is_asked_again_and_then_believed_to_be_wrong() -> None:
     """B17: three answers at most, all counted; and none of them asked for twice."""
-    journal = Notebook()
+    response_cache = Notebook()
     counts = []
     for _ in range(2):
         spent: list[Any] = []
-        work = work_of(journal=journal, on_spend=spent.append)
+        context = context_of(response_cache=response_cache, on_usage=spent.append)
         with pytest.raises((SchemaInvalid, LlmTruncated)):
-            Llm().process(ocr_of(PAPER), rule_of(CLOSED | {"minProperties": 3}), work=work)
-        counts.append((work.usage.calls, len(spent)))
+            Llm().process(ocr_of(PAPER), rule_of(CLOSED | {"minProperties": 3}), context=context)
+        counts.append((context.usage.calls, len(spent)))
     assert 1 <= counts[0][0] <= 3
     assert counts == [(counts[0][0], counts[0][0]), (counts[0][0], 0)]
 
 
 def test_it_refuses_a_form_that_it_does_not_know() -> None:
     """B15: its own words for that are understood."""
-    work = work_of()
-    model = Model(rule_of({"type": "object"}), work=work)
+    context = context_of()
+    model = Model(rule_of({"type": "object"}), context=context)
     request = model.request(question_of({"type": "object"}), [], Dialect(form=Form.JSON_SCHEMA))
 
     with pytest.raises(client.Rejected) as caught:
-        client.call(Server.configured(), request, work=work)
+        client.call(Server.configured(), request, context=context)
 
     assert Dialect(form=Form.JSON_SCHEMA).after(caught.value.words) == Dialect(form=Form.TEXT)
 
@@ -159,4 +159,4 @@ def test_it_refuses_a_form_that_it_does_not_know() -> None:
 def test_it_says_that_a_prompt_is_too_long() -> None:
     """B16: its own words for that are understood."""
     with pytest.raises(DocumentTooLong):
-        Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), work=work_of())
+        Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), context=context_of())

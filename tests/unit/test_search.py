@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.citations import cite, support
 from etl.postprocessors.document_text import clean
 from etl.postprocessors.responses import Answer, Evidence, NotJson, evidence_of, parse, readings
@@ -126,7 +126,7 @@ def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> Non
     """B20: whatever a model says, what is cited is there."""
     text = clean(ocr_of("first page", *pages))
     answer = Answer(data=data, evidence={pointer: each for pointer, each in evidence.items() if each.quote})
-    for each in cite(Found(answer=answer), schema={}, text=text, work=Work(seconds=60)):
+    for each in cite(Found(answer=answer), schema={}, text=text, context=StageContext(seconds=60)):
         assert each["quote"]
         assert each["quote"] in text.page(each["page"])
         assert each["pointer"][1:] in data

@@ -13,36 +13,36 @@ from config.platform.observability import tracing
 from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
 from etl.providers.base import Document, OCRResult, without_markers
 from etl.runstate import RunState
 
 
-def run(state: RunState, work: Work) -> StoredOcr:
+def run(state: RunState, context: StageContext) -> StoredOcr:
     """Return the stored result of OCR: that of an earlier attempt, or a new one.
 
-    Raises EtlError, StorageError, Unavailable, and what `work.check()` raises.
+    Raises EtlError, StorageError, Unavailable, and what `context.check()` raises.
     """
-    return artifacts.find_ocr(state) or convert(state, work)
+    return artifacts.find_ocr(state) or convert(state, context)
 
 
-def convert(state: RunState, work: Work) -> StoredOcr:
+def convert(state: RunState, context: StageContext) -> StoredOcr:
     # Results that are fetched lie beside the document.
     with (
-        local_copy(state, work) as document,
+        local_copy(state, context) as document,
         workspace.usable(*workspace.FULL),
         tracing.span("convert", kind=str(state.kind), bytes=state.size),
     ):
-        result = engines.provider().convert(document, work=work)
+        result = engines.provider().convert(document, context=context)
     refuse_empty(result)
     return artifacts.keep_ocr(
         state,
         result,
-        warnings=[warning.as_dict() for warning in work.warnings],
+        warnings=[warning.as_dict() for warning in context.warnings],
         attempts=state.attempts[state.phase],
-        check=work.check,
+        check=context.check,
     )
 
 
@@ -53,12 +53,12 @@ def refuse_empty(result: OCRResult) -> None:
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 @contextmanager
-def local_copy(state: RunState, work: Work) -> Iterator[Document]:
+def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
     """Fetch the document into a folder of its own, under a name of ours, for as long as it is worked on."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{Kind(state.kind)}"
         with workspace.usable():
-            sha256 = fetch(state, path, work)
+            sha256 = fetch(state, path, context)
         yield Document(
             path=path,
             kind=Kind(state.kind),
@@ -69,13 +69,13 @@ def local_copy(state: RunState, work: Work) -> Iterator[Document]:
         )
 
 
-def fetch(state: RunState, path: Path, work: Work) -> str:
+def fetch(state: RunState, path: Path, context: StageContext) -> str:
     """Write the document to a file, and return its SHA-256 in hex. It is never longer than it was when submitted."""
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("xb") as file:
             for block in storage.read(state.document_key):
-                work.check()
+                context.check()
                 size += len(block)
                 if size > state.size:
                     raise FileTooLarge

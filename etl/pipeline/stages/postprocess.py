@@ -5,7 +5,7 @@ from typing import Any
 
 from config.platform import storage
 from etl.core.errors import ArtefactMissing
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
 from etl.postprocessors.base import Processed
@@ -16,13 +16,13 @@ from rules.library.content import RuleContent
 NO_MODEL = "skip"
 
 
-def run(state: RunState, work: Work) -> dict[str, Any]:
+def run(state: RunState, context: StageContext) -> dict[str, Any]:
     """Return the stored output: that of an earlier attempt, or a new one.
 
     `{"markdown_s3_key", "provider_task_id", "metadata"}`, and `"data"` and `"citations"` of processors that give data.
-    Raises EtlError, StorageError, Unavailable, Django's errors, and what `work.check()` raises.
+    Raises EtlError, StorageError, Unavailable, Django's errors, and what `context.check()` raises.
     """
-    return find(state) or process(state, work)
+    return find(state) or process(state, context)
 
 
 def find(state: RunState) -> dict[str, Any] | None:
@@ -30,8 +30,8 @@ def find(state: RunState) -> dict[str, Any] | None:
     return artifacts.find(artifacts.output_key(state))
 
 
-def process(state: RunState, work: Work) -> dict[str, Any]:
-    warn_of_loss(state, work)
+def process(state: RunState, context: StageContext) -> dict[str, Any]:
+    warn_of_loss(state, context)
     stored = artifacts.find_ocr(state)
     if stored is None:
         raise ArtefactMissing
@@ -40,15 +40,15 @@ def process(state: RunState, work: Work) -> dict[str, Any]:
     except storage.Missing:
         raise ArtefactMissing from None
     rule = rule_of(state)
-    done = engines.processor(rule.mode).process(ocr, rule, work=work)
-    output = output_of(done, origin_of(state, stored, work), rule=rule, work=work)
-    return artifacts.commit(artifacts.output_key(state), output, check=work.check)
+    done = engines.processor(rule.mode).process(ocr, rule, context=context)
+    output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
+    return artifacts.commit(artifacts.output_key(state), output, check=context.check)
 
 
-def warn_of_loss(state: RunState, work: Work) -> None:
+def warn_of_loss(state: RunState, context: StageContext) -> None:
     """Say so where the run-state was made anew during this run, and its counts with it. Raises Django's errors."""
     if state.fence > state.run and rule_of(state).mode != NO_MODEL:
-        work.warn(
+        context.warn(
             "usage_incomplete",
             "The task's state was lost once. Calls and attempts before that may not be counted.",
         )
@@ -75,11 +75,11 @@ class Origin:
     warnings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def origin_of(state: RunState, stored: StoredOcr, work: Work) -> Origin:
+def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Origin:
     return Origin(
         metadata=stored.metadata,
         attempts=state.attempts,
-        usage=usage_of(state, work),
+        usage=usage_of(state, context),
         markdown_key=stored.markdown_key,
         provider=stored.facts["provider"],
         provider_task_id=stored.facts["provider_task_id"],
@@ -87,18 +87,18 @@ def origin_of(state: RunState, stored: StoredOcr, work: Work) -> Origin:
     )
 
 
-def output_of(done: Processed, origin: Origin, *, rule: RuleContent, work: Work) -> dict[str, Any]:
+def output_of(done: Processed, origin: Origin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
     """Return what `run` tells of. Only the processor knows whether there is data: null may be what was found."""
     output = {
         "markdown_s3_key": origin.markdown_key,
         "provider_task_id": origin.provider_task_id,
-        "metadata": origin.metadata | {"provenance": provenance_of(done, origin, rule=rule, work=work)},
+        "metadata": origin.metadata | {"provenance": provenance_of(done, origin, rule=rule, context=context)},
     }
     gives_data = engines.processor(rule.mode).gives_data
     return output | ({"data": done.data, "citations": done.citations} if gives_data else {})
 
 
-def provenance_of(done: Processed, origin: Origin, *, rule: RuleContent, work: Work) -> dict[str, Any]:
+def provenance_of(done: Processed, origin: Origin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
     return {
         "rule_id": rule.rule_id,
         "rule_version": rule.version,
@@ -108,12 +108,12 @@ def provenance_of(done: Processed, origin: Origin, *, rule: RuleContent, work: W
         "model": done.model,
         "attempts": origin.attempts,
         "usage": origin.usage,
-        "warnings": origin.warnings + [warning.as_dict() for warning in work.warnings],
+        "warnings": origin.warnings + [warning.as_dict() for warning in context.warnings],
     }
 
 
-def usage_of(state: RunState, work: Work) -> dict[str, int]:
+def usage_of(state: RunState, context: StageContext) -> dict[str, int]:
     """Return what all attempts used. The run-state has what earlier ones paid; where it was lost, the journal still has
     their answers, and this attempt has counted them."""
-    paid = work.paid.as_dict()
-    return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in work.usage.as_dict().items()}
+    paid = context.paid.as_dict()
+    return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in context.usage.as_dict().items()}

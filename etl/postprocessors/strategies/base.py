@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import Text
 from etl.postprocessors.responses import Answer
@@ -27,8 +27,8 @@ class Strategy(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
-        """Return data that fits the rule's schema. Raises an EtlError, and what `work.check()` raises; a piece that
+    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
+        """Return data that fits the rule's schema. Raises an EtlError, and what `context.check()` raises; a piece that
         fails fails it all."""
 
 

@@ -1,6 +1,6 @@
 from typing import ClassVar
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model, Question
 from etl.postprocessors.document_text import Text
 from etl.postprocessors.splitting import pages_named
@@ -15,9 +15,9 @@ class DirectJson(Strategy):
 
     name: ClassVar[str] = "direct-json"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
         schema = rule.json_schema or {}
-        work.progress(0, 1)
+        context.progress(0, 1)
         answer = model.ask(
             Question(
                 label="direct",
@@ -29,5 +29,5 @@ class DirectJson(Strategy):
                 wants_evidence=True,
             )
         )
-        work.progress(1, 1)
+        context.progress(1, 1)
         return Found(answer=answer)

@@ -2,7 +2,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import splitting
 from etl.postprocessors.conversation import Model, Question, named
 from etl.postprocessors.document_text import Text
@@ -30,7 +30,7 @@ class ChunkedExtract(Strategy):
 
     name: ClassVar[str] = "chunked-extract"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
         env = settings.SLUICE
         schema = rule.json_schema or {}
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
@@ -38,13 +38,13 @@ class ChunkedExtract(Strategy):
         total = len(cut) + 1
         answers = []
         for done, piece in enumerate(cut):
-            work.progress(done, total)
+            context.progress(done, total)
             answers.append(extracted(piece, len(cut), loose, checked, model=model))
-        work.progress(len(cut), total)
+        context.progress(len(cut), total)
         merged = merge(schema, answers)
-        report(merged, cut, work=work)
+        report(merged, cut, context=context)
         data = fitting(merged, schema, model=model)
-        work.progress(total, total)
+        context.progress(total, total)
         return found(data, merged, cut)
 
 
@@ -70,19 +70,19 @@ def loosely(schema: Schema) -> Schema:
     return {} if json_schema.check(made) else made
 
 
-def report(merged: Merged, cut: list[Piece], *, work: Work) -> None:
+def report(merged: Merged, cut: list[Piece], *, context: StageContext) -> None:
     """Warn of what the merge decided. Which values they were is not told: warnings are shown where results are not."""
     for pointer, origins in merged.conflicts[:MAX_CONFLICTS]:
         places = ", ".join(cut[origin].pages for origin in origins if origin >= 0)
         detail = f"The pieces of the document disagree about {named([pointer])}: {places}. The first of them was taken."
-        work.warn("merge_conflict", detail, page=cut[origins[0]].first_page)
+        context.warn("merge_conflict", detail, page=cut[origins[0]].first_page)
     if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
-        work.warn("merge_conflict", f"The pieces of the document disagree about {more} more values.")
+        context.warn("merge_conflict", f"The pieces of the document disagree about {more} more values.")
     if merged.repeats:
         detail = (
             f"{merged.repeats.total()} items that several pieces gave alike are kept once: {named([*merged.repeats])}."
         )
-        work.warn("merge_repeats", detail)
+        context.warn("merge_repeats", detail)
 
 
 def fitting(merged: Merged, schema: Schema, *, model: Model) -> Any:

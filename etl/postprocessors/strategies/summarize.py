@@ -2,7 +2,7 @@ from typing import ClassVar
 
 from django.conf import settings
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.postprocessors import splitting
 from etl.postprocessors.conversation import Model, Question
 from etl.postprocessors.document_text import Text
@@ -24,17 +24,17 @@ class ChunkedSummarize(Strategy):
 
     name: ClassVar[str] = "chunked-summarize"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, work: Work) -> Found:
+    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
         env = settings.SLUICE
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
         total = len(cut) + 1
         notes = []
         for done, piece in enumerate(cut):
-            work.progress(done, total)
+            context.progress(done, total)
             notes.append(noted(piece, len(cut), rule, model=model))
-        work.progress(len(cut), total)
+        context.progress(len(cut), total)
         found = combined(notes, rule, model=model)
-        work.progress(total, total)
+        context.progress(total, total)
         return found
 
 

@@ -22,7 +22,7 @@ import structlog
 
 from config.platform.observability import logs
 from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 
 log = structlog.get_logger(__name__)
 
@@ -76,13 +76,13 @@ class Process:
     def usable(self) -> bool:
         return self.owner == os.getpid() and self.popen.poll() is None
 
-    def ask(self, request: Message, work: Work) -> Generator[Message]:
+    def ask(self, request: Message, context: StageContext) -> Generator[Message]:
         """Yield its answers. Whatever is raised here or at the `yield`, the process does not outlive it."""
         self.documents += 1
         finished = False
         try:
             self.send(request)
-            for line in self.lines(work):
+            for line in self.lines(context):
                 message = parsed(line)
                 if "ready" in message:
                     self.ready = True
@@ -108,13 +108,13 @@ class Process:
         except OSError:  # the document is gone, or there are too many open files
             raise Died from None
 
-    def lines(self, work: Work) -> Generator[bytes]:
+    def lines(self, context: StageContext) -> Generator[bytes]:
         assert self.popen.stdout is not None  # noqa: S101 - for mypy
         answers = self.popen.stdout.fileno()
         buffer = bytearray()
         while True:
-            ready, _, _ = select.select([answers], [], [], min(TICK, work.remaining()))
-            work.check()
+            ready, _, _ = select.select([answers], [], [], min(TICK, context.remaining()))
+            context.check()
             self.watch()
             if not ready:
                 continue

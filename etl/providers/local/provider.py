@@ -15,7 +15,7 @@ from etl.core import errors
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, OcrFailed, UnsupportedFormat
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
 from etl.providers.local import plain
 from etl.providers.local.process import Died, Message, Process
@@ -45,13 +45,13 @@ class LocalProvider(OCRProvider):
         self.alone = threading.Lock()
         self.process: Process | None = None
 
-    def convert(self, document: Document, *, work: Work) -> OCRResult:
+    def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         if document.kind not in self.kinds:
             raise UnsupportedFormat
         started = time.monotonic()
-        texts = Texts(work)
+        texts = Texts(context)
         # Closed here: an error on its way keeps the generator, and with it the process, from the next document.
-        with closing(plainly(document) if document.kind in PLAIN else self.read(document, work)) as messages:
+        with closing(plainly(document) if document.kind in PLAIN else self.read(document, context)) as messages:
             for message in messages:
                 texts.take(message)
         return OCRResult(
@@ -69,20 +69,20 @@ class LocalProvider(OCRProvider):
             },
         )
 
-    def look(self, document: Document, *, work: Work) -> int:
+    def look(self, document: Document, *, context: StageContext) -> int:
         """Return how many pages a PDF or image has, without reading them. Raises what `convert` does."""
-        texts = Texts(work)
-        with closing(self.read(document, work, look=True)) as messages:
+        texts = Texts(context)
+        with closing(self.read(document, context, look=True)) as messages:
             for message in messages:
                 texts.take(message)
         return texts.total
 
     # ---- The process ------------------------------------------------------------------------------------------------
-    def read(self, document: Document, work: Work, *, look: bool = False) -> Generator[Message]:
+    def read(self, document: Document, context: StageContext, *, look: bool = False) -> Generator[Message]:
         while not self.alone.acquire(timeout=0.2):
-            work.check()
+            context.check()
         try:
-            yield from self.started().ask({**request(document, work), "look": look}, work)
+            yield from self.started().ask({**request(document, context), "look": look}, context)
         finally:
             self.tidy()
             self.alone.release()
@@ -108,12 +108,12 @@ class LocalProvider(OCRProvider):
             self.process = None
 
 
-def request(document: Document, work: Work) -> dict[str, Any]:
+def request(document: Document, context: StageContext) -> dict[str, Any]:
     sluice = settings.SLUICE
     return {
         "path": str(document.path.resolve()),
         "kind": document.kind.value,
-        "seconds": work.remaining(),
+        "seconds": context.remaining(),
         "limits": {
             "pages": sluice.etl_max_pages,
             "pixels": sluice.etl_max_pixels,
@@ -134,8 +134,8 @@ def plainly(document: Document) -> Generator[Message]:
 class Texts:
     """The Markdown while it grows, with what there is to say of its pages."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
         self.written = MarkdownOfPages()
         self.pages: list[Page] = []
         self.found = False
@@ -154,7 +154,7 @@ class Texts:
             elif "page" in message:
                 self.add(message)
             elif message.get("truncated"):
-                self.work.warn("truncated", "The end of the file is missing; every page could be read.")
+                self.context.warn("truncated", "The end of the file is missing; every page could be read.")
         except (KeyError, TypeError, ValueError):
             raise Died from None
 
@@ -164,12 +164,12 @@ class Texts:
         self.write(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
         self.seconds += float(message.get("ocr_seconds", 0))
         if message.get("hidden"):
-            self.work.warn("hidden_text", "The page has text that people do not see.", page=number)
+            self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         if confidence is not None and confidence < UNSURE:
-            self.work.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
+            self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
 
     def fail(self, number: int) -> None:
-        self.work.warn("page_failed", "The page could not be read.", page=number)
+        self.context.warn("page_failed", "The page could not be read.", page=number)
         self.write(number, "", "none", None)
 
     def write(self, number: int, text: str, method: str, confidence: float | None) -> None:
@@ -177,7 +177,7 @@ class Texts:
         start, end = self.written.add(number, text)
         self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
         self.found = self.found or bool(text.strip())
-        self.work.progress(number, self.total)
+        self.context.progress(number, self.total)
 
     def markdown(self) -> str:
         if not self.pages or len(self.pages) != self.total:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, Self
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 
 MAX_MEMBERS = 2_000
 MAX_MEMBER_BYTES = 32 * 1024**2  # of what is read; JSON takes many times that when it is parsed
@@ -91,12 +91,12 @@ class Archive:
             blocks.append(block)
         return b"".join(blocks)
 
-    def measure(self, *, most: int, work: Work) -> int:
+    def measure(self, *, most: int, context: StageContext) -> int:
         """Return how many bytes all members are, by unpacking them. Stops and raises Refused above `most`."""
         total = 0
         for member in self._members:
             for block in self._blocks(member):
-                work.check()
+                context.check()
                 total += len(block)
                 if total > most:
                     raise Refused

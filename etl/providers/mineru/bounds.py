@@ -9,7 +9,7 @@ from django.conf import settings
 
 from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, Refused, Unreadable
@@ -22,23 +22,23 @@ MAX_PARTS = 10_000
 UNPACKED = 10
 
 
-def check(document: Document, *, reader: LocalProvider, work: Work) -> int | None:
+def check(document: Document, *, reader: LocalProvider, context: StageContext) -> int | None:
     """Return how many pages a document has, None where only its reader can tell. Raises BadDocument, and OcrFailed
     when the process that looks dies of it.
     """
     if document.kind in LOOKED_AT:
-        return reader.look(document, work=work)
+        return reader.look(document, context=context)
     if document.kind in ARCHIVES:
-        measure(document, work=work)
+        measure(document, context=context)
     return None
 
 
-def measure(document: Document, *, work: Work) -> None:
+def measure(document: Document, *, context: StageContext) -> None:
     try:
         with document.path.open("rb") as file, Archive(file, members=MAX_PARTS) as archive:
             if archive.is_encrypted:
                 raise FileEncrypted
-            archive.measure(most=UNPACKED * settings.SLUICE.etl_max_file_bytes, work=work)
+            archive.measure(most=UNPACKED * settings.SLUICE.etl_max_file_bytes, context=context)
     except Unreadable:
         raise FileCorrupt from None
     except Refused:

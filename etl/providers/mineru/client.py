@@ -21,7 +21,7 @@ from django.conf import settings
 from config.platform.http import retry_header
 from etl.core import peer_errors
 from etl.core.errors import OcrFailed, OcrRefused, ProviderForbidden, ProviderUnavailable
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.mineru.connections import STALL_SECONDS, Clock, Transport
 
 log = structlog.get_logger(__name__)
@@ -102,11 +102,11 @@ def parse(body: bytes) -> dict[str, Any]:
 
 # ---- The door -------------------------------------------------------------------------------------------------------
 class Door:
-    """Calls of one document's work. Every call may raise ProviderUnavailable, and what `work.check()` raises."""
+    """Calls of one document's work. Every call may raise ProviderUnavailable, and what `context.check()` raises."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._clock = Clock(work)
+    def __init__(self, context: StageContext) -> None:
+        self._work = context
+        self._clock = Clock(context)
         self._transport = Transport(self._clock)
         self._base = str(settings.SLUICE.etl_mineru_url).rstrip("/")
         self._asked = self._base

@@ -9,7 +9,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 
 STALL_SECONDS = 60.0  # without a byte either way
 BLOCK = 16 * 1024
@@ -18,16 +18,16 @@ BLOCK = 16 * 1024
 class Clock:
     """How long the call at hand may still take."""
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self, context: StageContext) -> None:
+        self.context = context
         self.until = float("inf")
 
     def start(self, seconds: float | None) -> None:
         self.until = time.monotonic() + seconds if seconds is not None else float("inf")
 
     def bound(self, timeout: float | None, late: type[Exception]) -> float:
-        """Return how long one wait may last. Raises `late`, and what `work.check()` raises."""
-        left = min(self.until - time.monotonic(), self.work.remaining())
+        """Return how long one wait may last. Raises `late`, and what `context.check()` raises."""
+        left = min(self.until - time.monotonic(), self.context.remaining())
         if left <= 0:
             raise late
         return min(left, STALL_SECONDS if timeout is None else timeout)

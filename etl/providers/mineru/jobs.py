@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 import structlog
 
 from etl.core.errors import EtlError, OcrFailed, OutOfTime, ProviderUnavailable
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.mineru import results
 from etl.providers.mineru.client import Door
@@ -32,21 +32,21 @@ class Done:
     found: Found
 
 
-def run(server: Protocol, document: Document, *, work: Work) -> Done:
-    """Have a document converted. Raises an EtlError, and what `work.check()` raises.
+def run(server: Protocol, document: Document, *, context: StageContext) -> Done:
+    """Have a document converted. Raises an EtlError, and what `context.check()` raises.
 
     A job that an earlier run began is taken up, so that nothing is paid twice. One that failed then, for a reason that
     may pass, was left behind by that run; it is begun anew.
     """
-    job = work.resumed
+    job = context.provider_task_id
     log.info("mineru_started", protocol=server.name, resumed=bool(job))
     for _ in range(SUBMISSIONS):
         resumed = bool(job)
         if not job:
             job = server.submit(document)
-            work.remember(job)
+            context.record_provider_task(job)
         try:
-            return finish(server, job, document, work=work)
+            return finish(server, job, document, context=context)
         except Gone:
             log.info("mineru_job_gone", protocol=server.name)
         except Failed as failed:
@@ -56,14 +56,14 @@ def run(server: Protocol, document: Document, *, work: Work) -> Done:
     raise OcrFailed("The OCR provider loses what it is given.")
 
 
-def finish(server: Protocol, job: str, document: Document, *, work: Work) -> Done:
+def finish(server: Protocol, job: str, document: Document, *, context: StageContext) -> Done:
     """Wait for a job and read its result. Raises Gone and Failed, too.
 
     At the deadline the job is cancelled: a document that takes too long must not keep others waiting at the server.
     When only the lease is lost it is not: another worker has taken the same job up by then.
     """
     try:
-        standing = wait(server, job, work=work)
+        standing = wait(server, job, context=context)
         with TemporaryFile(dir=document.path.parent) as file:
             server.fetch(job, standing, into=file)
             found = results.read(file)
@@ -71,11 +71,11 @@ def finish(server: Protocol, job: str, document: Document, *, work: Work) -> Don
         cancel(server, job)
         raise
     if standing.is_partial:
-        work.warn("page_failed", "The OCR provider calls its result partial.")
+        context.warn("page_failed", "The OCR provider calls its result partial.")
     return Done(job=job, standing=standing, found=found)
 
 
-def wait(server: Protocol, job: str, *, work: Work) -> Standing:
+def wait(server: Protocol, job: str, *, context: StageContext) -> Standing:
     pause = FIRST_PAUSE
     answered = time.monotonic()
     while True:
@@ -91,8 +91,8 @@ def wait(server: Protocol, job: str, *, work: Work) -> Standing:
             if standing.is_over:
                 return standing
             if standing.total:
-                work.progress(min(standing.done, standing.total), standing.total)
-        work.pause(max(pause, wish))
+                context.progress(min(standing.done, standing.total), standing.total)
+        context.pause(max(pause, wish))
         pause = min(pause * GROWTH, LONGEST_PAUSE)
 
 
@@ -100,6 +100,6 @@ def cancel(server: Protocol, job: str) -> None:
     """Tell the server that nobody waits any more. It may be out of reach, which is why we are late perhaps."""
     if not server.can_cancel:
         return
-    with Door(Work(seconds=FAREWELL_SECONDS)) as door, suppress(EtlError, OutOfTime):
+    with Door(StageContext(seconds=FAREWELL_SECONDS)) as door, suppress(EtlError, OutOfTime):
         type(server)(door).cancel(job)
         log.info("mineru_cancelled", protocol=server.name)

@@ -16,7 +16,7 @@ from typing import Any
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, TooManyPages
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import MarkdownOfPages, Page, unmarked
 from etl.providers.mineru.results import Block, Found
 from etl.providers.mineru.supported_formats import IMAGES
@@ -37,12 +37,14 @@ BLANK_LINES = re.compile(r"\n{3,}")
 SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
-def assemble(found: Found, *, kind: Kind, pages: int | None, most: int, work: Work) -> tuple[str, tuple[Page, ...]]:
+def assemble(
+    found: Found, *, kind: Kind, pages: int | None, most: int, context: StageContext
+) -> tuple[str, tuple[Page, ...]]:
     """Return the Markdown and its pages. `pages`: how many the document has, where we know.
 
     Warns of pages that the server left out. Raises EmptyDocument when there is no text, and TooManyPages above `most`.
     """
-    texts = texts_of(found, work)
+    texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
     if count > most:
         raise TooManyPages
@@ -50,19 +52,19 @@ def assemble(found: Found, *, kind: Kind, pages: int | None, most: int, work: Wo
         raise EmptyDocument
     missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]
     for place in missing:
-        work.warn("page_failed", "The OCR provider returned nothing for this page.", page=place + 1)
+        context.warn("page_failed", "The OCR provider returned nothing for this page.", page=place + 1)
     whole = texts if found.blocks is None else {place: texts.get(place, "") for place in range(count)}
     return lay_out(whole, method=method(found, kind))
 
 
-def texts_of(found: Found, work: Work) -> dict[int, str]:
+def texts_of(found: Found, context: StageContext) -> dict[int, str]:
     """Return the text of each page, by its number from 0."""
     if found.blocks is not None:
         texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
         if holds("\n\n".join(texts.values()), clean(found.markdown)):
             return texts
     found.blocks = None
-    work.warn("no_page_data", "The OCR provider did not say what is on which page.")
+    context.warn("no_page_data", "The OCR provider did not say what is on which page.")
     return {0: clean(found.markdown)}
 
 

@@ -11,7 +11,7 @@ from django.conf import settings
 
 from etl.core.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
 from etl.core.formats import Kind
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
 from etl.providers.mineru import bounds, jobs, pages, supported_formats
@@ -49,18 +49,18 @@ class MinerUProvider(OCRProvider):
         """Submissions are checked against this without asking the server, so it is what any of them takes."""
         return supported_formats.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
 
-    def convert(self, document: Document, *, work: Work) -> OCRResult:
+    def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         began = time.monotonic()
-        counted = bounds.check(document, reader=self._reader, work=work)
+        counted = bounds.check(document, reader=self._reader, context=context)
         try:
-            with Door(work) as door:
-                done = jobs.run(self._speak(door), document, work=work)
+            with Door(context) as door:
+                done = jobs.run(self._speak(door), document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
                 self._server = None  # it may be another one by now
             raise
         most: int = settings.SLUICE.etl_max_pages
-        markdown, found = pages.assemble(done.found, kind=document.kind, pages=counted, most=most, work=work)
+        markdown, found = pages.assemble(done.found, kind=document.kind, pages=counted, most=most, context=context)
         own = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
         return OCRResult(
             markdown=markdown,
