@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 
 from etl.core import errors
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.providers.base import Document, OCRProvider, OCRResult, Page, page_marker
@@ -105,7 +105,7 @@ ACTS: dict[str, Any] = {
 
 class Provider(OCRProvider):
     name = "rehearsed"
-    kinds = frozenset({Kind.TEXT, Kind.MARKDOWN})
+    formats = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         text = document.path.read_text()

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from etl.core import errors
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 
 
 class ByError(SimpleListFilter):
@@ -26,7 +26,7 @@ class ByKind(SimpleListFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(kind), str(kind)) for kind in Kind]
+        return [(str(kind), str(kind)) for kind in DocumentFormat]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(kind=self.value())

@@ -51,9 +51,9 @@ class Events(View):
             return HttpResponse(opening, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
         user_id = user_of(request).pk
         sse.check_room(user_id)
-        listener = Listener(task_id, user_id, start.listens_from.number)
+        listener = TaskListener(task_id, user_id, start.listens_from.number)
         listener.status = start.listens_from.state.status
-        stream = sse.Stream(Hub, listener, opening=opening)
+        stream = sse.Stream(TaskEventHub, listener, opening=opening)
         return StreamingHttpResponse(stream, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
 
 
@@ -61,7 +61,7 @@ class Events(View):
 
 
 @dataclass(frozen=True)
-class News:
+class TaskUpdate:
     """A task as it is now, and its events: all listeners that know the same of it share the same bytes."""
 
     state: RunState
@@ -93,17 +93,17 @@ class News:
         return sse.frame("progress", representation.progress(self.state), number=self.number)
 
 
-class Start(NamedTuple):
+class StreamStart(NamedTuple):
     opening: bytes
-    listens_from: News | None  # None when the opening has told the end
+    listens_from: TaskUpdate | None  # None when the opening has told the end
 
 
-def begin(state: RunState, last_event_id: str) -> Start | None:
+def begin(state: RunState, last_event_id: str) -> StreamStart | None:
     """Return how the stream begins, or None when its client has heard everything already.
 
     A client that comes back is told the status at once, as nobody knows what it was when it left.
     """
-    news, heard = News(state), sse.number_in(last_event_id)
+    news, heard = TaskUpdate(state), sse.number_in(last_event_id)
     if heard is None or heard > news.number:
         opening = news.snapshot + (news.status if news.is_the_end else b"")
     elif heard < news.number:
@@ -112,35 +112,35 @@ def begin(state: RunState, last_event_id: str) -> Start | None:
         return None
     else:
         opening = b""
-    return Start(opening, listens_from=None if news.is_the_end else news)
+    return StreamStart(opening, listens_from=None if news.is_the_end else news)
 
 
 # ---- Telling it -----------------------------------------------------------------------------------------------------
 
 
-class Listener(sse.Listener[int]):
+class TaskListener(sse.Listener[int]):
     """One open stream of a task, and the status that its client knows."""
 
     __slots__ = ("status",)
     status: str
 
-    def bytes_of(self, news: News) -> bytes:
+    def bytes_of(self, news: TaskUpdate) -> bytes:
         if news.number <= self.after:
             return b""
         known, self.status = self.status, news.state.status
         return news.progress if known == self.status else news.status
 
 
-class Hub(sse.Hub[int]):
+class TaskEventHub(sse.Hub[int]):
     """The listeners of this process, by task."""
 
-    def read(self, after: Mapping[int, int]) -> tuple[dict[int, News], bool]:
+    def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
         """One round trip to Redis, and one query only for tasks that it does not have."""
         try:
             states = lookup.known(after)
         finally:
             connection.close()
-        news = {task_id: News(state) for task_id, state in states.items()}
+        news = {task_id: TaskUpdate(state) for task_id, state in states.items()}
         return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
 
     def opened(self) -> None:

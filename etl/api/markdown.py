@@ -43,7 +43,7 @@ class Markdown(View):
                 OpenApiTypes.STR, "A line `<!-- page: 3 -->` stands before each page. It is untrusted text."
             ),
             304: OpenApiResponse(description="To `If-None-Match`."),
-            **problems(NoSuchTask, NotReady, actions.ArtefactMissing, StorageUnavailable),
+            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
@@ -62,7 +62,7 @@ def streamed(key: str, request: Request) -> HttpResponseBase:
     with acceptance.storing():
         found = storage.head(key)
         if found is None:
-            raise actions.ArtefactMissing
+            raise actions.OcrResultMissing
         headers = {"Content-Length": str(found.size)}
         if request.method == "HEAD":
             return HttpResponse(content_type=MARKDOWN, headers=headers)

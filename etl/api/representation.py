@@ -3,7 +3,7 @@
 from typing import Any
 
 from etl.core.states import Status
-from etl.ingest.uploads import Place
+from etl.ingest.uploads import UploadTarget
 from etl.runstate import RunState
 
 PATH = "/api/v1/etl/tasks"
@@ -51,7 +51,7 @@ def progress(state: RunState) -> dict[str, Any]:
     return {"status": state.status, "phase": state.phase, "progress": state.progress}
 
 
-def place(place: Place) -> dict[str, Any]:
+def place(place: UploadTarget) -> dict[str, Any]:
     """Where a document may be put."""
     return {
         "file_key": place.file_key,

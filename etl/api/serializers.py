@@ -63,7 +63,7 @@ class TrialSerializer(StrictSerializer):
     )
 
 
-class Wanted:
+class SubmitInput:
     """A submission as it was sent: a file, or the key of an earlier upload; and which rule."""
 
     def __init__(self, request: Request) -> None:

@@ -23,9 +23,9 @@ from etl.api import lookup, openapi, representation, schemas
 from etl.api.serializers import (
     RetrySerializer,
     SubmitFileSerializer,
+    SubmitInput,
     SubmitKeySerializer,
     UploadRequestSerializer,
-    Wanted,
     read_seconds,
 )
 from etl.core.states import Status
@@ -87,13 +87,13 @@ class Submit(View):
         responses={
             202: openapi.ACCEPTED,
             **problems(
-                BadInput, acceptance.EmptyDocument, acceptance.FileTooLarge, BodyTooLarge, acceptance.UnsupportedFormat,
+                BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, BodyTooLarge, acceptance.FormatNotAccepted,
                 InFlight, KeyReused, queue_limit.QueueFull, StorageUnavailable, catalog.NoDefaultRule,
             ),
         },
     )  # fmt: skip
     def post(self, request: Request) -> Response:
-        wanted, user = Wanted(request), user_of(request)
+        wanted, user = SubmitInput(request), user_of(request)
         document: uploads.SentFile | uploads.EarlierUpload
         if wanted.file is not None:
             document = uploads.SentFile(wanted.file)
@@ -128,7 +128,7 @@ class Uploads(View):
         request=UploadRequestSerializer,
         responses={
             201: schemas.UploadPlace,
-            **problems(BadInput, acceptance.EmptyDocument, acceptance.FileTooLarge, acceptance.UnsupportedFormat),
+            **problems(BadInput, acceptance.EmptyFile, acceptance.UploadTooLarge, acceptance.FormatNotAccepted),
         },
     )
     def post(self, request: Request) -> Response:
@@ -222,7 +222,7 @@ class Retry(View):
                 BadInput,
                 NoSuchTask,
                 actions.NotEnded,
-                actions.ArtefactMissing,
+                actions.OcrResultMissing,
                 queue_limit.QueueFull,
                 actions.RunStateUnavailable,
                 StorageUnavailable,

@@ -7,7 +7,7 @@ document. The codes are the public contract's.
 from typing import Any
 
 # Seconds until another attempt where a person has to do something first; ETL_RETRY_BACKOFF_MAX_SECONDS bounds them.
-MENDING = 3600.0
+OPERATOR_RETRY_SECONDS = 3600.0
 
 
 class EtlError(Exception):
@@ -176,7 +176,7 @@ class StageTimeout(EtlError):
     retryable = True
 
 
-class ArtefactMissing(EtlError):
+class ArtifactMissing(EtlError):
     """The stored result of OCR is gone. Retry from OCR."""
 
     code = "artifact_missing"
@@ -201,22 +201,24 @@ class DatabaseUnavailable(StageLost):
     """The database could not be reached."""
 
 
-class StageBroken(StageLost):
+class UnexpectedError(StageLost):
     """Something went wrong that nobody thought of. The staff find it in the log."""
 
 
-class WorkerUnfit(StageLost):
+class WorkerMisconfigured(StageLost):
     """Something on the worker's machine is not as it has to be. It says nothing about the document."""
 
-    def __init__(self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = MENDING) -> None:
+    def __init__(
+        self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = OPERATOR_RETRY_SECONDS
+    ) -> None:
         super().__init__(detail, code=code, retry_after=retry_after)
 
 
-class NoRoom(WorkerUnfit):
+class WorkspaceFull(WorkerMisconfigured):
     """The worker has no folder for the document, or no room in it."""
 
 
-class EngineMissing(WorkerUnfit):
+class EngineMissing(WorkerMisconfigured):
     """The local OCR engine could not be started."""
 
 

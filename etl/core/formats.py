@@ -16,7 +16,7 @@ HEAD_BYTES = 65_536
 ENTRIES, NAME_BYTES = 200, 100
 
 
-class Kind(StrEnum):
+class DocumentFormat(StrEnum):
     """A kind of document; the value is the extension that it is stored and sent under."""
 
     PDF = "pdf"
@@ -47,37 +47,37 @@ class Kind(StrEnum):
 OOXML = "application/vnd.openxmlformats-officedocument"
 ODF = "application/vnd.oasis.opendocument"
 MEDIA_TYPES = {
-    Kind.PDF: "application/pdf",
-    Kind.PNG: "image/png",
-    Kind.JPEG: "image/jpeg",
-    Kind.TIFF: "image/tiff",
-    Kind.WEBP: "image/webp",
-    Kind.TEXT: "text/plain",
-    Kind.MARKDOWN: "text/markdown",
-    Kind.DOCX: f"{OOXML}.wordprocessingml.document",
-    Kind.PPTX: f"{OOXML}.presentationml.presentation",
-    Kind.XLSX: f"{OOXML}.spreadsheetml.sheet",
-    Kind.DOC: "application/msword",
-    Kind.PPT: "application/vnd.ms-powerpoint",
-    Kind.XLS: "application/vnd.ms-excel",
-    Kind.RTF: "application/rtf",
-    Kind.ODT: f"{ODF}.text",
-    Kind.ODP: f"{ODF}.presentation",
-    Kind.ODS: f"{ODF}.spreadsheet",
-    Kind.EPUB: "application/epub+zip",
-    Kind.HTML: "text/html",
+    DocumentFormat.PDF: "application/pdf",
+    DocumentFormat.PNG: "image/png",
+    DocumentFormat.JPEG: "image/jpeg",
+    DocumentFormat.TIFF: "image/tiff",
+    DocumentFormat.WEBP: "image/webp",
+    DocumentFormat.TEXT: "text/plain",
+    DocumentFormat.MARKDOWN: "text/markdown",
+    DocumentFormat.DOCX: f"{OOXML}.wordprocessingml.document",
+    DocumentFormat.PPTX: f"{OOXML}.presentationml.presentation",
+    DocumentFormat.XLSX: f"{OOXML}.spreadsheetml.sheet",
+    DocumentFormat.DOC: "application/msword",
+    DocumentFormat.PPT: "application/vnd.ms-powerpoint",
+    DocumentFormat.XLS: "application/vnd.ms-excel",
+    DocumentFormat.RTF: "application/rtf",
+    DocumentFormat.ODT: f"{ODF}.text",
+    DocumentFormat.ODP: f"{ODF}.presentation",
+    DocumentFormat.ODS: f"{ODF}.spreadsheet",
+    DocumentFormat.EPUB: "application/epub+zip",
+    DocumentFormat.HTML: "text/html",
 }
 
 # ---- What files begin with ------------------------------------------------------------------------------------------
 ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 BEGINNINGS = (
-    (re.compile(rb"(?:\xef\xbb\xbf)?\s{0,64}%PDF-\d"), Kind.PDF),
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), Kind.PNG),
-    (re.compile(rb"\xff\xd8\xff"), Kind.JPEG),
-    (re.compile(rb"II[*+]\x00|MM\x00[*+]"), Kind.TIFF),  # + is BigTIFF
-    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), Kind.WEBP),
-    (re.compile(rb"\{\\rtf"), Kind.RTF),
+    (re.compile(rb"(?:\xef\xbb\xbf)?\s{0,64}%PDF-\d"), DocumentFormat.PDF),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), DocumentFormat.PNG),
+    (re.compile(rb"\xff\xd8\xff"), DocumentFormat.JPEG),
+    (re.compile(rb"II[*+]\x00|MM\x00[*+]"), DocumentFormat.TIFF),  # + is BigTIFF
+    (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), DocumentFormat.WEBP),
+    (re.compile(rb"\{\\rtf"), DocumentFormat.RTF),
 )
 # Readers of PDF take up to 1,024 bytes of anything before this.
 LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
@@ -87,24 +87,27 @@ BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECA
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 
-PARTS = {"word/": Kind.DOCX, "ppt/": Kind.PPTX, "xl/": Kind.XLSX}
-PACKAGES = {MEDIA_TYPES[kind].encode(): kind for kind in (Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB)}
+PARTS = {"word/": DocumentFormat.DOCX, "ppt/": DocumentFormat.PPTX, "xl/": DocumentFormat.XLSX}
+PACKAGES = {
+    MEDIA_TYPES[kind].encode(): kind
+    for kind in (DocumentFormat.ODT, DocumentFormat.ODP, DocumentFormat.ODS, DocumentFormat.EPUB)
+}
 STREAMS = (
-    ("WordDocument", Kind.DOC),
-    ("PowerPoint Document", Kind.PPT),
-    ("Workbook", Kind.XLS),
-    ("Book", Kind.XLS),
+    ("WordDocument", DocumentFormat.DOC),
+    ("PowerPoint Document", DocumentFormat.PPT),
+    ("Workbook", DocumentFormat.XLS),
+    ("Book", DocumentFormat.XLS),
 )
 # How the first stream, after the header of 512 bytes, mostly begins.
 FIRST_SECTORS = (
-    (b"\xec\xa5", Kind.DOC),
-    (b"\x09\x08\x10\x00", Kind.XLS),
-    (b"\x00\x6e\x1e\xf0", Kind.PPT),
-    (b"\x0f\x00\xe8\x03", Kind.PPT),
+    (b"\xec\xa5", DocumentFormat.DOC),
+    (b"\x09\x08\x10\x00", DocumentFormat.XLS),
+    (b"\x00\x6e\x1e\xf0", DocumentFormat.PPT),
+    (b"\x0f\x00\xe8\x03", DocumentFormat.PPT),
 )
 
 
-def sniff(head: bytes, name: str = "") -> Kind | None:
+def sniff(head: bytes, name: str = "") -> DocumentFormat | None:
     """Return the kind of a document by its first bytes, up to HEAD_BYTES of them; None when it is none that we know.
 
     No bytes at all are None too: the caller has a better word for that.
@@ -119,13 +122,13 @@ def sniff(head: bytes, name: str = "") -> Kind | None:
     text = text_of(head)
     if text:
         return kind_of_text(text, name)
-    return Kind.PDF if LATE_PDF.match(head) else None
+    return DocumentFormat.PDF if LATE_PDF.match(head) else None
 
 
-def kind_of_text(text: str, name: str) -> Kind:
+def kind_of_text(text: str, name: str) -> DocumentFormat:
     if is_html(text):
-        return Kind.HTML
-    return Kind.MARKDOWN if extension(name) in {"md", "markdown"} else Kind.TEXT
+        return DocumentFormat.HTML
+    return DocumentFormat.MARKDOWN if extension(name) in {"md", "markdown"} else DocumentFormat.TEXT
 
 
 def is_html(text: str) -> bool:
@@ -157,7 +160,7 @@ def encoding(head: bytes) -> str:
 
 
 # ---- Containers -----------------------------------------------------------------------------------------------------
-def package(head: bytes) -> Kind | None:
+def package(head: bytes) -> DocumentFormat | None:
     """Tell a zip by its entries: ODF and EPUB begin with their type; Office has a folder for each program."""
     for name, content in entries(head):
         if name == "mimetype":
@@ -186,17 +189,17 @@ def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
         at = head.find(ZIP, name_end)
 
 
-def compound(head: bytes, name: str) -> Kind | None:
+def compound(head: bytes, name: str) -> DocumentFormat | None:
     """Tell an OLE file by the names of its streams, else by how it goes on, else by its own name."""
     streams = [(stream.encode("utf-16-le"), kind) for stream, kind in STREAMS]
     if "EncryptedPackage".encode("utf-16-le") in head:  # a newer format, with a password
-        return named(name, Kind.DOCX, Kind.PPTX, Kind.XLSX) or Kind.DOCX
+        return named(name, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX) or DocumentFormat.DOCX
     return (
         next((kind for stream, kind in streams if stream in head), None)
         or next((kind for start, kind in FIRST_SECTORS if head.startswith(start, 512)), None)
-        or named(name, Kind.DOC, Kind.PPT, Kind.XLS)
+        or named(name, DocumentFormat.DOC, DocumentFormat.PPT, DocumentFormat.XLS)
     )
 
 
-def named(name: str, *kinds: Kind) -> Kind | None:
-    return next((kind for kind in kinds if extension(name) == kind), None)
+def named(name: str, *formats: DocumentFormat) -> DocumentFormat | None:
+    return next((kind for kind in formats if extension(name) == kind), None)

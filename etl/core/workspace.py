@@ -22,7 +22,7 @@ import structlog
 from django.conf import settings
 
 from config.platform.observability import logs
-from etl.core.errors import NoRoom
+from etl.core.errors import WorkspaceFull
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ def usable(*numbers: int) -> Iterator[None]:
         if numbers and error.errno not in numbers:
             raise
         complain(error)
-        raise NoRoom from None
+        raise WorkspaceFull from None
 
 
 def check() -> bool:

@@ -11,24 +11,24 @@ from django.conf import settings
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, InputError, Problem, StorageUnavailable
-from etl.core.formats import MEDIA_TYPES, Kind, sniff
+from etl.core.formats import MEDIA_TYPES, DocumentFormat, sniff
 from etl.pipeline import engines
 
 log = structlog.get_logger(__name__)
 
 # What clients say instead of the registered names, or when they do not know.
 OTHER_NAMES = {
-    "image/jpg": Kind.JPEG,
-    "image/tif": Kind.TIFF,
-    "application/x-pdf": Kind.PDF,
-    "text/x-markdown": Kind.MARKDOWN,
-    "text/rtf": Kind.RTF,
-    "application/xhtml+xml": Kind.HTML,
+    "image/jpg": DocumentFormat.JPEG,
+    "image/tif": DocumentFormat.TIFF,
+    "application/x-pdf": DocumentFormat.PDF,
+    "text/x-markdown": DocumentFormat.MARKDOWN,
+    "text/rtf": DocumentFormat.RTF,
+    "application/xhtml+xml": DocumentFormat.HTML,
 }
 ANYTHING = "application/octet-stream"
 
 
-class EmptyDocument(BadInput):
+class EmptyFile(BadInput):
     """The document has no bytes."""
 
     code = "empty_document"
@@ -37,7 +37,7 @@ class EmptyDocument(BadInput):
         super().__init__(InputError(pointer=pointer, code=self.code, detail=self.said()))
 
 
-class FileTooLarge(Problem):
+class UploadTooLarge(Problem):
     """The file is larger than a document may be."""
 
     status = 413
@@ -47,29 +47,35 @@ class FileTooLarge(Problem):
         super().__init__(f"{self.said()[:-1]}: {settings.SLUICE.etl_max_file_bytes} bytes.")
 
 
-class UnsupportedFormat(Problem):
+class FormatNotAccepted(Problem):
     """The configured OCR provider does not take this kind of file."""
 
     status = 415
     code = "unsupported_format"
 
-    def __init__(self, kind: Kind | None) -> None:
-        takes = ", ".join(word(each) for each in engines.kinds())
+    def __init__(self, kind: DocumentFormat | None) -> None:
+        takes = ", ".join(word(each) for each in engines.formats())
         found = f"This is a file of kind {word(kind)}." if kind else "This is no kind of file that is known here."
         super().__init__(f"{found} The configured OCR provider takes {takes}.{advice(kind)}")
 
 
-WORDS = {Kind.MARKDOWN: "Markdown", Kind.TEXT: "plain text", Kind.HTML: "HTML", Kind.JPEG: "JPEG", Kind.WEBP: "WebP"}
+WORDS = {
+    DocumentFormat.MARKDOWN: "Markdown",
+    DocumentFormat.TEXT: "plain text",
+    DocumentFormat.HTML: "HTML",
+    DocumentFormat.JPEG: "JPEG",
+    DocumentFormat.WEBP: "WebP",
+}
 
 
-def word(kind: Kind) -> str:
+def word(kind: DocumentFormat) -> str:
     return WORDS.get(kind) or kind.value.upper()
 
 
-def advice(kind: Kind | None) -> str:
+def advice(kind: DocumentFormat | None) -> str:
     """Say which of the other providers takes such files, if one does."""
     for name, provider in engines.providers():
-        if kind in provider.kinds:
+        if kind in provider.formats:
             return f" {provider.title or name} takes such files; the operator can set ETL_OCR_PROVIDER={name}."
     return ""
 
@@ -84,25 +90,25 @@ def storing() -> Iterator[None]:
         raise StorageUnavailable from None
 
 
-def checked(head: bytes, *, size: int, name: str, pointer: str) -> Kind:
+def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
     """Return the kind of a document that may come in, by its first bytes. Raises the problems above."""
     check_size(size, pointer=pointer)
     kind = sniff(head, name)
-    if kind is None or kind not in engines.provider().kinds:
-        raise UnsupportedFormat(kind)
+    if kind is None or kind not in engines.provider().formats:
+        raise FormatNotAccepted(kind)
     return kind
 
 
 def check_size(size: int, *, pointer: str) -> None:
     if size == 0:
-        raise EmptyDocument(pointer)
+        raise EmptyFile(pointer)
     if size > settings.SLUICE.etl_max_file_bytes:
-        raise FileTooLarge
+        raise UploadTooLarge
 
 
 def check_type(content_type: str) -> None:
     """Raise UnsupportedFormat for a declared type that the provider does not take. The bytes decide later."""
     bare = content_type.partition(";")[0].strip().lower()
     kind = OTHER_NAMES.get(bare) or next((kind for kind, name in MEDIA_TYPES.items() if name == bare), None)
-    if bare != ANYTHING and kind not in engines.provider().kinds:
-        raise UnsupportedFormat(kind)
+    if bare != ANYTHING and kind not in engines.provider().formats:
+        raise FormatNotAccepted(kind)

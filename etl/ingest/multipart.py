@@ -11,16 +11,16 @@ from django.core.files.uploadhandler import FileUploadHandler
 
 from config.platform.http.body_limits import Files
 from config.platform.http.problems import NoRoom, is_full
-from etl.ingest.acceptance import FileTooLarge
+from etl.ingest.acceptance import UploadTooLarge
 
 # What multipart/form-data may hold besides the file: boundaries, headers, other fields.
 FRAMING_BYTES = 64 * 1024
 # Where files are sent to; everywhere else bodies are small.
 FILES = {
-    "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge),
+    "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
     # The plain form of the page. What is a little too large is refused by the page itself, in HTML.
     "/app/documents/submit": Files(
-        most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=FileTooLarge, page="/app/documents"
+        most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
     ),
 }
 
@@ -40,7 +40,7 @@ class BoundedFile(FileUploadHandler):
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:
         with self.closed_unless_whole():
             if start + len(raw_data) > settings.SLUICE.etl_max_file_bytes:
-                raise FileTooLarge
+                raise UploadTooLarge
             self.file.write(raw_data)
 
     def file_complete(self, file_size: int) -> UploadedFile:

@@ -11,7 +11,7 @@ from config.platform.http.problems import Problem
 from config.platform.observability import tracing
 from etl.core import metrics
 from etl.core.states import Phase
-from etl.ingest.uploads import Stored
+from etl.ingest.uploads import StoredDocument
 from etl.models import Task
 from etl.pipeline import dispatch, queue_limit
 from rules.library import catalog
@@ -22,16 +22,16 @@ log = structlog.get_logger(__name__)
 TASKS = Task.objects.defer("result")
 
 
-class Document(Protocol):
+class IncomingDocument(Protocol):
     """A submitted document."""
 
     def check(self) -> None: ...
 
-    def store(self) -> Stored: ...
+    def store(self) -> StoredDocument: ...
 
 
 def submit(
-    document: Document,
+    document: IncomingDocument,
     *,
     user: User,
     rule_id: int | None,
@@ -66,7 +66,7 @@ def submit(
 
 
 def create_task(
-    stored: Stored, idempotency: Idempotency | None, *, user: User, rule: RuleContent, request_id: str
+    stored: StoredDocument, idempotency: Idempotency | None, *, user: User, rule: RuleContent, request_id: str
 ) -> tuple[Task, bool]:
     with transaction.atomic():
         if idempotency and (task := idempotency.claim(TASKS, user_id=user.pk)):

@@ -21,7 +21,7 @@ from django.utils import timezone
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, InputError
-from etl.core.formats import HEAD_BYTES, Kind
+from etl.core.formats import HEAD_BYTES, DocumentFormat
 from etl.ingest.acceptance import check_size, check_type, checked, storing
 from etl.pipeline.artifacts import DOCUMENTS, UPLOADS
 
@@ -32,11 +32,11 @@ UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 # ---- Documents ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredDocument:
     """A document in its place: an object that nobody else can write to."""
 
     key: str
-    kind: Kind
+    kind: DocumentFormat
     size: int
     filename: str
 
@@ -46,7 +46,7 @@ class Stored:
             storage.delete(self.key)
 
 
-def new_key(kind: Kind) -> str:
+def new_key(kind: DocumentFormat) -> str:
     return f"{DOCUMENTS}{uuid4()}.{kind.value}"
 
 
@@ -68,7 +68,7 @@ class SentFile:
         return self.file.size or 0
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> DocumentFormat:
         self.file.seek(0)
         return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.file.name or "", pointer="/file")
 
@@ -76,7 +76,7 @@ class SentFile:
         """Raise a problem if it may not come in."""
         _ = self.kind
 
-    def store(self) -> Stored:
+    def store(self) -> StoredDocument:
         """Raises StorageUnavailable."""
         key = new_key(self.kind)
         with (
@@ -89,7 +89,7 @@ class SentFile:
                 upload.write(block)
             upload.commit()
         filename = shown_name(self.file.name or "", default=f"document.{self.kind.value}")
-        return Stored(key=key, kind=self.kind, size=self.size, filename=filename)
+        return StoredDocument(key=key, kind=self.kind, size=self.size, filename=filename)
 
 
 class EarlierUpload:
@@ -116,7 +116,7 @@ class EarlierUpload:
         return unpacked(self.head.metadata.get("filename", ""))
 
     @cached_property
-    def kind(self) -> Kind:
+    def kind(self) -> DocumentFormat:
         check_size(self.head.size, pointer="/file_key")
         with unchanged():
             first = storage.read_head(self.key, size=HEAD_BYTES, if_match=self.head.etag)
@@ -126,13 +126,13 @@ class EarlierUpload:
         """Raise a problem if it may not come in: somebody else's looks like one that is not there."""
         _ = self.kind
 
-    def store(self) -> Stored:
+    def store(self) -> StoredDocument:
         """Copy the very bytes that were looked at. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with unchanged():
             storage.copy(self.key, key, if_match_source=self.head.etag, content_type=self.kind.media_type, sha256="")
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
-        return Stored(key=key, kind=self.kind, size=self.head.size, filename=filename)
+        return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)
 
 
 def unknown_file() -> BadInput:
@@ -151,7 +151,7 @@ def unchanged() -> Iterator[None]:
 
 # ---- Presigned uploads ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class UploadTarget:
     """Where a client may put a document, once it has asked: good for exactly this type and number of bytes."""
 
     file_key: str
@@ -159,7 +159,7 @@ class Place:
     expires_at: datetime
 
 
-def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Place:
+def offer(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
     """Return a place for a document. Raises what is refused already by what the client says of it."""
     check_size(size, pointer="/size")
     check_type(content_type)
@@ -173,7 +173,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Place
         # There is no row before the submission: the name waits with the object.
         metadata={"filename": packed(shown_name(filename, default=""))},
     )
-    return Place(file_key=key, ticket=ticket, expires_at=expires_at)
+    return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)
 
 
 # ---- Names ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from etl.core.states import Phase
 from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline.actions import RunStateUnavailable
-from etl.runstate import Answer, Verdict
+from etl.runstate import TransitionResult, Verdict
 
 
 class NotOpen(Problem):
@@ -64,7 +64,7 @@ def wake(task: Task) -> str:
         raise StorageUnavailable from None
 
 
-def woken(task: Task, answer: Answer) -> str:
+def woken(task: Task, answer: TransitionResult) -> str:
     if answer.verdict is Verdict.HELD:
         raise BeingWorkedOn
     if answer.verdict is Verdict.EARLY:
@@ -74,7 +74,7 @@ def woken(task: Task, answer: Answer) -> str:
             raise LookAgain
         recovery.write_down(answer.state)
         return "Its end is written down."
-    with closing(recovery.Look()) as this:
+    with closing(recovery.RecoveryPass()) as this:
         if answer.verdict in {Verdict.GONE, Verdict.STALE}:
             if not this.take_up(task, is_gone=answer.verdict is Verdict.GONE):
                 raise LookAgain

@@ -22,7 +22,7 @@ from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
 from etl.pipeline.artifacts import StoredOcr
-from etl.runstate import Answer, RunState, Verdict
+from etl.runstate import RunState, TransitionResult, Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,7 @@ def recover() -> None:
 
 def look() -> None:
     """Raises Unavailable and Django's errors: then the next look does what this one did not."""
-    with closing(Look()) as this:
+    with closing(RecoveryPass()) as this:
         for tasks in batches():
             answers = runstate.look({task.pk: task.fence for task in tasks})
             this.owed.update(task_id for task_id, answer in answers.items() if answer.moved)
@@ -70,7 +70,7 @@ def batches() -> Iterator[list[Task]]:
         last = batch[-1].pk
 
 
-class Look:
+class RecoveryPass:
     """One look at all open tasks. A broker or an object storage that is away is waited for once, not for each task."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Look:
         self.is_without_broker = False
         self.is_without_storage = False
 
-    def mend(self, task: Task, answer: Answer) -> None:
+    def mend(self, task: Task, answer: TransitionResult) -> None:
         """Do what a task needs, if it can be done. One that cannot must not keep the others from it."""
         try:
             self.do_what_is_needed(task, answer)
@@ -91,7 +91,7 @@ class Look:
         except Exception:
             log.exception("task_not_mended", etl_task_id=task.pk)
 
-    def do_what_is_needed(self, task: Task, answer: Answer) -> None:
+    def do_what_is_needed(self, task: Task, answer: TransitionResult) -> None:
         if answer.verdict in {Verdict.GONE, Verdict.STALE}:
             if is_old_enough(task) and not self.is_without_storage:
                 self.take_up(task, is_gone=answer.verdict is Verdict.GONE)
@@ -149,7 +149,7 @@ def step_fence(task: Task) -> bool:
     return bool(stepped)
 
 
-def make_anew(task: Task, stored: StoredOcr | None) -> Answer:
+def make_anew(task: Task, stored: StoredOcr | None) -> TransitionResult:
     """A worker may be at it, or have been: nobody can promise any more that the document was not read."""
     if stored is None:
         return runstate.create(task, phase=Phase(task.phase), started=True)

@@ -8,12 +8,17 @@ from django.conf import settings
 from django.contrib.auth.models import User
 
 from config.platform.ui.templatetags.pages import size
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.ingest import acceptance
 from etl.pages.base import rules_for
 from etl.pipeline import engines
 
-OTHER_ENDINGS = {Kind.JPEG: (".jpeg",), Kind.TIFF: (".tif",), Kind.HTML: (".htm",), Kind.MARKDOWN: (".markdown",)}
+OTHER_ENDINGS = {
+    DocumentFormat.JPEG: (".jpeg",),
+    DocumentFormat.TIFF: (".tif",),
+    DocumentFormat.HTML: (".htm",),
+    DocumentFormat.MARKDOWN: (".markdown",),
+}
 
 
 class SubmitForm(forms.Form):
@@ -32,7 +37,7 @@ class SubmitForm(forms.Form):
 
 def limits() -> dict[str, Any]:
     """Return what is taken, to be said before somebody waits for an upload."""
-    words = [acceptance.word(kind) for kind in engines.kinds()]
+    words = [acceptance.word(kind) for kind in engines.formats()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,
@@ -43,4 +48,4 @@ def limits() -> dict[str, Any]:
 
 def endings() -> list[str]:
     """Return what file choosers offer; anything can be dropped all the same, and its bytes decide."""
-    return [ending for kind in engines.kinds() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]
+    return [ending for kind in engines.formats() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]

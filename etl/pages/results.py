@@ -10,7 +10,7 @@ from config.platform import storage
 from config.platform.http.problems import NotFound, Problem
 from config.platform.ui.base import api_request
 from etl.api import markdown
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.states import Status
 from etl.ingest import acceptance
 from etl.models import Task
@@ -180,7 +180,7 @@ class Original(DocumentsPage):
         with acceptance.storing():
             if storage.head(task.document_key) is None:
                 raise DocumentGone
-        kind = Kind(task.kind)
+        kind = DocumentFormat(task.kind)
         url = storage.presign_download(
             task.document_key,
             seconds=DOWNLOAD_SECONDS,

@@ -156,7 +156,7 @@ def fetching() -> Iterator[None]:
         try:
             yield
         except storage.Missing:
-            raise actions.ArtefactMissing from None
+            raise actions.OcrResultMissing from None
 
 
 def texts(key: str, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, str]]:

@@ -150,7 +150,7 @@ def markdown_of(task_id: int, *, user: User) -> str:
     with acceptance.storing():
         found = storage.head(state.markdown_key)
         if found is None:
-            raise actions.ArtefactMissing
+            raise actions.OcrResultMissing
         if found.size > 4 * MAX_MARKDOWN:  # bytes of UTF-8
             raise MarkdownTooLong
         text = b"".join(storage.read(state.markdown_key, if_match=found.etag)).decode()

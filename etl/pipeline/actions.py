@@ -36,7 +36,7 @@ class NotEnded(Problem):
     code = "not_ended"
 
 
-class ArtefactMissing(Problem):
+class OcrResultMissing(Problem):
     """There is no stored result of OCR for this task. Retry from OCR."""
 
     status = 409
@@ -70,7 +70,7 @@ def cancel(*, task: Task) -> None:
     completion.record(answer.state)
 
 
-def why_not(answer: runstate.Answer) -> str | None:
+def why_not(answer: runstate.TransitionResult) -> str | None:
     if answer.state is None or answer.verdict in {Verdict.STALE, Verdict.NEWER}:
         return "The task is being taken up again; a worker may have begun with it."
     if answer.verdict is Verdict.OVER:
@@ -143,7 +143,7 @@ def find_ocr(task: Task) -> StoredOcr:
     try:
         stored = artifacts.find_ocr(task)
         if stored is None or storage.head(stored.markdown_key) is None:
-            raise ArtefactMissing
+            raise OcrResultMissing
     except storage.StorageError:
         raise StorageUnavailable from None
     return stored

@@ -19,7 +19,7 @@ from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts
 from etl.pipeline.artifacts import StoredOcr
-from etl.runstate import Answer, RunState
+from etl.runstate import RunState, TransitionResult
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ def fail(state: RunState, error: EtlError, context: StageContext, move_id: str |
     metrics.task_failed(error.code)
 
 
-def settle(answer: Answer, *, result: dict[str, Any] | None = None) -> None:
+def settle(answer: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
     """After Redis has decided an end: write the row, or leave that to recovery where the database is away.
 
     Raises Fenced where Redis has decided otherwise.

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from etl.core.errors import LlmForbidden
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.postprocessors.base import PostProcessor
 from etl.providers.base import OCRProvider
 
@@ -19,9 +19,9 @@ def provider() -> OCRProvider:
     return _provider(settings.ETL_OCR_PROVIDERS.get(name, name))
 
 
-def kinds() -> list[Kind]:
+def formats() -> list[DocumentFormat]:
     """Return what the configured provider takes, in the order to name it in."""
-    return sorted(provider().kinds, key=list(Kind).index)
+    return sorted(provider().formats, key=list(DocumentFormat).index)
 
 
 def providers() -> Iterator[tuple[str, OCRProvider]]:

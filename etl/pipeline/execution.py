@@ -28,19 +28,19 @@ from etl.core.errors import (
     Fenced,
     OcrTimeout,
     OutOfTime,
-    StageBroken,
     StageLost,
     StageTimeout,
     StorageUnavailable,
+    UnexpectedError,
 )
-from etl.core.stage_context import StageContext, Usage, nothing
+from etl.core.stage_context import StageContext, Usage, ignore
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
-from etl.pipeline.heartbeat import Heartbeat, Lost
+from etl.pipeline.heartbeat import LeaseLostEvent, StageHeartbeat
 from etl.pipeline.response_cache import StoredResponseCache
 from etl.pipeline.stages import ocr, postprocess
-from etl.runstate import Answer, RunState, Verdict
+from etl.runstate import RunState, TransitionResult, Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ STAGES = {
     Phase.OCR: Stage(
         run=ocr.run,
         find=artifacts.find_ocr,
-        warn=nothing,
+        warn=ignore,
         end=completion.advance,
         timeout=OcrTimeout,
         code="ocr_failed",
@@ -93,7 +93,7 @@ def run(phase: Phase, *, task_id: int) -> bool:
     try:
         fence = fence_of(task_id)
         since = time.monotonic()
-        answer = begin(phase, task_id=task_id, fence=fence) if fence else Answer(Verdict.OVER)
+        answer = begin(phase, task_id=task_id, fence=fence) if fence else TransitionResult(Verdict.OVER)
     except runstate.Unavailable as error:
         log.warning("run_state_unavailable", etl_task_id=task_id, reason=str(error))
         return False
@@ -113,7 +113,7 @@ def run(phase: Phase, *, task_id: int) -> bool:
         tracing.span(f"stage {phase}", parent=answer.state.traceparent, attempt=attempt, **ids),
         bound_contextvars(request_id=answer.state.request_id, **ids),
     ):
-        return Run(answer.state, since=since).do(is_spent=answer.verdict is Verdict.SPENT)
+        return StageRun(answer.state, since=since).do(is_spent=answer.verdict is Verdict.SPENT)
 
 
 def fence_of(task_id: int) -> int | None:
@@ -127,7 +127,7 @@ def fence_of(task_id: int) -> int | None:
     return fence
 
 
-def begin(phase: Phase, *, task_id: int, fence: int) -> Answer:
+def begin(phase: Phase, *, task_id: int, fence: int) -> TransitionResult:
     """Start; try again for a moment, as the same move: Redis may have made it, and have been late to say so.
 
     Raises Unavailable.
@@ -143,14 +143,14 @@ def begin(phase: Phase, *, task_id: int, fence: int) -> Answer:
             time.sleep(AGAIN_SECONDS)
 
 
-class Run:
+class StageRun:
     """One run of a stage: the state that it began with, which has the token, and the work."""
 
     def __init__(self, state: RunState, *, since: float) -> None:
         self.state = state
         self.stage = STAGES[state.phase]
         self.since = since
-        self.heartbeat = Heartbeat(state, since=since)
+        self.heartbeat = StageHeartbeat(state, since=since)
         self.context = context_of(state, self.heartbeat.lost, self.stage.span)
 
     def do(self, *, is_spent: bool) -> bool:
@@ -271,7 +271,7 @@ def meaning(error: Exception, stage: Stage) -> EtlError:
         log.warning("database_unavailable", error=logs.describe(error))
         return DatabaseUnavailable(code=stage.code)
     log.error("unexpected_error", exc_info=error)
-    return StageBroken(code=stage.code)
+    return UnexpectedError(code=stage.code)
 
 
 # ---- Attempts -------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def delay_after(attempt: int, error: EtlError) -> float:
 
 
 # ---- What is lent to the stage --------------------------------------------------------------------------------------
-def context_of(state: RunState, lost: Lost, span: tuple[int, int]) -> StageContext:
+def context_of(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> StageContext:
     return StageContext(
         seconds=settings.SLUICE.etl_task_timeout,
         provider_task_id=state.provider_task_id if state.phase == Phase.OCR else "",
@@ -295,14 +295,14 @@ def context_of(state: RunState, lost: Lost, span: tuple[int, int]) -> StageConte
             "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
         ).digest(),
         response_cache=StoredResponseCache(state),
-        on_progress=Progress(state, span),
+        on_progress=ProgressReporter(state, span),
         on_provider_task=lambda provider_task_id: remember(state, provider_task_id),
         on_usage=lambda usage: spend(state, usage),
         lease_lost=lost,
     )
 
 
-class Progress:
+class ProgressReporter:
     """Writes how far a stage is, a few times a second at most. What Redis does not take is told with the next news."""
 
     def __init__(self, state: RunState, span: tuple[int, int]) -> None:

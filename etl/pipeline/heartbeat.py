@@ -11,7 +11,7 @@ from etl import runstate
 from etl.runstate import RunState, Verdict
 
 
-class Lost(threading.Event):
+class LeaseLostEvent(threading.Event):
     """Set when the lease is lost. It is too, by itself, once the lease is over: a process that was stopped for longer
     must not go on before its heartbeat has had a chance to look."""
 
@@ -29,7 +29,7 @@ class Lost(threading.Event):
         return super().is_set()
 
 
-class Heartbeat:
+class StageHeartbeat:
     """Renews a lease every third of its length, in a thread of its own, as a context manager.
 
     `since`: of `time.monotonic()`, before the lease was asked for. `lost` is for `Work`. While Redis is away the work
@@ -41,7 +41,7 @@ class Heartbeat:
         self._lease = settings.SLUICE.etl_lease_seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.lost = Lost(self._lease, since=since)
+        self.lost = LeaseLostEvent(self._lease, since=since)
 
     def __enter__(self) -> Self:
         self._thread.start()

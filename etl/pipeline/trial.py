@@ -14,7 +14,7 @@ from etl.core.errors import EtlError, OutOfTime, StageTimeout, explain
 from etl.core.stage_context import StageContext
 from etl.core.states import Phase
 from etl.pipeline import artifacts, engines
-from etl.pipeline.stages.postprocess import Origin, output_of
+from etl.pipeline.stages.postprocess import ResultOrigin, output_of
 from etl.postprocessors.base import Processed
 from etl.providers.base import PAGE_MARKER, OCRResult, Page
 from rules.library.content import RuleContent
@@ -69,7 +69,7 @@ def answer(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[
 
 def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, context: StageContext) -> dict[str, Any]:
     """Return what a task's `result` holds, null where that is about files."""
-    origin = Origin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=context.usage.as_dict())
+    origin = ResultOrigin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=context.usage.as_dict())
     output = output_of(done, origin, rule=rule, context=context)
     return output | ({"output_s3_key": None} if "data" in output else {})
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from config.platform.http.pointers import unescaped
 from etl.core.stage_context import StageContext
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.responses import Evidence, scalars
 from etl.postprocessors.schemas import Guide, Schema
-from etl.postprocessors.strategies.base import Found
+from etl.postprocessors.strategies.base import StrategyResult
 from etl.postprocessors.text_search import Hit, Index, fold, forms, numbers_in, numbers_of, whole_words
 
 MAX_VALUES = 2_000
@@ -34,13 +34,13 @@ LEVELS = ("exact", "normalized", "numeric", "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TextMatch:
     hit: Hit
     match: str
     quote: str
 
 
-def cite(found: Found, *, schema: Schema, text: Text, context: StageContext) -> list[dict[str, Any]]:
+def cite(found: StrategyResult, *, schema: Schema, text: DocumentText, context: StageContext) -> list[dict[str, Any]]:
     """Return the citations of a result, in the order of its values. Warns of values and evidence that do not hold."""
     index = Index(text)
     citing = Citing(found, index, Guide.of(schema))
@@ -57,7 +57,7 @@ def cite(found: Found, *, schema: Schema, text: Text, context: StageContext) -> 
 class Citing:
     """The citations of one result, as far as they are made."""
 
-    def __init__(self, found: Found, index: Index, guide: Guide) -> None:
+    def __init__(self, found: StrategyResult, index: Index, guide: Guide) -> None:
         self.found, self.index = found, index
         self.guides = {"": guide}
         self.citations: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ class Citing:
             self.citations.append(told)
 
     # ---- By a quote -------------------------------------------------------------------------------------------------
-    def proven(self, value: Any, evidence: Evidence, *, is_choice: bool) -> Place | None:
+    def proven(self, value: Any, evidence: Evidence, *, is_choice: bool) -> TextMatch | None:
         """Return where a quote stands, if it does, and if the value is in it."""
         place = self.quoted(evidence) or self.requoted(value, evidence)
         if place is None:
@@ -87,34 +87,34 @@ class Citing:
         level = "exact" if is_choice else support(value, place.quote)
         if level is None:
             return None
-        return Place(hit=place.hit, quote=place.quote, match=max(place.match, level, key=LEVELS.index))
+        return TextMatch(hit=place.hit, quote=place.quote, match=max(place.match, level, key=LEVELS.index))
 
-    def quoted(self, evidence: Evidence) -> Place | None:
+    def quoted(self, evidence: Evidence) -> TextMatch | None:
         """Return where the quote stands: on the page that the model says, or else on the first one that has it."""
         needle = fold(evidence.quote)
         for pages in ((evidence.page, evidence.page), None):
             if hit := self.index.exactly(evidence.quote, within=pages):
-                return Place(hit=hit, match="exact", quote=self.slice(hit))
+                return TextMatch(hit=hit, match="exact", quote=self.slice(hit))
             if hit := self.index.words(needle, within=pages):
-                return Place(hit=hit, match="normalized", quote=self.slice(hit))
+                return TextMatch(hit=hit, match="normalized", quote=self.slice(hit))
         return None
 
-    def requoted(self, value: Any, evidence: Evidence) -> Place | None:
+    def requoted(self, value: Any, evidence: Evidence) -> TextMatch | None:
         """Return where the number stands that the quote is about, when only its way of writing differs."""
         if not (is_telling(value) and is_same_number(value, evidence.quote)):
             return None
         hits = (hit for number in numbers_of(value) for hit in self.index.numbers.get(number, ()))
         hit = next((hit for hit in hits if hit.page == evidence.page), None)
-        return Place(hit=hit, match="numeric", quote=self.line(hit)) if hit else None
+        return TextMatch(hit=hit, match="numeric", quote=self.line(hit)) if hit else None
 
     # ---- By the value -----------------------------------------------------------------------------------------------
-    def looked_for(self, pointer: str, value: Any, *, is_choice: bool) -> Place | None:
+    def looked_for(self, pointer: str, value: Any, *, is_choice: bool) -> TextMatch | None:
         hit = self.index.value(value, likely=self.found.places.get(pointer))
         if hit is None:
             if not is_choice:
                 self.absent.append(pointer)
             return None
-        return Place(hit=hit, match="value", quote=self.line(hit)) if is_telling(value) else None
+        return TextMatch(hit=hit, match="value", quote=self.line(hit)) if is_telling(value) else None
 
     def slice(self, hit: Hit) -> str:
         return self.index.text.content[hit.start : hit.end][:MAX_QUOTE]

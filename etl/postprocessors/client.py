@@ -23,7 +23,7 @@ from django.conf import settings
 
 from config.platform.http import retry_header
 from config.platform.observability import tracing
-from etl.core import peer_errors
+from etl.core import connection_errors
 from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.deadline import Line, watched
@@ -112,7 +112,7 @@ def call(server: Server, request: dict[str, Any], *, context: StageContext) -> R
         raise rejection(error) from None
     except (openai.APIConnectionError, TimeoutError) as error:
         context.check()
-        facts = peer_errors.facts_of(error, url=server.base_url)
+        facts = connection_errors.facts_of(error, url=server.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), cut=line.is_cut, **facts)
         raise unreachable(error, line) from None
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:

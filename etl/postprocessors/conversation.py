@@ -17,7 +17,7 @@ from etl.core.errors import LlmInvalidResponse, LlmRefused, LlmTruncated, Schema
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors import client, prompts, responses, server_features
 from etl.postprocessors.client import Rejected, Reply, Server
-from etl.postprocessors.responses import Answer, NotJson
+from etl.postprocessors.responses import NotJson, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema, as_map, envelope
 from etl.postprocessors.server_features import Dialect, Form
 from rules.library.content import RuleContent
@@ -82,7 +82,7 @@ class Model:
         # Work that nobody takes up again has no secret, and needs none that lasts.
         self.secret = context.secret or secrets.token_bytes(32)
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question) -> ParsedResponse:
         """Return an answer that fits. Raises SchemaInvalid when the last one does not, and what `converse` raises."""
         accepted = f"{self.key(question, [])}-accepted"
         if question.is_lasting and (had := self.recall(accepted)):
@@ -223,13 +223,13 @@ def entry(reply: Reply) -> dict[str, Any]:
     return asdict(reply)
 
 
-def fitting(text: str, question: Question) -> Answer:
+def fitting(text: str, question: Question) -> ParsedResponse:
     """Return what an answer says, if it can be used. Raises Unfit."""
     if question.is_notes:
         notes = responses.without_thoughts(text)
         if not notes:
             raise Unfit(["It has no notes in it."], [])
-        return Answer(data=notes)
+        return ParsedResponse(data=notes)
     try:
         has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
         readings = responses.readings(responses.parse(text), has_data=has_data)

@@ -41,7 +41,7 @@ MAX_PAGES_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class PageSpan:
     """Where a page's text is in a Text's content: `content[start:end]`. `number` from 1."""
 
     number: int
@@ -50,17 +50,17 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class DocumentText:
     """A document as it is sent: pages that have text, each after its marker."""
 
     content: str
-    pages: tuple[Span, ...]
+    pages: tuple[PageSpan, ...]
 
     def page_at(self, position: int) -> int:
         """Return the number of the page that a character is on; one before the first page's text is on the first."""
         return self.span_at(position).number
 
-    def span_at(self, position: int) -> Span:
+    def span_at(self, position: int) -> PageSpan:
         place = bisect_right(self.pages, position, key=lambda span: span.start) - 1
         return self.pages[max(0, place)]
 
@@ -71,16 +71,16 @@ class Text:
         return self.content[span.start : span.end] if span and span.number == number else ""
 
 
-def clean(ocr: OCRResult) -> Text:
+def clean(ocr: OCRResult) -> DocumentText:
     """Return what is sent of a document."""
     content = MarkdownOfPages()
-    pages: list[Span] = []
+    pages: list[PageSpan] = []
     for page in ocr.pages:
         text = visible(ocr.markdown[page.start : page.end]).strip()
         if text:
             start, end = content.add(page.number, text)
-            pages.append(Span(number=page.number, start=start, end=end))
-    return Text(content=str(content), pages=tuple(pages))
+            pages.append(PageSpan(number=page.number, start=start, end=end))
+    return DocumentText(content=str(content), pages=tuple(pages))
 
 
 def visible(text: str) -> str:

@@ -11,9 +11,9 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import citations, document_text
 from etl.postprocessors.base import PostProcessor, Processed
 from etl.postprocessors.conversation import Model, Unfit, invalid
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.responses import scalars
-from etl.postprocessors.strategies.base import Found, Strategy
+from etl.postprocessors.strategies.base import Strategy, StrategyResult
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -59,7 +59,9 @@ def chosen(rule: RuleContent, *, size: int) -> str:
     return rule.strategy or by_size
 
 
-def run(name: str, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> tuple[str, Found]:
+def run(
+    name: str, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext
+) -> tuple[str, StrategyResult]:
     """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
     longer than the model can take although its size did not say so, and the rule does not insist."""
     context.strategy, context.model = name, model.server.model

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config.platform.http.pointers import join
-from etl.postprocessors.responses import Answer, Evidence
+from etl.postprocessors.responses import Evidence, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema
 
 MAX_LEVELS = 64
@@ -47,7 +47,7 @@ class Merged:
     repeats: Counter[str] = field(default_factory=Counter)
 
 
-def merge(schema: Schema, answers: list[Answer]) -> Merged:
+def merge(schema: Schema, answers: list[ParsedResponse]) -> Merged:
     guide = Guide.of(schema)
     empty: Any = {} if guide.is_of("object") else [] if guide.is_of("array") else None
     trees = [
@@ -62,7 +62,7 @@ def merge(schema: Schema, answers: list[Answer]) -> Merged:
 
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
-def grown(guide: Guide, value: Any, answer: Answer, origin: int, pointer: str = "") -> Tree:
+def grown(guide: Guide, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
     """Return a value as a tree whose leaves know where they are from. Members that are null are left out: they say that
     something was not here."""
     if isinstance(value, dict):

@@ -35,7 +35,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ParsedResponse:
     """`evidence` by JSON Pointer into `data`, as far as the model got them right; unchecked."""
 
     data: Any
@@ -136,13 +136,13 @@ def inside_of(value: Any) -> list[Any]:
 
 
 # ---- Data and evidence ----------------------------------------------------------------------------------------------
-def readings(value: Any, *, has_data: bool) -> list[Answer]:
+def readings(value: Any, *, has_data: bool) -> list[ParsedResponse]:
     """Return what an answer may mean, the likelier first: data with evidence beside it, as it was asked for, or
     the bare data, as models are apt to answer. `has_data`: whether the bare data may have a member `data` itself."""
-    bare = Answer(data=value)
+    bare = ParsedResponse(data=value)
     if not isinstance(value, dict) or "data" not in value:
         return [bare]
-    wrapped = Answer(data=value["data"], evidence=evidence_of(value.get("evidence")))
+    wrapped = ParsedResponse(data=value["data"], evidence=evidence_of(value.get("evidence")))
     if not has_data:
         return [wrapped]
     is_wrapped = "evidence" in value or len(value) == 1

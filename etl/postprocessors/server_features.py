@@ -78,12 +78,12 @@ def remember(base_url: str, model: str, dialect: Dialect) -> None:
     name = name_of(base_url, model)
     known[name] = (dialect, time.monotonic() + REMEMBER_SECONDS)
     with suppress(runstate.Unavailable):
-        runstate.note(name, json.dumps(asdict(dialect)), seconds=REMEMBER_SECONDS)
+        runstate.put_shared(name, json.dumps(asdict(dialect)), seconds=REMEMBER_SECONDS)
 
 
 def from_redis(name: str) -> Dialect:
     try:
-        return read(json.loads(runstate.noted(name) or "{}"))
+        return read(json.loads(runstate.get_shared(name) or "{}"))
     except (runstate.Unavailable, ValueError, TypeError):  # also what another release wrote
         return Dialect()
 

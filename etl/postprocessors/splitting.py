@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etl.core.errors import DocumentTooLong
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.providers.base import PAGE_MARKER, page_marker
 
 HEADING = r"#{1,6}[ \t][^\n]*"
@@ -66,7 +66,7 @@ def pages_named(first: int, last: int) -> str:
     return f"page {first}" if first == last else f"pages {first} to {last}"
 
 
-def split(text: Text, *, size: int, most: int) -> list[Piece]:
+def split(text: DocumentText, *, size: int, most: int) -> list[Piece]:
     """Return the pieces, of at most `size` characters each. Raises DocumentTooLong when there are more than `most`."""
     pieces: list[Piece] = []
     for start, end in bounds(text.content, size=size):
@@ -78,7 +78,7 @@ def split(text: Text, *, size: int, most: int) -> list[Piece]:
     return pieces
 
 
-def made(text: Text, start: int, end: int, *, number: int) -> Piece:
+def made(text: DocumentText, start: int, end: int, *, number: int) -> Piece:
     last = max(start, start + len(text.content[start:end].rstrip()) - 1)
     return Piece(
         number=number,
@@ -91,7 +91,7 @@ def made(text: Text, start: int, end: int, *, number: int) -> Piece:
     )
 
 
-def page_from(text: Text, start: int) -> int:
+def page_from(text: DocumentText, start: int) -> int:
     """Return the page that a piece's text begins on, which is the next one where it begins with a marker."""
     after = bisect_right(text.pages, start, key=lambda span: span.end)
     return text.pages[min(after, len(text.pages) - 1)].number

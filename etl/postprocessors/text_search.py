@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any
 
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 
 # Words; marks of Markdown and tables are no part of them, nor are tags of HTML.
 TAG = re.compile(r"<[a-zA-Z/][^<>\n]{0,300}>")
@@ -100,7 +100,7 @@ def without_tags(text: str) -> str:
 class Index:
     """A document's text, to look things up in. Nothing that is found goes over the end of a page."""
 
-    def __init__(self, text: Text) -> None:
+    def __init__(self, text: DocumentText) -> None:
         self.text = text
         self.folded = folded((span.start, text.content[span.start : span.end]) for span in text.pages)
         self.numbers = self.all_numbers()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 
 
@@ -17,7 +17,7 @@ class Document:
     """A document as a provider gets it. `path`: a local copy, named by us; `name`: `17.pdf`, never the client's."""
 
     path: Path
-    kind: Kind
+    kind: DocumentFormat
     size: int
     sha256: str
     name: str
@@ -120,7 +120,7 @@ class OCRProvider(ABC):
     name: ClassVar[str]
     title: ClassVar[str] = ""  # as people call it
     # What it takes, as submissions are checked against; a property where it depends on the server.
-    kinds: frozenset[Kind]
+    formats: frozenset[DocumentFormat]
 
     @abstractmethod
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:

@@ -7,9 +7,8 @@ never goes back: whoever comes late or twice is told so, and nothing changes.
 The hash may be gone at any time: recovery makes it anew, under a greater fence (`etl/maintenance/recovery.py`).
 """
 
-from etl.runstate.notes import note, noted, once
 from etl.runstate.script import (
-    Answer,
+    TransitionResult,
     Unavailable,
     Verdict,
     all_of_them,
@@ -19,6 +18,7 @@ from etl.runstate.script import (
     read_many,
     scan,
 )
+from etl.runstate.shared_values import get_shared, once, put_shared
 from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
 from etl.runstate.transitions import (
     RESULT_BYTES,
@@ -44,8 +44,8 @@ from etl.runstate.transitions import (
 __all__ = [
     "HALF",
     "RESULT_BYTES",
-    "Answer",
     "RunState",
+    "TransitionResult",
     "Unavailable",
     "Verdict",
     "advance",
@@ -57,16 +57,16 @@ __all__ = [
     "enqueued",
     "fail",
     "forget",
+    "get_shared",
     "key_of",
     "look",
     "most_attempts",
     "new_id",
-    "note",
     "note_progress",
     "note_provider_task",
     "note_usage",
-    "noted",
     "once",
+    "put_shared",
     "read",
     "read_many",
     "release",

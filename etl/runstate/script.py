@@ -56,7 +56,7 @@ class Verdict(StrEnum):
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
-class Door(NamedTuple):
+class RedisClientKey(NamedTuple):
     """A connection pool and the script. `process` keeps a fork from using its parent's sockets."""
 
     process: int
@@ -64,7 +64,7 @@ class Door(NamedTuple):
 
 
 @cache
-def connect(door: Door) -> tuple[Redis, Script]:
+def connect(door: RedisClientKey) -> tuple[Redis, Script]:
     # Tried once more where a connection is found broken, as after Redis was started anew; not where there is no answer.
     client = Redis.from_url(
         door.url,
@@ -78,7 +78,7 @@ def connect(door: Door) -> tuple[Redis, Script]:
 
 
 def redis() -> tuple[Redis, Script]:
-    return connect(Door(os.getpid(), settings.SLUICE.run_state_url))
+    return connect(RedisClientKey(os.getpid(), settings.SLUICE.run_state_url))
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def escaped(text: str) -> str:
 
 
 # ---- Moving ---------------------------------------------------------------------------------------------------------
-class Answer(NamedTuple):
+class TransitionResult(NamedTuple):
     """`seconds`: how long a lease is held, or how early it is. `state`: as it is now, where the move asked for it."""
 
     verdict: Verdict
@@ -197,13 +197,13 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def move(task_id: int, **conditions: Any) -> Answer:
+def move(task_id: int, **conditions: Any) -> TransitionResult:
     """Have the script make a move, whose words `script.lua` explains; None is: not said. Raises Unavailable."""
     with answering():
         return answered(task_id, redis()[1](keys=[key_of(task_id)], args=[described(conditions)]))
 
 
-def move_many(moves: Mapping[int, Mapping[str, Any]]) -> dict[int, Answer]:
+def move_many(moves: Mapping[int, Mapping[str, Any]]) -> dict[int, TransitionResult]:
     """Make a move for each of these tasks, in one round trip. Raises Unavailable: not for what one task alone has."""
     client, script = redis()
     with answering():
@@ -219,10 +219,10 @@ def described(conditions: Mapping[str, Any]) -> str:
     return json.dumps({"ttl": settings.SLUICE.etl_state_ttl_seconds, "id": new_id(), **known})
 
 
-def answered(task_id: int, reply: list[str]) -> Answer:
+def answered(task_id: int, reply: list[str]) -> TransitionResult:
     verdict, seconds, *rest = reply
     had = dict(zip(rest[::2], rest[1::2], strict=True))
     if not had:
-        return Answer(Verdict(verdict), float(seconds))
+        return TransitionResult(Verdict(verdict), float(seconds))
     state = seen(task_id, had)
-    return Answer(Verdict(verdict), float(seconds), state) if state else Answer(Verdict.GONE)
+    return TransitionResult(Verdict(verdict), float(seconds), state) if state else TransitionResult(Verdict.GONE)

@@ -10,7 +10,7 @@ from django.conf import settings
 from etl.core.stage_context import Usage
 from etl.core.states import Phase, Status
 from etl.models import Task
-from etl.runstate.script import Answer, Verdict, move, move_many
+from etl.runstate.script import TransitionResult, Verdict, move, move_many
 from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
 
 # A larger result is in the row and in object storage alone: every read of a state, and every event, would carry it.
@@ -46,7 +46,7 @@ def create(
     started: bool = False,
     again: bool = False,
     facts: Mapping[str, str] | None = None,
-) -> Answer:
+) -> TransitionResult:
     """Make the run-state of a task, in the place of one with a smaller fence.
 
     `started`: a worker may have begun with it already, so that nobody can cancel it. `again`: also in the place of one
@@ -108,7 +108,7 @@ def unsent(task_ids: Iterable[int]) -> None:
     move_many({task_id: {"set": {"hinted_at": "0", "hints": "0"}} for task_id in task_ids})
 
 
-def start(task_id: int, *, phase: Phase, fence: int | None = None, move_id: str | None = None) -> Answer:
+def start(task_id: int, *, phase: Phase, fence: int | None = None, move_id: str | None = None) -> TransitionResult:
     """Begin a run of a stage: a new token, a lease, one attempt more.
 
     `fence`: the row's, where it is known. `move_id`, here and below: the same for each try of the same move.
@@ -160,7 +160,7 @@ def note_usage(state: RunState, usage: Usage) -> None:
     move(state.task_id, **held(state), increase=usage.as_dict(), visible=True)
 
 
-def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, **facts: str) -> Answer:
+def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, **facts: str) -> TransitionResult:
     """OCR is done, its result stored: post-processing may begin. Raises Unavailable."""
     return move(
         state.task_id,
@@ -199,21 +199,21 @@ def release(state: RunState) -> Verdict:
 
 def complete(
     state: RunState, *, result: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
-) -> Answer:
+) -> TransitionResult:
     """The end of a task that succeeded. `usage`: at least this much was used. Raises Unavailable."""
     return end(state, COMPLETE, facts | result_facts(result), {**usage, "progress": WHOLE}, move_id)
 
 
 def fail(
     state: RunState, *, error: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
-) -> Answer:
+) -> TransitionResult:
     """The end of a task that failed. Its progress stays. Raises Unavailable."""
     return end(state, FAIL, facts | {"error": json.dumps(error)}, usage, move_id)
 
 
 def end(
     state: RunState, arrow: Arrow, facts: Mapping[str, str], least: Mapping[str, int], move_id: str | None
-) -> Answer:
+) -> TransitionResult:
     return move(
         state.task_id,
         id=move_id,
@@ -232,7 +232,7 @@ def result_facts(result: Any) -> dict[str, str]:
     return {"result": text if fits else "", "result_is_elsewhere": str(int(not fits))}
 
 
-def cancel(task_id: int, *, fence: int) -> Answer:
+def cancel(task_id: int, *, fence: int) -> TransitionResult:
     """End a task that no worker has begun with. Raises Unavailable."""
     return move(
         task_id,
@@ -243,7 +243,7 @@ def cancel(task_id: int, *, fence: int) -> Answer:
     )
 
 
-def look(fences: Mapping[int, int]) -> dict[int, Answer]:
+def look(fences: Mapping[int, int]) -> dict[int, TransitionResult]:
     """Look at open tasks, for recovery: `{task_id: the row's fence}`. Keeps the states of those that go on alive.
 
     MOVED: nobody works on it, it is due, and no hint was sent lately; one should be, and counts as sent. Raises

@@ -22,7 +22,7 @@ from django.test import override_settings
 
 from config.platform import storage
 from etl import runstate
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.core.states import Phase
 from etl.models import Task
@@ -192,10 +192,10 @@ def submitted(user: User, rule: Rule) -> Task:
     content = samples.sample(SCAN).read_bytes()
     key = f"{artifacts.DOCUMENTS}{SCAN}"
     if storage.head(key) is None:
-        storage.put(key, content, content_type=Kind.PDF.media_type)
+        storage.put(key, content, content_type=DocumentFormat.PDF.media_type)
     task = Task.objects.create(
-        user=user, rule=rule, rule_version=rule.version, filename=SCAN, kind=Kind.PDF.value, size=len(content),
-        document_key=key,
+        user=user, rule=rule, rule_version=rule.version, filename=SCAN, kind=DocumentFormat.PDF.value,
+        size=len(content), document_key=key,
     )  # fmt: skip
     runstate.create(task, phase=Phase.OCR)
     return task

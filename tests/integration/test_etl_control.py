@@ -181,7 +181,7 @@ def test_there_must_be_a_result_of_ocr(alice: User) -> None:
     storage.delete(row_of(half).metadata["artifact_mineru_markdown_key"])
     for task in (failed, half):
         before = Task.objects.values().get(pk=task.pk)
-        with pytest.raises(actions.ArtefactMissing):
+        with pytest.raises(actions.OcrResultMissing):
             actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
         assert Task.objects.values().get(pk=task.pk) == before
 

@@ -19,12 +19,12 @@ from pydantic import AnyHttpUrl, SecretStr
 from config.platform import storage
 from etl import runstate
 from etl.core import metrics
-from etl.core.errors import Fenced, StageBroken
+from etl.core.errors import Fenced, UnexpectedError
 from etl.core.stage_context import StageContext
 from etl.core.states import Phase, Status
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution
-from etl.pipeline.heartbeat import Lost
+from etl.pipeline.heartbeat import LeaseLostEvent
 from etl.runstate import RunState
 from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey
@@ -212,11 +212,13 @@ def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> No
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
     state = runstate.start(task.pk, phase=Phase.OCR).state
     assert state
-    execution.STAGES[Phase.OCR].run(state, execution.context_of(state, Lost(9, since=time.monotonic()), (0, 50)))
+    execution.STAGES[Phase.OCR].run(
+        state, execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), (0, 50))
+    )
     assert run_when_due(task, Phase.OCR)
     state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
     assert state
-    context = execution.context_of(state, Lost(9, since=time.monotonic()), (50, 100))
+    context = execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), (50, 100))
     execution.STAGES[Phase.POSTPROCESS].run(state, context)
     assert run_when_due(task, Phase.POSTPROCESS)
 
@@ -374,7 +376,7 @@ def die_after_storing(task: Task, phase: Phase) -> None:
     state = runstate.start(task.pk, phase=phase).state
     assert state
     stage = execution.STAGES[phase]
-    stage.run(state, execution.context_of(state, Lost(9, since=time.monotonic()), stage.span))
+    stage.run(state, execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), stage.span))
 
 
 def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
@@ -467,7 +469,7 @@ def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
     for state, lines in zip(states, (0, 1), strict=True):
         assert state
-        execution.Run(state, since=time.monotonic()).hand_on()
+        execution.StageRun(state, since=time.monotonic()).hand_on()
         assert len([line for line in caplog.messages if "stage_released" in line]) == lines
 
 
@@ -487,7 +489,7 @@ def test_pauses_grow_and_heed_the_peer(alice: User, asked: str | None, delays: l
 
 def test_backoff_doubles_up_to_the_longest(rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
-    error = StageBroken()
+    error = UnexpectedError()
     for attempt, longest in ((1, 2), (2, 4), (3, 8), (4, 10), (5000, 10)):
         pauses = [execution.delay_after(attempt, error) for _ in range(50)]
         assert longest / 2 <= min(pauses) < max(pauses) <= longest
@@ -611,10 +613,10 @@ def test_without_redis_for_longer_than_the_lease_the_work_stops(
 def test_a_lease_that_is_over_is_lost_before_anybody_has_looked() -> None:
     """B2: a process that was stopped for longer, in the moment when it goes on: no heartbeat has run yet."""
     since = time.monotonic()
-    context = StageContext(seconds=60, lost=Lost(3, since=since))
+    context = StageContext(seconds=60, lease_lost=LeaseLostEvent(3, since=since))
     context.check()
     with pytest.raises(Fenced):
-        StageContext(seconds=60, lost=Lost(3, since=since - 3)).check()
+        StageContext(seconds=60, lease_lost=LeaseLostEvent(3, since=since - 3)).check()
     context.lease_lost.set()
     with pytest.raises(Fenced):
         context.check()

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 from config.platform.http import sse as streams
 from etl import runstate
 from etl.api import event_stream, lookup
-from etl.api.event_stream import Hub, Listener, News
+from etl.api.event_stream import TaskEventHub, TaskListener, TaskUpdate
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import actions
@@ -40,8 +40,8 @@ def state_of(task: Task) -> runstate.RunState:
     return lookup.known([task.pk])[task.pk]
 
 
-def news_of(task: Task, after: int = 0) -> News:
-    news, _ = Hub().read({task.pk: after})
+def news_of(task: Task, after: int = 0) -> TaskUpdate:
+    news, _ = TaskEventHub().read({task.pk: after})
     return news[task.pk]
 
 
@@ -56,13 +56,13 @@ class Client:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        news = News(state_of(task))
-        self.listener = Listener(task.pk, 1, news.number)
+        news = TaskUpdate(state_of(task))
+        self.listener = TaskListener(task.pk, 1, news.number)
         self.listener.status = news.state.status
         self.heard: list[tuple[int, str, Any]] = told(news.snapshot)
 
     def look(self) -> list[tuple[int, str, Any]]:
-        news, _ = Hub().read({self.task.pk: self.listener.after})
+        news, _ = TaskEventHub().read({self.task.pk: self.listener.after})
         for each in news.values():
             self.listener.hear(each)
         new = told(b"".join(self.waiting()))
@@ -193,13 +193,13 @@ def test_all_tasks_are_read_in_one_round_trip_and_rows_only_where_redis_has_noth
     """A25: whatever the number of listeners."""
     tasks = [make_task(alice) for _ in range(5)]
     with django_assert_num_queries(0):
-        news, more = Hub().read({task.pk: 0 for task in tasks})
+        news, more = TaskEventHub().read({task.pk: 0 for task in tasks})
     assert (len(news), more) == (5, False)
     forget(*tasks[:2])
     with django_assert_num_queries(1):
-        news, _ = Hub().read({task.pk: 0 for task in tasks})
+        news, _ = TaskEventHub().read({task.pk: 0 for task in tasks})
     assert len(news) == 5
-    assert Hub().read({task.pk: news[task.pk].number for task in tasks}) == ({}, False)
+    assert TaskEventHub().read({task.pk: news[task.pk].number for task in tasks}) == ({}, False)
 
 
 def test_listeners_who_know_the_same_share_the_same_bytes(alice: User) -> None:
@@ -241,16 +241,16 @@ def test_streams_of_all_kinds_are_counted_together(
 
 def test_a_stream_goes_from_its_opening_to_the_end(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25."""
-    monkeypatch.setattr(Hub, "poll_seconds", 0.01)
+    monkeypatch.setattr(TaskEventHub, "poll_seconds", 0.01)
     looks: list[Mapping[int, int]] = []
     task = make_task(alice)
     number = state_of(task).number
 
     async def listen() -> bytes:
-        listener = Listener(task.pk, alice.pk, number)
+        listener = TaskListener(task.pk, alice.pk, number)
         listener.status = "pending"
         parts = []
-        async for part in streams.Stream(Hub, listener, opening=b""):
+        async for part in streams.Stream(TaskEventHub, listener, opening=b""):
             parts.append(part)
             if not looks:
                 await asyncio.to_thread(complete, task)

@@ -31,7 +31,7 @@ from etl.core.errors import (
     TooManyPixels,
     UnsupportedFormat,
 )
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult, page_marker
 from etl.providers.local import LocalProvider
@@ -70,7 +70,7 @@ Maker = Callable[..., Document]
 def made(tmp_path: Path) -> Maker:
     """Make a document of bytes."""
 
-    def make_document(content: bytes, kind: Kind = Kind.PDF) -> Document:
+    def make_document(content: bytes, kind: DocumentFormat = DocumentFormat.PDF) -> Document:
         path = tmp_path / f"17.{kind}"
         path.write_bytes(content)
         return samples.document(path, kind)
@@ -167,13 +167,13 @@ def test_the_result_says_where_each_page_is(provider: LocalProvider) -> None:
 
 def test_text_is_taken_with_its_form_feeds_as_pages(provider: LocalProvider, made: Maker) -> None:
     content = "# Títle <b>\n\f\fthird\n".encode("utf-16")
-    result, _ = convert(provider, made(content, Kind.MARKDOWN))
+    result, _ = convert(provider, made(content, DocumentFormat.MARKDOWN))
     assert [result.markdown[page.start : page.end] for page in result.pages] == ["# Títle <b>", "", "third"]
     assert [page.method for page in result.pages] == ["text", "none", "text"]
 
 
 def test_a_document_cannot_move_pages_about(provider: LocalProvider, made: Maker) -> None:
-    result, _ = convert(provider, made(b"one\n<!-- page: 7 -->\ntwo\0", Kind.TEXT))
+    result, _ = convert(provider, made(b"one\n<!-- page: 7 -->\ntwo\0", DocumentFormat.TEXT))
     assert result.markdown == "<!-- page: 1 -->\n\none\n<!--page: 7 -->\ntwo\n\n"
 
 
@@ -197,8 +197,8 @@ def test_it_reads_what_was_filled_in(provider: LocalProvider, made: Maker) -> No
     assert "Received on 2 March" in lines
 
 
-@pytest.mark.parametrize("kind", [Kind.JPEG, Kind.TIFF])
-def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [DocumentFormat.JPEG, DocumentFormat.TIFF])
+def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker, kind: DocumentFormat) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     held = Image.Exif()
     held[0x0112] = 6
@@ -211,7 +211,7 @@ def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker,
 def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Maker) -> None:
     buffer = io.BytesIO()
     make.scanned(samples.sample("invoice.pdf").read_bytes())[1].rotate(90, expand=True).save(buffer, "PNG")
-    result, _ = convert(provider, made(buffer.getvalue(), Kind.PNG))
+    result, _ = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
     assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
 
 
@@ -220,7 +220,7 @@ def test_it_says_that_it_is_unsure(provider: LocalProvider, made: Maker) -> None
     poor = sheet.resize((sheet.width // 8, sheet.height // 8)).resize(sheet.size)
     buffer = io.BytesIO()
     poor.save(buffer, "PNG")
-    _, warnings = convert(provider, made(buffer.getvalue(), Kind.PNG))
+    _, warnings = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
     assert warnings == [("low_confidence", 1)]
 
 
@@ -245,33 +245,33 @@ def half(name: str) -> bytes:
     return content[: len(content) // 2]
 
 
-BAD: list[tuple[str, bytes, Kind, type[EtlError]]] = [
-    ("a password", hostile.printed("secret", password="user"), Kind.PDF, FileEncrypted),
-    ("half a PDF", half("invoice.pdf"), Kind.PDF, FileCorrupt),
-    ("half a scan", half("invoice-scan.pdf"), Kind.PDF, FileCorrupt),
-    ("half a JPEG", half("notice-zh-scan.jpg"), Kind.JPEG, FileCorrupt),
-    ("no PDF", b"%PDF-1.7\n" + b"junk " * 1000, Kind.PDF, FileCorrupt),
-    ("no pages", hostile.pdf(b"<< /Type /Catalog >>"), Kind.PDF, FileCorrupt),
-    ("another kind", b"\x89PNG\r\n\x1a\n" + bytes(99), Kind.PDF, FileCorrupt),
-    ("10,000 pages", hostile.many_pages(10_000), Kind.PDF, TooManyPages),
-    ("too many form feeds", b"a\f" * 501, Kind.TEXT, TooManyPages),
-    ("a page with too large an image", hostile.image_bomb(20_000), Kind.PDF, TooManyPixels),
-    ("a PNG of 2.7 GB", hostile.png(30_000, 30_000, hostile.deflated(b"\0", 1000)), Kind.PNG, TooManyPixels),
-    ("a PNG without its pixels", hostile.png(300, 300, hostile.deflated(b"\0", 0)), Kind.PNG, FileCorrupt),
-    ("no PNG", b"\x89PNG\r\n\x1a\n" + b"junk" * 99, Kind.PNG, FileCorrupt),
-    ("no WebP", b"RIFF\x10\0\0\0WEBPVP8 junk", Kind.WEBP, FileCorrupt),
-    ("a TIFF whose pages go round", b"II*\0\x08\0\0\0\0\0\x08\0\0\0", Kind.TIFF, FileCorrupt),
-    ("text that is none", b"words \xff\xfe", Kind.TEXT, FileCorrupt),
-    ("spaces", b" \n\n", Kind.TEXT, EmptyDocument),
-    ("a blank page", hostile.printed(""), Kind.PDF, EmptyDocument),
-    ("a zip bomb", hostile.zipped(("word/document.xml", bytes(10_000_000))), Kind.DOCX, UnsupportedFormat),
-    ("a page of 1.5 GB", hostile.content_bomb(), Kind.PDF, FileTooLarge),
+BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
+    ("a password", hostile.printed("secret", password="user"), DocumentFormat.PDF, FileEncrypted),
+    ("half a PDF", half("invoice.pdf"), DocumentFormat.PDF, FileCorrupt),
+    ("half a scan", half("invoice-scan.pdf"), DocumentFormat.PDF, FileCorrupt),
+    ("half a JPEG", half("notice-zh-scan.jpg"), DocumentFormat.JPEG, FileCorrupt),
+    ("no PDF", b"%PDF-1.7\n" + b"junk " * 1000, DocumentFormat.PDF, FileCorrupt),
+    ("no pages", hostile.pdf(b"<< /Type /Catalog >>"), DocumentFormat.PDF, FileCorrupt),
+    ("another kind", b"\x89PNG\r\n\x1a\n" + bytes(99), DocumentFormat.PDF, FileCorrupt),
+    ("10,000 pages", hostile.many_pages(10_000), DocumentFormat.PDF, TooManyPages),
+    ("too many form feeds", b"a\f" * 501, DocumentFormat.TEXT, TooManyPages),
+    ("a page with too large an image", hostile.image_bomb(20_000), DocumentFormat.PDF, TooManyPixels),
+    ("a PNG of 2.7 GB", hostile.png(30_000, 30_000, hostile.deflated(b"\0", 1000)), DocumentFormat.PNG, TooManyPixels),
+    ("a PNG without its pixels", hostile.png(300, 300, hostile.deflated(b"\0", 0)), DocumentFormat.PNG, FileCorrupt),
+    ("no PNG", b"\x89PNG\r\n\x1a\n" + b"junk" * 99, DocumentFormat.PNG, FileCorrupt),
+    ("no WebP", b"RIFF\x10\0\0\0WEBPVP8 junk", DocumentFormat.WEBP, FileCorrupt),
+    ("a TIFF whose pages go round", b"II*\0\x08\0\0\0\0\0\x08\0\0\0", DocumentFormat.TIFF, FileCorrupt),
+    ("text that is none", b"words \xff\xfe", DocumentFormat.TEXT, FileCorrupt),
+    ("spaces", b" \n\n", DocumentFormat.TEXT, EmptyDocument),
+    ("a blank page", hostile.printed(""), DocumentFormat.PDF, EmptyDocument),
+    ("a zip bomb", hostile.zipped(("word/document.xml", bytes(10_000_000))), DocumentFormat.DOCX, UnsupportedFormat),
+    ("a page of 1.5 GB", hostile.content_bomb(), DocumentFormat.PDF, FileTooLarge),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("content", "kind", "error"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
 def test_bad_documents_have_their_own_errors(
-    provider: LocalProvider, made: Maker, content: bytes, kind: Kind, error: type[EtlError]
+    provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
     """B12: bounds, encrypted and corrupt files; and the next document is read. B18: nothing is no success."""
     document = made(content, kind)
@@ -296,7 +296,7 @@ def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, setti
     with pytest.raises(TooManyPages):
         convert(provider, samples.document(samples.sample("invoice.pdf")))
     with pytest.raises(TooManyPages):
-        convert(provider, made(tiff(2), Kind.TIFF))
+        convert(provider, made(tiff(2), DocumentFormat.TIFF))
     with pytest.raises(TooManyPixels):
         convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))
 
@@ -332,7 +332,7 @@ def tiff(pages: int) -> bytes:
 
 
 def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> None:
-    result, warnings = convert(provider, made(tiff(2), Kind.TIFF))
+    result, warnings = convert(provider, made(tiff(2), DocumentFormat.TIFF))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
     assert warnings == []
 
@@ -340,7 +340,7 @@ def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> N
 def test_a_page_that_cannot_be_read_is_told(provider: LocalProvider, made: Maker) -> None:
     """B18: a failed page is never silence, and does not take the others with it."""
     content = tiff(2)
-    result, warnings = convert(provider, made(content[: len(content) * 3 // 4], Kind.TIFF))
+    result, warnings = convert(provider, made(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
     assert [page.method for page in result.pages] == ["ocr", "none"]
     assert warnings == [("page_failed", 2)]
 

@@ -20,7 +20,7 @@ from PIL import Image
 from pydantic import SecretStr
 
 from etl.core import errors
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider, client, jobs
@@ -98,7 +98,9 @@ def document(tmp_path: Path) -> Document:
     return document_of(tmp_path)
 
 
-def document_of(folder: Path, kind: Kind = Kind.HTML, content: bytes = b"<html>Invoice</html>" * 9000) -> Document:
+def document_of(
+    folder: Path, kind: DocumentFormat = DocumentFormat.HTML, content: bytes = b"<html>Invoice</html>" * 9000
+) -> Document:
     path = folder / "copy"
     path.write_bytes(content)
     return Document(path=path, kind=kind, size=len(content), sha256="0" * 64, name=f"17.{kind}", url=lambda: PRESIGNED)
@@ -228,11 +230,11 @@ def test_says_when_no_mineru_is_there(start: Any, document: Document) -> None:
 def test_takes_what_the_protocol_takes(settings: Any) -> None:
     """B1, B22: asked at submissions, without a network."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
-    assert {Kind.PDF, Kind.DOC, Kind.HTML, Kind.EPUB} < MinerUProvider().kinds
-    assert Kind.TEXT not in MinerUProvider().kinds
+    assert {DocumentFormat.PDF, DocumentFormat.DOC, DocumentFormat.HTML, DocumentFormat.EPUB} < MinerUProvider().formats
+    assert DocumentFormat.TEXT not in MinerUProvider().formats
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_protocol": "v3"})
-    assert Kind.DOCX in MinerUProvider().kinds
-    assert Kind.DOC not in MinerUProvider().kinds
+    assert DocumentFormat.DOCX in MinerUProvider().formats
+    assert DocumentFormat.DOC not in MinerUProvider().formats
 
 
 # ---- Taking up ------------------------------------------------------------------------------------------------------
@@ -687,8 +689,8 @@ def endless(to: BaseHTTPRequestHandler) -> None:
         to.wfile.write(bytes(65536))
 
 
-@pytest.mark.parametrize("kind", [Kind.DOCX, Kind.EPUB, Kind.ODS])
-def test_sends_no_document_that_unpacks_to_more_than_allowed(start: Any, tmp_path: Path, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [DocumentFormat.DOCX, DocumentFormat.EPUB, DocumentFormat.ODS])
+def test_sends_no_document_that_unpacks_to_more_than_allowed(start: Any, tmp_path: Path, kind: DocumentFormat) -> None:
     """B12: whatever it claims."""
     server = start("v4", etl_max_file_bytes=10**7)
     document = document_of(tmp_path, kind, bomb("word/document.xml", claimed=GIGABYTES))
@@ -714,16 +716,16 @@ def png(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "content", "code"),
     [
-        (Kind.PDF, pdf(pages=6), "too_many_pages"),
-        (Kind.PDF, pdf(password="secret"), "file_encrypted"),
-        (Kind.PDF, b"%PDF-1.4\nand no more", "file_corrupt"),
-        (Kind.PNG, png(1001), "too_many_pixels"),
-        (Kind.PNG, b"\x89PNG\r\n\x1a\n and no more", "file_corrupt"),
+        (DocumentFormat.PDF, pdf(pages=6), "too_many_pages"),
+        (DocumentFormat.PDF, pdf(password="secret"), "file_encrypted"),
+        (DocumentFormat.PDF, b"%PDF-1.4\nand no more", "file_corrupt"),
+        (DocumentFormat.PNG, png(1001), "too_many_pixels"),
+        (DocumentFormat.PNG, b"\x89PNG\r\n\x1a\n and no more", "file_corrupt"),
     ],
     ids=["pages", "password", "pdf", "pixels", "png"],
 )
 def test_sends_no_document_that_is_out_of_bounds(
-    start: Any, tmp_path: Path, kind: Kind, content: bytes, code: str
+    start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
 ) -> None:
     """B12: looked at in a process of its own, before anything is sent."""
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
@@ -732,8 +734,10 @@ def test_sends_no_document_that_is_out_of_bounds(
     assert server.calls == []
 
 
-@pytest.mark.parametrize(("kind", "content"), [(Kind.PDF, pdf(pages=5)), (Kind.PNG, png(1000))])
-def test_sends_documents_that_are_just_within_bounds(start: Any, tmp_path: Path, kind: Kind, content: bytes) -> None:
+@pytest.mark.parametrize(("kind", "content"), [(DocumentFormat.PDF, pdf(pages=5)), (DocumentFormat.PNG, png(1000))])
+def test_sends_documents_that_are_just_within_bounds(
+    start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes
+) -> None:
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
     convert(document_of(tmp_path, kind, content))
     assert len(server.jobs) == 1
@@ -743,20 +747,22 @@ def test_warns_of_the_pages_of_a_pdf_that_the_server_knows_nothing_of(start: Any
     """B18: how many there are we know ourselves."""
     start("v3")
     context = StageContext(seconds=20)
-    result = convert(document_of(tmp_path, Kind.PDF, pdf(pages=4)), context)
+    result = convert(document_of(tmp_path, DocumentFormat.PDF, pdf(pages=4)), context)
     assert len(result.pages) == 4
     assert [(warning.code, warning.page) for warning in context.warnings] == [("page_failed", 3), ("page_failed", 4)]
 
 
 def test_sends_no_document_that_is_no_archive_though_it_should_be(start: Any, tmp_path: Path) -> None:
     server = start("v4")
-    assert failure(document_of(tmp_path, Kind.DOCX, b"PK\x03\x04 and no more")).code == "file_corrupt"
+    assert failure(document_of(tmp_path, DocumentFormat.DOCX, b"PK\x03\x04 and no more")).code == "file_corrupt"
     assert server.calls == []
 
 
 def test_sends_whole_documents_that_unpack_well(start: Any, tmp_path: Path) -> None:
     start("v4")
-    document = document_of(tmp_path, Kind.DOCX, pack({"word/document.xml": "<w:t>a</w:t>" * 10_000, "a\\b": "x"}))
+    document = document_of(
+        tmp_path, DocumentFormat.DOCX, pack({"word/document.xml": "<w:t>a</w:t>" * 10_000, "a\\b": "x"})
+    )
     assert len(convert(document).pages) == 2
 
 

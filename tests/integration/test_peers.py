@@ -13,7 +13,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from pytest_httpserver import HTTPServer
 
 from etl.core.errors import EtlError
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.postprocessors import client
 from etl.providers.base import Document
@@ -32,7 +32,9 @@ def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update=changes)
     path = folder / "pearl.pdf"
     path.write_bytes(b"pearl")
-    document = Document(path=path, kind=Kind.HTML, size=5, sha256="0" * 64, name="17.pdf", url=lambda: "https://pearl")
+    document = Document(
+        path=path, kind=DocumentFormat.HTML, size=5, sha256="0" * 64, name="17.pdf", url=lambda: "https://pearl"
+    )
     with closing(MinerUProvider()) as provider:
         provider.convert(document, context=StageContext(seconds=60))
 

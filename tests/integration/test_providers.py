@@ -15,7 +15,7 @@ from fpdf import FPDF
 from pydantic import SecretStr
 
 from etl.core.errors import EmptyDocument, Fenced, OutOfTime
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import engines
 from etl.providers.base import Document, OCRProvider, OCRResult, page_marker
@@ -85,7 +85,7 @@ def pdf(folder: Path, pages: tuple[str, ...]) -> Document:
     path.write_bytes(content)
     return Document(
         path=path,
-        kind=Kind.PDF,
+        kind=DocumentFormat.PDF,
         size=len(content),
         sha256=sha256(content).hexdigest(),
         name="17.pdf",
@@ -177,8 +177,8 @@ def test_it_stops_when_its_time_is_over(provider: OCRProvider, document: Documen
 def test_it_says_what_it_takes_without_any_server(case: Case, settings: LazySettings) -> None:
     """B1: submissions are checked against this."""
     provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
-    assert Kind.PDF in provider.kinds
-    assert all(isinstance(kind, Kind) for kind in provider.kinds)
+    assert DocumentFormat.PDF in provider.formats
+    assert all(isinstance(kind, DocumentFormat) for kind in provider.formats)
 
 
 def test_it_is_found_by_its_name_and_by_its_path(case: Case, settings: LazySettings) -> None:

@@ -33,7 +33,7 @@ from etl.maintenance import recovery
 from etl.models import Task
 from etl.pipeline import actions, artifacts, completion, execution
 from etl.providers.base import OCRResult
-from etl.runstate import Answer, RunState
+from etl.runstate import RunState, TransitionResult
 from rules.models import Rule
 from tests.broker import valkey
 from tests.integration.etl_factories import make_rule
@@ -173,7 +173,7 @@ class Documents(RuleBasedStateMachine):
                 known.record()
 
     @staticmethod
-    def ended(holder: RunState, how: str) -> Answer:
+    def ended(holder: RunState, how: str) -> TransitionResult:
         if how == "complete":
             return runstate.complete(holder, result={"text": "x"}, usage={})
         return runstate.fail(holder, error={"code": "x"}, usage={})

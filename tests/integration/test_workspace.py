@@ -13,7 +13,7 @@ from django.conf import LazySettings
 from django.contrib.auth.models import User
 
 from etl.core import workspace
-from etl.core.errors import NoRoom
+from etl.core.errors import WorkspaceFull
 from etl.core.states import Phase
 from etl.maintenance import cleanup
 from tests import rehearsal
@@ -127,7 +127,7 @@ def test_a_worker_without_a_folder_is_no_document_s_fault(alice: User, rehearsed
         run_when_due(task, Phase.OCR)
     error = row_of(task).error
     assert error
-    assert (error["code"], error["retryable"], error["detail"]) == ("ocr_failed", True, NoRoom().detail)
+    assert (error["code"], error["retryable"], error["detail"]) == ("ocr_failed", True, WorkspaceFull().detail)
 
     rehearsed(etl_cache_dir=tmp_path)
     again = make_task(alice)

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from pydantic import SecretStr
 
 from etl.core import errors
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRResult
 from etl.providers.mineru import MinerUProvider
@@ -93,7 +93,7 @@ def docx() -> bytes:
     )
 
 
-def document_of(folder: Path, kind: Kind, content: bytes) -> Document:
+def document_of(folder: Path, kind: DocumentFormat, content: bytes) -> Document:
     path = folder / "document"
     path.write_bytes(content)
     return Document(
@@ -106,7 +106,7 @@ def document_of(folder: Path, kind: Kind, content: bytes) -> Document:
     )
 
 
-def convert(folder: Path, kind: Kind, content: bytes, context: StageContext | None = None) -> OCRResult:
+def convert(folder: Path, kind: DocumentFormat, content: bytes, context: StageContext | None = None) -> OCRResult:
     with closing(MinerUProvider()) as provider:
         return provider.convert(document_of(folder, kind, content), context=context or StageContext(seconds=120))
 
@@ -114,7 +114,7 @@ def convert(folder: Path, kind: Kind, content: bytes, context: StageContext | No
 # ---- Our client -----------------------------------------------------------------------------------------------------
 def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
     """B14: found to be 4.0, asked for its best tier."""
-    result = convert(tmp_path, Kind.PDF, pdf())
+    result = convert(tmp_path, DocumentFormat.PDF, pdf())
     texts = [result.markdown[page.start : page.end] for page in result.pages]
     assert len(texts) == 3
     for number, text in enumerate(texts, start=1):
@@ -127,7 +127,7 @@ def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
 
 def test_it_loses_no_line_of_a_pdf(tmp_path: Path) -> None:
     """B18: also what MinerU takes for a header, and leaves out of its own Markdown."""
-    result = convert(tmp_path, Kind.PDF, pdf())
+    result = convert(tmp_path, DocumentFormat.PDF, pdf())
     assert [result.markdown.count(f"Page {number}, part {part}:") for number in (1, 2, 3) for part in range(1, 5)] == [
         1
     ] * 12
@@ -135,33 +135,35 @@ def test_it_loses_no_line_of_a_pdf(tmp_path: Path) -> None:
 
 def test_it_reads_an_office_file(tmp_path: Path) -> None:
     context = StageContext(seconds=120)
-    result = convert(tmp_path, Kind.DOCX, docx(), context)
+    result = convert(tmp_path, DocumentFormat.DOCX, docx(), context)
     assert "Hello from Word" in result.markdown
     assert "| Item | Price |" in result.markdown
     assert context.warnings == []
 
 
 def test_it_reads_html(tmp_path: Path) -> None:
-    result = convert(tmp_path, Kind.HTML, b"<html><body><h1>Title</h1><p>Some text.</p></body></html>")
+    result = convert(tmp_path, DocumentFormat.HTML, b"<html><body><h1>Title</h1><p>Some text.</p></body></html>")
     assert "# Title\n\nSome text." in result.markdown
 
 
 def test_it_tells_that_a_scan_failed(tmp_path: Path) -> None:
     """B14: without models the server fails; that may pass, once it has some."""
     with pytest.raises(errors.OcrFailed) as caught:
-        convert(tmp_path, Kind.PDF, scan())
+        convert(tmp_path, DocumentFormat.PDF, scan())
     assert (caught.value.code, caught.value.transient) == ("ocr_failed", True)
 
 
 @pytest.mark.parametrize(
     ("kind", "content", "code"),
     [
-        (Kind.PDF, pdf(1, owner_password="o", user_password="u"), "file_encrypted"),
-        (Kind.PDF, b"%PDF-1.4\n" + b"garbage " * 500, "file_corrupt"),
+        (DocumentFormat.PDF, pdf(1, owner_password="o", user_password="u"), "file_encrypted"),
+        (DocumentFormat.PDF, b"%PDF-1.4\n" + b"garbage " * 500, "file_corrupt"),
     ],
     ids=["encrypted", "corrupt"],
 )
-def test_it_tells_what_is_wrong_with_a_document(tmp_path: Path, kind: Kind, content: bytes, code: str) -> None:
+def test_it_tells_what_is_wrong_with_a_document(
+    tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
+) -> None:
     """B12."""
     with pytest.raises(errors.BadDocument) as caught:
         convert(tmp_path, kind, content)
@@ -170,11 +172,13 @@ def test_it_tells_what_is_wrong_with_a_document(tmp_path: Path, kind: Kind, cont
 
 def test_it_takes_up_a_job_and_begins_lost_ones_again(tmp_path: Path, mineru: str) -> None:
     """B2."""
-    first = convert(tmp_path, Kind.PDF, pdf())
-    again = convert(tmp_path, Kind.PDF, pdf(), StageContext(seconds=120, provider_task_id=first.provider_task_id))
+    first = convert(tmp_path, DocumentFormat.PDF, pdf())
+    again = convert(
+        tmp_path, DocumentFormat.PDF, pdf(), StageContext(seconds=120, provider_task_id=first.provider_task_id)
+    )
     assert again.provider_task_id == first.provider_task_id
     lost = convert(
-        tmp_path, Kind.PDF, pdf(), StageContext(seconds=120, provider_task_id="job_0123456789abcdef01234567")
+        tmp_path, DocumentFormat.PDF, pdf(), StageContext(seconds=120, provider_task_id="job_0123456789abcdef01234567")
     )
     assert (lost.markdown, lost.provider_task_id == first.provider_task_id) == (first.markdown, False)
 
@@ -183,7 +187,7 @@ def test_it_cancels_what_takes_too_long(tmp_path: Path, mineru: str) -> None:
     """B9."""
     remembered: list[str] = []
     with pytest.raises(errors.OutOfTime):
-        convert(tmp_path, Kind.PDF, pdf(40), StageContext(seconds=1, on_provider_task=remembered.append))
+        convert(tmp_path, DocumentFormat.PDF, pdf(40), StageContext(seconds=1, on_provider_task=remembered.append))
     assert ask(mineru, "GET", f"/v1/tasks/{remembered[0]}").json()["status"] == "canceled"
 
 
@@ -191,9 +195,9 @@ def test_it_shows_its_key(tmp_path: Path, start_server: StartServer, configure: 
     address = start_server("--api-key", "right")
     configure(address, etl_mineru_api_key=SecretStr("wrong"))
     with pytest.raises(errors.ProviderForbidden):
-        convert(tmp_path, Kind.DOCX, docx())
+        convert(tmp_path, DocumentFormat.DOCX, docx())
     configure(address, etl_mineru_api_key=SecretStr("right"))
-    assert "Hello" in convert(tmp_path, Kind.DOCX, docx()).markdown
+    assert "Hello" in convert(tmp_path, DocumentFormat.DOCX, docx()).markdown
 
 
 # ---- Its scripted stand-in ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from etl.core import formats
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.providers.base import Document
 
 FOLDER = Path(__file__).resolve().parents[2] / "config/dev/demo/documents"
@@ -20,7 +20,7 @@ def true_text(name: str) -> str:
     return sample(name).read_text(encoding="utf-8")
 
 
-def document(path: Path, kind: Kind | None = None) -> Document:
+def document(path: Path, kind: DocumentFormat | None = None) -> Document:
     content = path.read_bytes()
     found = kind or formats.sniff(content[: formats.HEAD_BYTES], path.name)
     assert found is not None, path

@@ -5,13 +5,13 @@ import io
 import pytest
 
 from etl.core.errors import FileCorrupt
-from etl.providers.local.pages import Limits
+from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf, catalog, has_its_table
 from etl.providers.local.reading import text_of
 from tests.samples import hostile
 from tests.unit.test_documents import least_of_three
 
-LIMITS = Limits(pages=500, pixels=50_000_000, text=10_000_000)
+LIMITS = DocumentLimits(pages=500, pixels=50_000_000, text=10_000_000)
 TEXTS = ["The first page", "The second page", "The third page"]
 MEGABYTE = 1024**2
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.core import formats
-from etl.core.formats import HEAD_BYTES, Kind, sniff
+from etl.core.formats import HEAD_BYTES, DocumentFormat, sniff
 from tests import samples
 from tests.samples import hostile
 
@@ -19,78 +19,78 @@ OOXML = ("[Content_Types].xml", b"<Types/>")
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
-        (b"%PDF-1.4\n", Kind.PDF),
-        (b"\xef\xbb\xbf%PDF-1.7\n", Kind.PDF),
-        (b"\n\n%PDF-1.7\n%\xe2\xe3", Kind.PDF),
-        (b"HTTP/1.1 200 OK\r\n\r\n%PDF-1.7\n%\xe2\xe3\xcf\xd3", Kind.PDF),
-        (b"\x89PNG\r\n\x1a\n\0\0", Kind.PNG),
-        (b"\xff\xd8\xff\xe0", Kind.JPEG),
-        (b"II*\0\x08\0\0\0", Kind.TIFF),
-        (b"MM\0*\0\0\0\x08", Kind.TIFF),
-        (b"II+\0\x08\0\0\0", Kind.TIFF),
-        (b"RIFF\x10\0\0\0WEBPVP8 ", Kind.WEBP),
+        (b"%PDF-1.4\n", DocumentFormat.PDF),
+        (b"\xef\xbb\xbf%PDF-1.7\n", DocumentFormat.PDF),
+        (b"\n\n%PDF-1.7\n%\xe2\xe3", DocumentFormat.PDF),
+        (b"HTTP/1.1 200 OK\r\n\r\n%PDF-1.7\n%\xe2\xe3\xcf\xd3", DocumentFormat.PDF),
+        (b"\x89PNG\r\n\x1a\n\0\0", DocumentFormat.PNG),
+        (b"\xff\xd8\xff\xe0", DocumentFormat.JPEG),
+        (b"II*\0\x08\0\0\0", DocumentFormat.TIFF),
+        (b"MM\0*\0\0\0\x08", DocumentFormat.TIFF),
+        (b"II+\0\x08\0\0\0", DocumentFormat.TIFF),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", DocumentFormat.WEBP),
         (b"RIFF\x10\0\0\0WAVEfmt ", None),
-        (b"{\\rtf1\\ansi", Kind.RTF),
-        (b"An invoice", Kind.TEXT),
-        ("发票".encode(), Kind.TEXT),
-        ("发票".encode("utf-16"), Kind.TEXT),
-        (b"\xfe\xff" + "发票".encode("utf-16-be"), Kind.TEXT),
-        (b"page one\fpage two\x1b[0m", Kind.TEXT),
-        (b"It begins with %PDF-1.4, they say", Kind.TEXT),
-        (b"<div>Markdown may begin so</div>", Kind.TEXT),
-        (b"<!DOCTYPE html><p>", Kind.HTML),
-        (b"\xef\xbb\xbf <?xml version='1.0'?>\n<!-- x -->\n<!doctype  HTML>", Kind.HTML),
-        (b"<html lang=en>", Kind.HTML),
+        (b"{\\rtf1\\ansi", DocumentFormat.RTF),
+        (b"An invoice", DocumentFormat.TEXT),
+        ("发票".encode(), DocumentFormat.TEXT),
+        ("发票".encode("utf-16"), DocumentFormat.TEXT),
+        (b"\xfe\xff" + "发票".encode("utf-16-be"), DocumentFormat.TEXT),
+        (b"page one\fpage two\x1b[0m", DocumentFormat.TEXT),
+        (b"It begins with %PDF-1.4, they say", DocumentFormat.TEXT),
+        (b"<div>Markdown may begin so</div>", DocumentFormat.TEXT),
+        (b"<!DOCTYPE html><p>", DocumentFormat.HTML),
+        (b"\xef\xbb\xbf <?xml version='1.0'?>\n<!-- x -->\n<!doctype  HTML>", DocumentFormat.HTML),
+        (b"<html lang=en>", DocumentFormat.HTML),
         (b"\0\x01\x02\x03", None),
         (b"text, and then \0", None),
         ("invoice é".encode("latin-1") + b" goes on", None),
         (b"", None),
-        (OLE + b"\xec\xa5", Kind.DOC),
-        (OLE + bytes(512) + "Workbook".encode("utf-16-le"), Kind.XLS),
-        (OLE + bytes(512) + "PowerPoint Document".encode("utf-16-le"), Kind.PPT),
+        (OLE + b"\xec\xa5", DocumentFormat.DOC),
+        (OLE + bytes(512) + "Workbook".encode("utf-16-le"), DocumentFormat.XLS),
+        (OLE + bytes(512) + "PowerPoint Document".encode("utf-16-le"), DocumentFormat.PPT),
         (OLE, None),
-        (hostile.zipped(OOXML, ("word/document.xml", b"")), Kind.DOCX),
-        (hostile.zipped(OOXML, ("ppt/presentation.xml", b"")), Kind.PPTX),
-        (hostile.zipped(OOXML, ("xl/workbook.xml", b"")), Kind.XLSX),
-        (hostile.zipped(("mimetype", b"application/vnd.oasis.opendocument.text")), Kind.ODT),
-        (hostile.zipped(("mimetype", b"application/epub+zip")), Kind.EPUB),
+        (hostile.zipped(OOXML, ("word/document.xml", b"")), DocumentFormat.DOCX),
+        (hostile.zipped(OOXML, ("ppt/presentation.xml", b"")), DocumentFormat.PPTX),
+        (hostile.zipped(OOXML, ("xl/workbook.xml", b"")), DocumentFormat.XLSX),
+        (hostile.zipped(("mimetype", b"application/vnd.oasis.opendocument.text")), DocumentFormat.ODT),
+        (hostile.zipped(("mimetype", b"application/epub+zip")), DocumentFormat.EPUB),
         (hostile.zipped(("mimetype", b"application/zip")), None),
         (hostile.zipped(("holiday.txt", b"words")), None),
     ],
     ids=lambda value: repr(value[:8]) if isinstance(value, bytes) else str(value),  # a zip has the time in it
 )
-def test_the_bytes_tell_the_kind(head: bytes, kind: Kind | None) -> None:
+def test_the_bytes_tell_the_kind(head: bytes, kind: DocumentFormat | None) -> None:
     """B12: a type is known by magic bytes."""
     assert sniff(head) == kind
 
 
 def test_a_name_tells_markdown_from_text_and_nothing_else() -> None:
-    assert sniff(b"# Title", "NOTES.MD") == Kind.MARKDOWN
-    assert sniff(b"# Title", "notes.pdf") == Kind.TEXT
-    assert sniff(b"%PDF-1.4", "notes.md") == Kind.PDF
-    assert sniff(b"\x89PNG\r\n\x1a\n", "invoice.pdf") == Kind.PNG
+    assert sniff(b"# Title", "NOTES.MD") == DocumentFormat.MARKDOWN
+    assert sniff(b"# Title", "notes.pdf") == DocumentFormat.TEXT
+    assert sniff(b"%PDF-1.4", "notes.md") == DocumentFormat.PDF
+    assert sniff(b"\x89PNG\r\n\x1a\n", "invoice.pdf") == DocumentFormat.PNG
     assert sniff(b"\0\x01", "invoice.pdf") is None
-    assert sniff(OLE, "old.xls") == Kind.XLS
-    assert sniff(OLE + "EncryptedPackage".encode("utf-16-le"), "locked.xlsx") == Kind.XLSX
+    assert sniff(OLE, "old.xls") == DocumentFormat.XLS
+    assert sniff(OLE + "EncryptedPackage".encode("utf-16-le"), "locked.xlsx") == DocumentFormat.XLSX
 
 
 def test_a_file_that_is_two_kinds_is_the_one_that_it_begins_with() -> None:
     """B12: no parser sees what another was chosen for."""
-    assert sniff(b"\x89PNG\r\n\x1a\n" + bytes(100) + b"%PDF-1.7\n") == Kind.PNG
-    assert sniff(b"%PDF-1.7\n" + hostile.zipped(OOXML, ("word/document.xml", b""))) == Kind.PDF
-    assert sniff(hostile.zipped(OOXML, ("word/document.xml", b"")) + b"%PDF-1.7\n") == Kind.DOCX
+    assert sniff(b"\x89PNG\r\n\x1a\n" + bytes(100) + b"%PDF-1.7\n") == DocumentFormat.PNG
+    assert sniff(b"%PDF-1.7\n" + hostile.zipped(OOXML, ("word/document.xml", b""))) == DocumentFormat.PDF
+    assert sniff(hostile.zipped(OOXML, ("word/document.xml", b"")) + b"%PDF-1.7\n") == DocumentFormat.DOCX
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), min_size=1), st.integers(1, 40))
 def test_text_is_text_wherever_its_head_is_cut(text: str, cut: int) -> None:
     head = ("An invoice: " + text).encode()
-    assert sniff(head[: 12 + cut]) == Kind.TEXT
+    assert sniff(head[: 12 + cut]) == DocumentFormat.TEXT
 
 
 @given(st.binary(max_size=200))
 def test_it_takes_any_bytes(head: bytes) -> None:
     for beginning in (b"", b"PK\x03\x04", OLE, b"<!--", b"\xff\xfe"):
-        assert sniff(beginning + head, "name") in {None, *Kind}
+        assert sniff(beginning + head, "name") in {None, *DocumentFormat}
 
 
 @pytest.mark.parametrize(
@@ -129,13 +129,13 @@ def least_of_three(call: Callable[[], object]) -> float:
 
 def test_a_zip_is_told_by_its_first_entries() -> None:
     many = [(f"a-file-{number}", b"") for number in range(150)]
-    assert sniff(hostile.zipped(*many, ("word/document.xml", b""))) == Kind.DOCX
-    assert sniff(hostile.zipped(("a" * 4_000, b""), ("ppt/presentation.xml", b""))) == Kind.PPTX
+    assert sniff(hostile.zipped(*many, ("word/document.xml", b""))) == DocumentFormat.DOCX
+    assert sniff(hostile.zipped(("a" * 4_000, b""), ("ppt/presentation.xml", b""))) == DocumentFormat.PPTX
 
 
 def test_every_kind_has_a_media_type() -> None:
-    assert {kind.media_type for kind in Kind} == set(formats.MEDIA_TYPES.values())
-    assert len(set(formats.MEDIA_TYPES.values())) == len(Kind)
+    assert {kind.media_type for kind in DocumentFormat} == set(formats.MEDIA_TYPES.values())
+    assert len(set(formats.MEDIA_TYPES.values())) == len(DocumentFormat)
 
 
 def test_the_demo_s_documents_are_what_their_names_say() -> None:

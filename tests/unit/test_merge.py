@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.responses import Answer, Evidence, scalars
+from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
 from etl.postprocessors.schemas import Guide, envelope, relaxed, terse
 from rules.schema import json_schema
 
@@ -43,7 +43,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def merged(*data: Any, schema: dict[str, Any] | None = None) -> Merged:
-    return merge(SCHEMA if schema is None else schema, [Answer(data=each) for each in data])
+    return merge(SCHEMA if schema is None else schema, [ParsedResponse(data=each) for each in data])
 
 
 def of(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
@@ -192,8 +192,8 @@ def test_recursive_schemas_have_an_end() -> None:
 
 def test_evidence_moves_with_its_value() -> None:
     answers = [
-        Answer(data={"tags": ["a"]}, evidence={"/tags/0": Evidence(page=1, quote="a")}),
-        Answer(data={"tags": ["b"]}, evidence={"/tags/0": Evidence(page=2, quote="b")}),
+        ParsedResponse(data={"tags": ["a"]}, evidence={"/tags/0": Evidence(page=1, quote="a")}),
+        ParsedResponse(data={"tags": ["b"]}, evidence={"/tags/0": Evidence(page=2, quote="b")}),
     ]
     found = merge(SCHEMA, answers)
     assert found.leaves["/tags/1"].evidence == Evidence(page=2, quote="b")

@@ -8,12 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.core.errors import DocumentTooLong
-from etl.postprocessors.document_text import Span, Text, clean
+from etl.postprocessors.document_text import DocumentText, PageSpan, clean
 from etl.postprocessors.splitting import Piece, split
 from tests.integration.llm_factories import ocr_of
 
 
-def text_of(*pages: str) -> Text:
+def text_of(*pages: str) -> DocumentText:
     return clean(ocr_of(*pages))
 
 
@@ -153,4 +153,4 @@ def test_cleaning_twice_is_cleaning_once(page: str) -> None:
 def test_pages_are_found_by_number() -> None:
     text = text_of("One", "", "Three")
     assert [text.page(number) for number in (1, 2, 3, 4)] == ["One", "", "Three", ""]
-    assert text.pages == (Span(number=1, start=18, end=21), Span(number=3, start=41, end=46))
+    assert text.pages == (PageSpan(number=1, start=18, end=21), PageSpan(number=3, start=41, end=46))

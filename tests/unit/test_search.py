@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from etl.core.stage_context import StageContext
 from etl.postprocessors.citations import cite, support
 from etl.postprocessors.document_text import clean
-from etl.postprocessors.responses import Answer, Evidence, NotJson, evidence_of, parse, readings
-from etl.postprocessors.strategies.base import Found
+from etl.postprocessors.responses import Evidence, NotJson, ParsedResponse, evidence_of, parse, readings
+from etl.postprocessors.strategies.base import StrategyResult
 from etl.postprocessors.text_search import Index, folded, numbers_in
 from tests.integration.llm_factories import ocr_of
 
@@ -125,8 +125,8 @@ EVIDENCE = st.dictionaries(
 def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> None:
     """B20: whatever a model says, what is cited is there."""
     text = clean(ocr_of("first page", *pages))
-    answer = Answer(data=data, evidence={pointer: each for pointer, each in evidence.items() if each.quote})
-    for each in cite(Found(answer=answer), schema={}, text=text, context=StageContext(seconds=60)):
+    answer = ParsedResponse(data=data, evidence={pointer: each for pointer, each in evidence.items() if each.quote})
+    for each in cite(StrategyResult(answer=answer), schema={}, text=text, context=StageContext(seconds=60)):
         assert each["quote"]
         assert each["quote"] in text.page(each["page"])
         assert each["pointer"][1:] in data

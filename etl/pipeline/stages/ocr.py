@@ -12,7 +12,7 @@ from config.platform import storage
 from config.platform.observability import tracing
 from etl.core import workspace
 from etl.core.errors import DocumentMissing, EmptyDocument, FileTooLarge
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
@@ -56,12 +56,12 @@ def refuse_empty(result: OCRResult) -> None:
 def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
     """Fetch the document into a folder of its own, under a name of ours, for as long as it is worked on."""
     with workspace.folder() as folder:
-        path = folder / f"{state.task_id}.{Kind(state.kind)}"
+        path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
         with workspace.usable():
             sha256 = fetch(state, path, context)
         yield Document(
             path=path,
-            kind=Kind(state.kind),
+            kind=DocumentFormat(state.kind),
             size=state.size,
             sha256=sha256,
             name=path.name,
@@ -91,6 +91,6 @@ def url_of(state: RunState, name: str) -> str:
     return storage.presign_download(
         state.document_key,
         seconds=settings.SLUICE.etl_task_timeout + 600,
-        content_type=Kind(state.kind).media_type,
+        content_type=DocumentFormat(state.kind).media_type,
         file_name=name,
     )

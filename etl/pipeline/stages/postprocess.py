@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from config.platform import storage
-from etl.core.errors import ArtefactMissing
+from etl.core.errors import ArtifactMissing
 from etl.core.stage_context import StageContext
 from etl.pipeline import artifacts, engines
 from etl.pipeline.artifacts import StoredOcr
@@ -34,11 +34,11 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
     warn_of_loss(state, context)
     stored = artifacts.find_ocr(state)
     if stored is None:
-        raise ArtefactMissing
+        raise ArtifactMissing
     try:
         ocr = artifacts.load_ocr(stored)
     except storage.Missing:
-        raise ArtefactMissing from None
+        raise ArtifactMissing from None
     rule = rule_of(state)
     done = engines.processor(rule.mode).process(ocr, rule, context=context)
     output = output_of(done, origin_of(state, stored, context), rule=rule, context=context)
@@ -60,7 +60,7 @@ def rule_of(state: RunState) -> RuleContent:
 
 # ---- The output -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class ResultOrigin:
     """What a result came from, and what that took. None where there are no files, and no OCR: when a rule is tried.
 
     `attempts`: `{"ocr": 1, "postprocess": 2}`; `warnings`: those of OCR.
@@ -75,8 +75,8 @@ class Origin:
     warnings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Origin:
-    return Origin(
+def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> ResultOrigin:
+    return ResultOrigin(
         metadata=stored.metadata,
         attempts=state.attempts,
         usage=usage_of(state, context),
@@ -87,7 +87,7 @@ def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Orig
     )
 
 
-def output_of(done: Processed, origin: Origin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
+def output_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
     """Return what `run` tells of. Only the processor knows whether there is data: null may be what was found."""
     output = {
         "markdown_s3_key": origin.markdown_key,
@@ -98,7 +98,7 @@ def output_of(done: Processed, origin: Origin, *, rule: RuleContent, context: St
     return output | ({"data": done.data, "citations": done.citations} if gives_data else {})
 
 
-def provenance_of(done: Processed, origin: Origin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
+def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
     return {
         "rule_id": rule.rule_id,
         "rule_version": rule.version,

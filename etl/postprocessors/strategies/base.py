@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model
-from etl.postprocessors.document_text import Text
-from etl.postprocessors.responses import Answer
+from etl.postprocessors.document_text import DocumentText
+from etl.postprocessors.responses import ParsedResponse
 from rules.library.content import RuleContent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class StrategyResult:
     """What a strategy made of a document. `places`: the first and last page that a value came from, by JSON Pointer,
     where the strategy knows."""
 
-    answer: Answer
+    answer: ParsedResponse
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -27,7 +27,7 @@ class Strategy(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
+    def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         """Return data that fits the rule's schema. Raises an EtlError, and what `context.check()` raises; a piece that
         fails fails it all."""
 

@@ -2,9 +2,9 @@ from typing import ClassVar
 
 from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model, Question
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.splitting import pages_named
-from etl.postprocessors.strategies.base import Found, Strategy
+from etl.postprocessors.strategies.base import Strategy, StrategyResult
 from rules.library.content import RuleContent
 
 TASK = "Find the values that the JSON Schema below asks for in a document."
@@ -15,7 +15,7 @@ class DirectJson(Strategy):
 
     name: ClassVar[str] = "direct-json"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
+    def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         schema = rule.json_schema or {}
         context.progress(0, 1)
         answer = model.ask(
@@ -30,4 +30,4 @@ class DirectJson(Strategy):
             )
         )
         context.progress(1, 1)
-        return Found(answer=answer)
+        return StrategyResult(answer=answer)

@@ -5,12 +5,12 @@ from django.conf import settings
 from etl.core.stage_context import StageContext
 from etl.postprocessors import splitting
 from etl.postprocessors.conversation import Model, Question, named
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
-from etl.postprocessors.responses import Answer, scalars
+from etl.postprocessors.responses import ParsedResponse, scalars
 from etl.postprocessors.schemas import Schema, relaxed, terse
 from etl.postprocessors.splitting import Piece
-from etl.postprocessors.strategies.base import Found, Strategy, as_json
+from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from rules.library.content import RuleContent
 from rules.schema import json_schema
 
@@ -30,7 +30,7 @@ class ChunkedExtract(Strategy):
 
     name: ClassVar[str] = "chunked-extract"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
+    def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         env = settings.SLUICE
         schema = rule.json_schema or {}
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
@@ -48,7 +48,7 @@ class ChunkedExtract(Strategy):
         return found(data, merged, cut)
 
 
-def extracted(piece: Piece, total: int, schema: Schema, checked: Schema, *, model: Model) -> Answer:
+def extracted(piece: Piece, total: int, schema: Schema, checked: Schema, *, model: Model) -> ParsedResponse:
     return model.ask(
         Question(
             label=f"piece-{piece.number}",
@@ -103,7 +103,7 @@ def fitting(merged: Merged, schema: Schema, *, model: Model) -> Any:
     return model.ask(question).data
 
 
-def found(data: Any, merged: Merged, cut: list[Piece]) -> Found:
+def found(data: Any, merged: Merged, cut: list[Piece]) -> StrategyResult:
     """Return the data with the evidence, and the pages, of those values that are still where the merge put them."""
     kept = {
         pointer: merged.leaves[pointer]
@@ -116,4 +116,4 @@ def found(data: Any, merged: Merged, cut: list[Piece]) -> Found:
         if leaf.origin >= 0
     }
     evidence = {pointer: leaf.evidence for pointer, leaf in kept.items() if leaf.evidence}
-    return Found(answer=Answer(data=data, evidence=evidence), places=places)
+    return StrategyResult(answer=ParsedResponse(data=data, evidence=evidence), places=places)

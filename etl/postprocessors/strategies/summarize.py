@@ -5,10 +5,10 @@ from django.conf import settings
 from etl.core.stage_context import StageContext
 from etl.postprocessors import splitting
 from etl.postprocessors.conversation import Model, Question
-from etl.postprocessors.document_text import Text
+from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.schemas import relaxed, terse
 from etl.postprocessors.splitting import Piece
-from etl.postprocessors.strategies.base import Found, Strategy, as_json
+from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from rules.library.content import RuleContent
 
 NOTING = "Take notes of one piece of a long document. Somebody else will put the notes of all pieces into a form."
@@ -24,7 +24,7 @@ class ChunkedSummarize(Strategy):
 
     name: ClassVar[str] = "chunked-summarize"
 
-    def run(self, text: Text, rule: RuleContent, *, model: Model, context: StageContext) -> Found:
+    def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         env = settings.SLUICE
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
         total = len(cut) + 1
@@ -53,7 +53,7 @@ def noted(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> str:
     return f"Notes of {piece.pages}:\n{model.ask(question).data}"
 
 
-def combined(notes: list[str], rule: RuleContent, *, model: Model) -> Found:
+def combined(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyResult:
     """Ask for the data in one call; in two when the notes are longer than what one call may hold."""
     schema = rule.json_schema or {}
     most = settings.SLUICE.etl_postprocess_chunk_threshold_chars
@@ -81,7 +81,7 @@ def combined(notes: list[str], rule: RuleContent, *, model: Model) -> Found:
         checked=schema,
         wants_evidence=True,
     )
-    return Found(answer=model.ask(question))
+    return StrategyResult(answer=model.ask(question))
 
 
 def halves(notes: list[str]) -> tuple[list[str], list[str]]:

@@ -6,10 +6,15 @@ import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
-from etl.core.formats import Kind
-from etl.providers.local.pages import Limits, LocalPage, clamped
+from etl.core.formats import DocumentFormat
+from etl.providers.local.pages import DocumentLimits, LocalPage, clamped
 
-FORMATS = {Kind.PNG: "PNG", Kind.JPEG: "JPEG", Kind.TIFF: "TIFF", Kind.WEBP: "WEBP"}
+FORMATS = {
+    DocumentFormat.PNG: "PNG",
+    DocumentFormat.JPEG: "JPEG",
+    DocumentFormat.TIFF: "TIFF",
+    DocumentFormat.WEBP: "WEBP",
+}
 # How a camera was held: EXIF's number, and what sets it right.
 ORIENTATION = 0x0112
 TURNS = {
@@ -34,7 +39,7 @@ class Pictures:
 
     is_cut_off = False
 
-    def __init__(self, file: BinaryIO, kind: Kind, limits: Limits) -> None:
+    def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
             # Only the one decoder: Pillow's own guess may differ from ours. And not by name: then Pillow maps it, and
@@ -42,7 +47,7 @@ class Pictures:
             self.image = Image.open(file, formats=[FORMATS[kind]])
         except (UnidentifiedImageError, *DAMAGED):
             raise FileCorrupt from None
-        self.pages = frames(self.image, limits.pages) if kind == Kind.TIFF else 1
+        self.pages = frames(self.image, limits.pages) if kind == DocumentFormat.TIFF else 1
 
     def __len__(self) -> int:
         return self.pages

@@ -14,7 +14,7 @@ STRIP, LONGEST_STRIP = 2.2, 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DocumentLimits:
     """`pages` of a document, `pixels` of an image or page, `text`: bytes of all the text together."""
 
     pages: int

@@ -13,7 +13,7 @@ import pypdfium2.raw as pdfium
 from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
 from etl.providers.local.forms import entries
-from etl.providers.local.pages import Limits, LocalPage, clamped
+from etl.providers.local.pages import DocumentLimits, LocalPage, clamped
 from etl.providers.local.words import TextLayer, placed
 
 # Pages are drawn for recognition at this many dots an inch, unless that makes them too large.
@@ -32,7 +32,7 @@ ENCRYPTED = re.compile(rb"/Encrypt\b|/Filter\s{0,9}/Standard\b")
 class Pdf:
     """A PDF, page by page, from the first to the last."""
 
-    def __init__(self, file: BinaryIO, limits: Limits) -> None:
+    def __init__(self, file: BinaryIO, limits: DocumentLimits) -> None:
         self.limits = limits
         content = file.read()
         self.is_cut_off = END not in content[-TAIL:]

@@ -49,7 +49,7 @@ class Died(OcrFailed):
     """The process that read this document died of it."""
 
 
-class Process:
+class ReaderProcess:
     """`pid`: its own; `owner`: of the process that started it, and alone may use it."""
 
     def __init__(self) -> None:

@@ -14,13 +14,13 @@ from django.conf import settings
 from etl.core import errors
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, OcrFailed, UnsupportedFormat
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
 from etl.providers.local import plain
-from etl.providers.local.process import Died, Message, Process
+from etl.providers.local.process import Died, Message, ReaderProcess
 
-PLAIN = frozenset({Kind.TEXT, Kind.MARKDOWN})
+PLAIN = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Raised when the version of what comes out changes while the libraries' do not.
 VERSION = "1"
 LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
@@ -39,14 +39,16 @@ class LocalProvider(OCRProvider):
 
     name = "local"
     title = "The local provider"
-    kinds = frozenset({Kind.PDF, Kind.PNG, Kind.JPEG, Kind.TIFF, Kind.WEBP, *PLAIN})
+    formats = frozenset(
+        {DocumentFormat.PDF, DocumentFormat.PNG, DocumentFormat.JPEG, DocumentFormat.TIFF, DocumentFormat.WEBP, *PLAIN}
+    )
 
     def __init__(self) -> None:
         self.alone = threading.Lock()
-        self.process: Process | None = None
+        self.process: ReaderProcess | None = None
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
-        if document.kind not in self.kinds:
+        if document.kind not in self.formats:
             raise UnsupportedFormat
         started = time.monotonic()
         texts = Texts(context)
@@ -87,12 +89,12 @@ class LocalProvider(OCRProvider):
             self.tidy()
             self.alone.release()
 
-    def started(self) -> Process:
+    def started(self) -> ReaderProcess:
         """Return the process, a new one if the last one is gone or belongs to the process that we were forked from."""
         if self.process is None or not self.process.usable():
             self.close()
             try:
-                self.process = Process()
+                self.process = ReaderProcess()
             except OSError:  # no memory, or no more processes
                 raise OcrFailed from None
         return self.process

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.providers.local.boxes import Box, mean_score
 from etl.providers.local.images import Pictures
 from etl.providers.local.layout import markdown
-from etl.providers.local.pages import Limits, LocalPage
+from etl.providers.local.pages import DocumentLimits, LocalPage
 from etl.providers.local.pdf import Pdf
 from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
 
@@ -23,10 +23,12 @@ Message = dict[str, Any]
 class Reading:
     """One document. Yields `{"pages": 3}`, then for each page `{"page": 1, "text": …}` or `{"failed": 1}`."""
 
-    def __init__(self, engine: Engine, *, document: BinaryIO, kind: Kind, limits: Limits) -> None:
+    def __init__(self, engine: Engine, *, document: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.engine = engine
         self.limits = limits
-        self.source: Pdf | Pictures = Pdf(document, limits) if kind == Kind.PDF else Pictures(document, kind, limits)
+        self.source: Pdf | Pictures = (
+            Pdf(document, limits) if kind == DocumentFormat.PDF else Pictures(document, kind, limits)
+        )
         self.bytes = 0
         self.failed = 0
 
@@ -93,7 +95,9 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
     """Yield the messages about a document; the last has `done`, or `error`, which names a class of `etl.core.errors`,
     or `broken`, which says why nothing can be recognised here."""
     try:
-        reading = Reading(engine, document=document, kind=Kind(request["kind"]), limits=Limits(**request["limits"]))
+        reading = Reading(
+            engine, document=document, kind=DocumentFormat(request["kind"]), limits=DocumentLimits(**request["limits"])
+        )
         try:
             yield from reading.look() if request.get("look") else reading.messages()
         finally:

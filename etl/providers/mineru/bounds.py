@@ -8,15 +8,25 @@ claims. Nothing of it is kept.
 from django.conf import settings
 
 from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, Refused, Unreadable
 from etl.providers.mineru.supported_formats import IMAGES
 
-LOOKED_AT = IMAGES | {Kind.PDF}
-ARCHIVES = frozenset({Kind.DOCX, Kind.PPTX, Kind.XLSX, Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB})
+LOOKED_AT = IMAGES | {DocumentFormat.PDF}
+ARCHIVES = frozenset(
+    {
+        DocumentFormat.DOCX,
+        DocumentFormat.PPTX,
+        DocumentFormat.XLSX,
+        DocumentFormat.ODT,
+        DocumentFormat.ODP,
+        DocumentFormat.ODS,
+        DocumentFormat.EPUB,
+    }
+)
 MAX_PARTS = 10_000
 # How much larger than ETL_MAX_FILE_BYTES a document may be when it is unpacked.
 UNPACKED = 10

@@ -19,7 +19,7 @@ import structlog
 from django.conf import settings
 
 from config.platform.http import retry_header
-from etl.core import peer_errors
+from etl.core import connection_errors
 from etl.core.errors import OcrFailed, OcrRefused, ProviderForbidden, ProviderUnavailable
 from etl.core.stage_context import StageContext
 from etl.providers.mineru.connections import STALL_SECONDS, Clock, Transport
@@ -221,7 +221,7 @@ class Door:
             yield
         except httpx2.TransportError as error:
             self._work.check()
-            log.warning("mineru_unavailable", **peer_errors.facts_of(error, url=self._asked))
+            log.warning("mineru_unavailable", **connection_errors.facts_of(error, url=self._asked))
             raise ProviderUnavailable from None
 
 

@@ -21,7 +21,7 @@ from etl.core.errors import (
     TooManyPages,
     UnsupportedFormat,
 )
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
 from etl.providers.mineru.client import Answer, Garbage, Missing, refuse, wish
@@ -69,7 +69,7 @@ class CloudV4(Protocol):
     def submit(self, document: Document) -> str:
         order = {
             "url": document.url(),
-            "model_version": HTML_MODEL if document.kind == Kind.HTML else MODELS.get(self.tier, self.tier),
+            "model_version": HTML_MODEL if document.kind == DocumentFormat.HTML else MODELS.get(self.tier, self.tier),
             "is_ocr": document.kind in IMAGES,
             "enable_formula": True,
             "enable_table": True,

@@ -15,7 +15,7 @@ from typing import Any
 
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, TooManyPages
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import MarkdownOfPages, Page, unmarked
 from etl.providers.mineru.results import Block, Found
@@ -38,7 +38,7 @@ SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
 def assemble(
-    found: Found, *, kind: Kind, pages: int | None, most: int, context: StageContext
+    found: Found, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
     """Return the Markdown and its pages. `pages`: how many the document has, where we know.
 
@@ -77,7 +77,7 @@ def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...
     return str(markdown), tuple(pages)
 
 
-def method(found: Found, kind: Kind) -> str:
+def method(found: Found, kind: DocumentFormat) -> str:
     return "ocr" if kind in IMAGES or found.recognised else "text"
 
 

@@ -10,7 +10,7 @@ import structlog
 from django.conf import settings
 
 from etl.core.errors import BadDocument, EtlError, ProviderForbidden, ProviderUnavailable
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
@@ -45,7 +45,7 @@ class MinerUProvider(OCRProvider):
         self._reader = LocalProvider()
 
     @property
-    def kinds(self) -> frozenset[Kind]:  # type: ignore[override]
+    def formats(self) -> frozenset[DocumentFormat]:  # type: ignore[override]
         """Submissions are checked against this without asking the server, so it is what any of them takes."""
         return supported_formats.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
 

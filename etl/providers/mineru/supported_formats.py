@@ -1,7 +1,17 @@
 """What kinds of document MinerU takes."""
 
-from etl.core.formats import Kind
+from etl.core.formats import DocumentFormat
 
-IMAGES = frozenset({Kind.PNG, Kind.JPEG, Kind.TIFF, Kind.WEBP})
-OF_3 = IMAGES | {Kind.PDF, Kind.DOCX, Kind.PPTX, Kind.XLSX}
-ALL = OF_3 | {Kind.DOC, Kind.PPT, Kind.XLS, Kind.RTF, Kind.ODT, Kind.ODP, Kind.ODS, Kind.EPUB, Kind.HTML}
+IMAGES = frozenset({DocumentFormat.PNG, DocumentFormat.JPEG, DocumentFormat.TIFF, DocumentFormat.WEBP})
+OF_3 = IMAGES | {DocumentFormat.PDF, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX}
+ALL = OF_3 | {
+    DocumentFormat.DOC,
+    DocumentFormat.PPT,
+    DocumentFormat.XLS,
+    DocumentFormat.RTF,
+    DocumentFormat.ODT,
+    DocumentFormat.ODP,
+    DocumentFormat.ODS,
+    DocumentFormat.EPUB,
+    DocumentFormat.HTML,
+}

@@ -14,13 +14,13 @@ def key_of(name: str) -> str:
     return f"{settings.SLUICE.etl_redis_prefix}{name}"
 
 
-def note(name: str, text: str, *, seconds: int) -> None:
+def put_shared(name: str, text: str, *, seconds: int) -> None:
     """Leave a note for other processes, for a while, beside the run-states. Raises Unavailable."""
     with script.answering():
         script.redis()[0].set(key_of(name), text, ex=seconds)
 
 
-def noted(name: str) -> str | None:
+def get_shared(name: str) -> str | None:
     """Return the note of this name, None if there is none (any more). Raises Unavailable."""
     with script.answering():
         return cast("str | None", script.redis()[0].get(key_of(name)))
