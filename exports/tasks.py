@@ -7,8 +7,10 @@ from celery import shared_task
 from django.conf import settings
 
 from exports.core import wakeups
+from exports.jobs import webhook_events
 from exports.maintenance import periodic
-from exports.webhooks import outbox, sender
+from exports.webhooks import sender
+from exports.webhooks.wakeups import DELIVER
 from exports.worker import completion, execution
 
 
@@ -28,9 +30,9 @@ def complete_job(*, job_id: str, **_later: object) -> None:
     completion.complete(UUID(job_id))
 
 
-@shared_task(name=wakeups.DELIVER)
+@shared_task(name=DELIVER)
 def deliver(**_later: object) -> None:
-    outbox.fan_out()
+    webhook_events.fan_out()
     sender.drain()
 
 

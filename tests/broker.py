@@ -9,10 +9,10 @@ from django.conf import settings
 from redis import Redis
 
 from config.celery import app
+from config.platform import wakeups
 from etl.pipeline import dispatch as etl_dispatch
-from exports.core import wakeups
 
-HURRY = (wakeups.IN_A_HURRY, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
+SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
 
 
 def valkey() -> Redis:
@@ -35,8 +35,8 @@ def broker_at(url: str) -> Iterator[None]:
     conf.broker_url = conf.broker_write_url = url
     try:
         with (
-            patch.object(wakeups, "IN_A_HURRY", HURRY[0]),
-            patch.object(etl_dispatch, "IN_A_HURRY", HURRY[1]),
+            patch.object(wakeups, "SHORT_TIMEOUTS", SHORT_TIMEOUTS[0]),
+            patch.object(etl_dispatch, "IN_A_HURRY", SHORT_TIMEOUTS[1]),
         ):
             yield
     finally:

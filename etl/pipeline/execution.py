@@ -4,7 +4,6 @@ At-least-once execution, exactly-once effect: any line here may be the last one 
 run twice. Only who holds the token in the run-state changes anything; what is stored, is stored once.
 """
 
-import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 from structlog.contextvars import bound_contextvars
 
-from config.platform import storage
+from config.platform import backoff, storage
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs, tracing
 from etl import runstate
@@ -281,8 +280,7 @@ def delay_after(attempt: int, error: EtlError) -> float:
     longest: float = env.etl_retry_backoff_max_seconds
     if error.retry_after is not None:
         return min(max(error.retry_after, 0), longest)
-    doubled = env.etl_retry_backoff_base_seconds * 2 ** min(attempt - 1, 32)
-    return float(min(doubled, longest) * random.uniform(0.5, 1))  # noqa: S311 - to spread retries, not to hide them
+    return backoff.exponential(attempt, base=env.etl_retry_backoff_base_seconds, maximum=longest)
 
 
 # ---- What is lent to the stage --------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ import httpx2
 import structlog
 from django.conf import settings
 
-from config.platform.http import retry_header
+from config.platform.http.outbound import failures, retry_after
 from config.platform.observability import tracing
-from etl.core import connection_errors
 from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
 from etl.core.stage_context import StageContext, Usage
 from etl.postprocessors.deadline import Line, watched
@@ -112,7 +111,7 @@ def call(server: Server, request: dict[str, Any], *, context: StageContext) -> R
         raise rejection(error) from None
     except (openai.APIConnectionError, TimeoutError) as error:
         context.check()
-        facts = connection_errors.facts_of(error, url=server.base_url)
+        facts = failures.log_fields(error, url=server.base_url)
         log.warning("llm_unavailable", seconds=round(time.monotonic() - began, 3), cut=line.is_cut, **facts)
         raise unreachable(error, line) from None
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:
@@ -286,4 +285,4 @@ def is_too_long(status: int, words: str) -> bool:
 
 
 def wish(answer: httpx2.Response) -> float | None:
-    return retry_header.seconds(answer.headers.get("Retry-After"), most=MAX_RETRY_AFTER)
+    return retry_after.seconds(answer.headers.get("Retry-After"), limit=MAX_RETRY_AFTER)

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 
 from config.platform.admin.lists import as_uuid
 from exports.core.errors import EXPLANATIONS
-from exports.models.webhook import TEST, Hook
+from exports.webhooks.models import TEST, EventType
 
 
 class OfJob(SimpleListFilter):
@@ -73,7 +73,7 @@ class ByEvent(SimpleListFilter):
     parameter_name = "type"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in (*Hook.values, TEST)]
+        return [(event, event) for event in (*EventType.values, TEST)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset if self.value() is None else queryset.filter(type=self.value())

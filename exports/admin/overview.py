@@ -15,7 +15,7 @@ from config.platform.db import sql
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
 from exports.models import Dataset
-from exports.webhooks.sender import HOPELESS_ATTEMPTS, HOPELESS_SECONDS
+from exports.webhooks.sender import DISABLE_ATTEMPTS, DISABLE_SECONDS
 
 COLOURS = {
     JobStatus.PENDING: "#94a3b8",
@@ -302,7 +302,7 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
 
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
-    until = f" (switched off after {HOPELESS_ATTEMPTS} failures in a row over {HOPELESS_SECONDS // 86400} days)"
+    until = f" (switched off after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
     deliveries = Figure(
         title="Deliveries waiting",
         value=at_most(row["waiting"]),

@@ -16,8 +16,8 @@ from config.platform.admin.display import ago, badge, instant, list_of, moment, 
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import when_ended
 from exports.models import Delivery, Webhook
-from exports.models.webhook import TEST
 from exports.webhooks import subscriptions
+from exports.webhooks.models import TEST
 
 NEWEST = 50  # attempts that a delivery's page shows
 

@@ -161,7 +161,7 @@ DELIVERY = {
     "nextAttemptAt": None,
     "finishedAt": "2026-03-01T09:01:11.283000Z",
     "log": [
-        {"at": "2026-03-01T09:00:51.200000Z", "statusCode": None, "error": "no answer in time", "durationMs": 15000},
+        {"at": "2026-03-01T09:00:51.200000Z", "statusCode": None, "error": "no response in time", "durationMs": 15000},
         {"at": "2026-03-01T09:01:11.200000Z", "statusCode": 204, "error": None, "durationMs": 83},
     ],
 }

@@ -266,7 +266,7 @@ CHANGE_WEBHOOK: dict[str, Any] = {
     "tags": WEBHOOKS,
     "examples": [
         asked("Switch off", {"enabled": False}),
-        answered("Off", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Switched off by a person."}),
+        answered("Off", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Disabled by a user."}),
     ],
 }
 DELETE_WEBHOOK: dict[str, Any] = {

@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, OpenApiWebhook, extend_schema
 
 from exports.api import examples, schemas
-from exports.models.webhook import Hook
+from exports.webhooks.models import EventType
 
 HEADERS = {
     "webhook-id": "The delivery's id, the same at every attempt: what was seen before can be ignored.",
@@ -26,7 +26,7 @@ Answer with 2xx within 15 s, and work afterwards. Anything else is tried again a
 TAKEN = {"2XX": OpenApiResponse(description="It was taken.")}
 
 
-def end(hook: Hook, summary: str, job: dict[str, Any]) -> OpenApiWebhook:
+def end(hook: EventType, summary: str, job: dict[str, Any]) -> OpenApiWebhook:
     body = {"type": hook.value, "timestamp": job["finishedAt"], "data": examples.told(job)}
     return OpenApiWebhook(
         hook.value,
@@ -42,9 +42,9 @@ def end(hook: Hook, summary: str, job: dict[str, Any]) -> OpenApiWebhook:
     )
 
 
-SUCCEEDED = end(Hook.SUCCEEDED, "An export has succeeded", examples.SUCCESS)
-FAILED = end(Hook.FAILED, "An export has failed", examples.FAILED)
-CANCELLED = end(Hook.CANCELLED, "An export was cancelled", examples.CANCELLED)
+SUCCEEDED = end(EventType.SUCCEEDED, "An export has succeeded", examples.SUCCESS)
+FAILED = end(EventType.FAILED, "An export has failed", examples.FAILED)
+CANCELLED = end(EventType.CANCELLED, "An export was cancelled", examples.CANCELLED)
 TEST = OpenApiWebhook(
     "webhook.test",
     extend_schema(

@@ -15,10 +15,10 @@ from exports.core.errors import EXPLANATIONS
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind
-from exports.models.webhook import TEST, Delivery, Hook
+from exports.webhooks.models import TEST, Delivery, EventType
 
 RECEIPT_STATES = ["active", "redeemed", "expired"]
-DELIVERY_TYPES = [*Hook.values, TEST]
+DELIVERY_TYPES = [*EventType.values, TEST]
 
 
 @extend_schema_field({"type": "string", "format": "uri-reference"})
@@ -158,7 +158,7 @@ class OneTimeLink(serializers.Serializer):
 class Webhook(serializers.Serializer):
     id = serializers.UUIDField()
     url = serializers.CharField()
-    events = serializers.ListField(child=serializers.ChoiceField(choices=Hook.choices))
+    events = serializers.ListField(child=serializers.ChoiceField(choices=EventType.choices))
     enabled = serializers.BooleanField()
     disabledReason = serializers.CharField(allow_null=True, help_text="Why it is disabled.")
     createdAt = serializers.DateTimeField()
@@ -214,7 +214,7 @@ class WebhookTest(serializers.Serializer):
 class ExportEnd(serializers.Serializer):
     """How a job ended, as webhooks are told."""
 
-    type = serializers.ChoiceField(choices=Hook.choices)
+    type = serializers.ChoiceField(choices=EventType.choices)
     timestamp = serializers.DateTimeField(help_text="When it ended.")
     data = ToldJob()  # type: ignore[assignment]
 

@@ -8,8 +8,8 @@ from rest_framework.exceptions import ErrorDetail, ValidationError
 
 from config.platform.http.serializers import StrictSerializer
 from exports.api.serializers import StrictBoolean
-from exports.models.webhook import Hook
 from exports.webhooks import url_guard
+from exports.webhooks.models import EventType
 
 
 @extend_schema_field(
@@ -24,13 +24,13 @@ class EventsField(serializers.Field[list[str], Any, list[str], Any]):
     """Which ends to be told of; whatever is wrong with the list is told at the list."""
 
     default_error_messages: ClassVar = {
-        "invalid": f"Must be a list of some of: {', '.join(sorted(Hook.values))}.",
+        "invalid": f"Must be a list of some of: {', '.join(sorted(EventType.values))}.",
         "empty": "Must not be empty.",
         "duplicate": "Must not name an event twice.",
     }
 
     def to_internal_value(self, data: Any) -> list[str]:
-        if not isinstance(data, list) or not all(isinstance(event, str) and event in Hook.values for event in data):
+        if not isinstance(data, list) or any(event not in EventType.values for event in data):
             self.fail("invalid")
         if not data:
             self.fail("empty")
@@ -60,7 +60,7 @@ class ReceiverField(serializers.Field[str, Any, str, Any]):
             self.fail("invalid")
         try:
             url_guard.check(data)
-        except url_guard.Refused as refused:
+        except url_guard.UrlRefused as refused:
             raise ValidationError([ErrorDetail(refused.detail, code=refused.code)]) from None
         return data
 

@@ -15,9 +15,8 @@ from config.platform.http.problems import BadInput
 from config.platform.http.serializers import Nothing
 from exports.api import openapi, schemas
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
-from exports.jobs import representation
 from exports.models import Delivery, Webhook
-from exports.webhooks import subscriptions
+from exports.webhooks import representation, subscriptions
 
 
 def mine(request: Request, webhook_id: UUID) -> Webhook:
@@ -117,7 +116,7 @@ class Test(APIView):
     def post(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
         Nothing.read(request.data)
-        return Response(representation.delivery(subscriptions.ping(webhook)), status=202)
+        return Response(representation.delivery(subscriptions.send_test(webhook)), status=202)
 
 
 @extend_schema_view(

@@ -50,9 +50,6 @@ BYTES = counter("export_bytes_total", "Bytes of the files of chunks that are don
 LEASES_LOST = Counter("export_leases_lost_total", "Workers that found their lease gone, and wrote nothing.")
 LEASES_EXPIRED = Counter("export_leases_expired_total", "Chunks taken back from workers that were not heard of.")
 DOWNLOADS = counter("export_downloads_total", "Requests with a link.", outcome=DownloadOutcome.values)
-WEBHOOKS = counter(
-    "export_webhooks_total", "Attempts to deliver to webhooks.", result=["delivered", "retrying", "failed"]
-)
 QUOTA_REFUSED = Counter("export_quota_refused_total", "Submissions refused because a day's quota is used up.")
 RATE_LIMITED = Counter("export_rate_limited_total", "Requests refused because they came too fast.")
 STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that began to listen.")
@@ -112,10 +109,6 @@ def download(outcome: str) -> None:
 
 def download_refused() -> None:
     DOWNLOADS_403.inc()
-
-
-def webhook(result: str) -> None:
-    WEBHOOKS.labels(result).inc()
 
 
 def quota_refused() -> None:

@@ -13,6 +13,7 @@ from exports.core import events, metrics, planning, wakeups
 from exports.core.states import JobStatus
 from exports.jobs import quotas, submission
 from exports.models import Job
+from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 
@@ -147,7 +148,7 @@ def cancel(job: Job) -> int:
             raise AlreadyEnded
     metrics.job_moved(JobStatus.CANCELLED)
     log.info("job_cancelled", job_id=str(job.job_id), chunks=chunks)
-    wakeups.deliveries()
+    wake_senders()
     return chunks
 
 

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
-from django.db.models import Model, Prefetch, QuerySet, Window
-from django.db.models.functions import RowNumber
+from django.db.models import Model, Prefetch
 from django.utils import timezone
 from rest_framework.request import Request
 
@@ -17,11 +16,8 @@ from exports.core.states import JobStatus
 from exports.delivery import links
 from exports.jobs.quotas import Quota
 from exports.jobs.submission import Preview
-from exports.models import Attempt, Chunk, Dataset, Delivery, Job, Link, Receipt, Webhook
+from exports.models import Chunk, Dataset, Job, Link, Receipt
 from exports.models.job import JobQuerySet
-
-NEWEST = 20  # attempts in the log of a delivery
-
 
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 
@@ -35,14 +31,6 @@ def with_all(jobs: JobQuerySet) -> JobQuerySet:
         .select_related("dataset", "receipt")
         .prefetch_related(Prefetch("receipt__links", queryset=newest_first, to_attr="newest_first"))
     )
-
-
-def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
-    """Fetch what `delivery` below needs, in two queries for any number of them and of their attempts: whoever asks for
-    the same delivery again and again makes a log without end."""
-    age = Window(RowNumber(), partition_by="delivery_id", order_by=("-at", "-id"))
-    newest = Attempt.objects.alias(age=age).filter(age__lte=NEWEST).order_by("at", "id")
-    return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")
 
 
 # ---- One job, which clients ask for again and again -----------------------------------------------------------------
@@ -258,42 +246,4 @@ def dataset(dataset: Dataset) -> dict[str, Any]:
         "schemaVersion": dataset.schema_version,
         "formats": dataset.formats,
         "keyPattern": dataset.key_pattern,
-    }
-
-
-def webhook(webhook: Webhook) -> dict[str, Any]:
-    """A webhook without its secret, which only the answers that make one show."""
-    return {
-        "id": str(webhook.pk),
-        "url": webhook.url,
-        "events": webhook.events,
-        "enabled": webhook.enabled,
-        "disabledReason": webhook.disabled_reason or None,
-        "createdAt": webhook.created_at,
-    }
-
-
-def delivery(delivery: Delivery) -> dict[str, Any]:
-    """A delivery with the log of its newest attempts, the first one first. Wants it read `with_log`, or just made."""
-    waits = delivery.status == Delivery.Status.PENDING and delivery.token is None
-    goes_on = waits and (delivery.webhook.enabled or delivery.seq is None)
-    return {
-        "id": str(delivery.pk),
-        "type": delivery.type,
-        "jobId": str(delivery.job_id) if delivery.job_id else None,
-        "status": delivery.status,
-        "attempts": delivery.attempts,
-        "createdAt": delivery.created_at,
-        "nextAttemptAt": delivery.available_at if goes_on else None,
-        "finishedAt": delivery.finished_at,
-        "log": [attempt(each) for each in delivery.log.all()],
-    }
-
-
-def attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "at": attempt.at,
-        "statusCode": attempt.status_code,
-        "error": attempt.error or None,
-        "durationMs": attempt.duration_ms,
     }

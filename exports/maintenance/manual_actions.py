@@ -8,6 +8,7 @@ from exports.core.errors import ExportError
 from exports.core.states import ChunkStatus
 from exports.maintenance import lost_leases
 from exports.models import Chunk, File, Slot
+from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,7 @@ def release_lease(chunk: Chunk) -> str:
     if lost.status == ChunkStatus.PENDING:
         wakeups.chunks(waiting=1)
     else:
-        wakeups.deliveries()  # the job may have ended with the chunk
+        wake_senders()  # the job may have ended with the chunk
     return lost.status
 
 

@@ -7,6 +7,7 @@ from django.conf import settings
 
 from config.platform.cleanup import run_steps
 from config.platform.db import sql
+from exports.jobs import webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Slot
 from exports.webhooks import outbox, sender
@@ -25,8 +26,8 @@ def reap() -> list[str]:
         lost_wakeups.wake_workers,
         completion.fail_exhausted,
         lost_wakeups.wake_completions,
-        sender.give_up,
-        outbox.hint,
+        sender.fail_exhausted,
+        webhook_events.wake_for_due,
         storage_cleanup.delete_expired,
         storage_cleanup.abort_lost_uploads,
     )

@@ -10,7 +10,7 @@ from exports.models.receipt import Receipt
 from exports.models.slot import Slot
 from exports.models.tick import Tick
 from exports.models.usage import Allowance, Usage
-from exports.models.webhook import Attempt, Delivery, Webhook
+from exports.webhooks.models import Attempt, Delivery, Webhook
 
 __all__ = [
     "Allowance",

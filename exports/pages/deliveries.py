@@ -9,11 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from exports.jobs import representation
 from exports.models import Delivery, Webhook
-from exports.models.webhook import TEST
 from exports.pages.base import ExportsPage
-from exports.webhooks import subscriptions
+from exports.webhooks import representation, subscriptions
+from exports.webhooks.models import TEST
 
 SOON = timedelta(seconds=15)
 LOOK_SOON, LOOK_LATER = 2, 15  # seconds between two looks of a page

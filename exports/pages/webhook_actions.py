@@ -26,7 +26,7 @@ class WebhookAction(Action):
 
 class Test(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        subscriptions.ping(self.webhook(webhook_id))
+        subscriptions.send_test(self.webhook(webhook_id))
         return "A test is on its way. What comes of it is shown below."
 
 

@@ -13,17 +13,16 @@ from rest_framework.serializers import Serializer
 from config.platform.http.problems import BadInput, Problem, input_errors
 from config.platform.ui.base import Listing, is_htmx, show_in
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
-from exports.jobs import representation
 from exports.models import Delivery, Webhook
-from exports.models.webhook import Hook
 from exports.pages import deliveries
 from exports.pages.base import ExportsPage
 from exports.pages.deliveries import NAMES
-from exports.webhooks import subscriptions
+from exports.webhooks import representation, subscriptions
+from exports.webhooks.models import EventType
 
 FRESH = "webhook_with_fresh_secret"  # in the session: whose secret the next page may show, and no page after it
 STATUSES = {"": "All", "pending": "Waiting", "delivered": "Delivered", "failed": "Failed"}
-EVENTS = [(hook.value, NAMES[hook.value]) for hook in Hook]
+EVENTS = [(hook.value, NAMES[hook.value]) for hook in EventType]
 
 
 class WebhookForm(forms.Form):
@@ -60,7 +59,7 @@ class WebhookForm(forms.Form):
 
 
 def empty() -> WebhookForm:
-    return WebhookForm(initial={"events": [Hook.SUCCEEDED.value, Hook.FAILED.value]})
+    return WebhookForm(initial={"events": [EventType.SUCCEEDED.value, EventType.FAILED.value]})
 
 
 def of_webhook(webhook: Webhook) -> WebhookForm:
@@ -73,15 +72,15 @@ class Webhooks(ExportsPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         found = list(
-            Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MOST_OF_A_USER]
+            Webhook.objects.filter(user=self.user).order_by("-created_at", "-pk")[: subscriptions.MAX_PER_USER]
         )
         rows = [{"webhook": each, "events": [NAMES.get(name, name) for name in each.events]} for each in found]
         form = context.pop("form", None) or empty()
         return super().get_context_data(
             rows=rows,
             form=form,
-            most=subscriptions.MOST_OF_A_USER,
-            is_full=len(rows) >= subscriptions.MOST_OF_A_USER,
+            most=subscriptions.MAX_PER_USER,
+            is_full=len(rows) >= subscriptions.MAX_PER_USER,
             title=self.title,
             **context,
         )

@@ -1,12 +1,8 @@
-"""Ends of jobs become deliveries to webhooks, once. Bringing them there is the courier's part.
+"""Outbox of webhooks: events become deliveries, and old deliveries are deleted."""
 
-The ends of jobs are events, written by the statement that ends the job; so there is no end without its event, whatever
-dies. `fan_out` makes deliveries of them, once: `told_at` of the event and its deliveries are one transaction.
-"""
-
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import structlog
 from django.db import transaction
@@ -15,20 +11,15 @@ from django.db.models.functions import Now
 from rest_framework.renderers import JSONRenderer
 
 from config.platform.db import sql
-from exports.core import wakeups
-from exports.core.states import JobStatus
-from exports.jobs import representation
-from exports.models import Delivery, Event, Job, Webhook
-from exports.models.webhook import TEST, Hook
+from exports.webhooks.models import TEST, Delivery
 
 log = structlog.get_logger(__name__)
 
-HOOKS = {JobStatus.SUCCESS: Hook.SUCCEEDED, JobStatus.FAILED: Hook.FAILED, JobStatus.CANCELLED: Hook.CANCELLED}
-KEPT = timedelta(days=30)
-BATCH = 100  # events that are looked at in one transaction
+RETENTION = timedelta(days=30)
+PRUNE_BATCH = 500
 
-# A webhook that is made after the event is not told of it. One that is deleted at this moment is waited for, and gone.
-TELL = """
+# A webhook receives no events from before its creation. FOR KEY SHARE waits for a webhook that is being deleted.
+ADD = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts)
 SELECT gen_random_uuid(), w.id, %(job)s, %(seq)s, %(type)s, %(body)s, 'pending', 0
 FROM exports_webhook w
@@ -39,75 +30,43 @@ RETURNING id
 """
 
 
-def fan_out() -> int:
-    """Make a delivery of each end for each webhook that asked for it. Returns how many; a second run makes none."""
-    made = 0
-    while True:
-        events, deliveries = tell_some()
-        made += deliveries
-        if events < BATCH:
-            break
-    if made > 1:
-        wakeups.deliveries(waiting=made - 1)  # the first is the caller's
-    return made
+def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: dict[str, Any]) -> int:
+    """Add a delivery for each of the user's webhooks that subscribes to this type. Returns their number.
+
+    `job_id` and `seq` identify the event: adding it again adds no delivery.
+    """
+    body = envelope(event_type, at=at, data=data)
+    return len(sql.rows(ADD, job=job_id, seq=seq, type=event_type, body=body, user=user_id, at=at))
 
 
-def tell_some() -> tuple[int, int]:
-    """Returns how many events were looked at, and how many deliveries were made."""
-    with transaction.atomic():
-        # Two at once share the events between them. One that waits for nothing finds `told_at` set when it gets there.
-        events = list(Event.objects.untold().order_by("at").select_for_update(skip_locked=True)[:BATCH])
-        jobs = jobs_with_webhooks([event.job_id for event in events])
-        told = [tell(event, jobs[event.job_id]) for event in events if event.job_id in jobs]
-        Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
-    return len(events), sum(told)
-
-
-def jobs_with_webhooks(ids: Collection[Any]) -> dict[Any, Job]:
-    listening = Webhook.objects.filter(enabled=True).values("user_id")
-    jobs = representation.with_all(Job.objects.filter(pk__in=ids, user_id__in=listening))
-    return {job.pk: job for job in jobs}
-
-
-def tell(event: Event, job: Job) -> int:
-    kind = HOOKS[JobStatus(event.status)].value
-    body = envelope(kind, at=event.at, data=representation.job(job, None))
-    return len(sql.rows(TELL, job=job.pk, seq=event.seq, type=kind, body=body, user=job.user_id, at=event.at))
-
-
-def envelope(kind: str, *, at: datetime, data: dict[str, Any]) -> str:
-    """Return the body as Standard Webhooks has it, values written as in every answer of the API."""
-    text: bytes = JSONRenderer().render({"type": kind, "timestamp": at, "data": data})
+def envelope(event_type: str, *, at: datetime, data: dict[str, Any]) -> str:
+    """Return the body by Standard Webhooks, with values rendered as in the API."""
+    text: bytes = JSONRenderer().render({"type": event_type, "timestamp": at, "data": data})
     return text.decode()
 
 
-# ---- Janitors -------------------------------------------------------------------------------------------------------
-
-
-def hint() -> None:
-    """Wake workers for ends that nobody was told of, and for deliveries that are due."""
-    free = Q(lease_until=None) | Q(lease_until__lt=Now())
-    awaited = Q(webhook__enabled=True) | Q(type=TEST)
-    due = Delivery.objects.filter(free, awaited, status=Delivery.Status.PENDING, available_at__lte=Now())
-    waiting = len(Event.objects.untold().values_list("seq")[:1]) + len(due.values_list("pk")[: wakeups.FEW])
-    if waiting:
-        wakeups.deliveries(waiting=waiting, again=True)
+def due(*, limit: int) -> int:
+    """Return how many deliveries are due, `limit` at most."""
+    is_free = Q(lease_until=None) | Q(lease_until__lt=Now())
+    is_wanted = Q(webhook__enabled=True) | Q(type=TEST)
+    found = Delivery.objects.filter(is_free, is_wanted, status=Delivery.Status.PENDING, available_at__lte=Now())
+    return len(found.values_list("pk")[:limit])
 
 
 def prune() -> int:
-    """Delete what was to be told 30 days ago, delivered or not."""
+    """Delete deliveries that are older than 30 days, delivered or not."""
     pruned = 0
-    while batch := prune_some():
+    while batch := prune_batch():
         pruned += batch
     if pruned:
         log.info("deliveries_pruned", deliveries=pruned)
     return pruned
 
 
-def prune_some() -> int:
-    """Delete up to 500 deliveries. Not what is being sent, such as an old one that a person sends again."""
-    old = Delivery.objects.filter(created_at__lt=Now() - KEPT, token=None)
+def prune_batch() -> int:
+    """Delete a batch, without deliveries that are being sent, such as the redelivery of an old one."""
+    old = Delivery.objects.filter(created_at__lt=Now() - RETENTION, token=None)
     with transaction.atomic():
-        batch = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:500])
+        batch = list(old.select_for_update(skip_locked=True).values_list("pk", flat=True)[:PRUNE_BATCH])
         Delivery.objects.filter(pk__in=batch).delete()
     return len(batch)

@@ -1,10 +1,9 @@
-"""Bringing deliveries to webhooks: claim, post, write down. Like chunks, under a fencing token.
+"""Sender of webhook deliveries: claim, post, record, under a fencing token.
 
-At least once: a worker may die between the receiver's answer and the row that tells of it. Then the delivery goes out
-again, with the same `webhook-id` and the same bytes, and the receiver can tell.
+Deliveries arrive at least once: a worker may crash between the receiver's response and the row that records it. The
+delivery is then sent again with the same `webhook-id` and the same bytes, so that the receiver can detect it.
 """
 
-import random
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,33 +15,32 @@ from django.db import OperationalError, transaction
 from standardwebhooks import Webhook as Signer
 from structlog.contextvars import bound_contextvars
 
+from config.platform import backoff
 from config.platform.db import sql
 from config.platform.observability import logs
-from exports.core import metrics, wakeups
-from exports.core.errors import LeaseLost
-from exports.webhooks import url_guard
-from exports.webhooks.url_guard import Answer
+from exports.webhooks import metrics, request
+from exports.webhooks.request import WebhookResponse
+from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 
-# Seconds after each failed attempt, from 5 seconds to a day: three days in all.
 MINUTE, HOUR = 60, 3600
+# Seconds after each failed attempt, three days in all.
 SCHEDULE = (5, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR, 10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR)
 ATTEMPTS = len(SCHEDULE) + 1
-# What nobody has heard of for so long is not tried any further, until a person says so.
-HOPELESS_ATTEMPTS, HOPELESS_SECONDS = 10, 3 * 24 * HOUR
-CLAIMS = 10  # how often somebody else may be quicker; then the reaper's next hint is soon enough
-BUSY = 2  # webhooks of one user that are sent something at a time, of four workers
-LEASE_SECONDS = 2 * url_guard.ATTEMPT_SECONDS
-# How long a woken worker goes on before it lets Celery speak.
-DRAIN_SECONDS = 5
-# A message that waits longer in Celery than the broker's visibility timeout comes again and again.
-LONGEST_HINT = 60
+# A webhook that fails for so long is disabled until its owner enables it.
+DISABLE_ATTEMPTS, DISABLE_SECONDS = 10, 3 * 24 * HOUR
+CLAIM_ATTEMPTS = 10  # lost races against other workers; after that the reaper's next wake-up message is soon enough
+MAX_PARALLEL_PER_USER = 2  # webhooks of one user that four workers send to at the same time
+LEASE_SECONDS = 2 * request.ATTEMPT_SECONDS
+DRAIN_SECONDS = 5  # how long a task runs before it returns to Celery
+# A message that waits in Celery for longer than the broker's visibility timeout is delivered again and again.
+MAX_WAKEUP_DELAY = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The right to make one attempt, and all that it takes."""
+class ClaimedDelivery:
+    """A delivery to attempt once, and the data of the request."""
 
     id: UUID
     token: int
@@ -56,16 +54,16 @@ class Order:
 
 # ---- Claim ----------------------------------------------------------------------------------------------------------
 
-# Whoever asks for a test is there, and can ask for another one.
+# A test is not retried: its user is waiting for it, and can start another one.
 ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
-# Two statements, in one transaction. The first locks a webhook that has something to be sent and is not being sent
-# anything, and its user; the second looks again, with a snapshot of its own: somebody may have begun while the first
-# one looked, which it cannot see, since beginning changes neither row. So a slow endpoint never takes two workers, and
-# a user with many of them never takes all. The user's lock is waited for: nobody holds it for long.
-# Deliveries that are being sent are due, too: both look at the part of the index that is, not at what waits for later,
-# which takes a time that stands still for the statement. clock_timestamp() is never looked up in an index.
-# One walk over what is due, for all: users with the fewest on the way come first, then who has waited longest.
+# Two statements in one transaction. NEXT locks an idle webhook with a due delivery, and its user. CLAIM checks again
+# with a new snapshot: another worker may have claimed in between, which NEXT cannot see because a claim changes neither
+# of the two rows. So a slow endpoint never occupies two workers, and one user's endpoints never occupy all workers.
+# Waiting for the user's lock is fine: it is held briefly.
+# Deliveries that are being sent are also due, so both statements scan only the due part of the index. That takes
+# statement_timestamp(): an index cannot be searched by the volatile clock_timestamp().
+# One scan serves all users: those with the fewest deliveries in progress come first, then those that wait longest.
 NEXT = f"""
 WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
@@ -85,11 +83,11 @@ SELECT pick.id AS webhook, pick.user_id AS "user" FROM pick JOIN auth_user u ON 
 FOR NO KEY UPDATE OF u
 """
 
-# A delivery whose lease ran out had an attempt that nobody told the end of; it goes into the log, too.
+# An expired lease means an attempt without a result, which is logged, too.
 LOST = """
 , lost AS (
     INSERT INTO exports_attempt (delivery_id, at, error, duration_ms)
-    SELECT id, lease_until - %(lease)s * interval '1 second', 'the worker was lost', %(lease)s * 1000
+    SELECT id, lease_until - %(lease)s * interval '1 second', 'worker lost', %(lease)s * 1000
     FROM pick WHERE lease_until IS NOT NULL
 )
 """
@@ -118,21 +116,21 @@ RETURNING d.id, d.token, d.attempts, d.webhook_id, d.job_id, d.body, w.url,
 """
 
 
-def claim() -> Order | None:
-    """Take a delivery of the user with the fewest on the way. None: none is due, or their webhooks, or two of their
-    users' webhooks, are all being sent something."""
-    for _ in range(CLAIMS):
+def claim() -> ClaimedDelivery | None:
+    """Claim a delivery of the user with the fewest in progress. None if none is due for an idle webhook of a user below
+    MAX_PARALLEL_PER_USER."""
+    for _ in range(CLAIM_ATTEMPTS):
         with transaction.atomic():
-            chosen = sql.one(NEXT, attempts=ATTEMPTS, busy=BUSY)
+            chosen = sql.one(NEXT, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER)
             if chosen is None:
                 return None
-            row = sql.one(CLAIM, **chosen, attempts=ATTEMPTS, busy=BUSY, lease=LEASE_SECONDS)
+            row = sql.one(CLAIM, **chosen, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER, lease=LEASE_SECONDS)
         if row:
-            return Order(**row)
+            return ClaimedDelivery(**row)
     return None
 
 
-# ---- Outcomes -------------------------------------------------------------------------------------------------------
+# ---- Results --------------------------------------------------------------------------------------------------------
 
 NOTE = """
 , noted AS (
@@ -142,7 +140,7 @@ NOTE = """
 )
 """
 
-# Webhook before delivery, here as where a webhook is deleted with all that was to be sent to it.
+# Locks the webhook before the delivery, like the deletion of a webhook: the other order would deadlock.
 DELIVERED = """
 WITH hook AS MATERIALIZED (
     SELECT id FROM exports_webhook WHERE id = %(webhook)s FOR NO KEY UPDATE
@@ -157,8 +155,8 @@ WITH hook AS MATERIALIZED (
 )
 """
 
-# A test that fails tells the user, who is there; it says nothing of how long the endpoint has been away. But whatever
-# it is that gets a 410 was asked to stop.
+# A failed test does not count as a failure of the webhook: a broken endpoint is being tested. But a 410 always disables
+# it.
 FAILED = f"""
 WITH hook AS MATERIALIZED (
     SELECT id, failures + 1 AS failures, coalesce(failing_since, clock_timestamp()) AS since, enabled AS was
@@ -172,10 +170,10 @@ WITH hook AS MATERIALIZED (
     RETURNING id, webhook_id, status, type
 ), judged AS (
     SELECT hook.*, CASE
-        WHEN %(gone)s THEN 'The endpoint answered 410 Gone.'
-        WHEN failures >= %(hopeless_attempts)s
-             AND since < clock_timestamp() - %(hopeless_seconds)s * interval '1 second'
-            THEN 'No attempt has succeeded for three days.' END AS verdict
+        WHEN %(gone)s THEN 'The endpoint returned 410 Gone.'
+        WHEN failures >= %(disable_attempts)s
+             AND since < clock_timestamp() - %(disable_seconds)s * interval '1 second'
+            THEN 'No delivery has succeeded for three days.' END AS verdict
     FROM hook JOIN ours ON hook.id = ours.webhook_id
     WHERE %(gone)s OR ours.type <> 'webhook.test'
 ), counted AS (
@@ -192,8 +190,8 @@ UPDATE exports_delivery SET token = NULL, lease_until = NULL, attempts = attempt
 WHERE id = %(delivery)s AND token = %(token)s RETURNING id
 """
 
-# Attempts count at the claim, so that a delivery which kills its worker each time ends too.
-GIVE_UP = f"""
+# Attempts are counted by the claim, so a delivery that crashes its worker each time fails at some point, too.
+FAIL_EXHAUSTED = f"""
 WITH pick AS MATERIALIZED (
     SELECT id, lease_until FROM exports_delivery
     WHERE status = 'pending' AND available_at <= statement_timestamp() AND attempts >= {ATTEMPTS_OF}
@@ -212,106 +210,100 @@ RETURNING d.id, d.webhook_id
 
 
 def drain() -> None:
-    """Make the attempts that are due, one after the other, until there is none or the time is over."""
+    """Attempt the due deliveries one by one, until there are none or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
     try:
-        while order := claim():
-            with bound_contextvars(**ids(order)):
-                deliver(order)
+        while delivery := claim():
+            with bound_contextvars(**log_ids(delivery)):
+                attempt(delivery)
             if time.monotonic() > deadline:
-                wakeups.deliveries()
+                wake_senders()
                 return
     except OperationalError as error:
-        # Our own database is away: leases run out, and the reaper wakes us when it is back.
+        # The leases expire, and the reaper wakes a worker when the database is back.
         log.warning("database_unavailable", error=logs.describe(error))
 
 
-def ids(order: Order) -> dict[str, str]:
-    found = {"webhook_id": order.webhook_id, "delivery_id": order.id, "job_id": order.job_id}
-    return {name: str(value) for name, value in found.items() if value}
+def log_ids(delivery: ClaimedDelivery) -> dict[str, str]:
+    ids = {"webhook_id": delivery.webhook_id, "delivery_id": delivery.id, "job_id": delivery.job_id}
+    return {name: str(value) for name, value in ids.items() if value}
 
 
-def deliver(order: Order) -> None:
-    """Make one attempt, and write down what came of it."""
+def attempt(delivery: ClaimedDelivery) -> None:
+    """Send the delivery once, and record the result."""
     try:
-        answer = url_guard.post(order.url, body=order.body.encode(), headers=sign(order))
+        response = request.post(delivery.url, body=delivery.body.encode(), headers=sign(delivery))
     except BaseException:
-        # The worker is told to leave: another one may begin at once, and the attempt does not count.
-        sql.rows(RELEASE, delivery=order.id, token=order.token)
-        wakeups.deliveries()
+        # The worker is shutting down: another one may start at once, and this attempt does not count.
+        sql.rows(RELEASE, delivery=delivery.id, token=delivery.token)
+        wake_senders()
         raise
-    try:
-        if answer.is_success:
-            write_down(order, answer)
-        else:
-            write_down_failure(order, answer)
-    except LeaseLost:
-        log.warning("lease_lost", attempt=order.attempts)
+    record = record_success if response.is_success else record_failure
+    if not record(delivery, response):
+        log.warning("lease_lost", attempt=delivery.attempts)
 
 
-def sign(order: Order) -> dict[str, str]:
-    """Return the headers of Standard Webhooks: the same id at every attempt, and the time of this one."""
+def sign(delivery: ClaimedDelivery) -> dict[str, str]:
+    """Return the headers of Standard Webhooks: the same id for every attempt, and the time of this one."""
     now = datetime.now(UTC)
-    signatures = [Signer(secret).sign(str(order.id), now, order.body) for secret in order.secrets]
+    signatures = [Signer(secret).sign(str(delivery.id), now, delivery.body) for secret in delivery.secrets]
     return {
         "Content-Type": "application/json",
-        "webhook-id": str(order.id),
+        "webhook-id": str(delivery.id),
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": " ".join(signatures),
     }
 
 
-def write_down(order: Order, answer: Answer) -> None:
-    """Raises LeaseLost when another worker has the delivery by now."""
-    if not sql.one(DELIVERED + NOTE + "SELECT id FROM ours", **facts(order, answer)):
-        raise LeaseLost
-    log.info("webhook_delivered", status_code=answer.status, attempt=order.attempts)
-    metrics.webhook("delivered")
+def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
+    """Returns False when another worker has claimed the delivery meanwhile."""
+    if not sql.one(DELIVERED + NOTE + "SELECT id FROM ours", **parameters(delivery, response)):
+        return False
+    log.info("webhook_delivered", status_code=response.status, attempt=delivery.attempts)
+    metrics.attempted("delivered")
+    return True
 
 
-def write_down_failure(order: Order, answer: Answer) -> None:
-    """Raises LeaseLost when another worker has the delivery by now."""
-    delay = max(backoff(order.attempts), answer.retry_after)
+def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
+    """Returns False when another worker has claimed the delivery meanwhile."""
+    delay = max(backoff.scheduled(delivery.attempts, SCHEDULE), response.retry_after)
     row = sql.one(
         FAILED + NOTE + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",
-        **facts(order, answer),
-        gone=answer.status == HTTPStatus.GONE,
+        **parameters(delivery, response),
+        gone=response.status == HTTPStatus.GONE,
         attempts=ATTEMPTS,
         delay=delay,
-        hopeless_attempts=HOPELESS_ATTEMPTS,
-        hopeless_seconds=HOPELESS_SECONDS,
+        disable_attempts=DISABLE_ATTEMPTS,
+        disable_seconds=DISABLE_SECONDS,
     )
     if row is None:
-        raise LeaseLost
+        return False
     is_final = row["status"] == "failed"
-    told = {} if is_final else {"delay": round(delay, 1)}
-    log.warning("webhook_failed", status_code=answer.status, reason=answer.error, attempt=order.attempts, **told)
-    metrics.webhook("failed" if is_final else "retrying")
+    next_attempt = {} if is_final else {"delay": round(delay, 1)}
+    log.warning(
+        "webhook_failed", status_code=response.status, reason=response.error, attempt=delivery.attempts, **next_attempt
+    )
+    metrics.attempted("failed" if is_final else "retrying")
     if row["disabled"]:
-        log.warning("webhook_disabled", status_code=answer.status)
-    elif not is_final and delay <= LONGEST_HINT:
-        wakeups.deliveries(delay=delay)
+        log.warning("webhook_disabled", status_code=response.status)
+    elif not is_final and delay <= MAX_WAKEUP_DELAY:
+        wake_senders(delay=delay)
+    return True
 
 
-def facts(order: Order, answer: Answer) -> dict[str, object]:
+def parameters(delivery: ClaimedDelivery, response: WebhookResponse) -> dict[str, object]:
     return {
-        "webhook": order.webhook_id,
-        "delivery": order.id,
-        "token": order.token,
-        "status": answer.status,
-        "error": answer.error,
-        "seconds": answer.seconds,
+        "webhook": delivery.webhook_id,
+        "delivery": delivery.id,
+        "token": delivery.token,
+        "status": response.status,
+        "error": response.error,
+        "seconds": response.seconds,
     }
 
 
-def backoff(attempts: int) -> float:
-    """Return the seconds before the next attempt. A fifth more at most, so that what failed at once comes spread."""
-    planned = SCHEDULE[min(attempts, len(SCHEDULE)) - 1]
-    return planned * random.uniform(1, 1.2)  # noqa: S311 - spreading load, not secrecy
-
-
-def give_up() -> None:
-    """End the deliveries that used their attempts up without an outcome: each time the worker was lost."""
-    for row in sql.rows(GIVE_UP, attempts=ATTEMPTS, lease=LEASE_SECONDS):
+def fail_exhausted() -> None:
+    """End the deliveries whose worker was lost in the last attempt."""
+    for row in sql.rows(FAIL_EXHAUSTED, attempts=ATTEMPTS, lease=LEASE_SECONDS):
         log.error("webhook_failed", webhook_id=str(row["webhook_id"]), delivery_id=str(row["id"]))
-        metrics.webhook("failed")
+        metrics.attempted("failed")

@@ -1,4 +1,4 @@
-"""What owners do to their webhooks. What these are told, `exports.webhooks.outbox` makes, and the courier brings."""
+"""Subscriptions: the actions of owners on their webhooks."""
 
 from base64 import b64encode
 from datetime import timedelta
@@ -15,21 +15,19 @@ from django.utils import timezone
 
 from config.platform.db import sql
 from config.platform.http.problems import NotFound, Problem
-from exports.core import wakeups
-from exports.jobs import representation
-from exports.models import Delivery, Webhook
-from exports.models.webhook import TEST
-from exports.webhooks import outbox
+from exports.webhooks import outbox, representation
+from exports.webhooks.models import TEST, Delivery, Webhook
+from exports.webhooks.wakeups import wake_senders
 
 log = structlog.get_logger(__name__)
 
-MOST_OF_A_USER = 100
+MAX_PER_USER = 100
 SECRET_BYTES = 32
 OLD_SECRET_SIGNS = timedelta(hours=24)
 
 
 class TooManyWebhooks(Problem):
-    """You have as many webhooks as anybody may have: 100."""
+    """You already have 100 webhooks, the maximum. Delete one first."""
 
     status = 409
     code = "too_many_webhooks"
@@ -44,21 +42,21 @@ class NoSuchDelivery(NotFound):
 
 
 class DeliveryPending(Problem):
-    """This delivery has not ended: its attempt is due, or is being made."""
+    """This delivery is pending: an attempt is due or in progress."""
 
     status = 409
     code = "delivery_pending"
 
 
 class WebhookDisabled(Problem):
-    """The webhook is disabled. Enable it first, and what waits goes out."""
+    """The webhook is disabled. Enable it first; pending deliveries are then sent."""
 
     status = 409
     code = "webhook_disabled"
 
 
 def owned(webhook_id: UUID, *, user_id: int) -> Webhook:
-    """Return the user's webhook. They are their owner's alone: staff find none, too. Raises NoSuchWebhook."""
+    """Return the user's webhook. Staff cannot access webhooks of others here, either. Raises NoSuchWebhook."""
     webhook = Webhook.objects.filter(pk=webhook_id, user_id=user_id).first()
     if webhook is None:
         raise NoSuchWebhook
@@ -74,21 +72,21 @@ def delivery_of(webhook: Webhook, delivery_id: UUID) -> Delivery:
 
 
 def create(*, user_id: int, url: str, events: list[str]) -> Webhook:
-    """Make a webhook for a URL that was checked. Raises TooManyWebhooks. Its secret is to be shown this once."""
+    """Create a webhook for a URL that was checked. Raises TooManyWebhooks."""
     with transaction.atomic():
-        User.objects.select_for_update(no_key=True).get(pk=user_id)  # two at once must not both be the last
-        if Webhook.objects.filter(user_id=user_id).count() >= MOST_OF_A_USER:
+        User.objects.select_for_update(no_key=True).get(pk=user_id)  # parallel requests must not exceed the maximum
+        if Webhook.objects.filter(user_id=user_id).count() >= MAX_PER_USER:
             raise TooManyWebhooks
-        made = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())
-    made.refresh_from_db()
-    log.info("webhook_created", webhook_id=str(made.pk))
-    return made
+        webhook = Webhook.objects.create(user_id=user_id, url=url, events=events, secret=new_secret())
+    webhook.refresh_from_db()
+    log.info("webhook_created", webhook_id=str(webhook.pk))
+    return webhook
 
 
 def change(webhook: Webhook, **changes: Any) -> Webhook:
-    """Change `url`, `events` or `enabled`. Enabling forgets what failed, and what waited goes out.
+    """Change `url`, `events` or `enabled`. Enabling resets the failure count, and sends pending deliveries.
 
-    Raises NoSuchWebhook: a look at the DNS takes seconds, and it may have been deleted since it was read.
+    Raises NoSuchWebhook: checking a URL takes seconds, in which the webhook may be deleted.
     """
     enabled = changes.pop("enabled", None)
     rows = Webhook.objects.filter(pk=webhook.pk)
@@ -96,27 +94,28 @@ def change(webhook: Webhook, **changes: Any) -> Webhook:
         if changes:
             rows.update(**changes, updated_at=Now())
         if enabled is not None:
-            # Only where it is not so yet: switched off for a reason, it keeps that one.
+            # Only a real change: a webhook that was disabled automatically keeps its reason.
             rows.filter(enabled=not enabled).update(**switched(enabled=enabled), updated_at=Now())
     try:
         webhook.refresh_from_db()
     except Webhook.DoesNotExist:
         raise NoSuchWebhook from None
     if enabled:
-        wakeups.deliveries()
+        wake_senders()
     return webhook
 
 
 def switched(*, enabled: bool) -> dict[str, Any]:
-    reason = "" if enabled else "Switched off by a person."
+    reason = "" if enabled else "Disabled by a user."
     return {"enabled": enabled, "disabled_reason": reason, "failures": 0, "failing_since": None}
 
 
 def delete(webhook: Webhook) -> None:
-    """Delete a webhook with all that was, and was to be, sent to it."""
-    webhook_id = str(webhook.pk)  # which Django takes from the object
+    """Delete a webhook with its deliveries."""
+    webhook_id = str(webhook.pk)  # delete() removes it from the object
     with transaction.atomic():
-        # Nobody adds a delivery or an attempt while Django collects them: one that came late would keep the row there.
+        # Locked, so that no delivery or attempt is added after Django has collected them: its foreign key would make
+        # the deletion fail.
         Webhook.objects.select_for_update().filter(pk=webhook.pk).first()
         list(webhook.deliveries.select_for_update().values_list("pk", flat=True))
         webhook.delete()
@@ -128,7 +127,7 @@ def new_secret() -> str:
 
 
 def rotate_secret(webhook: Webhook) -> str:
-    """Return a new secret, to be shown this once. The old one signs too for a day; one before that signs no more.
+    """Return a new secret. The previous one also signs for a day; the one before that no longer does.
     Raises NoSuchWebhook."""
     secret = new_secret()
     rotated = Webhook.objects.filter(pk=webhook.pk).update(
@@ -140,30 +139,30 @@ def rotate_secret(webhook: Webhook) -> str:
     return secret
 
 
-def ping(webhook: Webhook) -> Delivery:
-    """Have a test sent, also to a webhook that is disabled: whoever mends an endpoint wants to see that it works.
+def send_test(webhook: Webhook) -> Delivery:
+    """Send a test delivery, also to a disabled webhook: its owner wants to see whether the repaired endpoint works.
     Raises NoSuchWebhook, DeliveryPending: one at a time."""
-    made = add_test(webhook)
-    # For a test that is pending, too: a worker that just looked for it has passed by the row that we had locked.
-    wakeups.deliveries()
-    if made is None:
-        raise DeliveryPending("A test of this webhook has not ended: it waits for its attempt, or is being sent.")
-    return made
+    delivery = add_test(webhook)
+    # Also when a test is pending: a worker may have skipped it because our lock was on the webhook.
+    wake_senders()
+    if delivery is None:
+        raise DeliveryPending("A test of this webhook is still pending: its attempt is due or in progress.")
+    return delivery
 
 
 def add_test(webhook: Webhook) -> Delivery | None:
-    """Returns None when there is one that has not ended. Raises NoSuchWebhook."""
+    """Returns None when a test is pending. Raises NoSuchWebhook."""
     body = outbox.envelope(TEST, at=timezone.now(), data={"webhookId": str(webhook.pk)})
     with transaction.atomic():
         if not Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first():
             raise NoSuchWebhook
-        # A test has neither job nor number: said in the words of the unique index, past what else the webhook was sent.
+        # Tests have neither job nor number. Filtering by these uses the unique index, and not a scan of all deliveries.
         tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)
         if tests.filter(status=Delivery.Status.PENDING).exists():
             return None
-        made = Delivery.objects.create(webhook=webhook, type=TEST, body=body)
-        made.refresh_from_db()
-    return made
+        delivery = Delivery.objects.create(webhook=webhook, type=TEST, body=body)
+        delivery.refresh_from_db()
+    return delivery
 
 
 REDELIVER = """
@@ -177,8 +176,8 @@ RETURNING status, attempts, available_at, finished_at, token
 
 
 def redeliver(delivery: Delivery) -> None:
-    """Send a delivery now: same id, same bytes. One that has ended gets all attempts anew; one that waits for a later
-    attempt keeps those it had. Raises DeliveryPending, WebhookDisabled, NoSuchDelivery."""
+    """Send a delivery now, with the same id and bytes. A finished one gets all its attempts again; one that waits for a
+    later attempt keeps its count. Raises DeliveryPending, WebhookDisabled, NoSuchDelivery."""
     if not delivery.webhook.enabled and delivery.type != TEST:
         raise WebhookDisabled
     row = sql.one(REDELIVER, delivery=delivery.pk)
@@ -187,15 +186,15 @@ def redeliver(delivery: Delivery) -> None:
     for name, value in row.items():
         setattr(delivery, name, value)
     log.info("webhook_redelivery", webhook_id=str(delivery.webhook_id), delivery_id=str(delivery.pk))
-    wakeups.deliveries()
+    wake_senders()
 
 
 def failed(webhook: Webhook) -> QuerySet[Delivery]:
-    """Return what REDELIVER_FAILED would send again."""
+    """Return the deliveries that `redeliver_failed` would send."""
     return Delivery.objects.filter(webhook=webhook, status=Delivery.Status.FAILED).exclude(type=TEST)
 
 
-# What never arrived. Tests are not among it: whoever wants one asks for a new one.
+# Without tests: an old one is of no use.
 REDELIVER_FAILED = """
 UPDATE exports_delivery SET status = 'pending', attempts = 0, available_at = clock_timestamp(), finished_at = NULL
 WHERE webhook_id = %(webhook)s AND status = 'failed' AND type <> %(test)s
@@ -204,16 +203,16 @@ RETURNING id
 
 
 def redeliver_failed(webhook: Webhook) -> int:
-    """Send all once more that never arrived, as `redeliver` does, and return how many. Raises WebhookDisabled,
+    """Send all failed deliveries again, as `redeliver` does, and return their number. Raises WebhookDisabled,
     NoSuchWebhook."""
     with transaction.atomic():
-        # Webhook before deliveries, as everywhere: whoever deletes it at this moment waits, or was first.
+        # Locks the webhook before its deliveries, like all others: the other order could deadlock with its deletion.
         locked = Webhook.objects.select_for_update(no_key=True).filter(pk=webhook.pk).first()
         if locked is None:
             raise NoSuchWebhook
         if not locked.enabled:
             raise WebhookDisabled
-        again = len(sql.rows(REDELIVER_FAILED, webhook=webhook.pk, test=TEST))
-    log.info("webhook_redelivery", webhook_id=str(webhook.pk), deliveries=again)
-    wakeups.deliveries()
-    return again
+        redelivered = len(sql.rows(REDELIVER_FAILED, webhook=webhook.pk, test=TEST))
+    log.info("webhook_redelivery", webhook_id=str(webhook.pk), deliveries=redelivered)
+    wake_senders()
+    return redelivered

@@ -22,6 +22,7 @@ from exports.core.errors import FileGone, LeaseLost
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
 from exports.models import Job
+from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
 from exports.worker.heartbeat import Heartbeat
 
@@ -169,12 +170,12 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
     log.info("job_succeeded", chunks=job.total, rows=job.rows, bytes=job.bytes)
     metrics.job_moved(JobStatus.SUCCESS)
     metrics.job_succeeded(job.milliseconds)
-    wakeups.deliveries()
+    wake_senders()
 
 
 def fail(job: Job, token: int, detail: str) -> None:
     """Write down that an attempt failed, and have the next one come after a while, unless it was the last."""
-    delay = transitions.backoff(job.completion_attempts)
+    delay = transitions.retry_delay(job.completion_attempts)
     status = sql.scalar(
         FAIL,
         job=job.job_id,
@@ -188,7 +189,7 @@ def fail(job: Job, token: int, detail: str) -> None:
     elif status == JobStatus.FAILED:
         log.error("job_failed", code="EXPORT_BUNDLE_FAILED", detail=detail)
         metrics.job_moved(JobStatus.FAILED)
-        wakeups.deliveries()
+        wake_senders()
     else:
         log.warning("completion_retrying", detail=detail, delay=round(delay, 1))
         wakeups.completion(job.job_id, delay=delay)

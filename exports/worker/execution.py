@@ -31,6 +31,7 @@ from exports.core.errors import (
 from exports.core.states import JobStatus, Source
 from exports.models import File
 from exports.source import database, encoding
+from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.heartbeat import Heartbeat
 from exports.worker.leases import Claim, KnownFile
@@ -313,7 +314,7 @@ def tell_end(progress: Progress) -> None:
         wakeups.completion(progress.job_id)
     elif progress.status == JobStatus.FAILED:
         log.error("job_failed", done=progress.done, failed=progress.failed)
-        wakeups.deliveries()
+        wake_senders()
 
 
 # ---- Files that are there already -----------------------------------------------------------------------------------

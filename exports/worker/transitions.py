@@ -3,12 +3,12 @@
 Each function is one statement. It writes nothing for a chunk that is no longer the claim's.
 """
 
-import random
 from dataclasses import dataclass, fields
 from uuid import UUID
 
 from django.conf import settings
 
+from config.platform import backoff
 from config.platform.db import sql
 from exports.core import events
 from exports.core.errors import ExportError
@@ -219,7 +219,7 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
 def delay_after(claim: Claim, error: ExportError) -> float | None:
     """Return the seconds before the next attempt, or None when there is none: it cannot help, or they are used up."""
     again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
-    return backoff(claim.attempts) if again else None
+    return retry_delay(claim.attempts) if again else None
 
 
 def shortened(detail: str) -> str:
@@ -227,11 +227,9 @@ def shortened(detail: str) -> str:
     return detail[:200]
 
 
-def backoff(attempts: int) -> float:
-    """Return the seconds before the next attempt: exponential, with full jitter in its upper half."""
+def retry_delay(attempts: int) -> float:
     env = settings.SLUICE
-    ceiling: float = min(env.export_backoff_max_seconds, env.export_backoff_base_seconds * 2 ** (attempts - 1))
-    return ceiling * random.uniform(0.5, 1)  # noqa: S311 - spreading load, not secrecy
+    return backoff.exponential(attempts, base=env.export_backoff_base_seconds, maximum=env.export_backoff_max_seconds)
 
 
 RELEASE = """

@@ -6,8 +6,8 @@ from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
 from exports.models import Attempt, Delivery, Webhook
-from exports.models.webhook import TEST, Hook
 from exports.webhooks import subscriptions
+from exports.webhooks.models import TEST, EventType
 from tests.browser.scenes import Scene
 
 BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"jobId":"4b9c","status":"success"}}'
@@ -15,7 +15,7 @@ BODY = '{"type":"export.succeeded","timestamp":"2026-03-01T09:30:00Z","data":{"j
 
 def make(user: User, number: int = 0, **changes: object) -> Webhook:
     webhook = subscriptions.create(
-        user_id=user.pk, url=f"https://hooks.example.com/sluice/{number}", events=[Hook.SUCCEEDED.value]
+        user_id=user.pk, url=f"https://hooks.example.com/sluice/{number}", events=[EventType.SUCCEEDED.value]
     )
     Webhook.objects.filter(pk=webhook.pk).update(**changes)
     return webhook
@@ -28,10 +28,10 @@ def only(user: User) -> None:
 def sent(user: User, *, count: int = 1000) -> None:
     """Deliveries in every state, with an attempt each."""
     webhook = make(user)
-    states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no answer in time")]
+    states = [("delivered", 204, ""), ("failed", 500, ""), ("pending", None, "no response in time")]
     made = Delivery.objects.bulk_create(
         Delivery(
-            webhook=webhook, type=Hook.SUCCEEDED, body=BODY, status=states[n % 3][0], attempts=n % 10 + 1,
+            webhook=webhook, type=EventType.SUCCEEDED, body=BODY, status=states[n % 3][0], attempts=n % 10 + 1,
             seq=n, available_at=Now() + timedelta(hours=1), created_at=Now() - timedelta(minutes=n),
             finished_at=Now() if n % 3 < 2 else None,
         )
@@ -51,17 +51,17 @@ def broken(user: User) -> None:
     sent(user, count=6)
     hook = Webhook.objects.get(user=user)
     Webhook.objects.filter(pk=hook.pk).update(
-        enabled=False, disabled_reason="No attempt has succeeded for three days.", failures=12,
+        enabled=False, disabled_reason="No delivery has succeeded for three days.", failures=12,
         failing_since=Now() - timedelta(days=3),
     )  # fmt: skip
     Delivery.objects.filter(type=TEST).update(status="failed")
-    Attempt.objects.filter(delivery__type=TEST).update(status_code=None, error="no answer in time")
+    Attempt.objects.filter(delivery__type=TEST).update(status_code=None, error="no response in time")
 
 
 def many(user: User) -> None:
     for number in range(99):
         make(user, number)
-    make(user, 99, enabled=False, disabled_reason="The endpoint answered 410 Gone.")
+    make(user, 99, enabled=False, disabled_reason="The endpoint returned 410 Gone.")
     Webhook.objects.filter(url__endswith="7").update(failures=3, failing_since=Now() - timedelta(hours=2))
 
 

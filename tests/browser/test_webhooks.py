@@ -11,8 +11,8 @@ from playwright.sync_api import Page, Route, expect
 from standardwebhooks import Webhook as Verifier
 
 from exports.models import Delivery, Webhook
-from exports.models.webhook import Hook
 from exports.webhooks import subscriptions
+from exports.webhooks.models import EventType
 from tests.browser import scenes_webhooks
 from tests.browser.conftest import Watch, fits
 from tests.e2e.conftest import Workers
@@ -20,7 +20,7 @@ from tests.integration.receiver import OK, Receiver, answer, receiver
 from tests.integration.test_webhooks import allow
 
 Accessible = Callable[[Page], None]
-SUCCEEDED = Hook.SUCCEEDED.value
+SUCCEEDED = EventType.SUCCEEDED.value
 SOON = 60_000  # milliseconds: workers start in the meantime
 
 
@@ -139,15 +139,15 @@ def test_one_delivery_is_looked_at_and_sent_again(
 
 def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, accessible: Accessible) -> None:
     failed(hook, 1)
-    Webhook.objects.update(enabled=False, disabled_reason="No attempt has succeeded for three days.")
+    Webhook.objects.update(enabled=False, disabled_reason="No delivery has succeeded for three days.")
     open_page(page, hook)
-    expect(page.locator(".message.warning")).to_contain_text("No attempt has succeeded for three days.")
+    expect(page.locator(".message.warning")).to_contain_text("No delivery has succeeded for three days.")
     expect(page.get_by_role("button", name="Send all 1 failed again")).to_be_disabled()
     accessible(page)
     page.get_by_role("button", name="Enable").click()
     expect(page.get_by_text("what waited goes out now")).to_be_visible()
     page.get_by_role("button", name="Disable").click()
-    expect(page.locator(".message.warning")).to_contain_text("Switched off by a person.")
+    expect(page.locator(".message.warning")).to_contain_text("Disabled by a user.")
 
 
 def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook, accessible: Accessible) -> None:
@@ -160,7 +160,7 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
     page.get_by_role("button", name="Get a new secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")
     hook.refresh_from_db()
-    assert hook.events == [SUCCEEDED, Hook.FAILED.value]
+    assert hook.events == [SUCCEEDED, EventType.FAILED.value]
     assert page.locator("#secret").inner_text() == hook.secret
     accessible(page)
     page.get_by_text("Delete this webhook").click()

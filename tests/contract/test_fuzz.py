@@ -42,7 +42,7 @@ def known(dataset: Dataset, alice: User) -> dict[str, list[Any]]:
     failed = make_job(dataset, alice, 1, key="EWR")
     fail_chunk()
     hook = subscriptions.create(user_id=alice.pk, url=HOOK, events=["export.succeeded"])
-    delivery = subscriptions.ping(hook)
+    delivery = subscriptions.send_test(hook)
     completed, refused = make_task(alice), make_task(alice)
     complete(completed)
     fail(refused)

@@ -48,7 +48,7 @@ def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User
         "jobId": make_job(dataset, alice).pk,
         "task_id": make_task(alice).pk,
         "webhookId": hook.pk,
-        "deliveryId": subscriptions.ping(hook).pk,
+        "deliveryId": subscriptions.send_test(hook).pk,
     }
     for method, path, operation in asked(**known):
         if method in WRITES:
@@ -60,7 +60,7 @@ def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User
 
 def test_a_body_for_what_takes_none_is_an_error(api: APIClient, alice: User) -> None:
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
-    for action in ("test", "rotate-secret", f"deliveries/{subscriptions.ping(hook).pk}/redeliver"):
+    for action in ("test", "rotate-secret", f"deliveries/{subscriptions.send_test(hook).pk}/redeliver"):
         response = api.post(f"/exports/webhooks/{hook.pk}/{action}", {"surprise": True})
         assert code(response, 400) == "invalid"
         assert response.json()["errors"][0]["pointer"] == "/surprise"

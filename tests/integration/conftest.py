@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
+from config.platform import wakeups
 from config.platform.http import throttling
 from config.platform.observability import gauges
 from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
-from exports.core import wakeups
 from exports.webhooks import sender
 from exports.worker import execution
 from tests.broker import lose_messages
@@ -32,8 +32,9 @@ def patience() -> Iterator[None]:
             meanwhile.setattr(script, "CONNECT_SECONDS", 30.0)
             script.connect.cache_clear()
             script.redis()  # kept, for this address
-        for hints in (wakeups, etl_dispatch):
-            patch.setattr(hints, "IN_A_HURRY", {**hints.IN_A_HURRY, "socket_timeout": 30, "socket_connect_timeout": 30})
+        for module, name in ((wakeups, "SHORT_TIMEOUTS"), (etl_dispatch, "IN_A_HURRY")):
+            options = {**getattr(module, name), "socket_timeout": 30, "socket_connect_timeout": 30}
+            patch.setattr(module, name, options)
         for drained in (execution, sender):
             patch.setattr(drained, "DRAIN_SECONDS", 60)
         patch.setattr(throttling, "ANSWER_SECONDS", 30.0)

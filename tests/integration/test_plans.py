@@ -28,10 +28,10 @@ from exports.core.errors import SourceRefused
 from exports.core.planning import Pair, Shape
 from exports.core.states import Source
 from exports.delivery import chunk_files, links
-from exports.jobs import actions, submission
+from exports.jobs import actions, submission, webhook_events
 from exports.maintenance import lost_leases, lost_wakeups, retention, storage_cleanup
 from exports.models import Chunk, Webhook
-from exports.webhooks import outbox, sender
+from exports.webhooks import sender
 from exports.worker import completion, leases, transitions
 from exports.worker.execution import REUSE_BATCH
 from exports.worker.leases import Claim
@@ -227,7 +227,7 @@ def of_webhooks() -> dict[str, Case]:
     lost = {"attempts": sender.ATTEMPTS, "lease": sender.LEASE_SECONDS}
     return {
         "tell of ends": Case(
-            work=lambda _: outbox.tell_some(),
+            work=lambda _: webhook_events.fan_out_batch(),
             by=("exports_event_untold", "exports_jobs_active"),
             most=2 * len(million.UNTOLD),
         ),
@@ -235,10 +235,10 @@ def of_webhooks() -> dict[str, Case]:
             work=lambda _: sender.claim(), by=("exports_delivery_due", "exports_delivery_webhook_id"), most=200
         ),
         "give deliveries up": Case(
-            work=lambda _: sql.rows(sender.GIVE_UP, **lost), by=("exports_delivery_due",), most=200
+            work=lambda _: sql.rows(sender.FAIL_EXHAUSTED, **lost), by=("exports_delivery_due",), most=200
         ),
         "hint deliveries": Case(
-            work=lambda _: outbox.hint(), by=("exports_delivery_due", "exports_event_untold"), most=200
+            work=lambda _: webhook_events.wake_for_due(), by=("exports_delivery_due", "exports_event_untold"), most=200
         ),
     }
 

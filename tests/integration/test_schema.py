@@ -17,8 +17,9 @@ from rest_framework.test import APIClient
 
 from etl import urls as etl_urls
 from exports import urls as exports_urls
+from exports.jobs import webhook_events
 from exports.models import Dataset, Job, Receipt
-from exports.webhooks import outbox, sender
+from exports.webhooks import sender
 from exports.worker import completion, execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
@@ -220,7 +221,7 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
         body = {"url": there.url, "events": ["export.succeeded"]}
         path = f"/exports/webhooks/{checked.post('/exports/webhooks', body).json()['id']}"
         finish(str(make_job(dataset, alice, 1).pk))
-        outbox.fan_out()
+        webhook_events.fan_out()
         sender.drain()
         delivery = checked.get(f"{path}/deliveries").json()["results"][0]
         assert checked.post(f"{path}/deliveries/{delivery['id']}/redeliver").status_code == 202

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -10,7 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-import requests
 from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models.functions import Now
@@ -21,12 +21,12 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 from config.env import Environment
-from exports.core.errors import LeaseLost
-from exports.jobs import actions
+from config.platform.http.outbound import connections
+from exports.jobs import actions, webhook_events
 from exports.maintenance import periodic
 from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
-from exports.webhooks import outbox, sender, subscriptions, url_guard
-from exports.webhooks.url_guard import Answer
+from exports.webhooks import request, sender, subscriptions, url_guard
+from exports.webhooks.request import WebhookResponse
 from exports.worker import execution
 from tests.broker import lose_messages, queued
 from tests.conftest import client_of
@@ -77,7 +77,7 @@ def subscribe(api: APIClient, url: str, *events: str) -> Any:
 
 def work() -> None:
     """What the task does."""
-    outbox.fan_out()
+    webhook_events.fan_out()
     sender.drain()
 
 
@@ -178,11 +178,11 @@ def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_lo
     jobs = [make_job(dataset, alice, 1) for _ in range(5)]
     for job in jobs:
         actions.cancel(job)
-    assert sum(in_threads(4, lambda _: outbox.fan_out())) == 10
-    assert outbox.fan_out() == 0
+    assert sum(in_threads(4, lambda _: webhook_events.fan_out())) == 10
+    assert webhook_events.fan_out() == 0
 
     Event.objects.update(told_at=None)  # as after a crash that nobody thought of
-    assert outbox.fan_out() == 0
+    assert webhook_events.fan_out() == 0
     made = {(str(each.webhook_id), each.job_id) for each in Delivery.objects.all()}
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
 
@@ -212,7 +212,7 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
     periodic.reap()
     assert queued("webhooks") == 1
 
-    outbox.fan_out()
+    webhook_events.fan_out()
     lose_messages()
     periodic.reap()
     assert queued("webhooks") == 1
@@ -262,7 +262,7 @@ def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
     subscribe(api, there.url)
     there.then = answer(500)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     lose_messages()
     sender.drain()
     assert queued("webhooks") == 1
@@ -334,7 +334,9 @@ def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, t
     work()
 
     (shown,) = sent_to(api, hook)
-    assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no connection, or no HTTP on it")]
+    assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [
+        (None, "connection failed, or the response was not HTTP")
+    ]
 
 
 def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written(
@@ -343,7 +345,7 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     """A11, A25."""
     hook = subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     lost = sender.claim()
     assert lost
     assert sender.claim() is None
@@ -353,10 +355,9 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     (shown,) = sent_to(api, hook)
     assert there.ids == [str(lost.id)]
     assert (shown["status"], shown["attempts"]) == ("delivered", 2)
-    assert [line["error"] for line in shown["log"]] == ["the worker was lost", None]
-    for late in (sender.write_down, sender.write_down_failure):
-        with pytest.raises(LeaseLost):
-            late(lost, Answer(status=500))
+    assert [line["error"] for line in shown["log"]] == ["worker lost", None]
+    for record in (sender.record_success, sender.record_failure):
+        assert not record(lost, WebhookResponse(status=500))
     assert sent_to(api, hook) == [shown]
 
 
@@ -365,7 +366,7 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
 ) -> None:
     hook = subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     for _ in range(sender.ATTEMPTS):
         assert sender.claim()
         Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))
@@ -374,7 +375,7 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
 
     (shown,) = sent_to(api, hook)
     assert shown["status"] == "failed"
-    assert [line["error"] for line in shown["log"]] == ["the worker was lost"] * sender.ATTEMPTS
+    assert [line["error"] for line in shown["log"]] == ["worker lost"] * sender.ATTEMPTS
 
 
 def test_a_last_attempt_that_is_being_made_is_not_given_up(
@@ -382,14 +383,14 @@ def test_a_last_attempt_that_is_being_made_is_not_given_up(
 ) -> None:
     subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     Delivery.objects.update(attempts=sender.ATTEMPTS - 1)
     order = sender.claim()
     assert order
-    sender.give_up()
+    sender.fail_exhausted()
 
     assert Delivery.objects.get().status == "pending"
-    sender.deliver(order)
+    sender.attempt(order)
     assert Delivery.objects.get().status == "delivered"
 
 
@@ -401,10 +402,10 @@ def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
     api.post(f"/exports/webhooks/{hook['id']}/test")
     lose_messages()
 
-    def leave(_seconds: float, _call: Any) -> None:
+    def shut_down(*_args: Any, **_options: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(url_guard, "in_time", leave)
+    monkeypatch.setattr(socket, "create_connection", shut_down)
     with pytest.raises(SystemExit):
         sender.drain()
 
@@ -421,7 +422,7 @@ def test_one_webhook_is_sent_one_delivery_at_a_time(
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     for _ in range(3):
         actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
 
     assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
@@ -434,12 +435,12 @@ def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_worker
     for _ in range(8):
         subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     orders = [order for order in in_threads(8, lambda _: sender.claim()) if order]
 
     assert len({order.webhook_id for order in orders}) == len(orders) == 2
     for order in orders:
-        sender.deliver(order)
+        sender.attempt(order)
     sender.drain()
     assert len(set(there.ids)) == 8
 
@@ -452,7 +453,7 @@ def test_who_has_the_fewest_on_the_way_comes_first(
         subscribe(client, there.url)
     for user in (alice, alice, alice, bob):
         actions.cancel(make_job(dataset, user, 1))
-        outbox.fan_out()
+        webhook_events.fan_out()
     owners = dict(Webhook.objects.values_list("pk", "user__username"))
     claims = [sender.claim() for _ in range(4)]
 
@@ -467,21 +468,22 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
     monkeypatch.setattr(socket, "getaddrinfo", Names("hook.example", "127.0.0.1"))
     with receiver(tls=True) as there:
         url = there.url
-        untrusted = url_guard.post(url, body=b"{}", headers={})
+        untrusted = request.post(url, body=b"{}", headers={})
         assert there.received == []
-        monkeypatch.setattr(requests.adapters, "DEFAULT_CA_BUNDLE_PATH", str(PEM))
+        trusting = ssl.create_default_context(cafile=PEM)
+        monkeypatch.setattr(connections, "tls_context", lambda: trusting)
         hook = subscribe(api, url)
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
         (got,) = there.received
         monkeypatch.setattr(socket, "getaddrinfo", Names("other.example", "127.0.0.1"))
-        misnamed = url_guard.post(url.replace("hook.", "other."), body=b"{}", headers={})
+        misnamed = request.post(url.replace("hook.", "other."), body=b"{}", headers={})
 
     assert got.headers["host"] == url.split("/")[2]
     verify(got, hook["secret"])
     assert len(there.received) == 1
     for refused in (untrusted, misnamed):
-        assert refused.error == "no TLS connection: its certificate or protocol was not accepted"
+        assert refused.error == "no TLS connection: certificate or protocol not accepted"
 
 
 def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiver) -> None:
@@ -507,7 +509,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     """A25: no single read of it ever runs into a timeout."""
-    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.5)
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.5)
     hook = subscribe(api, there.url)
 
     def test() -> None:
@@ -518,7 +520,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
         work()
         assert ended.wait(3)
         (shown,) = sent_to(api, hook)
-        assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no answer in time")]
+        assert [(line["statusCode"], line["error"]) for line in shown["log"]] == [(None, "no response in time")]
 
     expect_within(3, test)
 
@@ -526,7 +528,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
 def test_a_receiver_that_never_answers_is_hung_up_on(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.3)
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.3)
     hook = subscribe(api, there.url)
     over = threading.Event()
 
@@ -538,7 +540,7 @@ def test_a_receiver_that_never_answers_is_hung_up_on(
     work()
     over.set()
 
-    assert sent_to(api, hook)[0]["log"][0]["error"] == "no answer in time"
+    assert sent_to(api, hook)[0]["log"][0]["error"] == "no response in time"
 
 
 @pytest.mark.parametrize("status", [200, 302])
@@ -572,7 +574,7 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
 def test_a_body_that_trickles_does_not_undo_its_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
     hook = subscribe(api, there.url)
     over = threading.Event()
     there.then = trickle(over, head=b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
@@ -632,7 +634,7 @@ def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: AP
     work()
 
     shown = api.get(f"/exports/webhooks/{hook['id']}").json()
-    assert (shown["enabled"], shown["disabledReason"]) == (False, "The endpoint answered 410 Gone.")
+    assert (shown["enabled"], shown["disabledReason"]) == (False, "The endpoint returned 410 Gone.")
     assert len(there.received) == 1
     waits, ended = sorted(sent_to(api, hook), key=lambda each: -len(each["status"]))
     assert (ended["status"], ended["nextAttemptAt"]) == ("failed", None)
@@ -733,7 +735,7 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     assert sender.claim() is None
     periodic.reap()
     lost = sent_to(api, hook)[0]
-    assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["the worker was lost"])
+    assert (lost["status"], [line["error"] for line in lost["log"]]) == ("failed", ["worker lost"])
 
     api.post(path)
     Delivery.objects.filter(status="pending").update(attempts=3)
@@ -748,13 +750,13 @@ def test_one_test_of_a_webhook_is_pending_at_a_time(
     """A25."""
     hook, other = (subscribe(api, there.url)["id"] for _ in range(2))
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()  # other deliveries are no tests
+    webhook_events.fan_out()  # other deliveries are no tests
     posted = in_threads(4, lambda _: client_of(alice).post(f"/exports/webhooks/{hook}/test"))
 
     assert sorted(response.status_code for response in posted) == [202, 409, 409, 409]
     refused = next(response.json() for response in posted if response.status_code == 409)
     assert refused["code"] == "delivery_pending"
-    assert refused["detail"].startswith("A test of this webhook has not ended")
+    assert refused["detail"].startswith("A test of this webhook is still pending")
     assert Delivery.objects.filter(type="webhook.test").count() == 1
     assert api.post(f"/exports/webhooks/{other}/test").status_code == 202
     work()
@@ -776,13 +778,13 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
     """A25."""
     hook = subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     path = f"/exports/webhooks/{hook['id']}/deliveries/{Delivery.objects.get().pk}/redeliver"
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "delivery_pending")
     order = sender.claim()
     assert api.post(path).status_code == 409
     assert order
-    sender.deliver(order)
+    sender.attempt(order)
 
     response = api.post(path)
     assert (response.status_code, response.json()["status"], response.json()["attempts"]) == (202, "pending", 0)
@@ -802,7 +804,7 @@ def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
     """A25."""
     hook = subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
-    outbox.fan_out()
+    webhook_events.fan_out()
     row = Delivery.objects.get()
     Delivery.objects.update(attempts=3, available_at=timezone.now() + timedelta(hours=1))
     path = f"/exports/webhooks/{hook['id']}/deliveries/{row.pk}/redeliver"
@@ -858,9 +860,9 @@ def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
     assert Webhook.objects.get().url == there.url
 
     Webhook.objects.update(url=url)
-    answer = url_guard.post(url, body=b"{}", headers={})
+    answer = request.post(url, body=b"{}", headers={})
     assert answer.status is None
-    assert answer.error.startswith(("refused:", "no connection"))
+    assert answer.error.startswith(("blocked:", "connection failed"))
 
 
 def test_a_delivery_is_refused_when_its_address_is_inner_by_now(api: APIClient, there: Receiver, settings: Any) -> None:
@@ -872,7 +874,7 @@ def test_a_delivery_is_refused_when_its_address_is_inner_by_now(api: APIClient, 
 
     assert there.received == []
     (line,) = sent_to(api, hook)[0]["log"]
-    assert line["error"] == "refused: it leads to an address that webhooks may not reach"
+    assert line["error"] == "blocked: webhooks may not reach this address"
 
 
 class Names:
@@ -904,7 +906,7 @@ def test_a_name_that_changes_its_address_never_leads_inside(
         hook = subscribe(api, f"https://rebind.example:{port}/hook")
         api.post(f"/exports/webhooks/{hook['id']}/test")
         work()
-        assert sent_to(api, hook)[0]["log"][0]["error"].startswith("refused:")
+        assert sent_to(api, hook)[0]["log"][0]["error"].startswith("blocked:")
 
         names.asked, names.answers = [], [PUBLIC, "127.0.0.1"]
         api.post(f"/exports/webhooks/{hook['id']}/test")
@@ -912,7 +914,7 @@ def test_a_name_that_changes_its_address_never_leads_inside(
         assert inside.received == []
     # Asked for once, and connected to what came of it, which here leads nowhere.
     assert names.asked == ["rebind.example", PUBLIC]
-    assert sent_to(api, hook)[0]["log"][0]["error"] == "no connection, or no HTTP on it"
+    assert sent_to(api, hook)[0]["log"][0]["error"] == "connection failed, or the response was not HTTP"
 
 
 def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -970,12 +972,12 @@ def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
     (delivery,) = sent_to(api, hook)
     assert (delivery["status"], delivery["attempts"]) == ("pending", 1)
     assert delivery["nextAttemptAt"]
-    assert delivery["log"][0]["error"] == "no connection, or no HTTP on it"
+    assert delivery["log"][0]["error"] == "connection failed, or the response was not HTTP"
 
     dns.answer = "127.0.0.1"
     make_due()
     work()
-    assert sent_to(api, hook)[0]["log"][1]["error"].startswith("refused:")
+    assert sent_to(api, hook)[0]["log"][1]["error"].startswith("blocked:")
     assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
@@ -992,11 +994,11 @@ def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
         return real("127.0.0.1", *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    monkeypatch.setattr(url_guard, "ATTEMPT_SECONDS", 0.2)
+    monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.2)
     before = set(threading.enumerate())
-    answer = url_guard.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
-    assert answer.error == "no answer in time"
-    late = [thread for thread in set(threading.enumerate()) - before if thread.name == "endpoint"]
+    answer = request.post(there.url.replace("127.0.0.1", "slow.example"), body=b"{}", headers={})
+    assert answer.error == "no response in time"
+    late = [thread for thread in set(threading.enumerate()) - before if thread.name == "dns-lookup"]
     over.set()
     assert answered.wait(30)
     for thread in late:
@@ -1011,8 +1013,8 @@ def test_plain_http_is_for_allowed_networks_alone(
     monkeypatch.setattr(socket, "getaddrinfo", Names("public.example", "8.8.8.8"))
     response = api.post("/exports/webhooks", {"url": "http://public.example/", "events": ALL})
     assert pointers(response) == {("/url", "not_https")}
-    answer = url_guard.post("http://public.example/", body=b"{}", headers={})
-    assert answer.error.startswith("refused:")
+    answer = request.post("http://public.example/", body=b"{}", headers={})
+    assert answer.error.startswith("blocked:")
 
 
 # ---- Input ----------------------------------------------------------------------------------------------------------
@@ -1095,7 +1097,7 @@ def test_a_webhook_is_changed_as_far_as_it_is_said(api: APIClient, there: Receiv
     assert api.patch(path, {}).json() == hook
     hook |= {"url": f"{there.url}/other", "events": ["export.failed"]}
     assert api.patch(path, {"url": hook["url"], "events": hook["events"]}).json() == hook
-    hook |= {"enabled": False, "disabledReason": "Switched off by a person."}
+    hook |= {"enabled": False, "disabledReason": "Disabled by a user."}
     assert api.patch(path, {"enabled": False}).json() == hook
     assert api.get("/exports/webhooks").json() == {"results": [hook], "next": None, "previous": None}
 
@@ -1113,7 +1115,7 @@ def test_a_deleted_webhook_is_gone_with_all_that_waits(
     assert api.delete(f"/exports/webhooks/{hook['id']}").status_code == 204
 
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
-    sender.deliver(order)  # it was on its way
+    sender.attempt(order)  # it was on its way
     assert Attempt.objects.count() == 0
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
@@ -1146,7 +1148,7 @@ def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APICli
     for changes in ({"enabled": True}, {"enabled": False}, {"events": ALL[:1]}, {}):
         with pytest.raises(subscriptions.NoSuchWebhook):
             subscriptions.change(webhook, **changes)
-    for write in (subscriptions.rotate_secret, subscriptions.ping):
+    for write in (subscriptions.rotate_secret, subscriptions.send_test):
         with pytest.raises(subscriptions.NoSuchWebhook):
             write(webhook)
     with pytest.raises(subscriptions.NoSuchDelivery):
@@ -1159,14 +1161,14 @@ def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there
     hooks = [subscribe(owner, there.url)["id"] for owner in owners]
     there.then = answer(500)
     for hook in hooks:
-        subscriptions.ping(Webhook.objects.get(pk=hook))
+        subscriptions.send_test(Webhook.objects.get(pk=hook))
     orders = [sender.claim() for _ in hooks]
 
     def both(n: int) -> Any:
         order = orders[n // 2]
         assert order
         if n % 2:
-            return sender.deliver(order)
+            return sender.attempt(order)
         return subscriptions.delete(Webhook.objects.get(pk=order.webhook_id))
 
     in_threads(12, both)
@@ -1209,7 +1211,7 @@ def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> N
     hook = subscribe(api, there.url)
     made = []
     for _ in range(5):
-        made.append(str(subscriptions.ping(Webhook.objects.get()).pk))
+        made.append(str(subscriptions.send_test(Webhook.objects.get()).pk))
         work()
     found, url = [], f"/exports/webhooks/{hook['id']}/deliveries?limit=2"
     while url:

@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 
 from exports.jobs import actions
 from exports.models import Dataset, Delivery, Webhook
-from exports.models.webhook import TEST
 from exports.webhooks import sender, subscriptions
+from exports.webhooks.models import TEST
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
@@ -27,7 +27,7 @@ def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webh
     """A webhook with two deliveries that failed, one of them a test."""
     webhook = Webhook.objects.get(pk=subscribe(api, f"{there.url}/SECRETPATH")["id"])
     there.then = answer(410)
-    subscriptions.ping(webhook)
+    subscriptions.send_test(webhook)
     work()
     subscriptions.change(webhook, enabled=True)
     actions.cancel(make_job(dataset, alice, 1))
@@ -47,7 +47,7 @@ def test_it_shows_webhooks_and_deliveries_without_what_is_secret(pages: Client, 
         for secret in ("SECRETPATH", hook.secret, hook.old_secret, "whsec_"):
             assert secret not in text
     assert "127.0.0.1" in text_of(pages.get(page_of(hook)))
-    assert "The endpoint answered 410 Gone." in text_of(pages.get(page_of(hook)))
+    assert "The endpoint returned 410 Gone." in text_of(pages.get(page_of(hook)))
     for row in Delivery.objects.all():
         assert f'href="{page_of(row)}' in text_of(pages.get(list_of("delivery", q=row.pk)))
         assert "410" in text_of(pages.get(page_of(row)))

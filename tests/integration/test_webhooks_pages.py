@@ -13,14 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from exports.models import Attempt, Delivery, Webhook
-from exports.models.webhook import TEST, Hook
 from exports.webhooks import sender, subscriptions
+from exports.webhooks.models import TEST, EventType
 from tests.broker import lose_messages
 from tests.integration.receiver import Receiver, answer, receiver
 from tests.integration.test_leases import in_threads
 from tests.integration.test_webhooks import allow
 
-SUCCEEDED = Hook.SUCCEEDED.value
+SUCCEEDED = EventType.SUCCEEDED.value
 LIST = "/app/webhooks"
 HTMX = {"HX-Request": "true"}
 BUTTONS = ("test-webhook", "enable-webhook", "disable-webhook", "rotate-webhook", "redeliver-failed", "delete-webhook")
@@ -165,16 +165,16 @@ def test_a_webhook_is_told_of_something(me: Client, there: Receiver) -> None:
 
 
 def test_there_are_a_hundred_at_most(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
-    monkeypatch.setattr(subscriptions, "MOST_OF_A_USER", 1)
+    monkeypatch.setattr(subscriptions, "MAX_PER_USER", 1)
     page = make(me, hook.url).content.decode()
     assert "as many webhooks" in page
     assert Webhook.objects.count() == 1
 
 
 def test_it_is_changed_and_what_is_wrong_changes_nothing(me: Client, hook: Webhook) -> None:
-    me.post(page_of(hook), {"url": f"{hook.url}/2", "events": [Hook.FAILED.value]})
+    me.post(page_of(hook), {"url": f"{hook.url}/2", "events": [EventType.FAILED.value]})
     changed = Webhook.objects.get()
-    assert (changed.url, changed.events) == (f"{hook.url}/2", [Hook.FAILED.value])
+    assert (changed.url, changed.events) == (f"{hook.url}/2", [EventType.FAILED.value])
     response = me.post(page_of(hook), {"url": "nowhere", "events": []})
     assert set(response.context["form"].errors) == {"url", "events"}
     assert Webhook.objects.get().url == f"{hook.url}/2"
@@ -183,18 +183,18 @@ def test_it_is_changed_and_what_is_wrong_changes_nothing(me: Client, hook: Webho
 def test_what_stays_as_it_is_is_not_looked_up_again(me: Client, hook: Webhook, settings: Any) -> None:
     """The operator allows inner networks no more: its owner can still choose what it is told of."""
     allow(settings)
-    me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, Hook.FAILED.value]})
-    assert Webhook.objects.get().events == [SUCCEEDED, Hook.FAILED.value]
+    me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, EventType.FAILED.value]})
+    assert Webhook.objects.get().events == [SUCCEEDED, EventType.FAILED.value]
 
 
 def test_switching_off_and_on_says_why_it_was_off(me: Client, hook: Webhook) -> None:
     me.post(reverse("disable-webhook", args=[hook.pk]))
-    assert "Switched off by a person." in me.get(page_of(hook)).content.decode()
+    assert "Disabled by a user." in me.get(page_of(hook)).content.decode()
     me.post(reverse("enable-webhook", args=[hook.pk]))
     assert Webhook.objects.get().enabled
-    Webhook.objects.update(enabled=False, disabled_reason="The endpoint answered 410 Gone.")
+    Webhook.objects.update(enabled=False, disabled_reason="The endpoint returned 410 Gone.")
     for path in (LIST, page_of(hook)):
-        assert "The endpoint answered 410 Gone." in me.get(path).content.decode()
+        assert "The endpoint returned 410 Gone." in me.get(path).content.decode()
 
 
 def test_deleting_takes_its_log_with_it(me: Client, hook: Webhook) -> None:
@@ -265,7 +265,8 @@ def test_a_page_asks_again_as_long_as_something_is_on_the_way(me: Client, hook: 
 def test_a_test_that_fails_says_what_was_answered(me: Client, hook: Webhook, there: Receiver) -> None:
     there.then = answer(503)
     me.post(reverse("test-webhook", args=[hook.pk]))
-    assert "has not ended" in me.post(reverse("test-webhook", args=[hook.pk]), follow=True).content.decode()
+    again = me.post(reverse("test-webhook", args=[hook.pk]), follow=True)
+    assert "A test of this webhook is still pending" in again.content.decode()
     sender.drain()
     assert "it was answered 503, and 2xx was expected" in me.get(page_of(hook)).content.decode()
 
@@ -284,7 +285,7 @@ def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook,
     (delivery,) = sent(hook)
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
-    assert "has not ended" in me.post(again, follow=True).content.decode()
+    assert "This delivery is pending" in me.post(again, follow=True).content.decode()
     sender.drain()
     assert there.ids == [str(delivery.pk)]
     assert Delivery.objects.get().status == "delivered"
@@ -364,7 +365,7 @@ def test_posts_count_as_those_of_the_api(settings: Any, me: Client, hook: Webhoo
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
     me.post(reverse("test-webhook", args=[hook.pk]))
     for path in all_buttons(hook, sent(hook)[0]):
-        response = me.post(path, {"url": hook.url, "events": [Hook.FAILED.value]}, follow=True)
+        response = me.post(path, {"url": hook.url, "events": [EventType.FAILED.value]}, follow=True)
         assert "Too many requests" in response.content.decode(), path
     assert "Too many requests" in make(me, hook.url).content.decode()
     assert Webhook.objects.get().events == [SUCCEEDED]

@@ -18,8 +18,8 @@ from django.urls import resolve
 
 from config.env import Environment
 from config.platform.http import health
+from config.platform.http.outbound import ssrf_guard
 from config.platform.observability import counters
-from exports.webhooks import url_guard
 from tests.operations import manifests
 from tests.operations.manifests import FOLDER, OVERLAYS, Document, containers, of, pods, rendered
 
@@ -382,8 +382,8 @@ def test_only_webhooks_reach_the_world_and_only_where_the_code_lets_them(product
     assert world == ["worker-webhooks"]
     # Nothing that receivers may have is cut off, and no inner network is open.
     for network in inside:
-        assert not url_guard.is_public(network[0])
-        assert not url_guard.is_public(network[-1])
+        assert not ssrf_guard.is_public(network[0])
+        assert not ssrf_guard.is_public(network[-1])
     for address in (
         "10.1.2.3",
         "172.20.0.1",
@@ -394,7 +394,7 @@ def test_only_webhooks_reach_the_world_and_only_where_the_code_lets_them(product
         "168.63.129.16",
     ):
         assert any(ip_address(address) in network for network in inside)
-    assert str(url_guard.GLOBAL_UNICAST) in [block["cidr"] for block in blocks["worker-webhooks"]]
+    assert str(ssrf_guard.GLOBAL_UNICAST) in [block["cidr"] for block in blocks["worker-webhooks"]]
 
 
 # ---- What the README has people type ----------------------------------------------------------------------------

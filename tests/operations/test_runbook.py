@@ -31,11 +31,11 @@ from config.platform import storage
 from etl.models import Task
 from exports.core.errors import UploadFailed
 from exports.delivery import links
-from exports.jobs import actions
+from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
-from exports.models.webhook import Attempt, Webhook
 from exports.source import database
-from exports.webhooks import outbox, sender, subscriptions
+from exports.webhooks import sender, subscriptions
+from exports.webhooks.models import Attempt, Webhook
 from exports.worker import completion, execution, leases, transitions
 from tests import servers
 from tests.broker import lose_messages, queued
@@ -443,15 +443,15 @@ def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: Use
         (untold,) = operator.ask("webhooks-do-not-arrive", "AS untold")
         assert untold["untold"] == "1"
 
-        outbox.fan_out()
+        webhook_events.fan_out()
         lost = Delivery.objects.get()
         Delivery.objects.update(status="failed", attempts=10, finished_at=Now())
-        Attempt.objects.create(delivery=lost, error="no answer in time", duration_ms=15_000)
+        Attempt.objects.create(delivery=lost, error="no response in time", duration_ms=15_000)
         Webhook.objects.update(enabled=False, disabled_reason="It never arrived.", failures=10)
         (row,) = operator.ask("webhooks-do-not-arrive", "disabled_reason")
         assert (row["webhook"], row["username"], row["enabled"], row["failed"]) == (str(made.pk), "alice", "f", "1")
         (attempt,) = operator.ask("webhooks-do-not-arrive", "exports_attempt")
-        assert (attempt["error"], attempt["duration_ms"]) == ("no answer in time", "15000")
+        assert (attempt["error"], attempt["duration_ms"]) == ("no response in time", "15000")
 
         operator.do("webhooks-do-not-arrive", "repair redeliver", WEBHOOK=row["webhook"])
         sender.drain()

@@ -15,8 +15,8 @@ from config.dev.stack.processes import Web
 from config.platform.ui.account import tokens_of
 from etl.models import Task
 from exports.models import Dataset, Delivery
-from exports.models.webhook import Hook
 from exports.webhooks import subscriptions
+from exports.webhooks.models import EventType
 from exports.worker import completion, execution
 from rules.library import editing
 from tests.broker import lose_messages, valkey
@@ -54,9 +54,9 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
     job = make_job(dataset, alice, chunks=2, delivery="manifest")
     execution.drain()
     completion.complete(job.pk)
-    hook = subscriptions.create(user_id=alice.pk, url="http://127.0.0.1:9/", events=[Hook.SUCCEEDED.value])
+    hook = subscriptions.create(user_id=alice.pk, url="http://127.0.0.1:9/", events=[EventType.SUCCEEDED.value])
     delivery = Delivery.objects.create(
-        webhook=hook, type=Hook.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
+        webhook=hook, type=EventType.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
     )
     scenes.completed(alice)
     rule = editing.create(owner=alice, says=SAYS)

@@ -5,7 +5,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from config.platform.http import retry_header
+from config.platform.http.outbound import retry_after
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ from config.platform.http import retry_header
 )
 def test_it_is_a_bounded_number_of_seconds_or_nothing(told: str | None, seconds: float | None) -> None:
     """B14, B18."""
-    assert retry_header.seconds(told, most=60) == seconds
+    assert retry_after.seconds(told, limit=60) == seconds
 
 
 def test_it_is_the_time_until_a_date() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    assert retry_header.seconds(soon, most=60) == pytest.approx(30, abs=2)
+    assert retry_after.seconds(soon, limit=60) == pytest.approx(30, abs=2)

@@ -18,8 +18,7 @@ import orjson
 import structlog
 from django.conf import settings
 
-from config.platform.http import retry_header
-from etl.core import connection_errors
+from config.platform.http.outbound import failures, retry_after
 from etl.core.errors import OcrFailed, OcrRefused, ProviderForbidden, ProviderUnavailable
 from etl.core.stage_context import StageContext
 from etl.providers.mineru.connections import STALL_SECONDS, Clock, Transport
@@ -221,7 +220,7 @@ class Door:
             yield
         except httpx2.TransportError as error:
             self._work.check()
-            log.warning("mineru_unavailable", **connection_errors.facts_of(error, url=self._asked))
+            log.warning("mineru_unavailable", **failures.log_fields(error, url=self._asked))
             raise ProviderUnavailable from None
 
 
@@ -255,4 +254,4 @@ def refuse(answer: Answer) -> None:
 
 
 def wish(headers: httpx2.Headers) -> float | None:
-    return retry_header.seconds(headers.get("Retry-After"), most=MAX_RETRY_AFTER)
+    return retry_after.seconds(headers.get("Retry-After"), limit=MAX_RETRY_AFTER)

@@ -1,3 +1,5 @@
+"""Rows of webhooks, their deliveries and attempts."""
+
 import uuid
 
 from django.conf import settings
@@ -7,27 +9,27 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 
-class Hook(models.TextChoices):
-    """What a webhook can be told of, under the names that receivers see."""
+class EventType(models.TextChoices):
+    """Types of events that users can subscribe to. Producers pass them to `outbox.add`."""
 
     SUCCEEDED = "export.succeeded"
     FAILED = "export.failed"
     CANCELLED = "export.cancelled"
 
 
-TEST = "webhook.test"  # what is sent when somebody tries a webhook: no hook, since nobody asks to be told of it
+TEST = "webhook.test"  # type of test deliveries; not an EventType, since users cannot subscribe to it
 
 
 class Webhook(models.Model):
-    """Where a user wants to be told of the ends of their jobs.
+    """Subscription of a user's endpoint to events.
 
-    Secrets lie here as they are: signing needs them, so a hash would not do. They are shown once, when they are made.
+    Secrets are stored in plain text because signing needs them. They are shown once, when they are created.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="export_webhooks")
     url = models.CharField(max_length=2000)
-    events = ArrayField(models.CharField(max_length=32, choices=Hook))
+    events = ArrayField(models.CharField(max_length=32, choices=EventType))
     secret = models.CharField(max_length=100)
     old_secret = models.CharField(max_length=100, default="", blank=True, help_text="Signs too until its time is over")
     old_secret_until = models.DateTimeField(null=True, blank=True)
@@ -39,6 +41,7 @@ class Webhook(models.Model):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
+        app_label = "exports"
         db_table = "exports_webhook"
 
     def __str__(self) -> str:
@@ -46,10 +49,10 @@ class Webhook(models.Model):
 
 
 class Delivery(models.Model):
-    """One event for one webhook, with all that was tried. Its id is the `webhook-id` that receivers know it by."""
+    """One event for one webhook. Its id is the `webhook-id` header."""
 
     class Status(models.TextChoices):
-        PENDING = "pending"  # waits for its first or next attempt, or is being sent: then it has a token
+        PENDING = "pending"  # waits for its next attempt; or is being sent, then it has a token
         DELIVERED = "delivered"
         FAILED = "failed"
 
@@ -68,6 +71,7 @@ class Delivery(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        app_label = "exports"
         db_table = "exports_delivery"
         indexes = [
             models.Index(fields=["available_at"], name="exports_delivery_due", condition=Q(status="pending")),
@@ -88,7 +92,7 @@ class Delivery(models.Model):
 
 
 class Attempt(models.Model):
-    """One request to a webhook, for the log."""
+    """One request for a delivery, shown in its log."""
 
     delivery = models.ForeignKey(Delivery, models.CASCADE, related_name="log")
     at = models.DateTimeField(db_default=Now())
@@ -97,6 +101,7 @@ class Attempt(models.Model):
     duration_ms = models.PositiveIntegerField()
 
     class Meta:
+        app_label = "exports"
         db_table = "exports_attempt"
 
     def __str__(self) -> str:

@@ -1,0 +1,17 @@
+"""Delays before retries, with jitter, so that operations that failed together are not retried together."""
+
+import random
+from collections.abc import Sequence
+
+MAX_DOUBLINGS = 32  # larger powers overflow floats
+
+
+def exponential(attempt: int, *, base: float, maximum: float) -> float:
+    """Return the seconds after failed attempt `attempt` (from 1): doubled each time, of which a random half or more."""
+    ceiling = min(maximum, base * 2.0 ** min(attempt - 1, MAX_DOUBLINGS))
+    return ceiling * random.uniform(0.5, 1)  # noqa: S311 - no secret
+
+
+def scheduled(attempt: int, schedule: Sequence[float]) -> float:
+    """Return the seconds after failed attempt `attempt` (from 1) by a schedule, and up to a fifth more."""
+    return schedule[min(attempt, len(schedule)) - 1] * random.uniform(1, 1.2)  # noqa: S311 - no secret

@@ -1,0 +1,21 @@
+"""Outbound HTTP, bounded in time and size.
+
+All requests to other servers go through `Transport`: webhooks, MinerU and language models. Only the object storage's
+client and the exporters of traces and error reports bring their own.
+"""
+
+from config.platform.http.outbound.client import Client, ResponseTooLarge, read_body, read_chunks
+from config.platform.http.outbound.connections import Transport
+from config.platform.http.outbound.deadline import Deadline
+from config.platform.http.outbound.ssrf_guard import AddressBlocked, SsrfGuard
+
+__all__ = [
+    "AddressBlocked",
+    "Client",
+    "Deadline",
+    "ResponseTooLarge",
+    "SsrfGuard",
+    "Transport",
+    "read_body",
+    "read_chunks",
+]

@@ -1,0 +1,48 @@
+"""Limit on the total time of a call."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """End of a call. A peer that sends one byte a second never exceeds the timeout of a single read, so this is
+    checked before each wait on the network.
+
+    `remaining`: the caller's own limit. It returns the seconds left, and may raise to abort the call, for example
+    when a lease is lost.
+    """
+
+    def __init__(self, seconds: float = math.inf, *, remaining: Callable[[], float] = lambda: math.inf) -> None:
+        self._remaining = remaining
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def limit(self, timeout: float | None, late: type[Exception]) -> float:
+        """Return the seconds that one wait may take. Raises `late` when none are left, and what `remaining` raises."""
+        left = min(self._end - time.monotonic(), self._remaining())
+        if left <= 0:
+            raise late
+        return left if timeout is None else min(left, timeout)
+
+
+def run_within(seconds: float, call: Callable[[], T]) -> T:
+    """Return the result of the call, or raise TimeoutError. Its thread is then abandoned: a DNS lookup cannot be
+    interrupted."""
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="dns-lookup", daemon=True).start()
+    return result.result(seconds)

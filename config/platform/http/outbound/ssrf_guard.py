@@ -1,0 +1,64 @@
+"""SSRF guard: the addresses that a URL chosen by a user may lead to."""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network, ip_network
+
+from config.platform.http.addresses import Address, Network, parse, within
+from config.platform.http.outbound.deadline import run_within
+
+# All of IPv6 that is allocated for public use. NAT64, 6to4 and Teredo embed IPv4 addresses, private ones included; the
+# ranges of theirs that lie in here are blocked below.
+GLOBAL_UNICAST = IPv6Network("2000::/3")
+BLOCKED = tuple(
+    map(
+        ip_network,
+        (
+            "100.64.0.0/10",  # carrier-grade NAT, and the metadata service of one cloud
+            "168.63.129.16/32",  # a public address, but internal to every Azure network
+            "192.0.0.0/24",  # IETF protocol assignments; partly public by Python's tables
+            "192.88.99.0/24",  # 6to4 relays
+            "2001:20::/28",  # ORCHIDv2: identifiers, not addresses
+            "2002::/16",  # 6to4
+            "3fff::/20",  # documentation; unknown to older Pythons
+        ),
+    )
+)
+
+
+class AddressBlocked(Exception):
+    """The host resolves to an address that the guard does not permit."""
+
+
+def is_public(address: Address) -> bool:
+    if within(address, BLOCKED) or address.is_multicast:
+        return False
+    if isinstance(address, IPv6Address):
+        return address in GLOBAL_UNICAST and not address.is_private
+    return address.is_global and not address.is_reserved
+
+
+@dataclass(frozen=True, slots=True)
+class SsrfGuard:
+    """Permits public addresses over https, and the `allowed` internal networks also over http."""
+
+    allowed: tuple[Network, ...] = ()
+
+    def permits(self, address: Address | None, *, scheme: str) -> bool:
+        if address is None:
+            return False
+        return within(address, self.allowed) or (scheme == "https" and is_public(address))
+
+    def check(self, texts: Iterable[str], *, scheme: str) -> list[str]:
+        """Return the addresses to connect to. Raises AddressBlocked unless every one of them is permitted."""
+        addresses = [parse(text) for text in texts]
+        if not all(self.permits(address, scheme=scheme) for address in addresses):
+            raise AddressBlocked
+        return [str(address) for address in addresses]
+
+
+def resolve(host: str, port: int, *, seconds: float) -> list[str]:
+    """Return the addresses of a host. Raises OSError, TimeoutError included, and ValueError when this is no name."""
+    found = run_within(seconds, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return [str(entry[4][0]) for entry in found]

@@ -1,0 +1,65 @@
+"""Wake-up messages: they make a worker look for work that is in the rows.
+
+Losing one costs at most a reaper interval; a second one costs nothing. The reaper sends messages only as far as a
+queue is not full yet: otherwise they would pile up while workers are down or busy.
+
+Tasks are sent by name, so that senders do not import the code that runs them.
+"""
+
+from contextvars import copy_context
+from typing import Any
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from structlog.contextvars import unbind_contextvars
+
+from config.platform import broker
+
+log = structlog.get_logger(__name__)
+
+# A broker that accepts connections and stays silent must not block a request: about 2 s at worst, where Celery's own
+# settings for workers come to 5 s, and its defaults to more than 25 s.
+SHORT_TIMEOUTS = broker.patience(1, connect=1, retries=1)
+
+
+def send(name: str, *messages: dict[str, str], countdown: float = 0, fill_to: int | None = None) -> None:
+    """Send a message for each of these arguments, or as many as fill the queue to `fill_to` messages.
+
+    A broker that does not answer is no error: the reaper sends the messages again. Messages carry the log context of
+    their sender. Ours must not: the worker takes whatever job is next.
+    """
+    if messages:
+        copy_context().run(publish, name, messages, countdown=countdown, fill_to=fill_to)
+
+
+def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float, fill_to: int | None) -> None:
+    unbind_contextvars("request_id", "job_id", "chunk_id")
+    try:
+        with current_app.connection_for_write(transport_options=SHORT_TIMEOUTS) as connection:
+            room = None if fill_to is None else max(0, fill_to - queue_length(connection, name))
+            for kwargs in messages[:room]:
+                current_app.send_task(
+                    name,
+                    kwargs=kwargs,
+                    countdown=broker.countdown(countdown),
+                    connection=connection,
+                    retry_policy={"max_retries": 1, "interval_start": 0},
+                )
+    except broker.TROUBLE as error:
+        log.warning("hint_not_sent", task=name, reason=type(error).__name__)
+
+
+def queue_length(connection: Connection, name: str) -> int:
+    """Return the number of messages in the queue of this task. Raises OperationalError."""
+    queue = settings.CELERY_TASK_ROUTES[name]["queue"]
+    channel: Any
+    try:
+        with connection.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+    except connection.channel_errors:
+        return 0  # the queue does not exist: nothing was sent to it yet
+    except connection.connection_errors as error:
+        raise OperationalError(str(error)) from error

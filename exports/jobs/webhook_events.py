@@ -1,0 +1,73 @@
+"""Webhook events of exports: the ends of jobs.
+
+The statement that ends a job also writes its event, so an end without an event cannot exist, whatever crashes.
+`fan_out` sets `told_at` of the event in the transaction that adds its deliveries, so each event is added once.
+"""
+
+from collections.abc import Collection
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from exports.core.states import JobStatus
+from exports.jobs import representation
+from exports.models import Event, Job, Webhook
+from exports.webhooks import outbox
+from exports.webhooks.models import EventType
+from exports.webhooks.wakeups import FEW, wake_senders
+
+EVENT_TYPES = {
+    JobStatus.SUCCESS: EventType.SUCCEEDED,
+    JobStatus.FAILED: EventType.FAILED,
+    JobStatus.CANCELLED: EventType.CANCELLED,
+}
+BATCH = 100  # events in one transaction
+
+
+def fan_out() -> int:
+    """Add the deliveries of all new events. Returns their number."""
+    added = 0
+    while True:
+        events, deliveries = fan_out_batch()
+        added += deliveries
+        if events < BATCH:
+            break
+    if added > 1:
+        wake_senders(waiting=added - 1)  # the caller sends the first
+    return added
+
+
+def fan_out_batch() -> tuple[int, int]:
+    """Return the numbers of events and of deliveries that were added for them."""
+    with transaction.atomic():
+        # Parallel workers share the events: a row that another one has locked is skipped.
+        events = list(Event.objects.untold().order_by("at").select_for_update(skip_locked=True)[:BATCH])
+        jobs = jobs_with_webhooks([event.job_id for event in events])
+        added = sum(add(event, jobs[event.job_id]) for event in events if event.job_id in jobs)
+        Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
+    return len(events), added
+
+
+def jobs_with_webhooks(job_ids: Collection[UUID]) -> dict[UUID, Job]:
+    owners = Webhook.objects.filter(enabled=True).values("user_id")
+    jobs = representation.with_all(Job.objects.filter(pk__in=job_ids, user_id__in=owners))
+    return {job.pk: job for job in jobs}
+
+
+def add(event: Event, job: Job) -> int:
+    return outbox.add(
+        EVENT_TYPES[JobStatus(event.status)].value,
+        user_id=job.user_id,
+        job_id=job.pk,
+        seq=event.seq,
+        at=event.at,
+        data=representation.job(job, None),
+    )
+
+
+def wake_for_due() -> None:
+    """Wake workers for events without deliveries, and for deliveries that are due."""
+    waiting = len(Event.objects.untold().values_list("seq")[:1]) + outbox.due(limit=FEW)
+    if waiting:
+        wake_senders(waiting=waiting, again=True)

@@ -1,0 +1,12 @@
+"""Wake-up messages for the workers that send webhooks."""
+
+from config.platform.wakeups import send
+
+DELIVER = "exports.deliver"
+FEW = 4  # workers that are woken at the same time; each goes on for a while
+
+
+def wake_senders(*, waiting: int = 1, delay: float = 0, again: bool = False) -> None:
+    """Wake a worker, or a few. `again`: only as many as fill the queue."""
+    workers = min(waiting, FEW)
+    send(DELIVER, *[{}] * workers, countdown=delay, fill_to=workers if again else None)
