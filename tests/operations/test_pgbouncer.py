@@ -145,7 +145,7 @@ def test_a_pooler_without_its_setting_is_noticed(pgbouncer: PgBouncer) -> None:
     """`migrate` says so, too: before web and workers are started."""
     through_it = pgbouncer.url("sluice")
     told = manage("check", "--database", "default", DATABASE_URL=through_it)
-    assert "DATABASE_URL leads to a pooler, and DATABASE_PREPARE is on." in told
+    assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in told
     for good in ({"DATABASE_URL": through_it, "DATABASE_PREPARE": "false"}, {}):
         assert "pooler" not in manage("check", "--database", "default", **good)
     assert is_pooled(through_it)

@@ -12,7 +12,7 @@ from django.conf import settings
 ROOT = Path(settings.BASE_DIR)
 PRODUCTION = {
     "SECRET_KEY": "Zb7kq0sXv3nTfR9wLm2Jc8HyPd5GxAe1UoQi4VtBzKrWsNhMg6", "DATABASE_URL": "postgresql://sluice@127.0.0.1:9/none",
-    "ALLOWED_HOSTS": "sluice.example", "REDIS_URL": "redis://127.0.0.1:9/0", "S3_BUCKET": "none",
+    "ALLOWED_HOSTS": "sluice.example", "TRUSTED_PROXY_CIDRS": "10.0.0.0/24", "REDIS_URL": "redis://127.0.0.1:9/0", "S3_BUCKET": "none",
     "S3_ACCESS_KEY_ID": "none", "S3_SECRET_ACCESS_KEY": "none", "LOG_LEVEL": "ERROR",
 }  # fmt: skip
 SECRETS = {
@@ -32,7 +32,8 @@ KNOWN = {
 }
 
 
-def checked(**variables: str) -> subprocess.CompletedProcess[str]:
+def checked(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    variables = {"PROMETHEUS_MULTIPROC_DIR": str(folder), **variables}
     keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return subprocess.run(
         [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"],
@@ -40,15 +41,17 @@ def checked(**variables: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_django_finds_nothing_wrong_with_an_installation() -> None:
-    done = checked()
+def test_the_deployment_checks_pass_with_safe_settings(tmp_path: Path) -> None:
+    done = checked(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "no issues" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("variables", [{"DEBUG": "true"}, {"SECRET_KEY": "a" * 60}])
-def test_it_does_where_there_is_something(variables: dict[str, str]) -> None:
-    assert checked(**variables).returncode != 0
+@pytest.mark.parametrize(
+    "variables", [{"DEBUG": "true"}, {"SECRET_KEY": "a" * 60}, {"TRUSTED_PROXY_CIDRS": ""}, {"ETL_LEASE_SECONDS": "5"}]
+)
+def test_the_deployment_checks_fail_with_unsafe_settings(tmp_path: Path, variables: dict[str, str]) -> None:
+    assert checked(tmp_path, **variables).returncode != 0
 
 
 def test_every_test_that_the_page_names_is_there() -> None:

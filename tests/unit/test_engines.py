@@ -7,7 +7,8 @@ import pytest
 from django.conf import LazySettings, settings
 from pydantic import SecretStr
 
-from config.platform import broker, checks
+from config.ops.checks import timeouts
+from config.platform import broker
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 
@@ -47,11 +48,12 @@ def test_a_bare_rediss_is_checked() -> None:
 
 @pytest.mark.parametrize(
     ("url", "limit", "ids"),
-    [("amqp://u:p@rabbit//", 1799, []), ("amqp://u:p@rabbit//", 1800, ["config.W002"]), ("redis://valkey/0", 9000, [])],
+    [("amqp://u:p@rabbit//", 1799, []), ("amqp://u:p@rabbit//", 1800, ["ops.E103"]), ("redis://valkey/0", 9000, [])],
 )
-def test_a_task_that_rabbitmq_would_not_wait_for_is_told_of(
+def test_a_task_longer_than_rabbitmqs_timeout_is_an_error(
     settings: LazySettings, url: str, limit: int, ids: list[str]
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
     settings.ETL_TIME_LIMIT = limit
-    assert [message.id for message in checks.check_consumer_timeout()] == ids
+    settings.CELERY_BROKER_TRANSPORT_OPTIONS = {}
+    assert [message.id for message in timeouts.check_redelivery(timeouts.read())] == ids

@@ -1,7 +1,7 @@
-"""`manage.py doctor`: is everything here as Sluice needs it, and if not, what is to be done?
+"""Diagnosis of an installation: `manage.py doctor`.
 
-A subject is a thing to look at, such as the database: it is opened once, and its checks look at it one after the other.
-Subjects are looked at side by side, each in a thread of its own; it is over after `examination.TOTAL_SECONDS`.
-Nothing is changed but objects under `_receipts/doctor/`, which are deleted again; the sweep and the bucket's own rules
-would take what a doctor that was killed leaves there.
+A subject is a system to check, such as the database. It is opened once; its checks run one after the other. Subjects
+run in parallel, each in its own thread, and the diagnosis ends after `examination.TOTAL_SECONDS`.
+The doctor changes nothing except objects under `_receipts/doctor/`, which it deletes. If it is killed, the hourly sweep
+and the bucket's lifecycle rules delete them.
 """

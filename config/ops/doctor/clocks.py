@@ -1,23 +1,23 @@
-"""How far other clocks are from ours."""
+"""Clock skew between this host and other servers."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from config.ops.doctor.findings import Finding, failure, ok, warning
 
-# A URL that lives for 60 s may be dead on arrival when clocks are that far apart; S3 refuses requests from 15 min on.
-WORRYING, TOO_FAR = timedelta(seconds=5), timedelta(seconds=30)
-DO = "Have all hosts keep time by NTP (chrony, systemd-timesyncd), and look at its state on the host that is off."
+# With more skew, a URL that is valid for 60 s may arrive expired; S3 rejects requests from 15 minutes of skew on.
+WARNING_SKEW, FAILURE_SKEW = timedelta(seconds=5), timedelta(seconds=30)
+FIX = "Synchronize all hosts by NTP (chrony, systemd-timesyncd), and check its status on the host that is off."
 
 
-def compare(theirs: datetime, *, asked: datetime, step: float = 0) -> Iterator[Finding]:
-    """Compare a clock that was read between `asked` and now. `step`: it shows full steps of so many seconds."""
-    answered = datetime.now(UTC)
-    off = max(asked - theirs - timedelta(seconds=step), theirs - answered, timedelta())
-    says = f"Its clock is {off.total_seconds():.0f} s off ours."
-    if off > TOO_FAR:
-        yield failure(f"{says} Links and presigned URLs may be over before they begin.", DO)
-    elif off > WORRYING:
-        yield warning(f"{says} What is promised in seconds is not kept.", DO)
+def compare(remote: datetime, *, requested: datetime, resolution: float = 0) -> Iterator[Finding]:
+    """Compare a remote clock, read after `requested`. `resolution`: the clock shows full steps of so many seconds."""
+    received = datetime.now(UTC)
+    skew = max(requested - remote - timedelta(seconds=resolution), remote - received, timedelta())
+    says = f"Its clock differs from this host's by {skew.total_seconds():.0f} s."
+    if skew > FAILURE_SKEW:
+        yield failure(f"{says} Links and presigned URLs may be expired when they are issued.", FIX)
+    elif skew > WARNING_SKEW:
+        yield warning(f"{says} Expiry times are off by as much.", FIX)
     else:
-        yield ok(f"Its clock and ours agree within {WORRYING.total_seconds():.0f} s.")
+        yield ok(f"Its clock and this host's agree within {WARNING_SKEW.total_seconds():.0f} s.")

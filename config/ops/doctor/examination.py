@@ -1,14 +1,14 @@
-"""Looks at subjects side by side, in bounded time. What one check cannot say keeps no other from speaking."""
+"""Parallel examination of subjects in bounded time. An error in one check does not affect the others."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from config.ops.doctor.findings import Finding, Level, Line, Subject, failure
+from config.ops.doctor.findings import CheckResult, Finding, Level, Subject, failure
 from config.platform.http import health
 from config.platform.observability import logs
 
@@ -19,57 +19,57 @@ TOTAL_SECONDS = 20
 
 @dataclass
 class Examination:
-    """Of one subject: what was found so far, and what is being looked at now."""
+    """One subject's results so far, and the check that is running."""
 
     subject: Subject[Any]
-    lines: list[Line] = field(default_factory=list)
-    now: str = "reachable"
-    is_over: bool = False
+    results: list[CheckResult] = field(default_factory=list)
+    current: str = "reachable"
+    is_finished: bool = False
 
     def run(self) -> None:
         try:
-            with self.subject.open() as thing:
+            with self.subject.open() as opened:
                 for check in self.subject.checks:
-                    self.now = check.__name__.removeprefix("check_")
-                    self.look(check, thing)
-        except Exception as error:  # noqa: BLE001  whatever a driver raises means that this cannot be looked at
-            log.warning("doctor_cannot_look", subject=self.subject.name, error=logs.describe(error))
-            self.note(failure(f"It {health.reason(error)}.", self.subject.away))
+                    self.current = check.__name__.removeprefix("check_")
+                    self.run_check(check, opened)
+        except Exception as error:  # noqa: BLE001  whatever a driver raises means that the subject cannot be reached
+            log.warning("doctor_check_failed", subject=self.subject.name, error=logs.describe(error))
+            self.add(failure(f"It {health.reason(error)}.", self.subject.unreachable))
         finally:
-            self.is_over = True
+            self.is_finished = True
 
-    def look(self, check: Any, thing: Any) -> None:
+    def run_check(self, check: Callable[[Any], Iterator[Finding]], opened: Any) -> None:
         try:
-            for finding in check(thing):
-                self.note(finding)
-        except Exception as error:  # noqa: BLE001  a fault of one check must not hide what the others find
+            for finding in check(opened):
+                self.add(finding)
+        except Exception as error:  # noqa: BLE001  an error of one check must not hide the findings of the others
             kind = logs.describe(error)
-            log.warning("doctor_cannot_look", subject=self.subject.name, check=self.now, error=kind)
-            self.note(failure(f"This could not be looked at: {kind}.", "See what the log says at this time."))
+            log.warning("doctor_check_failed", subject=self.subject.name, check=self.current, error=kind)
+            self.add(failure(f"The check failed: {kind}.", "See the log at this time."))
 
-    def note(self, finding: Finding) -> None:
-        self.lines.append(Line(check=f"{self.subject.name}.{self.now}", finding=finding))
+    def add(self, finding: Finding) -> None:
+        self.results.append(CheckResult(check=f"{self.subject.name}.{self.current}", finding=finding))
 
-    def conclude(self) -> list[Line]:
-        """Return what was found; of a subject that takes too long also where it hangs."""
-        if not self.is_over:
-            self.note(failure(f"This took longer than {TOTAL_SECONDS} seconds.", self.subject.away))
-        return list(self.lines)
+    def finish(self) -> list[CheckResult]:
+        """Return the results; if the subject exceeded the time limit, also a failure of the running check."""
+        if not self.is_finished:
+            self.add(failure(f"The check took longer than {TOTAL_SECONDS} seconds.", self.subject.unreachable))
+        return list(self.results)
 
 
-def examine(subjects: Sequence[Subject[Any]], *, seconds: float = TOTAL_SECONDS) -> list[Line]:
-    """Return the findings of all checks, in order."""
+def examine(subjects: Sequence[Subject[Any]], *, seconds: float = TOTAL_SECONDS) -> list[CheckResult]:
+    """Return the results of all checks, in order."""
     examinations = [Examination(subject) for subject in subjects]
-    # Daemons: one that hangs, in a name server for example, must not keep the process from its end.
+    # Daemon threads: one that hangs, in name resolution for example, must not keep the process from exiting.
     threads = [threading.Thread(target=each.run, name=each.subject.name, daemon=True) for each in examinations]
     for thread in threads:
         thread.start()
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.join(max(0, until - time.monotonic()))
-    return [line for each in examinations for line in each.conclude()]
+        thread.join(max(0, deadline - time.monotonic()))
+    return [result for each in examinations for result in each.finish()]
 
 
-def worst(lines: Sequence[Line]) -> Level:
-    found = {line.finding.level for line in lines}
+def worst(results: Sequence[CheckResult]) -> Level:
+    found = {result.finding.level for result in results}
     return next((level for level in (Level.FAILURE, Level.WARNING) if level in found), Level.OK)

@@ -1,4 +1,4 @@
-"""What a check finds: whether that is well, one sentence that says what is, and one that says what to do."""
+"""Findings of checks, and the subjects that checks belong to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 class Level(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # it works, and will not, or not safely, some day
-    FAILURE = "failure"  # something does not work, or promises are broken
+    WARNING = "warning"  # works now, but not safely or not for long
+    FAILURE = "failure"  # does not work, or breaks a guarantee
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """`says` and `do` are sentences of ours: no value of a setting that may be secret, no message of a server's."""
+    """The state (`says`) and the fix (`do`). Neither contains a secret or a server's own message."""
 
     level: Level
     says: str
@@ -38,18 +38,18 @@ def failure(says: str, do: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Generic[T]):
-    """`open` gives what the checks look at, or raises; `away` is what to do then. Each check is a verb and a noun,
-    `check_version`, and is known by the noun: `database.version`."""
+    """A system to check. `open` returns the object that is passed to each check; if it raises, the fix is
+    `unreachable`. A function `check_version` of the subject `database` is reported as `database.version`."""
 
     name: str
     open: Callable[[], AbstractContextManager[T]]
     checks: tuple[Callable[[T], Iterator[Finding]], ...]
-    away: str
+    unreachable: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A finding, and whose it is."""
+class CheckResult:
+    """A finding with the name of its check."""
 
     check: str
     finding: Finding

@@ -1,36 +1,35 @@
-"""Others that Sluice calls or is called by: the language model, MinerU, receivers of webhooks, its own web process."""
+"""Checks of peers: the language model, MinerU, the trace collector, webhook receivers and the web process."""
 
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 import requests
+from django.conf import settings
 from psycopg.conninfo import conninfo_to_dict
+from pydantic import SecretStr
 
 from config.env import Environment
-from config.ops.doctor import environment
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 
 SECONDS = 4
-INSIDE_OF_CLOUDS = ip_address("169.254.169.254")  # where machines of clouds are told their credentials
+METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their credentials
 REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
 def check_model(env: Environment) -> Iterator[Finding]:
     if env.etl_llm_base_url is None:
-        yield ok("No language model is set up; rules of the mode llm say so.")
+        yield ok("No language model is configured; rules of mode llm fail with llm_unavailable.")
         return
-    key = env.etl_llm_api_key.get_secret_value() if env.etl_llm_api_key else ""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    status = status_of(f"{str(env.etl_llm_base_url).rstrip('/')}/models", headers)
-    yield judge(
+    status = status_of(f"{str(env.etl_llm_base_url).rstrip('/')}/models", bearer(env.etl_llm_api_key))
+    yield finding_for(
         status,
-        what="The language model's server",
-        variables="ETL_LLM_BASE_URL",
+        server="The language model's server",
+        url="ETL_LLM_BASE_URL",
         key="ETL_LLM_API_KEY",
         worker="worker-etl-postprocess",
     )
@@ -38,52 +37,56 @@ def check_model(env: Environment) -> Iterator[Finding]:
 
 def check_ocr(env: Environment) -> Iterator[Finding]:
     if env.etl_ocr_provider != "mineru":
-        yield ok("Documents are read here, without another server.")
+        yield ok("OCR runs in the workers, without another server.")
         return
     base = str(env.etl_mineru_url).rstrip("/")
-    key = env.etl_mineru_api_key.get_secret_value() if env.etl_mineru_api_key else ""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    newer = status_of(f"{base}/v1/health", headers)
-    status = status_of(f"{base}/health", headers) if newer == HTTPStatus.NOT_FOUND else newer
-    yield judge(
-        status, what="The MinerU server", variables="ETL_MINERU_URL", key="ETL_MINERU_API_KEY", worker="worker-etl-ocr"
+    headers = bearer(env.etl_mineru_api_key)
+    status = status_of(f"{base}/v1/health", headers)
+    if status == HTTPStatus.NOT_FOUND:  # MinerU before 4.0
+        status = status_of(f"{base}/health", headers)
+    yield finding_for(
+        status, server="The MinerU server", url="ETL_MINERU_URL", key="ETL_MINERU_API_KEY", worker="worker-etl-ocr"
     )
+
+
+def bearer(key: SecretStr | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.get_secret_value()}"} if key and key.get_secret_value() else {}
 
 
 def check_collector(env: Environment) -> Iterator[Finding]:
     if not env.tracing:
-        yield ok("No traces are sent.")
+        yield ok("Tracing is off.")
         return
     collector = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
     if status_of(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or collector) is None:
         yield warning(
-            f"The collector of traces does not answer within {SECONDS} seconds: they are lost, and nothing else is.",
-            "See that it runs, and that OTEL_EXPORTER_OTLP_ENDPOINT leads there from here, by HTTP: docs/tracing.md.",
+            f"The trace collector does not respond within {SECONDS} seconds: traces are lost.",
+            "Check that it runs and that OTEL_EXPORTER_OTLP_ENDPOINT is its HTTP address: docs/tracing.md.",
         )
     else:
-        yield ok("The collector of traces answers.")
+        yield ok("The trace collector responds.")
 
 
-def judge(status: int | None, *, what: str, variables: str, key: str, worker: str) -> Finding:
+def finding_for(status: int | None, *, server: str, url: str, key: str, worker: str) -> Finding:
     if status is None:
         return failure(
-            f"{what} does not answer within {SECONDS} seconds: documents wait for it, then fail.",
-            f"See that it runs, and that {variables} leads there from here: docs/runbook.md#documents-are-stuck. "
-            f"Where only {worker} may reach it, run doctor there.",
+            f"{server} does not respond within {SECONDS} seconds: documents wait for it, then fail.",
+            f"Check that it runs and that {url} points to it: docs/runbook.md#documents-are-stuck. "
+            f"If only {worker} can reach it, run the doctor there.",
         )
     if status in REFUSED:
-        return failure(f"{what} refuses our key ({status}).", f"Set {key} to a key that it knows.")
+        return failure(f"{server} rejects the API key (status {status}).", f"Set {key} to a valid key.")
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return failure(f"{what} answers with {status}.", "Look at its own log; documents are tried again meanwhile.")
-    return ok(f"{what} answers.")
+        return failure(f"{server} returns status {status}.", "See its own log; documents are retried meanwhile.")
+    return ok(f"{server} responds.")
 
 
 def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
     with requests.Session() as session:
         session.trust_env = False
         try:
-            with session.get(url, headers=headers, timeout=SECONDS, allow_redirects=False, stream=True) as answer:
-                return answer.status_code
+            with session.get(url, headers=headers, timeout=SECONDS, allow_redirects=False, stream=True) as response:
+                return response.status_code
         except requests.RequestException:
             return None
 
@@ -92,22 +95,25 @@ def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
 
 
 def check_webhooks(env: Environment) -> Iterator[Finding]:
-    """Users choose where webhooks go: which inner places did the operator open to them?"""
+    """Users choose the URLs of webhooks, so EXPORT_WEBHOOK_ALLOW_CIDRS decides which internal servers they reach."""
     allowed = env.export_webhook_allow_cidrs
-    if any(INSIDE_OF_CLOUDS in network for network in allowed if network.version == INSIDE_OF_CLOUDS.version):
+    if any(METADATA_SERVICE in network for network in allowed if network.version == METADATA_SERVICE.version):
         yield failure(
-            "EXPORT_WEBHOOK_ALLOW_CIDRS holds 169.254.169.254, where a cloud tells a machine its credentials.",
-            "Name the networks of receivers alone, such as 10.1.2.0/24.",
+            "EXPORT_WEBHOOK_ALLOW_CIDRS contains 169.254.169.254, the cloud metadata service with its credentials.",
+            "Set it to the networks of webhook receivers only, such as 10.1.2.0/24.",
         )
     elif opened := sorted(
         {name for name, address in own_servers(env) if any(address_in(address, each) for each in allowed)}
     ):
         yield warning(
-            f"EXPORT_WEBHOOK_ALLOW_CIDRS holds the address of {', '.join(opened)}: users may have it posted to.",
-            "Name the networks of receivers alone, and keep our own servers out of them.",
+            f"EXPORT_WEBHOOK_ALLOW_CIDRS contains the address of {', '.join(opened)}: "
+            "users can send webhooks to that server.",
+            "Set it to the networks of webhook receivers only, without Sluice's own servers.",
         )
+    elif allowed:
+        yield ok("Webhooks reach only the internal networks in EXPORT_WEBHOOK_ALLOW_CIDRS.")
     else:
-        yield ok("Webhooks reach no inner network but those that are named." if allowed else "Webhooks stay outside.")
+        yield ok("Webhooks reach no internal network.")
 
 
 def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
@@ -125,8 +131,8 @@ def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
 def addresses_of(name: str, hosts: list[str]) -> Iterator[tuple[str, str]]:
     for host in filter(None, hosts):
         with suppress(OSError, UnicodeError):
-            for answer in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                yield name.upper(), str(answer[4][0])
+            for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+                yield name.upper(), str(address[0])
 
 
 def address_in(address: str, network: object) -> bool:
@@ -136,11 +142,15 @@ def address_in(address: str, network: object) -> bool:
     return False
 
 
+def open_environment() -> AbstractContextManager[Environment]:
+    return nullcontext(settings.SLUICE)
+
+
 SUBJECT = Subject(
     name="peers",
-    open=environment.open_environment,
+    open=open_environment,
     checks=(check_model, check_ocr, check_collector, check_webhooks),
-    away=environment.AWAY,
+    unreachable="Check the settings: python manage.py check.",
 )
 
 
@@ -148,22 +158,22 @@ SUBJECT = Subject(
 
 
 def web(url: str) -> Subject[str]:
-    """Return the subject of a web process at this address, which no setting knows."""
+    """Return the subject of the web process at this URL, which no setting contains."""
     return Subject(
         name="web",
         open=lambda: nullcontext(url.rstrip("/")),
         checks=(check_readiness,),
-        away="See that a web process runs there.",
+        unreachable="Check that a web process runs at this URL.",
     )
 
 
 def check_readiness(url: str) -> Iterator[Finding]:
     status = status_of(f"{url}/readyz")
     if status is None:
-        yield failure("It does not answer.", "Start it, and see that the address is right: /livez says that it runs.")
+        yield failure("It does not respond.", "Start it, and check the URL: /livez responds if the process runs.")
     elif status == HTTPStatus.BAD_REQUEST:
-        yield failure("It refuses the address.", "Add the host of the address to ALLOWED_HOSTS.")
+        yield failure("It rejects the host name.", "Add the URL's host to ALLOWED_HOSTS.")
     elif status != HTTPStatus.OK:
-        yield failure(f"/readyz answers with {status}.", "Its answer names what is missing: curl …/readyz.")
+        yield failure(f"/readyz returns status {status}.", "Its response names the part that failed: curl …/readyz.")
     else:
         yield ok("It is ready.")

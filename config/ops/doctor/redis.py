@@ -1,24 +1,19 @@
-"""Redis or Valkey: as the broker, and as the place of run-states. Another broker is asked whether it answers."""
+"""Checks of Redis or Valkey, as the broker and as the store of run-states. Other brokers must accept a connection."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import kombu
 import redis
 from django.conf import settings
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from config.ops.doctor import clocks
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
-from config.platform.broker import tls
 from config.platform.http import health
 
-SECONDS = 3
-OLDEST = (6, 2)
-NEARLY_FULL = 0.8
+MIN_VERSION = (6, 2)
+HIGH_USAGE = 0.8
 
 
 def version_of(facts: dict[str, Any]) -> tuple[str, str]:
@@ -28,21 +23,21 @@ def version_of(facts: dict[str, Any]) -> tuple[str, str]:
 
 def check_version(client: redis.Redis) -> Iterator[Finding]:
     name, version = version_of(info(client, "server"))
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
         yield failure(
-            f"It is {name} {version}; Sluice needs Redis {OLDEST[0]}.{OLDEST[1]}, or Valkey.",
-            "Move to a newer one: Valkey 9 is what the tests run with.",
+            f"It runs {name} {version}; Sluice needs Redis {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer, or Valkey.",
+            "Upgrade it. The tests run with Valkey 9.",
         )
     else:
-        yield ok(f"It answers, and is {name} {version}.")
+        yield ok(f"It responds and runs {name} {version}.")
 
 
 def check_eviction(client: redis.Redis) -> Iterator[Finding]:
     policy = info(client, "memory").get("maxmemory_policy")
     if policy != "noeviction":
         yield failure(
-            f"maxmemory-policy is {policy}: when memory is short, messages and run-states vanish without a word.",
-            "Set maxmemory-policy noeviction in its configuration; CONFIG SET does so at once.",
+            f"maxmemory-policy is {policy}: when memory is low, messages and run-states are silently deleted.",
+            "Set maxmemory-policy noeviction in its configuration; CONFIG SET applies it immediately.",
         )
     else:
         yield ok("maxmemory-policy is noeviction.")
@@ -50,14 +45,14 @@ def check_eviction(client: redis.Redis) -> Iterator[Finding]:
 
 def check_memory(client: redis.Redis) -> Iterator[Finding]:
     memory = info(client, "memory")
-    most, used = int(memory.get("maxmemory", 0)), int(memory.get("used_memory", 0))
-    if most and used > NEARLY_FULL * most:
+    limit, used = int(memory.get("maxmemory", 0)), int(memory.get("used_memory", 0))
+    if limit and used > HIGH_USAGE * limit:
         yield warning(
-            f"{used * 100 // most} % of maxmemory are in use: at 100 % nothing is accepted any more.",
-            "Raise maxmemory, and see what waits: docs/runbook.md#nothing-runs.",
+            f"{used * 100 // limit} % of maxmemory is in use; at 100 % all writes are rejected.",
+            "Raise maxmemory, and find out which queue grows: docs/runbook.md#nothing-runs.",
         )
     else:
-        yield ok("It has memory left." if most else "maxmemory is not set: the host's memory is the limit.")
+        yield ok("It has free memory." if limit else "maxmemory is not set: the host's memory is the limit.")
 
 
 def check_persistence(client: redis.Redis) -> Iterator[Finding]:
@@ -65,72 +60,57 @@ def check_persistence(client: redis.Redis) -> Iterator[Finding]:
     if facts.get("aof_last_write_status") == "err" or facts.get("rdb_last_bgsave_status") == "err":
         yield failure(
             "It cannot write to its disk.",
-            "Give its disk room, or mend its permissions: docs/runbook.md#disk-is-full.",
+            "Free up disk space, or fix its permissions: docs/runbook.md#disk-is-full.",
         )
     elif not facts.get("aof_enabled"):
         yield warning(
-            "appendonly is off: a restart loses messages and the run-states of documents, which are then made anew.",
+            "appendonly is off: a restart loses messages and the run-states of documents, which must be rebuilt.",
             "Set appendonly yes and appendfsync everysec.",
         )
     else:
-        yield ok("It keeps an append-only file.")
+        yield ok("It writes an append-only file.")
 
 
 def check_clock(client: redis.Redis) -> Iterator[Finding]:
-    asked = datetime.now(UTC)
+    requested = datetime.now(UTC)
     seconds, microseconds = client.time()
-    yield from clocks.compare(datetime.fromtimestamp(seconds + microseconds / 1e6, UTC), asked=asked)
+    yield from clocks.compare(datetime.fromtimestamp(seconds + microseconds / 1e6, UTC), requested=requested)
 
 
 def info(client: redis.Redis, section: str) -> dict[str, Any]:
-    """INFO, and not CONFIG, which hosted ones refuse."""
+    """Return a section of INFO. CONFIG GET is no alternative: hosted servers refuse it."""
     facts: Any = client.info(section)
     return dict(facts)
 
 
-def connect(url: str) -> AbstractContextManager[redis.Redis]:
-    client = redis.Redis.from_url(
-        url, socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=Retry(NoBackoff(), 0)
-    )
-    client.ping()
-    return closing(client)
-
-
 CHECKS = (check_version, check_eviction, check_memory, check_persistence, check_clock)
-AWAY = "See that {} leads there and that it runs: docs/runbook.md#redis-is-lost."
+UNREACHABLE = "Check that it runs and that {} points to it: docs/runbook.md#redis-is-lost."
 
 
-# ---- Brokers of other kinds -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def answering() -> Iterator[kombu.Connection]:
-    url = settings.SLUICE.broker_url
-    with kombu.Connection(url, ssl=tls(url) or False, connect_timeout=SECONDS) as connection:
-        connection.ensure_connection(max_retries=1, timeout=SECONDS)
-        yield connection
-
-
-def check_answer(connection: kombu.Connection) -> Iterator[Finding]:
-    yield ok(f"It answers, by {connection.transport.driver_type}.")
-
-
-def is_plain(url: str) -> bool:
-    return url.startswith(("redis://", "rediss://", "unix://")) and ";" not in url
+def check_response(connection: kombu.Connection) -> Iterator[Finding]:
+    yield ok(f"It responds by {connection.transport.driver_type}.")
 
 
 def subjects() -> list[Subject[Any]]:
-    """Return the broker, and the run-states' Redis where that is another."""
+    """Return the broker, and the Redis of run-states if it is another one."""
     broker, states = settings.SLUICE.broker_url, settings.SLUICE.run_state_url
-    found: list[Subject[Any]] = []
-    if is_plain(broker):
-        name = "CELERY_BROKER_URL, or REDIS_URL,"
-        found.append(Subject(name="broker", open=lambda: connect(broker), checks=CHECKS, away=AWAY.format(name)))
+    if health.is_redis(broker):
+        found: list[Subject[Any]] = [redis_subject("broker", broker, variables="CELERY_BROKER_URL or REDIS_URL")]
     else:
-        found.append(
-            Subject(name="broker", open=answering, checks=(check_answer,), away=AWAY.format("CELERY_BROKER_URL"))
+        unreachable = UNREACHABLE.format("CELERY_BROKER_URL")
+        subject = Subject(
+            name="broker",
+            open=lambda: health.broker_connection(broker),
+            checks=(check_response,),
+            unreachable=unreachable,
         )
+        found = [subject]
     if health.place(states) != health.place(broker):
-        name = "ETL_REDIS_URL, or REDIS_URL,"
-        found.append(Subject(name="run_state", open=lambda: connect(states), checks=CHECKS, away=AWAY.format(name)))
+        found.append(redis_subject("run_state", states, variables="ETL_REDIS_URL or REDIS_URL"))
     return found
+
+
+def redis_subject(name: str, url: str, *, variables: str) -> Subject[redis.Redis]:
+    return Subject(
+        name=name, open=lambda: health.redis_client(url), checks=CHECKS, unreachable=UNREACHABLE.format(variables)
+    )

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -158,23 +159,36 @@ def query(url: str, **also: Any) -> str | None:
 
 def check_broker() -> None:
     url: str = settings.SLUICE.broker_url
-    if urlsplit(url).scheme in ("redis", "rediss") and ";" not in url:  # several, as Celery takes them
-        ping(url)
-    else:
-        with kombu.Connection(url, ssl=broker.tls(url) or False, connect_timeout=CONNECT_SECONDS) as connection:
-            connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+    with redis_client(url) if is_redis(url) else broker_connection(url):
+        pass
 
 
-def ping(url: str) -> None:
-    client = redis.Redis.from_url(
+def is_redis(url: str) -> bool:
+    """Return whether the URL is a single Redis server; Celery accepts several URLs, separated by semicolons."""
+    return urlsplit(url).scheme in {"redis", "rediss"} and ";" not in url
+
+
+@contextmanager
+def redis_client(url: str) -> Iterator[redis.Redis]:
+    """Connect without retries. Raises redis.RedisError."""
+    with redis.Redis.from_url(
         url, socket_timeout=CONNECT_SECONDS, socket_connect_timeout=CONNECT_SECONDS, retry=Retry(NoBackoff(), 0)
-    )
-    with client:
+    ) as client:
         client.ping()
+        yield client
+
+
+@contextmanager
+def broker_connection(url: str) -> Iterator[kombu.Connection]:
+    """Connect to a broker of any kind. Raises kombu.exceptions.OperationalError."""
+    with kombu.Connection(url, ssl=broker.tls(url) or False, connect_timeout=CONNECT_SECONDS) as connection:
+        connection.ensure_connection(max_retries=1, timeout=CONNECT_SECONDS)
+        yield connection
 
 
 def check_run_state() -> None:
-    ping(settings.SLUICE.run_state_url)
+    with redis_client(settings.SLUICE.run_state_url):
+        pass
 
 
 ALWAYS: Mapping[str, Check] = {
@@ -193,9 +207,9 @@ def checks() -> dict[str, Check]:
 
 def place(url: str) -> tuple[object, ...]:
     """Return what must be equal of two URLs of Redis for them to lead to the same database."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"redis", "rediss"} or ";" in url:
+    if not is_redis(url):
         return (url,)
+    parts = urlsplit(url)
     return parts.hostname, parts.port or 6379, parts.path.strip("/") or "0", parts.query
 
 

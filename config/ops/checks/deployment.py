@@ -1,0 +1,95 @@
+"""System checks of settings that are well-formed but unsafe in production."""
+
+import os
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+from django.core.checks import Warning as Concern
+
+from config.env import IN_FILE
+from etl.providers.local import sandbox
+
+MIN_KEY_LENGTH = 32  # as in config.env
+NAME_THE_PROXY = "Set TRUSTED_PROXY_CIDRS to the network that the proxy connects from, such as 10.0.0.0/24."
+
+
+@register(deploy=True)
+def check_secret_key(**_kwargs: Any) -> list[CheckMessage]:
+    env = settings.SLUICE
+    fallbacks = [key.get_secret_value() for key in env.secret_key_fallbacks]
+    keys = [env.secret_key.get_secret_value(), *fallbacks]
+    if len(set(keys)) < len(keys):
+        hint = (
+            "Put the new key into SECRET_KEY and the old one into SECRET_KEY_FALLBACKS: "
+            "docs/runbook.md#keys-are-rotated."
+        )
+        return [Concern("SECRET_KEY_FALLBACKS repeats a key: no key was rotated.", hint=hint, id="ops.W001")]
+    if any(len(key) < MIN_KEY_LENGTH for key in fallbacks):
+        message = (
+            f"A key in SECRET_KEY_FALLBACKS is shorter than {MIN_KEY_LENGTH} characters "
+            "and still validates sessions and links."
+        )
+        return [Concern(message, hint="Remove it from SECRET_KEY_FALLBACKS.", id="ops.W002")]
+    return []
+
+
+@register(deploy=True)
+def check_proxies(**_kwargs: Any) -> list[CheckMessage]:
+    """The client's address and scheme are read from headers that only these proxies may set."""
+    networks = settings.SLUICE.trusted_proxy_cidrs
+    if any(network.prefixlen == 0 for network in networks):
+        message = (
+            "TRUSTED_PROXY_CIDRS contains every address: "
+            "clients can forge their address and bypass links that are bound to a network."
+        )
+        return [Error(message, hint=NAME_THE_PROXY, id="ops.E001")]
+    if not networks and not settings.DEBUG:
+        message = (
+            "TRUSTED_PROXY_CIDRS is empty: behind a proxy, "
+            "all clients appear to have the proxy's address and https is not detected."
+        )
+        return [Concern(message, hint=NAME_THE_PROXY, id="ops.W003")]
+    return []
+
+
+@register(deploy=True)
+def check_metrics(**_kwargs: Any) -> list[CheckMessage]:
+    if any(network.prefixlen == 0 for network in settings.SLUICE.metrics_allow_cidrs):
+        message = "METRICS_ALLOW_CIDRS contains every address: anyone can read /metrics."
+        return [Concern(message, hint="Set METRICS_ALLOW_CIDRS to the network of Prometheus.", id="ops.W004")]
+    return []
+
+
+@register(deploy=True)
+def check_transport(**_kwargs: Any) -> list[CheckMessage]:
+    """Clients follow presigned URLs to this endpoint; over http the URLs and the files travel unencrypted."""
+    url = urlsplit(str(settings.SLUICE.s3_public_endpoint_url or settings.SLUICE.s3_endpoint_url or "https://"))
+    if url.scheme != "http" or is_loopback(url.hostname or ""):
+        return []
+    hint = "Put a proxy with TLS in front of the object storage and set S3_PUBLIC_ENDPOINT_URL to its https address."
+    return [Concern("S3_PUBLIC_ENDPOINT_URL is http: exports can be intercepted.", hint=hint, id="ops.W005")]
+
+
+@register(deploy=True)
+def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
+    """A document that takes over the parser's process must not be able to read secrets from files."""
+    env = settings.SLUICE
+    has_secret_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
+    if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.hides_files():
+        return []
+    message = (
+        "The kernel does not support Landlock: "
+        "a malicious document that takes over the parser process could read secrets from files."
+    )
+    hint = "Run OCR workers on Linux 5.13 or newer with Landlock, or pass their secrets as environment variables."
+    return [Concern(message, hint=hint, id="ops.W006")]
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

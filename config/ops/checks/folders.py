@@ -1,0 +1,63 @@
+"""System checks of the folders of this host or container; run them where the other processes run, too."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
+from django.core.checks import Warning as Concern
+
+from config.platform.observability import counters
+
+MIB = 1024**2
+LOW_SPACE = 1024 * MIB
+COUNTERS_BYTES = MIB  # per process; it needs about 50 KB
+
+
+@register(deploy=True)
+def check_temporary_folder(**_kwargs: Any) -> list[CheckMessage]:
+    """Uploads are stored in TMPDIR while they are received, twice each; so are parts of large objects."""
+    needed = 2 * settings.SLUICE.etl_max_file_bytes
+    return check_folder(Path(tempfile.gettempdir()), "TMPDIR", needed=needed, low=LOW_SPACE)
+
+
+@register(deploy=True)
+def check_cache_folder(**_kwargs: Any) -> list[CheckMessage]:
+    """A warning at most: only OCR workers store documents in ETL_CACHE_DIR."""
+    needed = 2 * settings.SLUICE.etl_max_file_bytes
+    messages = check_folder(settings.SLUICE.etl_cache_dir, "ETL_CACHE_DIR", needed=needed, low=LOW_SPACE)
+    where = "Only OCR workers use it: with containers, run this check in theirs."
+    return [
+        Concern(each.msg, hint=f"{each.hint} {where}", id="ops.W203") if each.is_serious() else each
+        for each in messages
+    ]
+
+
+@register(deploy=True)
+def check_metrics_folder(**_kwargs: Any) -> list[CheckMessage]:
+    if folder := os.environ.get(counters.VARIABLE):
+        return check_folder(Path(folder), counters.VARIABLE, needed=COUNTERS_BYTES, low=8 * COUNTERS_BYTES)
+    message = f"{counters.VARIABLE} is not set: /metrics covers one web process and no workers."
+    hint = f"Set {counters.VARIABLE} to a folder that web and workers share: docs/runbook.md#metrics-are-missing."
+    return [Concern(message, hint=hint, id="ops.W202")]
+
+
+def check_folder(folder: Path, variable: str, *, needed: int, low: int) -> list[CheckMessage]:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:  # unnamed: leaves nothing behind if the process is killed
+            file.write(b"x")
+    except OSError:
+        hint = f"Fix its permissions, or set {variable} to another folder; in containers, to a volume."
+        return [Error(f"{variable} is a folder that cannot be written to.", hint=hint, id="ops.E201")]
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        message = f"{variable} has {free // MIB} MiB of free space; {needed // MIB} MiB are needed."
+        return [Error(message, hint="Free up space: docs/runbook.md#disk-is-full.", id="ops.E202")]
+    if free < low:
+        message = f"{variable} has only {free // MIB} MiB of free space."
+        return [Concern(message, hint="Free up space before it is full: docs/runbook.md#disk-is-full.", id="ops.W201")]
+    return []

@@ -1,0 +1,32 @@
+"""Django's system checks, with those for deployments, as a subject of the doctor."""
+
+from collections.abc import Collection, Iterator
+from contextlib import nullcontext
+
+from django.core.checks import CheckMessage, run_checks
+
+from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+
+
+def check_system(_: None) -> Iterator[Finding]:
+    """Run what `manage.py check --deploy` runs."""
+    yield from findings(run_checks(include_deployment_checks=True)) or [ok("The system checks found no issues.")]
+
+
+def findings(messages: Collection[CheckMessage]) -> list[Finding]:
+    return [finding(message) for message in messages if not message.is_silenced()]
+
+
+def finding(message: CheckMessage) -> Finding:
+    """Shorten Django's messages to their first sentence; the rest is advice that the id leads to."""
+    says = f"{str(message.msg).split(' If ')[0]} ({message.id})".replace("\n", " ")
+    do = str(message.hint or f"Look up {message.id} in Django's system check framework.")
+    return failure(says, do) if message.is_serious() else warning(says, do)
+
+
+SUBJECT = Subject(
+    name="settings",
+    open=nullcontext,
+    checks=(check_system,),
+    unreachable="Run python manage.py check, which reports settings that cannot be read.",
+)
