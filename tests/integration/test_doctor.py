@@ -23,6 +23,7 @@ from config.ops.checks import deployment, folders
 from config.ops.doctor import database, examination, peers, redis, source, storage, system_checks, workers
 from config.ops.doctor.findings import Subject, ok
 from config.platform import storage as objects
+from config.platform.http import health
 from config.platform.storage import probe
 from etl.providers.local import sandbox
 from exports.models import Dataset, Slot, Tick
@@ -122,7 +123,7 @@ def test_unreachable_servers_are_reported_and_the_others_checked(
     findings = {line["check"]: line for line in json.loads(printed)["findings"]}
     for check in ("source.reachable", "broker.reachable", "storage.reachable", "web.readiness"):
         assert findings[check]["level"] == "failure"
-        assert findings[check]["says"] == "It does not answer.", check
+        assert findings[check]["says"] == f"It {health.SILENT}.", check
     assert "docs/runbook.md#redis-is-lost" in findings["broker.reachable"]["do"]
     assert "docs/runbook.md#object-storage-is-away" in findings["storage.reachable"]["do"]
     assert findings["database.version"]["level"] == "ok"

@@ -199,7 +199,7 @@ def check_rules(_connection: Connection) -> Iterator[Finding]:
 
 
 def open_database() -> AbstractContextManager[Connection]:
-    """Connect without Django's pool, which waits longer. Django's database name wins: tests use another than the URL's."""
+    """Connect without Django's pool, which waits longer. Tests use another database name than the URL's."""
     url = make_conninfo(settings.SLUICE.database_url.get_secret_value(), dbname=django_connection.settings_dict["NAME"])
     connection = psycopg.connect(
         url,

@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from config.env import Environment
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.platform.http import health
 
 SECONDS = 4
 METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their credentials
@@ -170,7 +171,7 @@ def web(url: str) -> Subject[str]:
 def check_readiness(url: str) -> Iterator[Finding]:
     status = status_of(f"{url}/readyz")
     if status is None:
-        yield failure("It does not respond.", "Start it, and check the URL: /livez responds if the process runs.")
+        yield failure(f"It {health.SILENT}.", "Start it, and check the URL: /livez responds if the process runs.")
     elif status == HTTPStatus.BAD_REQUEST:
         yield failure("It rejects the host name.", "Add the URL's host to ALLOWED_HOSTS.")
     elif status != HTTPStatus.OK:
