@@ -22,15 +22,15 @@ def live_of(task: Any) -> Any:
 
 
 def why_not_cancel(task: Any) -> str:
-    return "" if live_of(task).status == Status.PENDING else actions.NotCancellable.said()
+    return "" if live_of(task).status == Status.PENDING else actions.NotCancellable.detail
 
 
 def why_not_retry(task: Task) -> str:
-    return "" if task.has_ended else actions.NotEnded.said()
+    return "" if task.has_ended else actions.NotEnded.detail
 
 
 def why_not_wake(task: Task) -> str:
-    return manual.NotOpen.said() if task.has_ended else ""
+    return manual.NotOpen.detail if task.has_ended else ""
 
 
 def cancel(task: Task, _asking: Asking) -> str:

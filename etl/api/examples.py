@@ -106,7 +106,7 @@ NOT_TRIED = {
     "error": {
         "code": "llm_unavailable",
         "stage": "postprocess",
-        "detail": "The language model could not be reached, is too busy, or did not answer in time.",
+        "detail": "The language model is unreachable, overloaded or too slow to respond.",
         "retryable": True,
     },
     "usage": {"prompt_tokens": 0, "completion_tokens": 0, "calls": 0},

@@ -23,10 +23,9 @@ from etl.pipeline.artifacts import MARKDOWN
 
 
 class NotReady(Problem):
-    """There is no Markdown yet: OCR has not ended, or it failed."""
-
     status = 409
     code = "not_ready"
+    detail = "This task has no Markdown yet. OCR has not ended, or it failed."
 
 
 class Markdown(View):

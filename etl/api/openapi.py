@@ -60,7 +60,7 @@ UNSUPPORTED = {
     "type": "urn:problem:sluice:unsupported_format",
     "title": "Unsupported Media Type",
     "status": 415,
-    "detail": "This is a file of kind DOCX. The configured OCR provider takes PDF, PNG, JPEG, TIFF, WebP, plain text, "
+    "detail": "This is a DOCX file. The configured OCR provider supports PDF, PNG, JPEG, TIFF, WebP, plain text, "
     "Markdown. The provider mineru takes such files; the operator can set ETL_OCR_PROVIDER=mineru.",
     "code": "unsupported_format",
     "requestId": REQUEST_ID,

@@ -41,7 +41,7 @@ MOST_SECONDS = 60  # that a request may wait for a change
 
 
 class NoSuchTask(NotFound):
-    """Task not found"""
+    detail = "Task not found"
 
 
 class View(APIView):

@@ -1,192 +1,167 @@
-"""What can go wrong with a document's task. Each error knows its code, and whether another attempt can help.
+"""Errors of a document's task. Each knows its code, and whether another attempt can help.
 
-Clients and logs see the code and the sentences below, never a provider's or a model's own message: those may quote the
-document. The codes are the public contract's.
+Clients and logs see the code and the texts below. They never see a message of a provider or a model, which may quote
+the document. The codes are part of the public API.
 """
 
 from typing import Any
 
-# Seconds until another attempt where a person has to do something first; ETL_RETRY_BACKOFF_MAX_SECONDS bounds them.
+# Seconds until the next attempt when an operator has to fix something first. ETL_RETRY_BACKOFF_MAX_SECONDS limits them.
 OPERATOR_RETRY_SECONDS = 3600.0
 
 
 class EtlError(Exception):
-    """The task failed."""
-
     code = "ocr_failed"
-    # Whether the stage itself tries again, up to its maximum of attempts.
+    # The stage retries by itself, up to its maximum of attempts.
     transient = False
-    # Whether the same may well succeed when a person retries it.
+    # A manual retry may succeed.
     retryable = False
+    detail = "The task failed."
 
     def __init__(self, detail: str = "", *, retry_after: float | None = None) -> None:
-        """`retry_after`: the seconds that a peer asked us to wait."""
-        self.detail = detail or " ".join((self.__doc__ or "").split())
+        """`retry_after`: seconds, from the peer's Retry-After."""
+        self.detail = detail or self.detail
         self.retry_after = retry_after
         super().__init__(self.detail)
 
 
 # ---- The document ---------------------------------------------------------------------------------------------------
 class BadDocument(EtlError):
-    """The document cannot be read. Another attempt would end the same way."""
-
     code = "file_corrupt"
+    detail = "The document cannot be read."
 
 
 class UnsupportedFormat(BadDocument):
-    """The OCR provider does not take this kind of file."""
-
     code = "unsupported_format"
+    detail = "The OCR provider does not support this file type."
 
 
 class FileTooLarge(BadDocument):
-    """The file is larger than allowed, or unpacks to more than allowed."""
-
     code = "file_too_large"
+    detail = "The file exceeds the size limit, before or after decompression."
 
 
 class FileEncrypted(BadDocument):
-    """The file is encrypted. Remove its password and submit it again."""
-
     code = "file_encrypted"
+    detail = "The file is encrypted. Remove its password and submit it again."
 
 
 class FileCorrupt(BadDocument):
-    """The file is damaged, or not what it says it is."""
-
     code = "file_corrupt"
+    detail = "The file is damaged, or its content does not match its type."
 
 
 class TooManyPages(BadDocument):
-    """The document has more pages than allowed."""
-
     code = "too_many_pages"
+    detail = "The document exceeds the page limit."
 
 
 class TooManyPixels(BadDocument):
-    """A page or image has more pixels than allowed."""
-
     code = "too_many_pixels"
+    detail = "A page or image exceeds the pixel limit."
 
 
 class DocumentMissing(BadDocument):
-    """The stored document is gone. Submit it again."""
-
     code = "artifact_missing"
+    detail = "The stored document no longer exists. Submit it again."
 
 
 class EmptyDocument(BadDocument):
-    """No text was found in the document."""
-
     code = "empty_document"
+    detail = "No text was found in the document."
 
 
 # ---- OCR ------------------------------------------------------------------------------------------------------------
 class OcrFailed(EtlError):
-    """The OCR provider failed on this document."""
-
     code = "ocr_failed"
     transient = True
     retryable = True
+    detail = "The OCR provider failed to process this document."
 
 
 class OcrRefused(OcrFailed):
-    """The OCR provider will not do this document, however often it is asked."""
-
     transient = False
     retryable = False
+    detail = "The OCR provider rejected this document. Another attempt cannot help."
 
 
 class OcrTimeout(EtlError):
-    """OCR took longer than a stage may."""
-
     code = "ocr_timeout"
     transient = True
     retryable = True
+    detail = "OCR exceeded its time limit."
 
 
 class ProviderUnavailable(EtlError):
-    """The OCR provider could not be reached, or is too busy."""
-
     code = "provider_unavailable"
     transient = True
     retryable = True
+    detail = "The OCR provider is unreachable or overloaded."
 
 
 class ProviderForbidden(ProviderUnavailable):
-    """The OCR provider does not accept our credentials, or our quota there is used up."""
-
     transient = False
+    detail = "The OCR provider rejected our credentials, or our quota there is used up."
 
 
 # ---- Post-processing ------------------------------------------------------------------------------------------------
 class LlmUnavailable(EtlError):
-    """The language model could not be reached, is too busy, or did not answer in time."""
-
     code = "llm_unavailable"
     transient = True
     retryable = True
+    detail = "The language model is unreachable, overloaded or too slow to respond."
 
 
 class LlmForbidden(LlmUnavailable):
-    """No language model is set up, or its server does not accept our credentials or requests."""
-
     transient = False
     retryable = False
+    detail = "No language model is configured, or its server rejected our credentials or requests."
 
 
 class LlmRefused(EtlError):
-    """The language model declined to answer, or a content filter withheld the answer."""
-
     code = "llm_refused"
+    detail = "The language model declined to respond, or a content filter withheld its response."
 
 
 class LlmTruncated(EtlError):
-    """The language model's answer was cut off. Part of an answer is never taken for the whole."""
-
     code = "llm_truncated"
+    detail = "The language model's response was cut off. Partial responses are never used."
 
 
 class LlmInvalidResponse(EtlError):
-    """The language model's server answered without an answer in it."""
-
     code = "llm_invalid_response"
     transient = True
     retryable = True
+    detail = "The language model's server returned an invalid response."
 
 
 class SchemaInvalid(EtlError):
-    """The language model's answer does not fit the rule's schema, also after it was told why."""
-
     code = "schema_validation"
+    detail = "The language model's response does not match the rule's schema, even after a corrective retry."
 
 
 class DocumentTooLong(EtlError):
-    """The document has more pieces than one task may send to the language model."""
-
     code = "document_too_long"
+    detail = "The document has more parts than one task may send to the language model."
 
 
 # ---- The stage ------------------------------------------------------------------------------------------------------
 class StageTimeout(EtlError):
-    """Post-processing took longer than a stage may."""
-
     code = "timeout"
     transient = True
     retryable = True
+    detail = "Post-processing exceeded its time limit."
 
 
 class ArtifactMissing(EtlError):
-    """The stored result of OCR is gone. Retry from OCR."""
-
     code = "artifact_missing"
+    detail = "The stored OCR result no longer exists. Retry from OCR."
 
 
 class StageLost(EtlError):
-    """Workers died or stalled each time they worked on this."""
-
     transient = True
     retryable = True
+    detail = "Workers crashed or stalled at every attempt on this stage."
 
     def __init__(self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = None) -> None:
         super().__init__(detail, retry_after=retry_after)
@@ -194,19 +169,19 @@ class StageLost(EtlError):
 
 
 class StorageUnavailable(StageLost):
-    """The object storage could not be reached, or refused us."""
+    detail = "The object storage is unreachable, or it rejected our request."
 
 
 class DatabaseUnavailable(StageLost):
-    """The database could not be reached."""
+    detail = "The database is unreachable."
 
 
 class UnexpectedError(StageLost):
-    """Something went wrong that nobody thought of. The staff find it in the log."""
+    detail = "Unexpected error. Staff can find it in the log."
 
 
 class WorkerMisconfigured(StageLost):
-    """Something on the worker's machine is not as it has to be. It says nothing about the document."""
+    detail = "The worker's machine is not set up correctly. The document is not the cause."
 
     def __init__(
         self, detail: str = "", *, code: str = "ocr_failed", retry_after: float | None = OPERATOR_RETRY_SECONDS
@@ -215,27 +190,27 @@ class WorkerMisconfigured(StageLost):
 
 
 class WorkspaceFull(WorkerMisconfigured):
-    """The worker has no folder for the document, or no room in it."""
+    detail = "The worker has no folder for the document, or no disk space."
 
 
 class EngineMissing(WorkerMisconfigured):
-    """The local OCR engine could not be started."""
+    detail = "The local OCR engine could not be started."
 
 
-# ---- Not outcomes ---------------------------------------------------------------------------------------------------
+# ---- Control flow ---------------------------------------------------------------------------------------------------
 class Fenced(Exception):
-    """The stage is no longer ours: another worker has it, or the task has ended. Nothing may be written."""
+    """Another worker has the stage, or the task has ended: this worker must not write anything."""
 
 
 class OutOfTime(Exception):
-    """The stage ran for as long as it may. The stage translates it into its own timeout."""
+    """The stage reached its time limit. Each stage translates this into its own timeout error."""
 
 
 def codes(root: type[EtlError] = EtlError) -> set[str]:
-    """Return every code that a task may fail with."""
+    """Return all codes with which a task may fail."""
     return {root.code}.union(*map(codes, root.__subclasses__()))
 
 
 def explain(error: EtlError, *, stage: str) -> dict[str, Any]:
-    """Return an error as clients see it and the task keeps it."""
+    """Return an error as clients see it and as the task stores it."""
     return {"code": error.code, "stage": stage, "detail": error.detail, "retryable": error.retryable}

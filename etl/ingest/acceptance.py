@@ -29,34 +29,31 @@ ANYTHING = "application/octet-stream"
 
 
 class EmptyFile(BadInput):
-    """The document has no bytes."""
-
     code = "empty_document"
+    detail = "The document is empty (0 bytes)."
 
     def __init__(self, pointer: str) -> None:
-        super().__init__(InputError(pointer=pointer, code=self.code, detail=self.said()))
+        super().__init__(InputError(pointer=pointer, code=self.code, detail=self.detail))
 
 
 class UploadTooLarge(Problem):
-    """The file is larger than a document may be."""
-
     status = 413
     code = "file_too_large"
+    detail = "The file is larger than the limit for documents."
 
     def __init__(self) -> None:
-        super().__init__(f"{self.said()[:-1]}: {settings.SLUICE.etl_max_file_bytes} bytes.")
+        super().__init__(f"The file is larger than the limit of {settings.SLUICE.etl_max_file_bytes} bytes.")
 
 
 class FormatNotAccepted(Problem):
-    """The configured OCR provider does not take this kind of file."""
-
     status = 415
     code = "unsupported_format"
+    detail = "The configured OCR provider does not support this file type."
 
     def __init__(self, kind: DocumentFormat | None) -> None:
         takes = ", ".join(word(each) for each in engines.formats())
-        found = f"This is a file of kind {word(kind)}." if kind else "This is no kind of file that is known here."
-        super().__init__(f"{found} The configured OCR provider takes {takes}.{advice(kind)}")
+        found = f"This is a {word(kind)} file." if kind else "The file type is unknown."
+        super().__init__(f"{found} The configured OCR provider supports {takes}.{advice(kind)}")
 
 
 WORDS = {

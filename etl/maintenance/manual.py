@@ -13,38 +13,33 @@ from etl.runstate import TransitionResult, Verdict
 
 
 class NotOpen(Problem):
-    """Only a task that has not ended can be woken; this one has."""
-
     status = 409
     code = "not_open"
+    detail = "This task has ended. Only a task that has not ended can be woken up."
 
 
 class BeingWorkedOn(Problem):
-    """A worker is at this task. If it is lost, another one takes over when its lease is over."""
-
     status = 409
     code = "being_worked_on"
+    detail = "A worker is processing this task. If that worker is lost, another one takes over when the lease expires."
 
 
 class LookAgain(Problem):
-    """The task has moved on meanwhile. Look at it again."""
-
     status = 409
     code = "look_again"
+    detail = "The task has changed in the meantime. Reload the page and check it again."
 
 
 class NotDue(Problem):
-    """The task waits for its next attempt, and is sent by itself then."""
-
     status = 409
     code = "not_due"
+    detail = "The task is waiting for its next attempt, which starts automatically."
 
 
 class NotSent(Problem):
-    """The message broker does not answer. Recovery sends the message again when it is back."""
-
     status = 503
     code = "broker_unavailable"
+    detail = "The message broker is not available. The wake-up message is sent automatically when it is back."
 
 
 def wake(task: Task) -> str:

@@ -69,10 +69,9 @@ def number_or_text(text: str) -> int | str | None:
 
 # ---- Several at once ------------------------------------------------------------------------------------------------
 class NothingDone(Problem):
-    """Choose documents first."""
-
     status = 409
     code = "nothing_done"
+    detail = "Select at least one document first."
 
 
 class Several(Action):

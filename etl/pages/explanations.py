@@ -101,7 +101,7 @@ TO_MEND = {
         "the document is not read again for that. Or extract with a rule of the mode “Markdown only”: it needs none.",
     ),
 }
-UNKNOWN = Explanation("Something went wrong", "Try it again. If it fails again tell your staff the number of the task.")
+UNKNOWN = Explanation("Unexpected error", "Try again. If it fails again, send the task's number to your staff.")
 
 
 # ---- Warnings, by their codes ---------------------------------------------------------------------------------------

@@ -164,11 +164,10 @@ class Download(DocumentsPage):
 
 
 class DocumentGone(Problem):
-    """The document itself is not stored any more. Submit it again to have it here again."""
-
     status = 410
     title = "The document is gone"
     code = "artifact_missing"
+    detail = "The original document is no longer stored. Submit it again to view it here."
 
 
 class Original(DocumentsPage):

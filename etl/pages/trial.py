@@ -36,21 +36,21 @@ MATCHES = {
 
 
 class NoMarkdownYet(Problem):
-    """This document has no Markdown yet. Wait until it was read, or take another one."""
-
     status = 409
     code = "not_ready"
+    detail = "This document has no Markdown yet. Wait until OCR has ended, or choose another document."
 
 
 class MarkdownTooLong(Problem):
-    """This document's Markdown is too long to try a rule on here: submit the document with the rule instead."""
-
     status = 413
     code = "markdown_too_long"
+    detail = (
+        "This document's Markdown is too long to test a rule on this page. Submit the document with the rule instead."
+    )
 
 
 class NoSuchDocument(NotFound):
-    """There is no such document. Give the number that your list of documents shows."""
+    detail = "Document not found. Enter the number shown in your list of documents."
 
 
 class Try(Editor):

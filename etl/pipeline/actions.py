@@ -23,31 +23,27 @@ log = structlog.get_logger(__name__)
 
 
 class NotCancellable(Problem):
-    """Only a task that has not started can be cancelled."""
-
     status = 409
     code = "not_cancellable"
+    detail = "This task has already started or ended. Only a task that has not started can be cancelled."
 
 
 class NotEnded(Problem):
-    """Only a task that has ended can be retried; this one goes on."""
-
     status = 409
     code = "not_ended"
+    detail = "This task has not ended. Only a task that has ended can be retried."
 
 
 class OcrResultMissing(Problem):
-    """There is no stored result of OCR for this task. Retry from OCR."""
-
     status = 409
     code = "artifact_missing"
+    detail = "This task has no stored OCR result. Retry from OCR."
 
 
 class RunStateUnavailable(Problem):
-    """The store of running tasks does not answer. Try again later."""
-
     status = 503
     code = "run_state_unavailable"
+    detail = "The state of running tasks is not available at the moment. Try again later."
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------

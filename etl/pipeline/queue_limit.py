@@ -11,11 +11,10 @@ LOCK = 0x536C_7569_6365
 
 
 class QueueFull(Problem):
-    """The queue holds as many documents as it may. Try again later."""
-
     status = 503
     code = "queue_full"
     retry_after = 30
+    detail = "The document queue is full. Try again later."
 
 
 def enter() -> None:

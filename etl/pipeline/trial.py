@@ -29,11 +29,10 @@ places = threading.BoundedSemaphore(MAX_AT_ONCE)
 
 
 class TooManyTrials(Problem):
-    """Too many rules are being tried at this moment. Wait for a few seconds."""
-
     status = 503
     code = "too_many_trials"
     retry_after = RETRY_AFTER_SECONDS
+    detail = "Too many rules are being tested at the moment. Try again in a few seconds."
 
 
 def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:

@@ -245,8 +245,8 @@ def fitting(text: str, question: Question) -> ParsedResponse:
 
 def invalid(unfit: Unfit) -> SchemaInvalid:
     if not unfit.misfits:
-        return SchemaInvalid("The language model's answer is not JSON, also after it was told why.")
-    return SchemaInvalid(f"{SchemaInvalid.__doc__} {' '.join(dict.fromkeys(map(told, unfit.misfits[:MAX_TOLD])))}")
+        return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
+    return SchemaInvalid(f"{SchemaInvalid.detail} {' '.join(dict.fromkeys(map(told, unfit.misfits[:MAX_TOLD])))}")
 
 
 def told(misfit: tuple[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What error codes mean to the staff: as to clients, but for those that send clients to the staff."""
+"""Explanations of error codes for staff, where those for clients refer to the staff."""
 
 from exports.core.errors import EXPLANATIONS
 
@@ -7,15 +7,14 @@ def title_of(code: str) -> str:
     return EXPLANATIONS.get(code, (code, ""))[0]
 
 
-# Where clients are sent to the staff: what the staff can look at.
 FOR_STAFF = {
-    "EXPORT_SOURCE_TIMEOUT": "It ran into the dataset's statement timeout at every attempt. Raise that, or look in the "
-    "source database at what the function waits for.",
+    "EXPORT_SOURCE_TIMEOUT": "Every attempt exceeded the dataset's statement timeout. Raise the timeout, or check in "
+    "the source database for locks on which the function waits.",
     "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. Look for the SQLSTATE in the source "
-    "database's log at the time of the attempt; its message is not kept here, as it may quote rows.",
-    "EXPORT_WORKER_LOST": "No attempt ended with an outcome of its own. Look at the workers' log at that time: "
-    "lease_expired names this chunk, the attempt, and host and process of the worker (in backend). Workers that end "
-    "without a word were often killed for want of memory.",
+    "database's log at the time of the attempt. The message is not stored here because it may quote rows.",
+    "EXPORT_WORKER_LOST": "No attempt finished. Check the workers' log at that time: lease_expired names this chunk, "
+    "the attempt, and the worker's host and process (in backend). A worker that stops without a log line was often "
+    "killed because it ran out of memory.",
 }
 
 

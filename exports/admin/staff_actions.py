@@ -69,7 +69,7 @@ JOBS = (
         explanation="Failed chunks start again with all their attempts, and are charged to the owner's quota "
         "again. Chunks that are done keep their files. Where only the delivery failed, that alone is "
         "tried again.",
-        why_not=one_of({JobStatus.FAILED}, actions.NotFailed.said()),
+        why_not=one_of({JobStatus.FAILED}, actions.NotFailed.detail),
         do=each(retry_job),
         mark=when_ended,
     ),
@@ -82,7 +82,7 @@ JOBS = (
         explanation="What is running stops within seconds, and what waits is not exported. Files that are done "
         "stay, and the next export reuses them. This cannot be undone; the same request can be "
         "replayed.",
-        why_not=one_of(JOB_ACTIVE, actions.AlreadyEnded.said()),
+        why_not=one_of(JOB_ACTIVE, actions.AlreadyEnded.detail),
         do=each(cancel_job),
         is_danger=True,
     ),
@@ -106,7 +106,7 @@ GOES_ON = "Its job has not ended yet. Retry it when the other chunks have."
 
 def why_not_retry(chunk: Chunk) -> str:
     if chunk.status != ChunkStatus.FAILED:
-        return "Only a failed chunk can be retried; this one has not failed."
+        return "This chunk has not failed. Only failed chunks can be retried."
     return "" if chunk.job.status == JobStatus.FAILED else GOES_ON
 
 
@@ -162,7 +162,7 @@ CHUNKS = (
         " over. A worker that is there after all can write nothing any more, and stops. The attempt "
         "counts: a chunk without another one fails. Its slot stays taken until its lease is over and "
         "its call was ended.",
-        why_not=one_of({ChunkStatus.RUNNING}, manual_actions.NotRunning.said()),
+        why_not=one_of({ChunkStatus.RUNNING}, manual_actions.NotRunning.detail),
         do=each(release_chunk),
         mark=lambda chunk: str(chunk.token),
         is_danger=True,
@@ -221,7 +221,7 @@ RECEIPTS = (
 
 
 def why_not_revoke_link(link: Link) -> str:
-    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.said()
+    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.detail
 
 
 def revoke_link(link: Link, _asking: Asking) -> str:
@@ -248,7 +248,7 @@ LINKS = (
 def why_not_free(slot: Slot) -> str:
     if slot.lease_until is None:
         return "It is free."
-    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.said()
+    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.detail
 
 
 def free_slot(slot: Slot, _asking: Asking) -> str:

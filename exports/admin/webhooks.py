@@ -105,19 +105,19 @@ class WebhookAdmin(WithVerbs):
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def why_not_send_again(delivery: Delivery) -> str:
-    return subscriptions.DeliveryPending.said() if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
+    return subscriptions.DeliveryPending.detail if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
 
 
 def why_not_send_now(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
         return "It has ended. Send it again."
     waits = delivery.token is None and delivery.available_at > timezone.now()
-    return why_deaf(delivery) if waits else subscriptions.DeliveryPending.said()
+    return why_deaf(delivery) if waits else subscriptions.DeliveryPending.detail
 
 
 def why_deaf(delivery: Delivery) -> str:
     is_deaf = not delivery.webhook.enabled and delivery.type != TEST
-    return subscriptions.WebhookDisabled.said() if is_deaf else ""
+    return subscriptions.WebhookDisabled.detail if is_deaf else ""
 
 
 def send_again(delivery: Delivery, _asking: Asking) -> str:

@@ -46,18 +46,17 @@ NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Co
 
 
 class LinkRefused(Problem):
-    """This link cannot be used."""
-
     status = 403
     headers = NO_TRACE
+    detail = "This link cannot be used."
 
     WHY = {
-        "link_invalid": "This is not a link of ours, or it was changed.",
-        "link_expired": "The link's time is over. Export again: files that are there already are reused.",
-        "link_revoked": "The link was replaced by a newer one, or revoked.",
-        "link_mismatch": "The link is for the client that made the export, or the link: its network and its User-Agent."
-        " The owner can make one for another client by asking for it from there.",
-        "link_used": "The link was used already; it works once. The owner can make a new one while the receipt lives.",
+        "link_invalid": "The link is invalid or was changed.",
+        "link_expired": "The link has expired. Export again; existing files are reused.",
+        "link_revoked": "The link was revoked or replaced by a newer one.",
+        "link_mismatch": "The link is bound to another client (network and User-Agent)."
+        " The owner can create a link from the client that is to use it.",
+        "link_used": "The link was already used; it works once. The owner can create a new one until the receipt expires.",
     }
 
     def __init__(self, refusal: links.Refused) -> None:

@@ -92,8 +92,8 @@ SUCCESS = {**ENDED, "status": "success", "progress": DONE, "receipt": RECEIPT}
 TIMEOUT = {
     "code": "EXPORT_SOURCE_TIMEOUT",
     "title": "The source database took too long",
-    "detail": "It ran into the dataset's statement timeout at every attempt. Ask the staff to raise it, or retry "
-    "later. (SQLSTATE 57014)",
+    "detail": "Every attempt exceeded the dataset's statement timeout. Ask staff to raise it, or retry later. "
+    "(SQLSTATE 57014)",
     "retryable": True,
 }
 FAILED = {**ENDED, "status": "failed", "progress": {**DONE, "done": 55, "failed": 1}, "error": TIMEOUT}

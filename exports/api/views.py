@@ -117,7 +117,7 @@ class Datasets(APIView):
 
 
 class NoSuchExport(NotFound):
-    """There is no such export."""
+    detail = "Export not found."
 
 
 def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:

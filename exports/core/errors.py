@@ -1,123 +1,120 @@
-"""What can go wrong with a chunk or a job. Each error knows its code and whether another attempt can help.
+"""Errors of chunks and jobs. Each knows its code, and whether another attempt can help.
 
-Clients and logs see the code, the SQLSTATE and the sentences below; never the source's own message, which may
+Clients and logs see the code, the SQLSTATE and the texts below. They never see the source's own message, which may
 quote rows.
 """
 
 
 class ExportError(Exception):
-    """The export failed."""
-
     code = "EXPORT_SOURCE_ERROR"
     retryable = True
+    text = "The export failed."
 
     def __init__(self, detail: str = "") -> None:
-        super().__init__(detail or self.__doc__)
+        super().__init__(detail or self.text)
         self.detail = detail
 
 
 class SourceFailed(ExportError):
-    """The source database did not give the rows. An older file may stand in for them."""
+    """The only errors for which a dataset may fall back to an older file."""
+
+    text = "The source database did not return the rows."
 
 
 class SourceUnavailable(SourceFailed):
-    """The source database could not be reached, or it shut the connection down."""
-
     code = "EXPORT_SOURCE_UNAVAILABLE"
+    text = "The source database could not be reached, or it closed the connection."
 
 
 class SourceFull(SourceUnavailable):
-    """The source database has no room for one more connection. That is no chunk's fault: its turn comes again."""
+    text = "The source database has no free connection. The chunk waits for its next turn and loses no attempt."
 
 
 class SourcePooled(SourceUnavailable):
-    """What answers took none of our session's settings: a pooler, which would give our session to others, too."""
+    text = (
+        "The source connection ignores session settings. It goes through a connection pooler, which would share "
+        "the session with other clients."
+    )
 
 
 class SourceTimeout(SourceFailed):
-    """The dataset's function ran longer than its statement timeout."""
-
     code = "EXPORT_SOURCE_TIMEOUT"
+    text = "The dataset's function exceeded its statement timeout."
 
 
 class SourceError(SourceFailed):
-    """The dataset's function raised an error."""
-
     code = "EXPORT_SOURCE_ERROR"
+    text = "The dataset's function raised an error."
 
 
 class SourceRefused(SourceError):
-    """The dataset's function is missing, is not allowed, or does not fit: another attempt cannot help."""
-
     retryable = False
+    text = "The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."
 
 
 class UploadFailed(ExportError):
-    """The object store did not take the file, also at the second try."""
-
     code = "EXPORT_UPLOAD_FAILED"
     retryable = False  # the one immediate retry was made; only a person's retry starts again
+    text = "The object storage did not accept the file, and the immediate retry failed too."
 
 
 class UploadOvertaken(UploadFailed):
-    """Other workers replaced the object at this path each time before we could."""
-
     retryable = True
+    text = "Other workers replaced the object at this path before each attempt to write it."
 
 
 class WorkerLost(ExportError):
-    """Workers died or stalled each time they worked on this chunk."""
-
     code = "EXPORT_WORKER_LOST"
+    text = "Workers crashed or stalled at every attempt on this chunk."
 
 
 class WorkerFailed(WorkerLost):
-    """A worker ran into its time limit, or into something that nobody thought of."""
+    text = "A worker reached its time limit or hit an unexpected error."
 
 
 class FileGone(Exception):
-    """The object at a chunk's path is not the one that the chunk ended with: it was replaced or deleted."""
+    """The object at a chunk's path is not the chunk's result: it was replaced or deleted."""
 
 
 class LeaseLost(Exception):
-    """The lease is no longer ours: another worker has the chunk, or it was cancelled. Nothing may be written."""
+    """Another worker has the chunk, or it was cancelled: this worker must not write anything."""
 
 
-# SQLSTATE classes that another attempt cannot heal: syntax error, missing object or privilege, invalid schema, invalid
-# authorisation, feature not supported.
+# SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
+# invalid authorisation, feature not supported.
 PERMANENT = ("42", "3F", "28", "0A")
 
-# code -> (title, what it means and what to do). The API, the pages and the admin all show these.
+# code -> (title, meaning and next step). The API, the pages and the admin show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {
     "EXPORT_SOURCE_UNAVAILABLE": (
         "The source database could not be reached",
-        "It was down or refused connections at every attempt. Retry the export when the database is back.",
+        "It was down or refused connections at every attempt. Retry the export when the database is available again.",
     ),
     "EXPORT_SOURCE_TIMEOUT": (
         "The source database took too long",
-        "It ran into the dataset's statement timeout at every attempt. Ask the staff to raise it, or retry later.",
+        "Every attempt exceeded the dataset's statement timeout. Ask staff to raise it, or retry later.",
     ),
     "EXPORT_SOURCE_ERROR": (
         "The source database raised an error",
-        "The dataset's function failed for this key and date. The SQLSTATE tells the staff what kind of error it was.",
+        "The dataset's function failed for this key and date. The SQLSTATE shows staff the kind of error.",
     ),
     "EXPORT_UPLOAD_FAILED": (
-        "The object store did not take the file",
-        "The upload failed and so did its immediate retry. Nothing was written. Retry the failed chunks.",
+        "The object storage did not accept the file",
+        "The upload and its immediate retry failed. Nothing was written. Retry the failed chunks.",
     ),
     "EXPORT_WORKER_LOST": (
-        "Workers died or failed while they worked on this",
-        "No attempt ended with an outcome of its own. Ask the staff to look at this key and date first.",
+        "Workers crashed or failed on this chunk",
+        "No attempt finished. Ask staff to check this key and date before you retry.",
     ),
     "EXPORT_BUNDLE_FAILED": (
-        "The delivery could not be put together",
-        "Every file is there, but the delivered object could not be made. Retry the export: finished files are kept.",
+        "The delivered file could not be created",
+        "All chunk files exist, but the delivered file could not be created. Retry the export; chunk files are kept.",
     ),
 }
 
 
 def explain(code: str, detail: str) -> dict[str, object]:
-    """Return an error as clients see it. `retryable`: the same may well succeed when a person retries it."""
+    """Return an error as clients see it. `retryable`: a manual retry may succeed."""
     title, explanation = EXPLANATIONS.get(code, (code, ""))
     return {
         "code": code,

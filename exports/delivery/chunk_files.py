@@ -17,14 +17,13 @@ log = structlog.get_logger(__name__)
 
 
 class NoSuchFile(NotFound):
-    """There is no such file."""
+    detail = "File not found."
 
 
 class FileSuperseded(Problem):
-    """A later export has replaced this file with newer data. Export again to get a receipt for it."""
-
     status = 410
     code = "file_superseded"
+    detail = "A later export replaced this file with newer data. Export again to get a receipt for the new file."
 
 
 def presign(job: Job, *, key: str, effective_date: date) -> str:

@@ -78,17 +78,15 @@ class Refused(Exception):
 
 
 class ReceiptExpired(Problem):
-    """The receipt's time is over. Export again: files that are there already are reused."""
-
     status = 410
     code = "receipt_expired"
+    detail = "The receipt has expired. Export again; existing files are reused."
 
 
 class NotOpen(Problem):
-    """Only a link that can still be used can be revoked; this one was used or revoked, or its time is over."""
-
     status = 409
     code = "not_open"
+    detail = "This link was already used or revoked, or it has expired. Only a link that still works can be revoked."
 
 
 def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:

@@ -16,10 +16,9 @@ log = structlog.get_logger(__name__)
 
 
 class NotReady(Problem):
-    """The export has no receipt yet: it has not ended, or it did not succeed."""
-
     status = 409
     code = "not_ready"
+    detail = "This export has no receipt yet. It has not ended, or it did not succeed."
 
 
 def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: str) -> Receipt:

@@ -19,24 +19,24 @@ log = structlog.get_logger(__name__)
 
 
 class NotFailed(Problem):
-    """Only a failed export can be retried; this one has not failed."""
-
     status = 409
     code = "not_failed"
+    detail = "This export has not failed. Only failed exports can be retried."
 
 
 class AlreadyEnded(Problem):
-    """Only an export that has not ended can be cancelled; this one has."""
-
     status = 409
     code = "already_ended"
+    detail = "This export has already ended. Only exports that have not ended can be cancelled."
 
 
 class NotReplayable(Problem):
-    """The limits or the dataset have changed since, its formats or its key pattern: this would be refused today."""
-
     status = 409
     code = "not_replayable"
+    detail = (
+        "The limits, or the dataset's formats or key pattern, have changed since this export was created. The "
+        "same request is no longer valid; create a new export."
+    )
 
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------

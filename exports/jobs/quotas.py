@@ -16,10 +16,9 @@ from exports.core import metrics
 
 
 class QuotaExceeded(Problem):
-    """The day's quota does not cover this. What it holds is at /exports/limits."""
-
     status = 429
     code = "quota_exceeded"
+    detail = "This request exceeds your daily quota. See /exports/limits for the quota and your usage."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,29 +14,28 @@ log = structlog.get_logger(__name__)
 
 
 class NotRunning(Problem):
-    """Only a running chunk has a lease to release. This chunk is not running, or another worker has claimed it."""
-
     status = 409
     code = "not_running"
+    detail = "Only a running chunk has a lease to release. This chunk is not running, or another worker has claimed it."
 
 
 class SlotInUse(Problem):
-    """The worker that holds this slot may still be alive. Release its chunk's lease, then wait for the slot's lease to
-    expire."""
-
     status = 409
     code = "slot_in_use"
+    detail = (
+        "The worker that holds this slot may still be alive. Release its chunk's lease, then wait for the slot's "
+        "lease to expire."
+    )
 
 
 class CallNotEnded(Problem):
-    """The call that runs under this slot could not be ended. Check the source database. The slot stays held."""
-
     status = 409
     code = "call_not_ended"
+    detail = "The call that runs under this slot could not be ended. Check the source database. The slot stays held."
 
 
 class FileReplaced(NotFound):
-    """This file does not exist any more, or a later export has replaced it."""
+    detail = "This file does not exist any more, or a later export has replaced it."
 
 
 def release_lease(chunk: Chunk) -> str:

@@ -27,32 +27,29 @@ OLD_SECRET_SIGNS = timedelta(hours=24)
 
 
 class TooManyWebhooks(Problem):
-    """You already have 100 webhooks, the maximum. Delete one first."""
-
     status = 409
     code = "too_many_webhooks"
+    detail = "You have reached the limit of 100 webhooks. Delete one first."
 
 
 class NoSuchWebhook(NotFound):
-    """There is no such webhook."""
+    detail = "Webhook not found."
 
 
 class NoSuchDelivery(NotFound):
-    """There is no such delivery."""
+    detail = "Delivery not found."
 
 
 class DeliveryPending(Problem):
-    """This delivery is pending: an attempt is due or in progress."""
-
     status = 409
     code = "delivery_pending"
+    detail = "This delivery has not ended. Its next attempt is due or in progress."
 
 
 class WebhookDisabled(Problem):
-    """The webhook is disabled. Enable it first; pending deliveries are then sent."""
-
     status = 409
     code = "webhook_disabled"
+    detail = "This webhook is disabled. Enable it first; its waiting deliveries are then sent."
 
 
 def owned(webhook_id: UUID, *, user_id: int) -> Webhook:

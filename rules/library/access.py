@@ -9,21 +9,22 @@ from rules.models import Rule, RuleVersion
 
 
 class NoSuchRule(NotFound):
-    """There is no such rule."""
+    detail = "Rule not found."
 
 
 class ReadOnlyRule(Problem):
-    """System rules belong to everybody, and cannot be changed here. Make a rule of your own from what this one says."""
-
     status = 403
     code = "system_rule"
+    detail = (
+        "System rules are shared by all users and cannot be changed. Create your own rule with the same content "
+        "instead."
+    )
 
 
 class NotYourRule(Problem):
-    """This rule is another user's. Staff may look at it, and leave it as it is."""
-
     status = 403
     code = "not_your_rule"
+    detail = "This rule belongs to another user. Staff can view it but not change it."
 
 
 def visible(user: User, rule_id: int) -> Rule:

@@ -13,18 +13,17 @@ DEFAULT_SLUG = "default"
 
 
 class UnknownRule(BadInput):
-    """The rule of the request is none that the user may use."""
+    detail = "The rule of the request is none that the user may use."
 
-    def __init__(self, *, code: str = "unknown_rule", detail: str = "There is no such rule.") -> None:
+    def __init__(self, *, code: str = "unknown_rule", detail: str = "Rule not found.") -> None:
         super().__init__(InputError(pointer="/rule_id", code=code, detail=detail))
 
 
 class NoDefaultRule(Problem):
-    """The default rule that the service is configured with does not exist. Give a rule_id, or tell the operator."""
-
     status = 503
     code = "default_rule_missing"
     retry_after = 60
+    detail = "The configured default rule does not exist. Send a rule_id, or contact the operator."
 
 
 def visible_to(user: User) -> RuleQuerySet:

@@ -18,10 +18,9 @@ SCHEMA_REQUIRED = InputError(
 
 
 class ChangedMeanwhile(Problem):
-    """The rule was changed meanwhile, and says something else than it did. Look at it, and change it again."""
-
     status = 409
     code = "changed_meanwhile"
+    detail = "The rule was changed in the meantime. Reload it, then make your changes again."
 
 
 def create(*, owner: User | None, slug: str | None = None, says: dict[str, Any]) -> Rule:

@@ -72,7 +72,7 @@ def test_files_are_chosen_and_dropped_and_their_results_come(
     expect(page.locator(".uploads li")).to_contain_text("Accepted")
     drop(page, ("scan.jpg", sample("notice-zh-scan.jpg").read_bytes()), ("nothing.txt", b""), ("b.txt", b"Hello."))
     expect(page.locator(".uploads li").nth(3)).to_contain_text("Accepted")
-    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document has no bytes.")
+    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document is empty (0 bytes).")
     expect(page.locator("#rows tbody tr")).to_have_count(3)
     accessible(page)
 
@@ -135,7 +135,7 @@ def test_what_is_refused_is_told_in_the_api_s_words(page: Page, watch: Watch) ->
     docx = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
     drop(page, ("letter.docx", docx))
     said = page.locator(".uploads li")
-    expect(said).to_contain_text("This is a file of kind DOCX. The configured OCR provider takes")
+    expect(said).to_contain_text("This is a DOCX file. The configured OCR provider supports")
     expect(said.get_by_role("button", name="Try again")).to_be_hidden()
     page.evaluate("document.querySelector('[data-upload]').dataset.most = 5")
     drop(page, ("large.txt", b"Hello."))

@@ -427,7 +427,7 @@ def test_a_strangers_job_is_a_page_that_is_not_there(
     answer = page.goto(f"/app/exports/{job.pk}")
     assert answer
     assert answer.status == 404
-    expect(page.get_by_text("There is no such export.")).to_be_visible()
+    expect(page.get_by_text("Export not found.")).to_be_visible()
     accessible(page)
     actions.cancel(job)
     assert Chunk.objects.get().status == "cancelled"

@@ -69,7 +69,7 @@ def test_what_is_refused_is_told_with_the_file(alice: User, sluice: Cli, note: P
     assert "unsupported_format" in ran.err
     assert f"File: {note}" in ran.err
     note.write_bytes(b"")
-    assert f"{note}: The document has no bytes." in sluice("document", "submit", note, code=5).err
+    assert f"{note}: The document is empty (0 bytes)." in sluice("document", "submit", note, code=5).err
     note.write_text("Hello.")
     assert "--rule" in sluice("document", "submit", note, "--rule", "999999", code=5).err
     sluice("document", "submit", note, note, "--idempotency-key", "x", code=2)

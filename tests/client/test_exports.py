@@ -244,7 +244,7 @@ def test_events_are_json_lines(dataset: Dataset, alice: User, sluice: Cli) -> No
 def test_another_s_export_is_not_there(dataset: Dataset, bob: User, sluice: Cli) -> None:
     job = make_job(dataset, bob, 1)
     for verb in ("show", "wait", "cancel", "link", "events"):
-        assert sluice("export", verb, job.pk, code=4).err == "Error: There is no such export. [not_found]\n"
+        assert sluice("export", verb, job.pk, code=4).err == "Error: Export not found. [not_found]\n"
     assert sluice("export", "show", NOBODYS, "--json", code=4).json["code"] == "not_found"
 
 

@@ -42,7 +42,7 @@ def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
     words = " ".join(text_of(response).split())
     assert "1 job of 2 jobs chosen will be touched." in words
     assert "Left alone: 1 job" in words
-    assert "Only a failed export can be retried; this one has not failed." in words
+    assert "This export has not failed. Only failed exports can be retried." in words
     assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
@@ -123,7 +123,7 @@ def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
 
     assert said(response) == [
         "Retried 2 jobs.",
-        "Left alone: 1 job. Only a failed export can be retried; this one has not failed.",
+        "Left alone: 1 job. This export has not failed. Only failed exports can be retried.",
     ]
     assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
     assert Chunk.objects.filter(status="pending").count() == 4
@@ -316,7 +316,7 @@ def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
     with pytest.raises(links.Refused, match="link_revoked"):
         links.redeem(delivered.pk, links.token_of(link), nobody)
     assert links.mint(delivered).pk != link.pk
-    assert "Only a link that can still be used can be revoked" in text_of(pages.get(page_of(link, "revoke")))
+    assert "Only a link that still works can be revoked" in text_of(pages.get(page_of(link, "revoke")))
 
 
 def test_a_link_that_can_not_be_used_any_more_is_not_revoked(delivered: Receipt) -> None:

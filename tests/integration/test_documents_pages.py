@@ -197,9 +197,9 @@ def test_the_plain_form_makes_one_task_however_often_it_is_sent(client: Client, 
     ("fields", "status", "said"),
     [
         ({}, 400, "No file was submitted."),
-        ({"file": file(b"")}, 400, "The document has no bytes."),
-        ({"file": file(DOCX, "a.docx")}, 415, "This is a file of kind DOCX."),
-        ({"file": file(), "rule_id": "10"}, 400, "There is no such rule."),
+        ({"file": file(b"")}, 400, "The document is empty (0 bytes)."),
+        ({"file": file(DOCX, "a.docx")}, 415, "This is a DOCX file."),
+        ({"file": file(), "rule_id": "10"}, 400, "Rule not found."),
         ({"file": file(), "rule_id": "x"}, 400, "A valid integer is required."),
         ({"file": file(), "rule_id": "9" * 5000}, 400, "rule_id"),
     ],
@@ -270,7 +270,7 @@ def test_several_are_done_at_once_and_the_others_are_told(client: Client, alice:
     assert 'aria-current="true">Failed' in page
     page = followed(client, f"{LIST}/several", do="retry", task=chosen)
     assert "2 started again. 1 left alone: It is completed." in page
-    assert followed(client, f"{LIST}/several", do="retry").count("Choose documents first.") == 1
+    assert followed(client, f"{LIST}/several", do="retry").count("Select at least one document first.") == 1
     assert Task.objects.get(pk=theirs.pk).fence == 1
 
 
@@ -379,7 +379,7 @@ def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: Us
 def test_retries_say_what_is_done_again(client: Client, alice: User) -> None:
     task = invoice(alice)
     other = make_rule(alice, name="Other")
-    assert "There is no such rule." in followed(client, path(task, "retry"), from_stage="postprocess", rule_id="999999")
+    assert "Rule not found." in followed(client, path(task, "retry"), from_stage="postprocess", rule_id="999999")
     assert "valid choice" in followed(client, path(task, "retry"), from_stage="everything")
     page = followed(client, path(task, "retry"), from_stage="postprocess", rule_id=other.pk)
     assert "the document is not read again" in page

@@ -191,7 +191,7 @@ def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
     fail(task)
     page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert said(page) == [
-        "Left alone: 1 task. There is no stored result of OCR for this task. Retry from OCR.",
+        "Left alone: 1 task. This task has no stored OCR result. Retry from OCR.",
     ]
     assert record() == []
 

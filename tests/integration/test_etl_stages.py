@@ -279,7 +279,7 @@ def test_the_last_attempt_ends_the_task(alice: User) -> None:
     assert row.error == {
         "code": "provider_unavailable",
         "stage": "ocr",
-        "detail": "The OCR provider could not be reached, or is too busy.",
+        "detail": "The OCR provider is unreachable or overloaded.",
         "retryable": True,
     }
     assert row.metadata["attempts"] == {"ocr": 3, "postprocess": 0}
@@ -365,7 +365,7 @@ def test_workers_that_die_each_time_end_the_task(alice: User) -> None:
     assert error is not None
     assert (error["code"], error["detail"]) == (
         "ocr_failed",
-        "Workers died or stalled each time they worked on this.",
+        "Workers crashed or stalled at every attempt on this stage.",
     )
     assert not rehearsal.calls(f"ocr-{task.pk}")
 

@@ -628,4 +628,4 @@ def test_a_list_without_end_is_not_taken_apart(
 def test_an_unknown_job_is_not_there(visitor: Client) -> None:
     response = visitor.get(f"/app/exports/{UUID(int=1)}")
     assert response.status_code == 404
-    assert "There is no such export" in text(response)
+    assert "Export not found" in text(response)

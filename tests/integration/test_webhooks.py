@@ -1135,7 +1135,7 @@ def test_a_webhook_that_is_deleted_while_its_new_name_is_resolved_is_not_found(
 
     monkeypatch.setattr(socket, "getaddrinfo", delete_and_resolve)
     response = api.patch(f"/exports/webhooks/{hook['id']}", {"url": "https://slow.example/"})
-    assert (response.status_code, response.json()["detail"]) == (404, "There is no such webhook.")
+    assert (response.status_code, response.json()["detail"]) == (404, "Webhook not found.")
 
 
 def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APIClient, there: Receiver) -> None:

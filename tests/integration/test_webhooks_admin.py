@@ -151,7 +151,7 @@ def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hoo
     assert sender.claim()
     later = timezone.now() + timedelta(hours=5)
     Delivery.objects.filter(pk=delivery.pk).update(available_at=later)
-    assert subscriptions.DeliveryPending.said() in text_of(pages.get(page_of(delivery, "send-now")))
+    assert subscriptions.DeliveryPending.detail in text_of(pages.get(page_of(delivery, "send-now")))
     with pytest.raises(subscriptions.DeliveryPending):
         subscriptions.redeliver(delivery)
     assert Delivery.objects.get(pk=delivery.pk).available_at == later

@@ -49,10 +49,9 @@ class Files:
 
 
 class SignInFirst(Problem):
-    """You are signed out. Sign in, and send it again."""
-
     status = 303
     code = "not_authenticated"
+    detail = "You are signed out. Sign in, then send the form again."
 
 
 class BoundedBody:

@@ -25,18 +25,16 @@ Row = TypeVar("Row", bound=Model)
 
 
 class KeyReused(Problem):
-    """This Idempotency-Key was already used with a different body. Use a new key for each new request."""
-
     status = 422
     code = "idempotency_key_reused"
+    detail = "This Idempotency-Key was already used with a different body. Use a new key for each new request."
 
 
 class InFlight(Problem):
-    """Another request with this Idempotency-Key is still being processed. Retry in a moment."""
-
     status = 409
     code = "idempotency_in_flight"
     retry_after = 1
+    detail = "Another request with this Idempotency-Key is still being processed. Retry in a moment."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ They say only words of our own: no message of Django's, of the database's or of 
 """
 
 import errno
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -48,27 +47,22 @@ class InputError:
 
 
 class Problem(Exception):
-    """Something went wrong."""
+    """An error response. Subclasses set its parts as class attributes."""
 
-    # A subclass says what happened in its docstring: the first paragraph is the default `detail`.
     status = 500
     code = "internal_error"
-    title = ""  # the phrase of the HTTP status unless there is a better one
+    title = ""  # empty: the phrase of the HTTP status
+    detail = "Unexpected error."  # an instance may have its own
     retry_after: int | None = None  # seconds; 429 and 503 always send one
     headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self, detail: str | None = None, *, retry_after: int | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        self.detail = detail or self.said()
+        self.detail = detail or self.detail
         self.retry_after = self.retry_after if retry_after is None else retry_after
         self.headers = {**self.headers, **(headers or {})}
         super().__init__(self.detail)
-
-    @classmethod
-    def said(cls) -> str:
-        paragraph = (inspect.getdoc(cls) or "").partition("\n\n")[0]
-        return " ".join(paragraph.split()) or phrase(cls.status)
 
     def body(self) -> dict[str, Any]:
         return {
@@ -88,10 +82,9 @@ class Problem(Exception):
 
 
 class BadInput(Problem):
-    """The input is not valid."""
-
     status = 400
     code = "invalid"
+    detail = "The input is not valid."
 
     def __init__(self, *errors: InputError, detail: str | None = None) -> None:
         super().__init__(detail)
@@ -102,67 +95,58 @@ class BadInput(Problem):
 
 
 class NotAuthenticated(Problem):
-    """A bearer token or a signed-in session is needed."""
-
     status = 401
     code = "not_authenticated"
     headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
+    detail = "Authentication is required: send a bearer token, or sign in."
 
 
 class AuthenticationFailed(NotAuthenticated):
-    """The token is unknown, expired or revoked, or its user is inactive."""
-
     code = "authentication_failed"
+    detail = "The token is unknown, expired or revoked, or its user is inactive."
 
 
 class NotPermitted(Problem):
-    """You may not do this."""
-
     status = 403
     code = "permission_denied"
+    detail = "You do not have permission to do this."
 
 
 class CSRFFailed(Problem):
-    """The CSRF token of the session is missing or wrong."""
-
     status = 403
     code = "csrf_failed"
+    detail = "The CSRF token of the session is missing or invalid."
 
 
 class NotFound(Problem):
-    """There is nothing here."""
-
     status = 404
     code = "not_found"
+    detail = "Not found."
 
 
 class BodyTooLarge(Problem):
-    """The body of the request is too large."""
-
     status = 413
     code = "body_too_large"
+    detail = "The request body is too large."
 
 
 class NoRoom(Problem):
-    """There is no room here for what was sent at the moment. Try again later."""
-
     status = 503
     code = "storage_unavailable"
     retry_after = 60
+    detail = "The server has no disk space for this request at the moment. Try again later."
 
 
 class StorageUnavailable(Problem):
-    """The object storage does not answer at the moment. Try again in a few seconds."""
-
     status = 503
     code = "storage_unavailable"
+    detail = "The object storage is not available at the moment. Try again in a few seconds."
 
 
 class DatabaseUnavailable(Problem):
-    """The database does not answer at the moment. Try again in a few seconds."""
-
     status = 503
     code = "database_unavailable"
+    detail = "The database is not available at the moment. Try again in a few seconds."
 
 
 STATUS_CODES = {
@@ -180,15 +164,15 @@ STATUS_CODES = {
 }
 STATUS_DETAILS = {
     400: "The request is malformed.",
-    401: NotAuthenticated.said(),
-    403: NotPermitted.said(),
-    404: NotFound.said(),
-    405: "This path does not take this method.",
-    406: "None of the media types in Accept can be served here.",
-    413: BodyTooLarge.said(),
-    415: "The body's media type is not accepted here.",
-    429: "Too many requests. Wait before the next one.",
-    500: "Something went wrong on our side. The request id helps us to find it.",
+    401: NotAuthenticated.detail,
+    403: NotPermitted.detail,
+    404: NotFound.detail,
+    405: "This path does not support this method.",
+    406: "None of the media types in the Accept header is available here.",
+    413: BodyTooLarge.detail,
+    415: "The media type of the body is not supported here.",
+    429: "Too many requests. Wait before you send the next one.",
+    500: "Unexpected error. If you report it, include the request ID.",
     503: "The service is not available at the moment. Try again in a few seconds.",
 }
 # Where DRF's details are a view's own words. Elsewhere they quote the request.

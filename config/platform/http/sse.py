@@ -46,19 +46,17 @@ Subject = TypeVar("Subject")
 
 
 class TooManyStreams(Problem):
-    """This process has as many event streams open as it may. Try again later, or poll."""
-
     status = 503
     code = "too_many_streams"
     retry_after = 30
+    detail = "This server process has reached its limit of open event streams. Try again later, or poll."
 
 
 class TooManyStreamsOfUser(Problem):
-    """You have as many event streams open as a user may. Close one, or poll."""
-
     status = 429
     code = "too_many_streams"
     retry_after = 30
+    detail = "You have reached your limit of open event streams. Close one, or poll."
 
 
 LAST_EVENT_ID = OpenApiParameter(

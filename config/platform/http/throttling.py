@@ -45,10 +45,9 @@ UNITS: dict[str, type[limits.RateLimitItem]] = {
 
 
 class RateLimited(Problem):
-    """Too many requests in a short time. Wait before the next one."""
-
     status = 429
     code = "rate_limited"
+    detail = "Too many requests. Wait before you send the next one."
 
 
 # ---- What views use -------------------------------------------------------------------------------------------------

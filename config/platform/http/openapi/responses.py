@@ -98,7 +98,7 @@ def problem(meanings: Meanings) -> Refusal:
 def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
     meanings: dict[int, dict[str, str]] = defaultdict(dict)
     for kind in kinds:
-        meanings[kind.status][kind.code] = kind.detail if isinstance(kind, Problem) else kind.said()
+        meanings[kind.status][kind.code] = kind.detail
     return dict(meanings)
 
 
