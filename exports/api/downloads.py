@@ -56,7 +56,8 @@ class LinkRefused(Problem):
         "link_revoked": "The link was revoked or replaced by a newer one.",
         "link_mismatch": "The link is bound to another client (network and User-Agent)."
         " The owner can create a link from the client that is to use it.",
-        "link_used": "The link was already used; it works once. The owner can create a new one until the receipt expires.",
+        "link_used": "The link was already used; it works once. The owner can create a new one until the receipt"
+        " expires.",
     }
 
     def __init__(self, refusal: links.Refused) -> None:

@@ -212,7 +212,7 @@ def test_a_task_that_is_worked_on_is_not_disturbed(hands: Client, alice: User) -
     task = make_task(alice)
     begin(task)
     (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
-    assert words.startswith("Left alone: 1 task. A worker is at this task.")
+    assert words.startswith("Left alone: 1 task. A worker is processing this task.")
 
 
 def test_nothing_can_be_changed(pages: Client, alice: User) -> None:

@@ -91,7 +91,7 @@ def test_it_hides_sql_that_failed(client: Client) -> None:
     assert b"passwords" not in response.content
 
 
-def test_it_says_the_docstring_of_a_problem(client: Client) -> None:
+def test_it_has_the_texts_of_a_problem(client: Client) -> None:
     assert problem(client.get("/not-ready")) | {"requestId": ""} == {
         "type": "urn:problem:sluice:not_ready",
         "title": "Conflict",

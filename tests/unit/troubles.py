@@ -20,19 +20,13 @@ SECRET = "hunter2 SELECT secret FROM passwords"
 
 
 class NotReady(Problem):
-    """The export has not
-    ended yet.
-
-    What follows is for programmers.
-    """
-
     status = 409
     code = "not_ready"
+    detail = "The export has not ended yet."
 
 
 class Busy(Problem):
-    """Too many are waiting."""
-
+    detail = "Too many are waiting."
     status = 503
     code = "queue_full"
     retry_after = 7
