@@ -13,7 +13,7 @@ DEFAULT_SLUG = "default"
 
 
 class UnknownRule(BadInput):
-    detail = "The rule of the request is none that the user may use."
+    detail = "The rule does not exist or is not available to you."
 
     def __init__(self, *, code: str = "unknown_rule", detail: str = "Rule not found.") -> None:
         super().__init__(InputError(pointer="/rule_id", code=code, detail=detail))
