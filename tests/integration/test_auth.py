@@ -121,7 +121,7 @@ def test_it_ends_tokens_after_the_days_given() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bob"], "no such user"),
+        (["bob"], "User not found"),
         (["ada", "--staff"], "not staff"),
         (["ada", "--days", "0"], "--days"),
         (["a b", "--create"], "valid username"),

@@ -225,7 +225,7 @@ def expect_agreement(site: Site, story: Story, said: str) -> None:
     assert highest_token() > story.token, "a token would be given out again"
     assert runstate.read(story.lost_task.pk) is None
     assert artifacts.find_ocr(story.lost_task), "nothing is deleted before somebody asks for it"
-    assert " artefacts of documents that no row knows" in said
+    assert " artefacts of documents without a row" in said
 
 
 def go_on(site: Site, story: Story) -> None:

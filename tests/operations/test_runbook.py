@@ -149,7 +149,7 @@ def test_first_look(operator: Operator, dataset: Dataset, alice: User, tmp_path:
     assert (row["status"], row["jobs"], row["chunks_left"]) == ("pending", "1", "3")
 
     printed = operator.do("first-look", "manage.py doctor", status=2)
-    assert "No worker takes from the queue exports" in printed
+    assert "No worker consumes the queue exports" in printed
 
     with serving(tmp_path, operator.environment) as web:
         assert '"status":"ok"' in operator.do("first-look", "/readyz", BASE_URL=web.url)
@@ -202,12 +202,12 @@ def test_jobs_that_nobody_wants_and_those_that_failed(operator: Operator, datase
 
     make_job(dataset, alice, 1)
     failed = fail_with(UploadFailed())
-    assert "1 failed chunks begin anew" in operator.do("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
+    assert "Restarted 1 failed chunks" in operator.do("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
     assert queued("exports") > 0
     failed.refresh_from_db()
     assert failed.status == "running"
     assert "has not failed" in operator.do("jobs-are-stuck", "repair retry", status=1, FAILED_JOB=failed.pk)
-    assert "no such thing" in operator.do("jobs-are-stuck", "repair cancel", status=1, JOB="nothing")
+    assert "Not found" in operator.do("jobs-are-stuck", "repair cancel", status=1, JOB="nothing")
 
 
 # ---- Nothing runs ---------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
     assert ended.events.exists()
     operator.do("disk-is-full", "repair sweep")
     operator.environment["S3_ENDPOINT_URL"] = "http://127.0.0.1:1"
-    assert "Not done: delete_orphans" in operator.do("disk-is-full", "repair sweep", status=1)
+    assert "Failed: delete_orphans" in operator.do("disk-is-full", "repair sweep", status=1)
     assert not ended.events.exists()
 
 
@@ -505,14 +505,14 @@ def test_without_the_storage_a_delivery_ends_and_its_object_is_left_to_the_reape
 ) -> None:
     operator.environment["S3_ENDPOINT_URL"] = "http://127.0.0.1:1"
     told = operator.do("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
-    assert "the reaper deletes its object later" in told
+    assert "`reap` will delete the object later" in told
     assert api.post(f"/exports/{finished.pk}/link").status_code == 410
 
 
 def test_tokens_that_leaked_are_ended(operator: Operator, api: APIClient, bob: User) -> None:
     AuthToken.objects.create(bob)
     assert api.get("/exports").status_code == 200
-    assert "1 tokens work no more" in operator.do("a-link-leaked", "revoke-tokens", USERNAME="alice")
+    assert "Revoked 1 tokens" in operator.do("a-link-leaked", "revoke-tokens", USERNAME="alice")
     assert api.get("/exports").status_code == 401
     assert AuthToken.objects.get().user == bob
     operator.do("keys-are-rotated", "revoke-tokens", USERNAME="bob")
@@ -527,4 +527,4 @@ def test_a_new_key_is_long_enough(operator: Operator) -> None:
 def test_without_redis_documents_wait_and_that_is_said(operator: Operator, alice: User) -> None:
     make_old_row(alice)
     operator.environment["REDIS_URL"] = f"redis://127.0.0.1:{ports.free(1)[0]}/0"
-    assert "does not answer" in operator.do("redis-is-lost", "repair reap", status=1)
+    assert "does not respond" in operator.do("redis-is-lost", "repair reap", status=1)

@@ -1,4 +1,4 @@
-"""`python manage.py issue_token USERNAME [--create] [--staff] [--days N]`: prints a token and nothing else."""
+"""`python manage.py issue_token USERNAME [--create] [--staff] [--days N]`: print a new token."""
 
 from argparse import ArgumentParser
 from datetime import timedelta
@@ -16,30 +16,32 @@ MAX_DAYS = 3650
 
 class Command(BaseCommand):
     help = (
-        "Prints a new bearer token of a user and nothing else. The token is shown once: the database keeps its hash. "
-        "A created user has no password and cannot sign in to pages until one is set with changepassword."
+        "Creates a bearer token for a user and prints only the token. It is shown once: the database stores its hash. "
+        "A user created with --create has no password; set one with changepassword to allow sign-in to the pages."
     )
-    requires_system_checks = ()  # a warning of an unrelated part is no reason to refuse a token
+    requires_system_checks = ()  # a warning of an unrelated part must not block a token
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("username")
-        parser.add_argument("--create", action="store_true", help="create the user if there is none")
+        parser.add_argument("--create", action="store_true", help="create the user if it does not exist")
         parser.add_argument(
             "--staff",
             action="store_true",
-            help="make the created user staff and superuser; a user who exists must be staff already",
+            help="make the created user staff and superuser; an existing user must already be staff",
         )
-        parser.add_argument("--days", type=int, help="days until the token expires (default: as in REST_KNOX)")
+        parser.add_argument(
+            "--days", type=int, help="days until the token expires (default: REST_KNOX in the settings)"
+        )
 
     @transaction.atomic
-    def handle(self, *, username: str, create: bool, staff: bool, days: int | None, **_later: Any) -> None:
+    def handle(self, *, username: str, create: bool, staff: bool, days: int | None, **_kwargs: Any) -> None:
         if days is not None and not 1 <= days <= MAX_DAYS:
-            raise CommandError(f"--days must be between 1 and {MAX_DAYS}.")
+            raise CommandError(f"--days is {days}; it must be between 1 and {MAX_DAYS}.")
         user = User.objects.filter(username=username).first() or created(username, create=create, staff=staff)
         if not user.is_active:
             raise CommandError("This user is inactive.")
         if staff and not user.is_staff:
-            raise CommandError("This user exists and is not staff; --staff does not change users who exist.")
+            raise CommandError("This user exists and is not staff. --staff does not change existing users.")
         expiry = knox_settings.TOKEN_TTL if days is None else timedelta(days=days)
         _, token = AuthToken.objects.create(user, expiry=expiry)
         self.stdout.write(token)
@@ -47,7 +49,7 @@ class Command(BaseCommand):
 
 def created(username: str, *, create: bool, staff: bool) -> User:
     if not create:
-        raise CommandError("There is no such user; --create makes one.")
+        raise CommandError("User not found. Use --create to create it.")
     user = User(username=username, is_staff=staff, is_superuser=staff)
     user.set_unusable_password()
     try:

@@ -1,4 +1,4 @@
-"""`python manage.py reconcile [--delete-unknown]`: after the database was restored to an earlier point."""
+"""`python manage.py reconcile [--delete-unknown]`: reconcile Redis and object storage with a restored database."""
 
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -17,65 +17,65 @@ from exports.maintenance import after_restore as exports
 
 log = structlog.get_logger(__name__)
 
-# In this order: first what keeps a number from being given twice, then what anybody could use.
+# In this order: first prevent numbers from being issued twice, then revoke what users could still use.
 STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
-    ("sequences moved on", sequences.leap),
-    ("leases taken back", exports.release_leases),
+    ("sequences advanced", sequences.advance),
+    ("leases released", exports.release_leases),
     ("links revoked", exports.revoke_links),
-    ("jobs whose events are numbered anew", exports.advance_event_numbers),
-    ("documents' fences raised", documents.raise_fences),
-    ("run-states forgotten", documents.forget_strangers),
-    ("receipts ended, their object is gone", exports.end_receipts),
-    ("files forgotten, their object is gone or another", exports.delete_stale_files),
+    ("jobs with advanced event numbers", exports.advance_event_numbers),
+    ("fencing tokens of documents raised", documents.raise_fences),
+    ("run-states without a document deleted", documents.forget_strangers),
+    ("receipts ended because their object is missing", exports.end_receipts),
+    ("files removed from the cache because their object is missing or different", exports.delete_stale_files),
 )
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
     ("files", exports.unknown_files),
     ("delivered objects", exports.unknown_deliveries),
     ("artefacts of documents", documents.strange_artefacts),
 )
-ANOTHER = (
-    "Nothing was done: of the files that rows know, none that was looked at is in this bucket. Is S3_BUCKET the one "
-    "that belongs to this database? If it is, and its objects are lost, say --bucket-is-lost."
+WRONG_BUCKET = (
+    "Nothing was changed: none of the files in the database that were checked are in this bucket. Check that S3_BUCKET "
+    "belongs to this database. If it does and its objects are lost, use --bucket-is-lost."
 )
 
 
 class Command(BaseCommand):
     help = (
-        "Puts rows, Redis and object storage in agreement after the database was restored to an earlier point. "
-        "To be run once, after `migrate` and before anything else of Sluice's is started; it may be run again."
+        "Reconciles Redis and object storage with a database that was restored to an earlier point. "
+        "Run it after `migrate` and before you start web, beat or workers. It is safe to run again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--delete-unknown",
             action="store_true",
-            help="delete the objects that no row knows, and do nothing else. Run it without this before, which counts "
-            "them: look whether this is the database that belongs to the bucket, and the point that you want",
+            help="only delete the objects that no row references. First run it without this option, which counts them, "
+            "and make sure that the database belongs to the bucket and is restored to the right point",
         )
         parser.add_argument(
             "--bucket-is-lost",
             action="store_true",
-            help="go on although none of the files that were looked at is in the bucket: receipts end, files are "
-            "forgotten, and exports make them again",
+            help="continue although none of the checked files are in the bucket: receipts end, cached files are "
+            "removed, and exports create them again",
         )
 
-    def handle(self, *, delete_unknown: bool, bucket_is_lost: bool, **_later: Any) -> None:
-        found = "deleted, no row knows them" if delete_unknown else "that no row knows: --delete-unknown deletes them"
+    def handle(self, *, delete_unknown: bool, bucket_is_lost: bool, **_kwargs: Any) -> None:
+        found = "without a row deleted" if delete_unknown else "without a row; --delete-unknown deletes them"
         try:
             if not bucket_is_lost and exports.is_wrong_bucket():
-                raise CommandError(ANOTHER)
-            for said, step in () if delete_unknown else STEPS:
-                self.tell(said, step)
-            for what, step in UNKNOWN:
-                self.tell(f"{what} {found}", partial(step, delete=delete_unknown))
+                raise CommandError(WRONG_BUCKET)
+            for label, step in () if delete_unknown else STEPS:
+                self.run_step(label, step)
+            for kind, delete in UNKNOWN:
+                self.run_step(f"{kind} {found}", partial(delete, delete=delete_unknown))
         except (runstate.Unavailable, storage.StorageError) as error:
             raise CommandError(
-                f"Redis or object storage did not answer ({error}). Run it again when it does."
+                f"Redis or object storage did not respond ({error}). Run the command again when it does."
             ) from None
         except DATABASE_ERRORS as error:
-            raise CommandError(f"The database broke it off ({type(error).__name__}). Run it again.") from None
+            raise CommandError(f"Database error ({type(error).__name__}). Run the command again.") from None
 
-    def tell(self, said: str, step: Callable[[], int]) -> None:
+    def run_step(self, label: str, step: Callable[[], int]) -> None:
         number = step()
-        log.info("reconciled", what=said, number=number)
-        self.stdout.write(f"{number:9,} {said}")
+        log.info("reconciled", what=label, number=number)
+        self.stdout.write(f"{number:9,} {label}")

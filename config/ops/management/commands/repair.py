@@ -1,11 +1,12 @@
-"""`python manage.py repair VERB [ID …]`: what docs/runbook.md has an operator do.
+"""`python manage.py repair ACTION [ID …]`: the operator's actions of docs/runbook.md.
 
-It calls the functions that janitors, the API and the staff's pages call. Each is safe to repeat, while everything runs.
+They call the same functions as the periodic tasks, the API and the staff's pages. Each is safe to repeat and to run
+while web and workers run.
 """
 
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from django.core.exceptions import ValidationError
@@ -29,68 +30,65 @@ from exports.webhooks import subscriptions
 log = structlog.get_logger(__name__)
 
 
-# ---- Of everything: what beat would have done by now ----------------------------------------------------------------
+# ---- Periodic tasks, run now ----------------------------------------------------------------------------------------
 def reap() -> str:
     failed = periodic.reap()
     try:
         recovery.look()
     except runstate.Unavailable:
-        raise CommandError("Documents wait on: the Redis of their run-states does not answer.") from None
+        raise CommandError("Documents were not recovered: the Redis of their run-states does not respond.") from None
     check(failed)
-    return "What was lost is taken back, and workers are woken for what waits, as far as the broker answers."
+    return "Released expired leases, and sent wake-up messages for waiting work if the broker responds."
 
 
 def sweep() -> str:
     check(periodic.sweep() + etl_sweeper.sweep())
-    return "Objects and uploads that nothing names are deleted, and old events."
+    return "Deleted unreferenced objects and uploads, and old events."
 
 
 def purge() -> str:
     check(periodic.purge())
-    return "Jobs that ended EXPORT_JOB_RETENTION_DAYS ago are deleted."
+    return "Deleted jobs that ended more than EXPORT_JOB_RETENTION_DAYS ago."
 
 
 def check(failed: list[str]) -> None:
     if failed:
-        raise CommandError(f"Not done: {', '.join(failed)}. `cleanup_step_failed` in the log above says why.")
+        raise CommandError(f"Failed: {', '.join(failed)}. See `cleanup_step_failed` in the log above for the reason.")
 
 
-JANITORS: dict[str, Callable[[], str]] = {"reap": reap, "sweep": sweep, "purge": purge}
-
-
-# ---- Of rows --------------------------------------------------------------------------------------------------------
+# ---- Actions on rows ------------------------------------------------------------------------------------------------
 def cancel(job: Job) -> str:
-    return f"{actions.cancel(job)} chunks will not be exported."
+    return f"Cancelled {actions.cancel(job)} chunks."
 
 
 def retry(job: Job) -> str:
-    return f"{actions.retry(job)} failed chunks begin anew."
+    return f"Restarted {actions.retry(job)} failed chunks."
 
 
 def release(chunk: Chunk) -> str:
-    return f"Taken from its worker: {manual_actions.release_lease(chunk)}."
+    return f"Released from its worker: {manual_actions.release_lease(chunk)}."
 
 
 def free(slot: Slot) -> str:
     manual_actions.free_slot(slot)
-    return "Free."
+    return "Freed."
 
 
 def revoke_links(receipt: Receipt) -> str:
-    """End the links alone; the owner may have another."""
+    """Revoke the open links, not the receipt: its owner may create another link."""
     for link in Link.objects.filter(receipt=receipt, used_at=None, revoked_at=None):
         links.revoke(link)
-    return "No link of it works; its owner may ask for another."
+    return "Revoked its links. Its owner can create another."
 
 
 def withdraw(receipt: Receipt) -> str:
-    """End the receipt, and delete the object now: a presigned URL is then of nothing."""
+    """Revoke the receipt and delete its object now, so that presigned URLs stop working."""
     receipts.revoke(receipt)
     try:
         storage_cleanup.delete_revoked(receipt)
     except storage.StorageError:
-        raise Problem("It is over, but the storage does not answer: the reaper deletes its object later.") from None
-    return "It is over, and its object is deleted."
+        raise Problem("Revoked, but object storage does not respond: `reap` will delete the object later.") from None
+    return "Revoked, and its object is deleted."
 
 
 def wake(task: Task) -> str:
@@ -99,12 +97,12 @@ def wake(task: Task) -> str:
 
 def redeliver(webhook: Webhook) -> str:
     subscriptions.change(webhook, enabled=True)
-    return f"Enabled; {subscriptions.redeliver_failed(webhook)} deliveries that failed are sent once more."
+    return f"Enabled. {subscriptions.redeliver_failed(webhook)} failed deliveries will be sent again."
 
 
 def revoke_tokens(user: Model) -> str:
     deleted, _ = AuthToken.objects.filter(user=user).delete()
-    return f"{deleted} tokens work no more."
+    return f"Revoked {deleted} tokens."
 
 
 def users() -> QuerySet[Any]:
@@ -113,67 +111,68 @@ def users() -> QuerySet[Any]:
     return User.objects.all()
 
 
-# What it is done to, by which column it is named, and what is done.
-Rows = tuple[Callable[[], QuerySet[Any]], str, Callable[[Any], str]]
-VERBS: dict[str, Rows] = {
-    "cancel": (Job.objects.all, "pk", cancel),
-    "retry": (Job.objects.all, "pk", retry),
-    "release": (Chunk.objects.all, "pk", release),
-    "free": (Slot.objects.all, "pk", free),
-    "revoke-links": (Receipt.objects.all, "pk", revoke_links),
-    "withdraw": (Receipt.objects.all, "pk", withdraw),
-    "wake": (Task.objects.all, "pk", wake),
-    "redeliver": (Webhook.objects.all, "pk", redeliver),
-    "revoke-tokens": (users, "username", revoke_tokens),
+class Action(NamedTuple):
+    """An action on rows, which are selected by `column`."""
+
+    help: str
+    run: Callable[[Any], str]
+    rows: Callable[[], QuerySet[Any]]
+    column: str = "pk"
+
+
+PERIODIC: dict[str, tuple[str, Callable[[], str]]] = {
+    "reap": ("release expired leases and resend lost wake-up messages now", reap),
+    "sweep": ("delete unreferenced objects, uploads and old events now", sweep),
+    "purge": ("delete jobs older than EXPORT_JOB_RETENTION_DAYS now", purge),
 }
-HELP = {
-    "reap": "take back what lost workers and messages left behind, now",
-    "sweep": "delete objects, uploads and events that nobody needs, now",
-    "purge": "delete jobs that are older than EXPORT_JOB_RETENTION_DAYS, now",
-    "cancel": "end jobs",
-    "retry": "start the failed chunks of failed jobs again",
-    "release": "take running chunks from their workers",
-    "free": "free slots whose worker is lost, once its call is ended",
-    "revoke-links": "end the open link of jobs",
-    "withdraw": "end the receipts of jobs, and delete what they deliver",
-    "wake": "send the message of documents again, and make a lost run-state anew",
-    "redeliver": "enable webhooks, and send again what failed",
-    "revoke-tokens": "end all tokens of users",
+ACTIONS = {
+    "cancel": Action("cancel jobs", cancel, Job.objects.all),
+    "retry": Action("restart the failed chunks of failed jobs", retry, Job.objects.all),
+    "release": Action("release running chunks from their workers", release, Chunk.objects.all),
+    "free": Action("free slots of lost workers once their source call has ended", free, Slot.objects.all),
+    "revoke-links": Action("revoke the open links of jobs", revoke_links, Receipt.objects.all),
+    "withdraw": Action("revoke the receipts of jobs and delete their objects", withdraw, Receipt.objects.all),
+    "wake": Action("send the wake-up messages of documents again and rebuild lost run-states", wake, Task.objects.all),
+    "redeliver": Action("enable webhooks and send failed deliveries again", redeliver, Webhook.objects.all),
+    "revoke-tokens": Action("revoke all API tokens of users", revoke_tokens, users, "username"),
 }
 
 
 class Command(BaseCommand):
-    help = "Does one thing that docs/runbook.md tells to do. Exit status 1: something was left as it was, and why."
-    requires_system_checks = ()  # a warning of an unrelated part is no reason to refuse help
+    help = (
+        "Runs one action of docs/runbook.md. Exit status 1: at least one item was left unchanged, for the reason shown."
+    )
+    requires_system_checks = ()  # a warning of an unrelated part must not block a repair
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        verbs = parser.add_subparsers(dest="verb", required=True)
-        for name in (*JANITORS, *VERBS):
-            verb = verbs.add_parser(name, help=HELP[name])
-            if name in VERBS:
-                verb.add_argument("ids", nargs="+", metavar="USERNAME" if name == "revoke-tokens" else "ID")
+        actions = parser.add_subparsers(dest="name", metavar="ACTION", required=True)
+        for name, (text, _) in PERIODIC.items():
+            actions.add_parser(name, help=text)
+        for name, action in ACTIONS.items():
+            metavar = "ID" if action.column == "pk" else action.column.upper()
+            actions.add_parser(name, help=action.help).add_argument("ids", nargs="+", metavar=metavar)
 
-    def handle(self, *, verb: str, ids: list[str] | None = None, **_later: Any) -> None:
-        if verb in JANITORS:
-            log.info("repaired", verb=verb)
-            self.stdout.write(JANITORS[verb]())
+    def handle(self, *, name: str, ids: list[str] | None = None, **_kwargs: Any) -> None:
+        if name in PERIODIC:
+            log.info("repaired", verb=name)
+            self.stdout.write(PERIODIC[name][1]())
             return
-        left = sum(not self.do(verb, each) for each in ids or [])
-        if left:
-            raise CommandError(f"{left} left as they were.")
+        unchanged = sum(not self.run_action(name, each) for each in ids or [])
+        if unchanged:
+            raise CommandError(f"{unchanged} not changed.")
 
-    def do(self, verb: str, id_: str) -> bool:
-        """Return whether it was done, and say so."""
-        rows, column, do = VERBS[verb]
+    def run_action(self, name: str, id_: str) -> bool:
+        """Run an action on one row and print the result. Return whether it succeeded."""
+        action = ACTIONS[name]
         try:
-            said = do(rows().get(**{column: id_}))
-        except Problem as refusal:
-            self.stderr.write(f"{id_}: {refusal.detail}")
+            result = action.run(action.rows().get(**{action.column: id_}))
+        except Problem as problem:
+            self.stderr.write(f"{id_}: {problem.detail}")
             return False
-        except (rows().model.DoesNotExist, ValidationError, ValueError):
-            self.stderr.write(f"{id_}: There is no such thing.")
+        except (action.rows().model.DoesNotExist, ValidationError, ValueError):
+            self.stderr.write(f"{id_}: Not found.")
             return False
-        # Names of users are personal: they are not logged.
-        log.info("repaired", verb=verb, id="" if column == "username" else id_)
-        self.stdout.write(f"{id_}: {said}")
+        # User names are personal data and are not logged.
+        log.info("repaired", verb=name, id="" if action.column == "username" else id_)
+        self.stdout.write(f"{id_}: {result}")
         return True
