@@ -17,6 +17,7 @@ from django.utils.crypto import salted_hmac
 from structlog.contextvars import bound_contextvars
 
 from config.platform import backoff, storage
+from config.platform.heartbeat import Heartbeat, LeaseLost, LeaseLostEvent
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs, tracing
 from etl import runstate
@@ -36,7 +37,6 @@ from etl.core.stage_context import StageContext, Usage, ignore
 from etl.core.states import Phase
 from etl.models import Task
 from etl.pipeline import artifacts, completion, dispatch
-from etl.pipeline.heartbeat import LeaseLostEvent, StageHeartbeat
 from etl.pipeline.response_cache import StoredResponseCache
 from etl.pipeline.stages import ocr, postprocess
 from etl.runstate import RunState, TransitionResult, Verdict
@@ -149,8 +149,14 @@ class StageRun:
         self.state = state
         self.stage = STAGES[state.phase]
         self.since = since
-        self.heartbeat = StageHeartbeat(state, since=since)
+        self.heartbeat = Heartbeat(
+            self.renew, lease=settings.SLUICE.etl_lease_seconds, unavailable=(runstate.Unavailable,), since=since
+        )
         self.context = context_of(state, self.heartbeat.lost, self.stage.span)
+
+    def renew(self) -> None:
+        if runstate.renew(self.state) is not Verdict.MOVED:
+            raise LeaseLost
 
     def do(self, *, is_spent: bool) -> bool:
         """Bring the stage to an outcome. Returns whether it was a success."""

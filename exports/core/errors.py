@@ -76,10 +76,6 @@ class FileGone(Exception):
     """The object at a chunk's path is not the chunk's result: it was replaced or deleted."""
 
 
-class LeaseLost(Exception):
-    """Another worker has the chunk, or it was cancelled: this worker must not write anything."""
-
-
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
 # invalid authorisation, feature not supported.
 PERMANENT = ("42", "3F", "28", "0A")

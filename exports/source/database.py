@@ -18,10 +18,10 @@ from psycopg import errors as sqlstate
 from psycopg import sql
 from psycopg.pq import ExecStatus, TransactionStatus
 
+from config.platform.heartbeat import LeaseLost
 from exports.core.errors import (
     PERMANENT,
     ExportError,
-    LeaseLost,
     SourceError,
     SourceFull,
     SourcePooled,

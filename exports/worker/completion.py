@@ -4,6 +4,7 @@ Completion is leased like a chunk, and repeatable: an attempt that dies leaves a
 no receipt names and the sweep deletes.
 """
 
+from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
@@ -16,15 +17,16 @@ from structlog.contextvars import bound_contextvars
 
 from config.platform import storage
 from config.platform.db import sql
+from config.platform.heartbeat import LeaseLost
 from config.platform.observability import tracing
 from exports.core import events, metrics, wakeups
-from exports.core.errors import FileGone, LeaseLost
+from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
 from exports.models import Job
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
-from exports.worker.heartbeat import Heartbeat
+from exports.worker.heartbeat import heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +42,8 @@ def complete(job_id: UUID) -> None:
         bound_contextvars(job_id=str(job_id), request_id=job.request_id),
     ):
         try:
-            with Heartbeat(partial(renew, job_id, token), on_loss=lambda: None) as heartbeat:
-                bundle = make_or_mend(job, token, heartbeat)
+            with heartbeat(partial(renew, job_id, token)) as beat:
+                bundle = make_or_repair(job, token, beat.check)
             if bundle:
                 issue(job, token, bundle)
         except LeaseLost:
@@ -59,10 +61,10 @@ def complete(job_id: UUID) -> None:
             raise
 
 
-def make_or_mend(job: Job, token: int, heartbeat: Heartbeat) -> bundles.Bundle | None:
+def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
     """Return the bundle. None when a file was not there any more: then what is to be done about it was done."""
     try:
-        return bundles.make(job, token, heartbeat.check)
+        return bundles.make(job, token, checkpoint)
     except FileGone:
         mend(job, token)
         return None

@@ -5,7 +5,7 @@ may run twice.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,11 +17,11 @@ from django.db import OperationalError
 from structlog.contextvars import bound_contextvars
 
 from config.platform import storage
+from config.platform.heartbeat import LeaseLost
 from config.platform.observability import logs, tracing
 from exports.core import metrics, wakeups
 from exports.core.errors import (
     ExportError,
-    LeaseLost,
     SourceFailed,
     SourceFull,
     UploadFailed,
@@ -33,7 +33,7 @@ from exports.models import File
 from exports.source import database, encoding
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
-from exports.worker.heartbeat import Heartbeat
+from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
 from exports.worker.transitions import Progress, Result
 
@@ -147,17 +147,17 @@ def in_words(error: Exception) -> str:
 
 def produce(claim: Claim, session: database.Session) -> Result:
     """Return the chunk's file: the one that is there, or a new one from the source."""
-    with Heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as heartbeat:
+    with heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as beat:
         try:
             with session.ending_calls():
-                return reuse(claim) or export(claim, session, heartbeat)
+                return reuse(claim) or export(claim, session, beat.check)
         except storage.Conflict:
             raise UploadOvertaken from None
         except storage.StorageError as error:
             raise UploadFailed(str(error)) from error
         except ExportError:
-            if heartbeat.lost:
-                raise LeaseLost from None  # the call was cancelled by us
+            if session.cancelled:  # by the heartbeat
+                raise LeaseLost from None
             raise
 
 
@@ -173,16 +173,16 @@ def adopt(file: KnownFile) -> Result:
     return Result(source=Source.REUSED, **asdict(file))
 
 
-def export(claim: Claim, session: database.Session, heartbeat: Heartbeat) -> Result:
+def export(claim: Claim, session: database.Session, checkpoint: Callable[[], None]) -> Result:
     """Call the function once and stream its rows into the object. What is not committed leaves no trace."""
     content = encoded(claim, session)
-    heartbeat.check()  # whoever stood still until here must not begin a call
+    checkpoint()  # a worker that was stopped until now must not start a call
     with storage.Upload(
         claim.path,
         content_type=encoding.content_type(claim.shape),
         metadata={"job": str(claim.job_id), "chunk": str(claim.chunk_id), "token": str(claim.token)},
         if_match=claim.known_file.etag if claim.known_file else None,
-        checkpoint=heartbeat.check,
+        checkpoint=checkpoint,
     ) as upload:
         for block in content:
             upload.write(block)

@@ -19,8 +19,8 @@ import orjson
 from django.conf import settings
 
 from config.platform.db import sql
+from config.platform.heartbeat import LeaseLost
 from exports.core import events
-from exports.core.errors import LeaseLost
 from exports.core.planning import Dialect, Pair, Shape
 
 

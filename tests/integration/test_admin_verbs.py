@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from config.platform.admin import confirmed_actions
-from exports.core.errors import LeaseLost
+from config.platform.heartbeat import LeaseLost
 from exports.delivery import links
 from exports.maintenance import lost_leases
 from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link, Receipt, Slot, Webhook
@@ -374,7 +374,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
 
     (words,) = said(press(pages, slot, "release"))
 
-    assert words.startswith("Left alone: 1 slot. The source database could not be asked")
+    assert words.startswith("Left alone: 1 slot. The source database did not answer")
     assert Slot.objects.held().exists()
 
 

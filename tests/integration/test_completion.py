@@ -16,13 +16,13 @@ from rest_framework.test import APIClient
 
 from config.platform import storage
 from config.platform.db import sql
-from exports.core.errors import LeaseLost
+from config.platform.heartbeat import LeaseLost
 from exports.core.planning import Dialect, Shape
 from exports.delivery import bundles, links
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.worker import completion, execution
-from exports.worker.heartbeat import Heartbeat
+from exports.worker.heartbeat import heartbeat
 from tests.conftest import client_of
 from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
@@ -141,8 +141,8 @@ def test_a_completion_that_lost_its_lease_issues_nothing(dataset: Dataset, alice
     completion.complete(job.pk)
 
     job.refresh_from_db()
-    with Heartbeat(lambda: None, on_loss=lambda: None) as heartbeat:
-        delivery = bundles.make(job, stale, heartbeat.check)
+    with heartbeat(lambda: None) as beat:
+        delivery = bundles.make(job, stale, beat.check)
     with pytest.raises(LeaseLost):
         completion.issue(job, stale, delivery)
     assert Receipt.objects.get().object_key != delivery.stored.key

@@ -13,7 +13,8 @@ from rest_framework.test import APIClient
 
 from config.platform import storage
 from config.platform.db import sql
-from exports.core.errors import LeaseLost, SourceError, SourceRefused
+from config.platform.heartbeat import LeaseLost
+from exports.core.errors import SourceError, SourceRefused
 from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage

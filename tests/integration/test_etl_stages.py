@@ -17,6 +17,7 @@ from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config.platform import storage
+from config.platform.heartbeat import LeaseLostEvent
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import Fenced, UnexpectedError
@@ -24,7 +25,6 @@ from etl.core.stage_context import StageContext
 from etl.core.states import Phase, Status
 from etl.models import Task
 from etl.pipeline import actions, artifacts, execution
-from etl.pipeline.heartbeat import LeaseLostEvent
 from etl.runstate import RunState
 from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey

@@ -15,7 +15,7 @@ from django.db import connection
 from pydantic import AnyHttpUrl, SecretStr
 
 from config.platform import storage
-from exports.core.errors import LeaseLost
+from config.platform.heartbeat import LeaseLost
 from exports.core.planning import Shape
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Slot

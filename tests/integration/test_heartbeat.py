@@ -1,15 +1,23 @@
-"""What keeps a lease, and what stops the work that has lost it. A11, A13."""
+"""Heartbeats: they keep a lease, and stop work that has lost it. A11, A13."""
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from django.conf import LazySettings
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
-from exports.core.errors import LeaseLost
-from exports.worker.heartbeat import Heartbeat
+from config.platform.heartbeat import Heartbeat, LeaseLostEvent, LeaseLost
+from exports.worker.heartbeat import heartbeat
 from tests.waiting import wait_until
+
+
+class Unavailable(Exception):
+    pass
+
+
+beating = partial(Heartbeat, unavailable=(Unavailable,))
 
 
 def lose() -> None:
@@ -17,56 +25,87 @@ def lose() -> None:
 
 
 def fail() -> None:
-    raise OperationalError
+    raise Unavailable
 
 
-def lease_of(seconds: float, settings: LazySettings) -> None:
-    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": seconds})
-
-
-def raises(heartbeat: Heartbeat) -> bool:
+def raises(beat: Heartbeat) -> bool:
     try:
-        heartbeat.check()
+        beat.check()
     except LeaseLost:
         return True
     return False
 
 
-def test_a_lease_that_was_lost_is_noticed_at_the_next_check(settings: LazySettings) -> None:
-    """Long before the next beat: whoever stood still until then must not write on."""
-    lease_of(600, settings)
-    with Heartbeat(lose, on_loss=lambda: None) as heartbeat:
-        wait_until(lambda: raises(heartbeat))
+def test_a_lease_that_was_lost_is_noticed_at_the_next_check() -> None:
+    """Long before the next beat: a process that was stopped until then must not write."""
+    with beating(lose, lease=600) as beat:
+        wait_until(lambda: raises(beat))
 
 
-def test_what_is_under_way_is_stopped_when_the_lease_is_lost(settings: LazySettings) -> None:
-    lease_of(0.3, settings)
+def test_work_is_stopped_when_the_lease_is_lost() -> None:
     stopped = threading.Event()
-    with Heartbeat(lose, on_loss=stopped.set) as heartbeat:
+    with beating(lose, lease=0.3, on_loss=stopped.set) as beat:
         assert stopped.wait(30)
         with pytest.raises(LeaseLost):
-            heartbeat.check()
+            beat.check()
 
 
-def test_a_database_that_is_away_for_less_than_the_lease_costs_nothing(settings: LazySettings) -> None:
-    lease_of(12, settings)
+def test_a_server_that_is_away_for_less_than_the_lease_costs_nothing() -> None:
     beats: list[float] = []
 
     def away_once() -> None:
         beats.append(time.monotonic())
         if len(beats) == 1:
-            raise OperationalError
+            raise Unavailable
 
-    with Heartbeat(away_once, on_loss=lambda: None) as heartbeat:
-        wait_until(lambda: len(beats) > 1)
-        heartbeat.check()
+    with beating(away_once, lease=600) as beat:
+        while len(beats) < 2:
+            beat.check()
 
 
-def test_work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_length(settings: LazySettings) -> None:
+def test_work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_length() -> None:
     """Another worker may have it by then."""
-    lease_of(1, settings)
     stopped = threading.Event()
     began = time.monotonic()
-    with Heartbeat(fail, on_loss=stopped.set):
+    with beating(fail, lease=1, on_loss=stopped.set):
         assert stopped.wait(30)
     assert time.monotonic() - began > 1
+
+
+def test_an_expired_lease_is_lost_before_any_beat() -> None:
+    """A process that was stopped for longer than its lease, at the moment when it continues."""
+    assert LeaseLostEvent(3, since=time.monotonic() - 3).is_set()
+    assert not LeaseLostEvent(3, since=time.monotonic()).is_set()
+
+
+def test_an_expired_lease_that_can_still_be_renewed_is_not_lost() -> None:
+    with beating(lambda: None, lease=600, since=time.monotonic() - 600) as beat:
+        beat.check()
+
+
+def test_a_database_that_is_away_is_no_loss(settings: LazySettings) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 600})
+    beats: list[float] = []
+
+    def away() -> None:
+        beats.append(time.monotonic())
+        raise OperationalError
+
+    with heartbeat(away) as beat:
+        while not beats:
+            beat.check()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_each_beat_closes_its_connection(settings: LazySettings) -> None:
+    """Or the pool would run dry: a thread that ends does not return its connection."""
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 0.3})
+    seen: list[bool] = []
+
+    def query() -> None:
+        seen.append(connection.connection is None)
+        connection.ensure_connection()
+
+    with heartbeat(query):
+        wait_until(lambda: len(seen) > 1)
+    assert all(seen)

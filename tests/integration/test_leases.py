@@ -12,7 +12,8 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
 
-from exports.core.errors import LeaseLost, SourceError, SourceRefused
+from config.platform.heartbeat import LeaseLost
+from exports.core.errors import SourceError, SourceRefused
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot

@@ -32,8 +32,9 @@ from hypothesis.stateful import (
 )
 
 from config.platform.db import sql
+from config.platform.heartbeat import LeaseLost
 from config.platform.storage import StoredObject
-from exports.core.errors import ExportError, LeaseLost, SourceError, SourceRefused
+from exports.core.errors import ExportError, SourceError, SourceRefused
 from exports.core.states import Source
 from exports.delivery.bundles import Bundle as Delivery
 from exports.jobs import actions

@@ -14,13 +14,13 @@ from rest_framework.request import Request
 
 from config.platform import storage
 from config.platform.db import sequences
+from config.platform.heartbeat import LeaseLost
 from etl import runstate
 from etl.core.states import Phase
 from etl.maintenance import after_restore, recovery
 from etl.models import Task
 from etl.pipeline import artifacts
 from exports.api import event_stream
-from exports.core.errors import LeaseLost
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, File, Job, Link, Receipt, Slot
 from exports.worker import completion, execution, leases

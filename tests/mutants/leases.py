@@ -10,7 +10,7 @@ LEASES = partial(Mutant, file="exports/maintenance/lost_leases.py")
 STORAGE = partial(Mutant, file="exports/maintenance/storage_cleanup.py")
 RETENTION = partial(Mutant, file="exports/maintenance/retention.py")
 PERIODIC = partial(Mutant, file="exports/maintenance/periodic.py")
-HEARTBEAT = partial(Mutant, file="exports/worker/heartbeat.py")
+HEARTBEAT = partial(Mutant, file="config/platform/heartbeat.py")
 
 leases = partial(tests_of, "tests/integration/test_leases.py")
 sweeper = partial(tests_of, "tests/integration/test_sweeper.py")
@@ -221,20 +221,20 @@ MUTANTS = [
     # ---- Heartbeats
     HEARTBEAT(
         name="nobody looked at the lease before a part",
-        old="time.monotonic() - self._renewed_at > 1",
-        new="time.monotonic() - self._renewed_at > 3600",
+        old="self.lost.age > min(1, self._lease / 3)",
+        new="self.lost.age > 3600",
         tests=heartbeat("a_lease_that_was_lost_is_noticed_at_the_next_check"),
     ),
     HEARTBEAT(
         name="work were not stopped when the lease is lost",
-        old="            if self.lost:\n                self._on_loss()",
-        new="            pass",
-        tests=heartbeat("what_is_under_way_is_stopped_when_the_lease_is_lost"),
+        old="                self._on_loss()\n",
+        new="",
+        tests=heartbeat("work_is_stopped_when_the_lease_is_lost"),
     ),
     HEARTBEAT(
         name="work went on while nobody can renew the lease",
-        old="self.lost = time.monotonic() - self._renewed_at > self._lease",
-        new="self.lost = False",
+        old="self.age >= self._lease",
+        new="False",
         tests=heartbeat("work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_length"),
     ),
 ]

@@ -1,0 +1,101 @@
+"""A heartbeat: it renews a lease while work goes on, and stops the work when the lease is lost."""
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class LeaseLost(Exception):
+    """The lease has another holder, or its work was cancelled. Nothing may be written any more."""
+
+
+class LeaseLostEvent(threading.Event):
+    """Set when the lease is lost, and by itself when it was not renewed for its whole length.
+
+    Another worker may hold the lease by then. A process that was stopped for longer than that must not continue
+    before its heartbeat has run.
+    """
+
+    def __init__(self, lease: float, *, since: float) -> None:
+        super().__init__()
+        self._lease = lease
+        self._renewed_at = since
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last renewal."""
+        return time.monotonic() - self._renewed_at
+
+    def renewed(self, at: float) -> None:
+        self._renewed_at = at
+
+    def is_set(self) -> bool:
+        if not super().is_set() and self.age >= self._lease:
+            self.set()
+        return super().is_set()
+
+
+class Heartbeat:
+    """Renews a lease every third of its length in a thread of its own, as a context manager.
+
+    `renew` raises LeaseLost, or one of `unavailable` when the server that keeps the lease does not answer: then the
+    work goes on until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
+    `on_loss` is called once, in the thread, to stop work that is under way.
+    """
+
+    def __init__(
+        self,
+        renew: Callable[[], object],
+        *,
+        lease: float,
+        unavailable: tuple[type[Exception], ...],
+        since: float | None = None,
+        on_loss: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._renew = renew
+        self._lease = lease
+        self._unavailable = unavailable
+        self._on_loss = on_loss
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.lost = LeaseLostEvent(lease, since=time.monotonic() if since is None else since)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Renew the lease unless that was done within the last second. Raises LeaseLost.
+
+        Call it from any thread before each write: it fences off a process that was stopped for a while.
+        """
+        if self.lost.age > min(1, self._lease / 3):
+            self._beat()
+        if self.lost.is_set():
+            raise LeaseLost
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._lease / 3):
+            self._beat()
+            if self.lost.is_set():
+                self._on_loss()
+                return
+
+    def _beat(self) -> None:
+        started_at = time.monotonic()
+        try:
+            self._renew()
+        except LeaseLost:
+            self.lost.set()
+        except self._unavailable:
+            pass  # `lost` is set once the lease has expired
+        else:
+            self.lost.renewed(started_at)
