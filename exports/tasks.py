@@ -1,5 +1,4 @@
-"""Celery's entrance: translate, one call. Keyword arguments, and room for later ones, so that old and new workers can
-run side by side during a deploy."""
+"""Celery tasks. They accept unknown keyword arguments, so that old and new workers can run during a deployment."""
 
 from uuid import UUID
 
@@ -21,7 +20,7 @@ def run_chunks(**_later: object) -> None:
 
 @shared_task(name=wakeups.REUSE_FILES)
 def reuse_files(**_later: object) -> None:
-    """A hint of another kind, for as many workers as it takes; whoever wakes does both in turns."""
+    """Run the same loop as `run_chunks`. A queue of its own decides how many workers are woken for files."""
     execution.drain()
 
 

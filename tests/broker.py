@@ -12,7 +12,7 @@ from config.celery import app
 from config.platform import wakeups
 from etl.pipeline import dispatch as etl_dispatch
 
-SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.IN_A_HURRY)  # as it is outside of tests
+SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # as it is outside of tests
 
 
 def valkey() -> Redis:
@@ -36,7 +36,7 @@ def broker_at(url: str) -> Iterator[None]:
     try:
         with (
             patch.object(wakeups, "SHORT_TIMEOUTS", SHORT_TIMEOUTS[0]),
-            patch.object(etl_dispatch, "IN_A_HURRY", SHORT_TIMEOUTS[1]),
+            patch.object(etl_dispatch, "SHORT_TIMEOUTS", SHORT_TIMEOUTS[1]),
         ):
             yield
     finally:

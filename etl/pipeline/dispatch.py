@@ -24,7 +24,7 @@ RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
 # A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst.
-IN_A_HURRY = patience(1, connect=1, retries=1)
+SHORT_TIMEOUTS = patience(1, connect=1, retries=1)
 ONCE_MORE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker takes those that wait too long for lost. What waits
 # longer than this is sent by recovery when its time has come.
@@ -45,7 +45,7 @@ def begin(task: Task, *, phase: Phase) -> None:
 
 def connection() -> Connection:
     """Return a connection to the broker, to be released; it connects when the first message is sent."""
-    return current_app.connection_for_write(transport_options=IN_A_HURRY)
+    return current_app.connection_for_write(transport_options=SHORT_TIMEOUTS)
 
 
 def start(*, task_id: int, phase: Phase, delay: float = 0, broker: Connection | None = None) -> str:
@@ -71,7 +71,7 @@ def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str
     try:
         sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
     except TROUBLE as error:
-        log.warning("hint_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
+        log.warning("wakeup_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
         return ""
     return str((sent.parent or sent).id)
 

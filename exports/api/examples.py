@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from exports.core.errors import explain
+
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
 AGAIN_ID = "0197a3d0-1c52-4a0e-8f57-6d1f0f1f7c02"
 HOOK_ID = "0197a3b1-88d4-4f9a-a3d7-0c0a6b1e5e44"
@@ -89,13 +91,7 @@ RECEIPT = {
     "state": "active",
 }
 SUCCESS = {**ENDED, "status": "success", "progress": DONE, "receipt": RECEIPT}
-TIMEOUT = {
-    "code": "EXPORT_SOURCE_TIMEOUT",
-    "title": "The source database took too long",
-    "detail": "Every attempt exceeded the dataset's statement timeout. Ask staff to raise it, or retry later. "
-    "(SQLSTATE 57014)",
-    "retryable": True,
-}
+TIMEOUT = explain("EXPORT_SOURCE_TIMEOUT", "SQLSTATE 57014")
 FAILED = {**ENDED, "status": "failed", "progress": {**DONE, "done": 55, "failed": 1}, "error": TIMEOUT}
 CANCELLED = {
     **ENDED,

@@ -26,11 +26,11 @@ class SourceUnavailable(SourceFailed):
     text = "The source database could not be reached, or it closed the connection."
 
 
-class SourceFull(SourceUnavailable):
+class SourceConnectionsExhausted(SourceUnavailable):
     text = "The source database has no free connection. The chunk waits for its next turn and loses no attempt."
 
 
-class SourcePooled(SourceUnavailable):
+class SourceBehindPooler(SourceUnavailable):
     text = (
         "The source connection ignores session settings. It goes through a connection pooler, which would share "
         "the session with other clients."
@@ -47,18 +47,18 @@ class SourceError(SourceFailed):
     text = "The dataset's function raised an error."
 
 
-class SourceRefused(SourceError):
+class PermanentSourceError(SourceError):
     retryable = False
     text = "The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."
 
 
 class UploadFailed(ExportError):
     code = "EXPORT_UPLOAD_FAILED"
-    retryable = False  # the one immediate retry was made; only a person's retry starts again
+    retryable = False  # the one immediate retry was made; only a manual retry starts again
     text = "The object storage did not accept the file, and the immediate retry failed too."
 
 
-class UploadOvertaken(UploadFailed):
+class UploadConflict(UploadFailed):
     retryable = True
     text = "Other workers replaced the object at this path before each attempt to write it."
 

@@ -1,15 +1,15 @@
-"""Events, written by the very statement that makes them true. SQL that other statements end with.
+"""SQL that writes events, as the last part of the statement that makes the change.
 
-A job has one sequence: `exports_jobs.event_seq`, raised under the lock of the job's row, so that numbers grow in the
-order of the commits and no reader can miss one that comes later with a smaller number. Polling, the event stream and
-webhooks all tell of the same rows.
+A job has one sequence, `exports_jobs.event_seq`, which is raised under the lock of the job's row. So numbers grow in
+the order of the commits, and a reader never misses an event that is committed later with a smaller number. Polling, the
+event stream and webhooks all use these rows.
 """
 
-# Wants two CTEs before it: `numbered` (job_id, id, status, nth), the chunks that changed, and `settled` (job_id,
-# event_seq, chunks, status, was), the job after the change, its `event_seq` raised by `chunks` + 2. The number before
-# the last is left free: streams give it to `progress`, which is no row, since it can be told at any time.
-TOLD = """
-, told AS (
+# Needs two CTEs: `numbered` (job_id, id, status, nth), the chunks that changed, and `settled` (job_id, event_seq,
+# chunks, status, was), the job after the change, with `event_seq` raised by `chunks` + 2. The last number but one is
+# left free: event streams use it for `progress`, which has no row because it can be computed at any time.
+INSERT_CHUNK_EVENTS = """
+, events AS (
     INSERT INTO exports_event (job_id, seq, kind, status, chunk_id)
     SELECT s.job_id, s.event_seq - s.chunks - 2 + n.nth, 'chunk', n.status, n.id
     FROM settled s JOIN numbered n ON n.job_id = s.job_id
@@ -18,9 +18,9 @@ TOLD = """
 )
 """
 
-# The same for statements that move the job alone: a CTE `moved` (job_id, event_seq, status) raises `event_seq` by one.
-MOVED = """
-, told AS (
+# For statements that only change the job: a CTE `moved` (job_id, event_seq, status) raises `event_seq` by one.
+INSERT_STATUS_EVENTS = """
+, events AS (
     INSERT INTO exports_event (job_id, seq, kind, status)
     SELECT job_id, event_seq, 'status', status FROM moved
 )

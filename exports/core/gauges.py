@@ -1,4 +1,4 @@
-"""What waits, and for how long, of all exports: one statement over indexes that hold live work only."""
+"""Gauges of all exports: queue depth and ages, from one statement over indexes of live work."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from config.platform.db.sql import Row
 from config.platform.observability.gauges import labelled, plain
 from exports.core.states import JOB_ACTIVE
 
-# Chunks that wait are counted by their jobs' counters, and running ones by their index, which holds as many as workers
-# can work on. Chunks that have ended, nearly all, are not looked at. The oldest is as old as its job.
+# Waiting chunks are counted from their jobs' counters, and running chunks from their index, which contains no more than
+# the workers can run. Ended chunks, nearly all, are not read. The oldest chunk counts as old as its job.
 GAUGES = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
@@ -39,24 +39,22 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
 """
 
 
-def tell(row: Row) -> Iterator[Metric]:
+def collect(row: Row) -> Iterator[Metric]:
     waiting = {state: row[state] for state in ("pending", "retrying", "running")}
     yield labelled(
         "export_queue_depth",
-        "Chunks that have not ended, by state; reusable ones are among the pending.",
+        "Chunks that have not ended, by state. `reusable` is part of `pending`.",
         "state",
         {**waiting, "reusable": row["reusable"]},
     )
-    yield plain(
-        "export_oldest_pending_age_seconds", "Since the oldest job with pending chunks came.", row["oldest"] or 0
-    )
+    yield plain("export_oldest_pending_age_seconds", "Age of the oldest job with pending chunks.", row["oldest"] or 0)
     yield labelled(
         "export_slots",
-        "Permissions for one call each into the source database.",
+        "Slots for calls into the source database, by state.",
         "state",
         {"held": row["held"], "free": row["free"]},
     )
-    yield plain("export_leases_overdue", "Running chunks whose worker was not heard of in time.", row["overdue"])
+    yield plain("export_leases_overdue", "Running chunks whose lease has expired.", row["overdue"])
     jobs = row["jobs"] or {}
     yield labelled(
         "export_jobs_active",
@@ -64,8 +62,14 @@ def tell(row: Row) -> Iterator[Metric]:
         "status",
         {status: jobs.get(status, 0) for status in sorted(JOB_ACTIVE)},
     )
-    yield plain("export_jobs_completing", "Jobs whose chunks are all done, without a receipt yet.", row["completing"])
-    yield plain("export_receipts_outlived", "Objects still there a minute after their receipt ended.", row["outlived"])
-    yield plain("export_deliveries_pending", "Deliveries to webhooks that wait for an attempt.", row["deliveries"])
-    yield plain("export_untold_events", "Ends of jobs for which no deliveries were made yet.", row["untold"])
-    yield labelled("export_tick_age_seconds", "Since periodic work last ran.", "tick", row["ticks"] or {})
+    yield plain(
+        "export_jobs_completing", "Jobs whose chunks are all done, and that have no receipt yet.", row["completing"]
+    )
+    yield plain(
+        "export_receipts_outlived",
+        "Delivered objects that still exist a minute after their receipt expired.",
+        row["outlived"],
+    )
+    yield plain("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
+    yield plain("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])
+    yield labelled("export_tick_age_seconds", "Time since a periodic task last ran.", "tick", row["ticks"] or {})

@@ -1,10 +1,10 @@
-"""What exports count, under the names of the contract and a few more: `docs/metrics.md` says what each is for.
+"""Counters and histograms of exports. `docs/metrics.md` describes each.
 
-Each function is called right after the commit of what it counts. A process that dies in between loses that one count:
-these numbers are for watching, the rows are the truth. What can be read from rows, how much waits and for how long, is
-not counted here: see `exports.core.gauges`.
+Each function is called right after the commit of the change that it counts. A process that dies in between loses that
+count: these numbers are for monitoring, and the rows are the truth. Queue depths and ages are read from the rows, see
+`exports.core.gauges`.
 
-Every label value that can come is named beforehand.
+Every possible label value is declared, so that its series exists from the start.
 """
 
 from prometheus_client import Counter, Histogram
@@ -22,56 +22,57 @@ JOB_BUCKETS = (
 CHUNK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
-# ---- Of the contract ------------------------------------------------------------------------------------------------
+# ---- Names fixed by the API -----------------------------------------------------------------------------------------
 
 JOB_LATENCY = Histogram(
     "export_job_latency_ms", "Milliseconds from a job's submission to its success.", buckets=JOB_BUCKETS
 )
 TTL_VIOLATIONS = Counter(
-    "export_receipt_ttl_violation_total", "Delivered objects that outlived their receipt until the hourly sweep."
+    "export_receipt_ttl_violation_total",
+    "Delivered objects that the hourly sweep found after their receipt had expired.",
 )
-JOB_STATUS = counter("export_job_status_total", "Moves of jobs into a status.", status=JobStatus.values)
-DOWNLOADS_403 = Counter("export_signed_download_403_total", "Requests with a link that were refused.")
+JOB_STATUS = counter("export_job_status_total", "Changes of jobs into a status.", status=JobStatus.values)
+DOWNLOADS_403 = Counter("export_signed_download_403_total", "Requests with a link that were rejected.")
 
-# ---- Of our own -----------------------------------------------------------------------------------------------------
+# ---- Others ---------------------------------------------------------------------------------------------------------
 
 CHUNKS = counter(
     "export_chunks_total",
-    "Outcomes of work on chunks: done by source, failed for good, or to be tried again.",
+    "Outcomes of attempts: done by source, failed for good, or to be retried.",
     outcome=[*Source.values, "failed", "retried"],
 )
 CHUNK_FAILURES = counter("export_chunk_failures_total", "Chunks that failed for good.", code=EXPLANATIONS)
-CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are made again.", code=EXPLANATIONS)
+CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are retried.", code=EXPLANATIONS)
 CHUNK_DURATION = Histogram(
-    "export_chunk_duration_seconds", "From the claim of a chunk to the end of its live export.", buckets=CHUNK_BUCKETS
+    "export_chunk_duration_seconds", "Duration of live exports of chunks, from the claim.", buckets=CHUNK_BUCKETS
 )
-ROWS = counter("export_rows_total", "Rows in the files of chunks that are done.", source=Source.values)
-BYTES = counter("export_bytes_total", "Bytes of the files of chunks that are done.", source=Source.values)
-LEASES_LOST = Counter("export_leases_lost_total", "Workers that found their lease gone, and wrote nothing.")
-LEASES_EXPIRED = Counter("export_leases_expired_total", "Chunks taken back from workers that were not heard of.")
+ROWS = counter("export_rows_total", "Rows in the files of finished chunks.", source=Source.values)
+BYTES = counter("export_bytes_total", "Bytes in the files of finished chunks.", source=Source.values)
+LEASES_LOST = Counter("export_leases_lost_total", "Workers that lost their lease, and wrote nothing.")
+LEASES_EXPIRED = Counter("export_leases_expired_total", "Chunks taken back from workers whose lease expired.")
 DOWNLOADS = counter("export_downloads_total", "Requests with a link.", outcome=DownloadOutcome.values)
-QUOTA_REFUSED = Counter("export_quota_refused_total", "Submissions refused because a day's quota is used up.")
-RATE_LIMITED = Counter("export_rate_limited_total", "Requests refused because they came too fast.")
-STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that began to listen.")
+QUOTA_REFUSED = Counter("export_quota_refused_total", "Submissions rejected because the daily quota is used up.")
+RATE_LIMITED = Counter("export_rate_limited_total", "Requests rejected by the rate limit.")
+STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that were opened.")
 STREAMS_CLOSED = counter(
     "export_streams_closed_total",
-    "Event streams that listen no more: the job ended, the client left, or it was time to come again.",
+    "Event streams that were closed: the job ended, the client disconnected, or the stream reached its maximum age.",
     reason=["ended", "left", "renewed"],
 )
 
 
 def job_moved(status: str) -> None:
-    """A job is in this status now, and was in another before. `pending` is counted at its submission."""
+    """Count a job's change into this status. `pending` is counted at the submission."""
     JOB_STATUS.labels(str(status)).inc()
 
 
 def job_succeeded(latency_ms: float) -> None:
-    """Milliseconds from `created_at` to `finished_at`. The move to `success` is told apart, by `job_moved`."""
+    """Record the milliseconds from `created_at` to `finished_at`. `job_moved` counts the change to `success`."""
     JOB_LATENCY.observe(latency_ms)
 
 
 def chunk_done(source: str, rows: int, bytes: int, seconds: float | None = None, count: int = 1) -> None:  # noqa: A002
-    """Chunks are done, with the sums of their rows and bytes. One took `seconds`, which counts if it was live."""
+    """Count finished chunks, with the sums of their rows and bytes. `seconds` is recorded for one live chunk."""
     CHUNKS.labels(str(source)).inc(count)
     ROWS.labels(str(source)).inc(rows)
     BYTES.labels(str(source)).inc(bytes)
@@ -85,7 +86,7 @@ def chunk_retrying(code: str) -> None:
 
 
 def chunk_failed(code: str) -> None:
-    """A chunk failed for good: what to alert on."""
+    """Count a chunk that failed for good. Alerts use this metric."""
     CHUNKS.labels("failed").inc()
     CHUNK_FAILURES.labels(code).inc()
 
@@ -103,7 +104,7 @@ def ttl_violated(count: int) -> None:
 
 
 def download(outcome: str) -> None:
-    """A link was redeemed, or refused for this reason; `download_refused` counts the latter under its own name too."""
+    """Count a use of a link: redeemed, or the reason for its rejection, which `download_refused` counts as well."""
     DOWNLOADS.labels(str(outcome)).inc()
 
 
@@ -120,7 +121,7 @@ def rate_limited() -> None:
 
 
 def stream_opened() -> None:
-    """Open ones are those opened without those closed."""
+    """Count an opened stream. The open streams are those opened minus those closed."""
     STREAMS_OPENED.inc()
 
 

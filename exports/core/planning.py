@@ -1,4 +1,4 @@
-"""From a request to an ordered plan of chunks and their object keys. Pure: no database, no clock."""
+"""Expansion of a request into an ordered list of pairs, and their object keys. Pure: no database, no clock."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
@@ -14,7 +14,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """How CSV is written. The default is what Postgres' COPY writes."""
+    """CSV options. The default is the output of Postgres' COPY."""
 
     bom: bool = False
     delimiter: str = ","
@@ -26,20 +26,20 @@ class Dialect:
 
     @property
     def digest(self) -> str:
-        """Eight hex digits that stand for a dialect other than the default in paths."""
+        """Eight hex digits that identify a non-default dialect in paths."""
         return hashlib.sha256(repr(sorted(self.as_dict().items())).encode()).hexdigest()[:8]
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
     def as_json(self) -> dict[str, object]:
-        """As requests and manifests write it."""
+        """Return the dialect as requests and manifests write it."""
         return {"bom": self.bom, "delimiter": self.delimiter, "formulaPolicy": self.formula_policy}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Everything about a file that its path depends on, besides dataset, key and date."""
+    """The properties of a file that its path depends on, besides dataset, key and date."""
 
     format: str = "csv"
     compression: str = "none"
@@ -51,7 +51,7 @@ class Shape:
 
     @property
     def folder(self) -> str:
-        """The folder below the base path that keeps other dialects apart from the default; usually empty."""
+        """The folder below the base path for files in a non-default dialect; usually empty."""
         return "" if self.format != "csv" or self.dialect.is_default else f"_dialect-{self.dialect.digest}/"
 
 
@@ -62,7 +62,7 @@ def file_name(pair: Pair, shape: Shape) -> str:
 
 
 def object_key(base_path: str, pair: Pair, shape: Shape) -> str:
-    """Return the one object key of a file. It depends on dataset, key, date and format, and on nothing else."""
+    """Return the object key of a file. It depends only on dataset, key, date and shape."""
     return f"{base_path}/{shape.folder}{file_name(pair, shape)}"
 
 
@@ -72,25 +72,27 @@ def days(first: date, last: date) -> Iterator[date]:
 
 
 def expand(keys: Iterable[str], first: date, last: date) -> Iterator[Pair]:
-    """Yield the pairs that filters stand for: each key through all its days, in the order of the keys."""
+    """Yield the pairs of filters: all days of each key, in the order of the keys."""
     return (Pair(key, day) for key in keys for day in days(first, last))
 
 
 def count(keys: Collection[str], first: date, last: date) -> int:
-    """Return how many pairs filters stand for, without making them."""
+    """Return the number of pairs of filters without creating them."""
     return len(keys) * max(0, (last - first).days + 1)
 
 
 def fold(pairs: Iterable[Pair]) -> tuple[list[Pair], int]:
-    """Return the pairs without repetitions, in the order of their first mention, and how many were folded."""
+    """Return the pairs without duplicates, in the order of their first occurrence, and the number of duplicates."""
     listed = list(pairs)
     unique = list(dict.fromkeys(listed))
     return unique, len(listed) - len(unique)
 
 
 def from_filters(keys: list[str], first: date, last: date) -> tuple[list[Pair], int]:
-    """Return the pairs that filters stand for, and how many a repeated key would have added. The latter are counted,
-    never made: a short request can name billions of them."""
+    """Return the pairs of filters, and the number of duplicates that repeated keys would add.
+
+    The duplicates are counted, never created: a short request can name billions of them.
+    """
     unique = list(dict.fromkeys(keys))
     pairs = list(expand(unique, first, last))
     return pairs, count(keys, first, last) - len(pairs)

@@ -1,12 +1,12 @@
-"""The states of jobs and chunks, and which of them are final. `docs/lifecycle.md` draws the arrows."""
+"""The states of jobs and chunks. `docs/lifecycle.md` has their transitions."""
 
 from django.db.models import TextChoices
 
 
 class JobStatus(TextChoices):
-    PENDING = "pending"  # accepted, no chunk was claimed yet; the API's contract calls it INIT, too
+    PENDING = "pending"  # accepted, no chunk claimed yet; the specification also calls it INIT
     RUNNING = "running"
-    RETRYING = "retrying"  # running, and at least one chunk waits for its next attempt
+    RETRYING = "retrying"  # at least one chunk waits for its next attempt
     SUCCESS = "success"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -14,7 +14,7 @@ class JobStatus(TextChoices):
 
 class ChunkStatus(TextChoices):
     PENDING = "pending"
-    RUNNING = "running"  # leased: exactly these carry a fencing token
+    RUNNING = "running"  # leased: only these have a fencing token
     RETRYING = "retrying"
     DONE = "done"
     FAILED = "failed"
@@ -22,7 +22,7 @@ class ChunkStatus(TextChoices):
 
 
 class Source(TextChoices):
-    """Where the bytes of a chunk that is done came from."""
+    """The origin of a finished chunk's bytes."""
 
     LIVE = "live"
     REUSED = "reused"

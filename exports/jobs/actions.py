@@ -68,7 +68,7 @@ WITH again AS (
     RETURNING j.job_id, j.event_seq, j.status, 'failed' AS was, delta.chunks
 )
 """
-    + events.TOLD
+    + events.INSERT_CHUNK_EVENTS
     + "SELECT chunks FROM settled"
 )
 
@@ -133,7 +133,7 @@ WITH mine AS MATERIALIZED (
 )
 """
     + quotas.REFUND
-    + events.TOLD
+    + events.INSERT_CHUNK_EVENTS
     + "SELECT chunks FROM settled"
 )
 

@@ -22,10 +22,10 @@ from config.platform.heartbeat import LeaseLost
 from exports.core.errors import (
     PERMANENT,
     ExportError,
+    PermanentSourceError,
+    SourceBehindPooler,
+    SourceConnectionsExhausted,
     SourceError,
-    SourceFull,
-    SourcePooled,
-    SourceRefused,
     SourceTimeout,
     SourceUnavailable,
 )
@@ -167,7 +167,7 @@ KEEPALIVES: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, 
 
 
 def connect(backend: str) -> psycopg.Connection:
-    """Raises SourceFull when there is no room for one more connection, SourcePooled, and psycopg's own errors."""
+    """Open a connection. Raises SourceConnectionsExhausted, SourceBehindPooler, and psycopg's own errors."""
     try:
         connection = psycopg.connect(
             settings.SLUICE.source_url,
@@ -181,13 +181,13 @@ def connect(backend: str) -> psycopg.Connection:
         )
     except psycopg.OperationalError as error:
         if any(words in str(error) for words in NO_ROOM):
-            raise SourceFull("SQLSTATE 53300") from None
+            raise SourceConnectionsExhausted("SQLSTATE 53300") from None
         if "unsupported startup parameter" in str(error):  # of PgBouncer alone
-            raise SourcePooled("a pooler answers") from None
+            raise SourceBehindPooler("a pooler answers") from None
         raise
     if connection.info.parameter_status("DateStyle") != "ISO, YMD":
         connection.close()
-        raise SourcePooled("a pooler answers")
+        raise SourceBehindPooler("a pooler answers")
     return connection
 
 
@@ -308,4 +308,4 @@ def as_export_error(code: str | None) -> ExportError:
         return SourceUnavailable(detail)
     if code == "57014":  # query_canceled: the statement timeout, as nobody else cancels without taking the lease
         return SourceTimeout(detail)
-    return SourceRefused(detail) if code.startswith(PERMANENT) else SourceError(detail)
+    return PermanentSourceError(detail) if code.startswith(PERMANENT) else SourceError(detail)

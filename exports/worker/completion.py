@@ -111,7 +111,7 @@ WITH moved AS (
     RETURNING job_id, event_seq, status
 )
 """
-    + events.MOVED
+    + events.INSERT_STATUS_EVENTS
     + "SELECT job_id FROM moved"
 )
 
@@ -130,7 +130,7 @@ WITH failed AS (
     SELECT * FROM failed WHERE status = 'failed'
 )
 """
-    + events.MOVED
+    + events.INSERT_STATUS_EVENTS
     + "SELECT status FROM failed"
 )
 
@@ -145,7 +145,7 @@ WITH moved AS (
     RETURNING job_id, event_seq, status
 )
 """
-    + events.MOVED
+    + events.INSERT_STATUS_EVENTS
     + "SELECT job_id FROM moved"
 )
 
@@ -258,7 +258,7 @@ WITH ours AS MATERIALIZED (
     RETURNING j.job_id, j.event_seq, j.status, j.status AS was, lost.chunks
 )
 """
-    + events.TOLD
+    + events.INSERT_CHUNK_EVENTS
     + "SELECT chunks FROM settled"
 )
 

@@ -22,10 +22,10 @@ from config.platform.observability import logs, tracing
 from exports.core import metrics, wakeups
 from exports.core.errors import (
     ExportError,
+    SourceConnectionsExhausted,
     SourceFailed,
-    SourceFull,
+    UploadConflict,
     UploadFailed,
-    UploadOvertaken,
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
@@ -99,7 +99,7 @@ def quiet_without_servers() -> Iterator[None]:
     again."""
     try:
         yield
-    except SourceFull:
+    except SourceConnectionsExhausted:
         log.warning("source_full")
     except OperationalError as error:
         log.warning("database_unavailable", error=logs.describe(error))
@@ -117,7 +117,7 @@ def run_chunk(claim: Claim, session: database.Session) -> None:
         tell_loss(claim)
         # The chunk is not ours any more: taken over, or cancelled; this frees the slot.
         transitions.release([claim], keep_slot=session.may_run_on)
-    except SourceFull:
+    except SourceConnectionsExhausted:
         # Not the chunk's fault, so no attempt is burned. No hint either: who has a connection goes on with the chunk,
         # and the reaper wakes the others.
         transitions.release([claim])
@@ -152,7 +152,7 @@ def produce(claim: Claim, session: database.Session) -> Result:
             with session.ending_calls():
                 return reuse(claim) or export(claim, session, beat.check)
         except storage.Conflict:
-            raise UploadOvertaken from None
+            raise UploadConflict from None
         except storage.StorageError as error:
             raise UploadFailed(str(error)) from error
         except ExportError:

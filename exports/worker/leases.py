@@ -140,7 +140,7 @@ DESCRIBE = (
     SELECT job_id, event_seq, status FROM start_job WHERE status = 'running'
 )
 """
-    + events.MOVED
+    + events.INSERT_STATUS_EVENTS
     + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
        d.name AS dataset, d.function, d.statement_timeout,

@@ -104,7 +104,7 @@ SETTLE = (
 )
 """
     + quotas.REFUND
-    + events.TOLD
+    + events.INSERT_CHUNK_EVENTS
 )
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from exports.core.errors import SourceRefused, SourceTimeout
+from exports.core.errors import PermanentSourceError, SourceTimeout
 from exports.core.states import JobStatus
 from exports.delivery import links, receipts
 from exports.jobs import actions
@@ -36,7 +36,7 @@ def under_way(user: User) -> None:
     for claim in claims[:3]:
         transitions.finish([(claim, result_of(claim, rows=12_345, bytes=2_400_000))])
     transitions.fail(claims[3], SourceTimeout(), delay=20)
-    transitions.fail(claims[4], SourceRefused("SQLSTATE 42883"), delay=None)
+    transitions.fail(claims[4], PermanentSourceError("SQLSTATE 42883"), delay=None)
     facts = {
         "status": "done",
         "attempts": 1,
@@ -95,7 +95,7 @@ def counts(status: str, total: int) -> dict[str, object]:
 def failed(user: User) -> None:
     """Failures of two kinds, and what did succeed."""
     make_job(dataset(), user, 12)
-    kinds = [SourceRefused("SQLSTATE 42883"), SourceTimeout(), None]
+    kinds = [PermanentSourceError("SQLSTATE 42883"), SourceTimeout(), None]
     for n in range(12):
         claim = leases.claim(backend="scene")
         assert claim

@@ -38,7 +38,7 @@ SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
 ) held
 """
 LINES = {
-    "messages not sent, and hinted later": r'"hint_not_sent"',
+    "messages not sent, and hinted later": r'"wakeup_not_sent"',
     "messages delivered again": r'"redelivered"',
     "leases expired": r'"lease_expired"',
     "writes fenced off": r'"lease_lost"|"completion_lost"|"stage_lost"',

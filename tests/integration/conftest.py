@@ -32,9 +32,9 @@ def patience() -> Iterator[None]:
             meanwhile.setattr(script, "CONNECT_SECONDS", 30.0)
             script.connect.cache_clear()
             script.redis()  # kept, for this address
-        for module, name in ((wakeups, "SHORT_TIMEOUTS"), (etl_dispatch, "IN_A_HURRY")):
-            options = {**getattr(module, name), "socket_timeout": 30, "socket_connect_timeout": 30}
-            patch.setattr(module, name, options)
+        for sending in (wakeups, etl_dispatch):
+            options = {**sending.SHORT_TIMEOUTS, "socket_timeout": 30, "socket_connect_timeout": 30}
+            patch.setattr(sending, "SHORT_TIMEOUTS", options)
         for drained in (execution, sender):
             patch.setattr(drained, "DRAIN_SECONDS", 60)
         patch.setattr(throttling, "ANSWER_SECONDS", 30.0)

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 
-from exports.core.errors import SourceRefused
+from exports.core.errors import PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.core.states import Source
 from exports.jobs import submission
@@ -75,4 +75,4 @@ def fail_chunk() -> None:
     """Have the source refuse the next chunk for good."""
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, SourceRefused("SQLSTATE 42883"), delay=None)
+    transitions.fail(claim, PermanentSourceError("SQLSTATE 42883"), delay=None)

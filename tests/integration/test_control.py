@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
-from exports.core.errors import SourceError, SourceRefused
+from exports.core.errors import PermanentSourceError, SourceError
 from exports.jobs import actions
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, Event, Job, Receipt, Slot, Usage
@@ -40,7 +40,7 @@ def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, 
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
     transitions.finish([(done, result_of(done))])
-    transitions.fail(failed, SourceRefused(), delay=None)
+    transitions.fail(failed, PermanentSourceError(), delay=None)
     transitions.fail(waiting, SourceError(), delay=60)
 
     response = api.post(f"/exports/{job.pk}/cancel")
@@ -164,7 +164,7 @@ def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Datas
                     return False
             while claimed := leases.claim(backend=f"test{n}"):
                 if n % 2:
-                    transitions.fail(claimed, SourceRefused(), delay=None)
+                    transitions.fail(claimed, PermanentSourceError(), delay=None)
                 else:
                     transitions.finish([(claimed, result_of(claimed))])
                 transitions.release([claimed])

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from django.contrib.auth.models import User
 
-from exports.core.errors import SourceError, SourceRefused
+from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import JOB_ENDED
 from exports.jobs import actions
 from exports.maintenance import lost_leases
@@ -69,7 +69,7 @@ def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
     first, second = claim(), claim()
     transitions.fail(first, SourceError(), delay=0)
     check(job)
-    transitions.fail(claim(), SourceRefused(), delay=None)
+    transitions.fail(claim(), PermanentSourceError(), delay=None)
     transitions.finish([(second, result_of(second))])
 
     assert told(job) == [
@@ -88,7 +88,7 @@ def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: U
     """A19, A25."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
-        transitions.fail(claim(), SourceRefused(), delay=None)
+        transitions.fail(claim(), PermanentSourceError(), delay=None)
     end = Event.objects.get(job=job, kind="status", status="failed")
     job.refresh_from_db()
     actions.retry(job)

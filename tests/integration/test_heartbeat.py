@@ -8,7 +8,7 @@ import pytest
 from django.conf import LazySettings
 from django.db import OperationalError, connection
 
-from config.platform.heartbeat import Heartbeat, LeaseLostEvent, LeaseLost
+from config.platform.heartbeat import Heartbeat, LeaseLost, LeaseLostEvent
 from exports.worker.heartbeat import heartbeat
 from tests.waiting import wait_until
 

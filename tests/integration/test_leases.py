@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 
 from config.platform.heartbeat import LeaseLost
-from exports.core.errors import SourceError, SourceRefused
+from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
@@ -322,7 +322,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
 def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 1)
-    claimed, error = claim(), SourceRefused("SQLSTATE 42883")
+    claimed, error = claim(), PermanentSourceError("SQLSTATE 42883")
     transitions.fail(claimed, error, delay=transitions.delay_after(claimed, error))
 
     job.refresh_from_db()
@@ -332,7 +332,7 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
 def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
-    transitions.fail(claim(), SourceRefused(), delay=None)
+    transitions.fail(claim(), PermanentSourceError(), delay=None)
     job.refresh_from_db()
     assert job.status == JobStatus.RUNNING
 

@@ -34,7 +34,7 @@ from hypothesis.stateful import (
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from config.platform.storage import StoredObject
-from exports.core.errors import ExportError, SourceError, SourceRefused
+from exports.core.errors import ExportError, PermanentSourceError, SourceError
 from exports.core.states import Source
 from exports.delivery.bundles import Bundle as Delivery
 from exports.jobs import actions
@@ -199,7 +199,7 @@ class Exports(RuleBasedStateMachine):
             counts = self.model.count(progress.job_id)
             assert progress.all_done == (counts["done"] == counts.total())
 
-    @rule(held=holds, error=st.sampled_from([SourceError(), SourceRefused()]))
+    @rule(held=holds, error=st.sampled_from([SourceError(), PermanentSourceError()]))
     def fail(self, held: Held, error: ExportError) -> None:
         claim = held.claims[0]
         delay = transitions.delay_after(claim, error)

@@ -24,7 +24,7 @@ from config.platform.http.idempotency import Idempotency
 from config.platform.http.paging import DEFAULT_LIMIT
 from exports.api import event_hub, event_stream
 from exports.core import gauges
-from exports.core.errors import SourceRefused
+from exports.core.errors import PermanentSourceError
 from exports.core.planning import Pair, Shape
 from exports.core.states import Source
 from exports.delivery import chunk_files, links
@@ -113,7 +113,7 @@ def claim(_: object = None) -> Claim | None:
 
 
 def fail(ours: Claim, *, delay: float | None) -> object:
-    return transitions.fail(ours, SourceRefused("SQLSTATE 42883"), delay=delay)
+    return transitions.fail(ours, PermanentSourceError("SQLSTATE 42883"), delay=delay)
 
 
 def finish_reused(claims: list[Claim]) -> object:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from config.platform import storage
-from exports.core.errors import SourceRefused
+from exports.core.errors import PermanentSourceError
 from exports.jobs import actions, quotas
 from exports.maintenance import periodic
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
@@ -172,7 +172,7 @@ def test_failed_chunks_are_given_back_and_charged_again_by_a_retry(dataset: Data
     for _ in range(2):
         claim = leases.claim(backend="test")
         assert claim
-        transitions.fail(claim, SourceRefused(), delay=None)
+        transitions.fail(claim, PermanentSourceError(), delay=None)
     assert used(alice) == (1, 0)
 
     job.refresh_from_db()
@@ -185,7 +185,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
     job = make_job(dataset, alice, 1)
     claim = leases.claim(backend="test")
     assert claim
-    transitions.fail(claim, SourceRefused(), delay=None)
+    transitions.fail(claim, PermanentSourceError(), delay=None)
     Usage.objects.update(chunks=10)
     before = rows()
 
@@ -210,7 +210,7 @@ def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
     claim = leases.claim(backend="test")
     assert claim
     for _ in range(2):
-        transitions.fail(claim, SourceRefused(), delay=None)
+        transitions.fail(claim, PermanentSourceError(), delay=None)
     assert used(alice) == (1, 1)
 
 

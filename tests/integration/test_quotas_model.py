@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from exports.core.errors import SourceError, SourceRefused
+from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import Source
 from exports.jobs import actions, quotas, submission
 from exports.models import Allowance, Chunk, Dataset, Job, Usage
@@ -108,7 +108,7 @@ class Quotas(RuleBasedStateMachine):
                 transitions.release([claim])
                 self.model.release([pair], 1)
             else:
-                error = SourceRefused() if how == "refused" else SourceError()
+                error = PermanentSourceError() if how == "refused" else SourceError()
                 delay = transitions.delay_after(claim, error)
                 transitions.fail(claim, error, delay=None if delay is None else 0)
                 self.model.fail(*pair, is_final=delay is None)

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from config.platform import storage
 from config.platform.storage import probe
 from exports.core import wakeups
-from exports.core.errors import SourceRefused
+from exports.core.errors import PermanentSourceError
 from exports.jobs import actions
 from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
@@ -183,7 +183,7 @@ def test_a_broker_that_is_away_does_not_hold_the_janitor_up(dataset: Dataset, al
             nobody.listen()
         with broker_at(f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), capture_logs() as logs:
             expect_within(5, lost_wakeups.wake_workers)
-    assert {line["event"] for line in logs} == {"hint_not_sent"}
+    assert {line["event"] for line in logs} == {"wakeup_not_sent"}
 
 
 def test_completions_are_hinted_however_many_others_wait(
@@ -322,7 +322,7 @@ def claimed(dataset: Dataset, user: User, **changes: Any) -> Claim:
 
 
 def fail(claim: Claim) -> None:
-    transitions.fail(claim, SourceRefused(), delay=None)
+    transitions.fail(claim, PermanentSourceError(), delay=None)
 
 
 def cancel(claim: Claim) -> None:

@@ -105,7 +105,7 @@ def test_a_countdown_is_kept_by_rabbitmq_and_not_in_a_worker(on_rabbitmq: Site) 
     settle(*tasks)
 
     assert [attempts(task) for task in tasks] == [(2, 2)]
-    assert "hint_not_sent" not in site.logs()
+    assert "wakeup_not_sent" not in site.logs()
 
 
 # ---- Workers that die -----------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_another_authority_is_refused_and_named_as_the_reason(
         job = site.submit("A" if authority else "B")
         assert site.web
         site.web.stop()
-        assert "hint_not_sent" in site.logs()
+        assert "wakeup_not_sent" in site.logs()
         assert '"job_accepted"' in site.logs()
     site.variables["REDIS_URL"] = good
     site.start_worker()
