@@ -49,7 +49,7 @@ def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float
                     retry_policy={"max_retries": 1, "interval_start": 0},
                 )
     except broker.TROUBLE as error:
-        log.warning("hint_not_sent", task=name, reason=type(error).__name__)
+        log.warning("wakeup_not_sent", task=name, reason=type(error).__name__)
 
 
 def queue_length(connection: Connection, name: str) -> int:
