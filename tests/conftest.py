@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.core.signals import request_finished, request_started
 from django.db import connection
 from django.dispatch import Signal
+from django.test import override_settings
 from rest_framework.test import APIClient
 
 from config.dev.stack.processes import Web
@@ -49,6 +50,14 @@ def _every_answer_was_closed() -> Iterator[None]:
     for each in (request_started, request_finished):
         each.disconnect(count)
     assert seen[request_finished] >= seen[request_started]  # more, where a test closes what the client has closed
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fast_passwords() -> Iterator[None]:
+    """Hash passwords fast in this process: a real hash takes 0.3 s, and many tests sign in."""
+    fast = "django.contrib.auth.hashers.MD5PasswordHasher"
+    with override_settings(PASSWORD_HASHERS=[fast, *settings.PASSWORD_HASHERS]):
+        yield
 
 
 @pytest.fixture(scope="session")

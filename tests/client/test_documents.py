@@ -34,6 +34,7 @@ def test_a_small_file_goes_through_the_service(alice: User, sluice: Cli, note: P
     assert store.seen == []
 
 
+@pytest.mark.slow
 def test_a_large_file_goes_straight_to_the_storage(
     alice: User, sluice: Cli, note: Path, door: Gate, store: Gate
 ) -> None:
@@ -127,6 +128,7 @@ def test_ctrl_c_leaves_it_running(alice: User, sluice: Cli, door: Gate) -> None:
 # ---- Look and change ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_documents_are_shown(alice: User, bob: User, sluice: Cli) -> None:
     task, others = make_task(alice), make_task(bob)
     complete(task)

@@ -201,6 +201,7 @@ def test_an_empty_file_is_a_file(dataset: Dataset, alice: User, sluice: Cli) -> 
     assert (sluice.folder / "all.csv").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_a_large_file_costs_no_memory(done: Job, sluice: Cli) -> None:
     """C3."""
     fill(done, b"0123456789abcdef" * 64)

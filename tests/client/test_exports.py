@@ -141,6 +141,7 @@ def test_a_file_that_is_no_csv_is_told(sluice: Cli, door: Gate, content: bytes, 
     assert door.seen == []
 
 
+@pytest.mark.slow
 def test_a_long_list_costs_no_memory(dataset: Dataset, sluice: Cli) -> None:
     """C3: the server refuses it, once it has been told how long it is."""
     (sluice.folder / "few.csv").write_text("key,effectiveDate\nJFK,2024-02-30\n")

@@ -112,6 +112,7 @@ def same(answer: str) -> str:
     return answer.strip()
 
 
+@pytest.mark.slow
 def test_every_command_answers_what_the_page_says(flights: Dataset, workers: Workers, you: Cli, door: Gate) -> None:
     """C3."""
     workers.start("exports,bundles,etl-ocr,etl-postprocess")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+import pytest
 from django.contrib.auth.models import User
 from knox.models import AuthToken
 
@@ -66,6 +67,7 @@ def test_a_broken_stream_goes_on_where_it_was(dataset: Dataset, alice: User, slu
     assert err.count("Failed: JFK 2024-02-29") == 1
 
 
+@pytest.mark.slow
 def test_it_asks_again_and_again_where_there_is_no_stream(
     dataset: Dataset, alice: User, sluice: Cli, door: Gate
 ) -> None:
@@ -81,6 +83,7 @@ def test_it_asks_again_and_again_where_there_is_no_stream(
     assert len(door.asked("GET", "/events")) == 1
 
 
+@pytest.mark.slow
 def test_it_asks_again_and_again_where_streams_say_nothing(
     dataset: Dataset, alice: User, sluice: Cli, door: Gate
 ) -> None:
@@ -93,6 +96,7 @@ def test_it_asks_again_and_again_where_streams_say_nothing(
     assert len(door.asked("GET", "/events")) == 2
 
 
+@pytest.mark.slow
 def test_it_outlives_a_restart_of_the_server(dataset: Dataset, alice: User, sluice: Cli, door: Gate, web: Web) -> None:
     """C3."""
     job = make_job(dataset, alice, 2)

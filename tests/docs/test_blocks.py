@@ -38,6 +38,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             yield running
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_pages_are_true(stack: Stack, tmp_path: Path) -> None:
     """One test for all of them: each process that tests would start a stack of its own."""

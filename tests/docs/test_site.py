@@ -81,6 +81,7 @@ def read(site: Path) -> dict[Path, Read]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["[there](nowhere.md)", "[there](glossary.md#nothing)"])
 def test_a_broken_link_fails(tmp_path: Path, broken: str) -> None:
     with (copy(tmp_path) / "docs" / "faq.md").open("a") as page:

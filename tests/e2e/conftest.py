@@ -1,6 +1,7 @@
 """Sluice's own processes beside the test, on the test's database: real prefork workers and a real beat."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,20 @@ import pytest
 
 from config.dev.stack import processes
 from config.dev.stack.process import Process
+from config.dev.stack.processes import Web
 from tests import what_ran
 from tests.broker import lose_messages
-from tests.serving import variables
+from tests.serving import serving, variables
 
 # Short, so that recovery can be waited for; the promise is lease + reaper interval. Yet long enough for a machine that
 # stands still for seconds: a lease is renewed every third of its length, and what is over by then is rightly lost.
 LEASE_SECONDS, REAPER_SECONDS = 9, 1
+SHORT_LEASES = {
+    "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
+    "EXPORT_REAPER_SECONDS": str(REAPER_SECONDS),
+    "ETL_LEASE_SECONDS": str(LEASE_SECONDS),
+    "ETL_RECOVERY_SECONDS": str(REAPER_SECONDS),
+}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,13 +54,7 @@ class Workers:
 
     def environment(self) -> dict[str, str]:
         """The variables of these processes: leases are short, so that the work of a killed one is soon taken over."""
-        return variables(
-            self.root,
-            EXPORT_LEASE_SECONDS=str(LEASE_SECONDS),
-            EXPORT_REAPER_SECONDS=str(REAPER_SECONDS),
-            ETL_LEASE_SECONDS=str(LEASE_SECONDS),
-            ETL_RECOVERY_SECONDS=str(REAPER_SECONDS),
-        )
+        return variables(self.root, **SHORT_LEASES)
 
     def _run(self, process: Process) -> Process:
         process.start()
@@ -74,3 +76,15 @@ def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
     yield running
     for process in running.started:
         process.kill()  # asked to stop, Celery would sleep for 20 s when a task is just ending
+
+
+@pytest.fixture
+def own_web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
+    """A web process for one test, which stops it or takes its database away."""
+    with serving_alone(tmp_path) as running:
+        yield running
+
+
+def serving_alone(root: Path, **changes: str) -> AbstractContextManager[Web]:
+    """Start a web process with metrics of its own."""
+    return serving(root, variables(root, **SHORT_LEASES, PROMETHEUS_MULTIPROC_DIR=str(root / "metrics"), **changes))

@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
 from etl import runstate
 from etl.models import Task
-from tests.e2e.conftest import Workers
-from tests.e2e.test_streams import Clients, errors, metric
+from tests.e2e.conftest import Workers, serving_alone
+from tests.e2e.test_streams import Client, Clients, errors, metric
 from tests.integration.etl_factories import make_task
 from tests.integration.etl_progress import MARKDOWN, begin, complete, read
-from tests.serving import serving, token_of
+from tests.serving import token_of
 from tests.waiting import expect_within, wait_until
 
 SUBMIT = "/api/v1/etl/submit"
@@ -28,10 +27,17 @@ BOUNDARY = "bound"
 TYPE = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
-@pytest.fixture
-def web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
-    with serving(tmp_path, {**workers.environment(), "ETL_MAX_FILE_BYTES": str(MOST)}) as running:
+@pytest.fixture(scope="module")
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The web process of all tests that do not stop it."""
+    with serving_alone(tmp_path_factory.mktemp("web"), ETL_MAX_FILE_BYTES=str(MOST)) as running:
         yield running
+
+
+@pytest.fixture
+def web(served: Web, workers: Workers) -> Web:
+    wait_until(lambda: waiting_requests(served) == 0)
+    return served
 
 
 @pytest.fixture
@@ -198,24 +204,19 @@ def waiting_requests(web: Web) -> float:
     return metric(web, "etl_waits_begun_total") - metric(web, "etl_waits_ended_total")
 
 
-def test_a_process_that_is_told_to_stop_answers_those_who_wait(
-    alice: User,
-    web: Web,
-    clients: Clients,
-    token: str,
-) -> None:
+def test_a_process_that_is_told_to_stop_answers_those_who_wait(alice: User, own_web: Web, token: str) -> None:
+    web, client = own_web, Client(own_web, token)
     task = make_task(alice)
     state = runstate.read(task.pk)
     assert state
     process = web.started()
     answers: list[int] = []
-    waiter = threading.Thread(
-        target=lambda: answers.append(clients(token).ask(f"/api/v1/etl/tasks/{task.pk}?wait=60").status)
-    )
+    waiter = threading.Thread(target=lambda: answers.append(client.ask(f"/api/v1/etl/tasks/{task.pk}?wait=60").status))
     waiter.start()
     wait_until(lambda: waiting_requests(web) == 1)
     process.ask_to_stop()
     waiter.join(timeout=5)
     wait_until(lambda: not process.alive, limit=4)
+    client.leave()
     assert answers == [200]
     assert errors(web) == []

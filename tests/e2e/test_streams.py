@@ -22,9 +22,9 @@ from config.dev.stack.processes import Web
 from config.platform.http.sse import MOST_OF_A_USER
 from exports.jobs import actions
 from exports.models import Dataset, Event, Job
-from tests.e2e.conftest import Workers
+from tests.e2e.conftest import Workers, serving_alone
 from tests.integration.factories import end_chunk, fail_chunk, make_job
-from tests.serving import serving, token_of
+from tests.serving import token_of
 from tests.waiting import wait_until
 
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -117,12 +117,17 @@ def clients(web: Web) -> Iterator[Clients]:
         client.leave()
 
 
-@pytest.fixture
-def web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
-    """The web process, with metrics of its own."""
-    environment = {**workers.environment(), "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "metrics")}
-    with serving(tmp_path, environment) as running:
+@pytest.fixture(scope="module")
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The web process of all tests that do not stop it."""
+    with serving_alone(tmp_path_factory.mktemp("web")) as running:
         yield running
+
+
+@pytest.fixture
+def web(served: Web, workers: Workers) -> Web:
+    wait_until(lambda: listeners(served) == 0)  # the clients of earlier tests have left
+    return served
 
 
 def metric(web: Web, name: str) -> float:
@@ -394,26 +399,25 @@ class Quiet:
 
 
 @pytest.mark.slow
-def test_streams_end_when_the_process_is_told_to(
-    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
-) -> None:
+def test_streams_end_when_the_process_is_told_to(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
     """Whole events, and an end that a client takes for one, so that it comes again."""
-    stream = clients(token).watch(make_job(dataset, alice, 1))
+    web = own_web
+    stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     wait_until(lambda: listeners(web) == 1)  # it begins to listen after its opening
     process = web.started()
     process.ask_to_stop()
     assert list(stream) == []
+    stream.leave()
     wait_until(lambda: not process.alive, limit=4)
 
     assert errors(web) == []
 
 
 @pytest.mark.slow
-def test_streams_outlive_an_outage_of_the_database(
-    dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
-) -> None:
-    stream = clients(token).watch(make_job(dataset, alice, 1))
+def test_streams_outlive_an_outage_of_the_database(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
+    web = own_web
+    stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     name = connection.settings_dict["NAME"]
     # Of three broken connections in a pool the first to ask hears only after 1 + 2 + 4 s, which is too late for it.
@@ -429,5 +433,6 @@ def test_streams_outlive_an_outage_of_the_database(
     fail_chunk()
 
     assert list(stream)[-1].data["status"] == "failed"
+    stream.leave()
     assert web.started().log.read_text().count("streams_wait_for_database") == 1
     assert errors(web) == []

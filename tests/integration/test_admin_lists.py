@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
@@ -114,6 +115,7 @@ def queries_for(pages: Client, model: str) -> int:
     return len(queries)
 
 
+@pytest.mark.slow
 def test_it_stays_quick_with_100_000_chunks(pages: Client, failed: Job) -> None:
     """Also with a filter, a search, and at the last page that there is."""
     add_chunks(failed, MANY)
@@ -128,6 +130,7 @@ def test_it_stays_quick_with_100_000_chunks(pages: Client, failed: Job) -> None:
         expect_quick(pages, "exports_chunk", look)
 
 
+@pytest.mark.slow
 def test_it_stays_quick_with_100_000_jobs(pages: Client, failed: Job, alice: User) -> None:
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=MANY)
     run("ANALYZE exports_jobs")
@@ -137,6 +140,7 @@ def test_it_stays_quick_with_100_000_jobs(pages: Client, failed: Job, alice: Use
         expect_quick(pages, "exports_job", look, table="exports_jobs")
 
 
+@pytest.mark.slow
 def test_it_stays_quick_with_100_000_deliveries(pages: Client, failed: Job, alice: User) -> None:
     hook = Webhook.objects.create(user=alice, url="https://a.example", events=[], secret="x")
     run(MANY_DELIVERIES, webhook=hook.pk, last=MANY)
@@ -146,6 +150,7 @@ def test_it_stays_quick_with_100_000_deliveries(pages: Client, failed: Job, alic
         expect_quick(pages, "exports_delivery", look)
 
 
+@pytest.mark.slow
 def test_it_stays_quick_with_100_000_tasks(pages: Client, alice: User) -> None:
     rule = make_rule(alice)
     run(MANY_TASKS, user=alice.pk, rule=rule.pk, last=MANY)

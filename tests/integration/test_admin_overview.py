@@ -298,6 +298,7 @@ def test_it_tells_each_what_they_may_see(failed: Job) -> None:
 
 
 # ---- What it costs --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_it_costs_the_same_with_100_000_chunks(pages: Client, failed: Job, alice: User) -> None:
     few = queries(pages)
     add_chunks(failed, 100_000)

@@ -409,6 +409,7 @@ def test_a_proxy_before_the_storage_that_breaks_signatures(settings: LazySetting
     assert "Host header" in text
 
 
+@pytest.mark.slow
 def test_a_public_address_that_cannot_be_reached_from_here(change: Callable[..., None]) -> None:
     change(s3_public_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     level, text = examine(storage.SUBJECT, "presigned")
@@ -532,6 +533,7 @@ def test_a_web_process_that_is_not_ready(httpserver: HTTPServer, status: int, wo
     assert words in text
 
 
+@pytest.mark.slow
 def test_more_processes_than_connections(transactional_db: None, change: Callable[..., None]) -> None:
     assert passes(workers.SUBJECT, "connections")
     change(database_pool_size=500)

@@ -91,6 +91,7 @@ def test_it_writes_a_header_also_for_zero_rows(source_db: psycopg.Connection) ->
         assert content.rows == 0
 
 
+@pytest.mark.slow
 def test_it_counts_rows_of_any_number_of_blocks(source_db: psycopg.Connection) -> None:
     source_db.execute("""
         CREATE FUNCTION data.many(key text, effective_date date) RETURNS TABLE (n int, filler text)

@@ -41,6 +41,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     assert "(etl.W001) ETL_LLM_BASE_URL is set, and ETL_LLM_MODEL is not." in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

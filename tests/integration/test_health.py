@@ -236,6 +236,7 @@ def test_it_asks_at_most_once_a_second(client: Client, settings: LazySettings, c
     wait_until(lambda: ready(client)[0] != 200)
 
 
+@pytest.mark.slow
 def test_it_does_not_pile_up_checks_that_hang() -> None:
     """A check that hangs longer than the bound is named, and only one of it runs."""
     started: list[None] = []

@@ -50,6 +50,7 @@ def test_work_is_stopped_when_the_lease_is_lost() -> None:
             beat.check()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_for_less_than_the_lease_costs_nothing() -> None:
     beats: list[float] = []
 

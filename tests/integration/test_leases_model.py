@@ -370,6 +370,7 @@ class Exports(RuleBasedStateMachine):
         assert sum(Usage.objects.values_list("chunks", flat=True)) == self.model.used.total()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made small before it is told
 def test_whatever_comes_in_whatever_order_the_rows_are_what_the_model_says(
     dataset: Dataset, alice: User, settings: LazySettings

@@ -244,6 +244,7 @@ def asked(link: LinkModel, **client: Any) -> int | str:
     return str(response.json()["code"]) if response.status_code == 403 else response.status_code
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made small before it is told
 def test_a_link_is_redeemed_once_at_most_whatever_comes_in_whatever_order(
     dataset: Dataset, alice: User, settings: LazySettings

@@ -137,6 +137,7 @@ def test_it_reads_scans(provider: LocalProvider, name: str, truth: str, most: fl
     assert warnings == []
 
 
+@pytest.mark.slow
 def test_it_recognises_only_the_pages_that_need_it(provider: LocalProvider) -> None:
     result, _ = convert(provider, samples.document(samples.sample("invoice-mixed.pdf")))
     assert [page.method for page in result.pages] == ["text", "ocr"]
@@ -144,6 +145,7 @@ def test_it_recognises_only_the_pages_that_need_it(provider: LocalProvider) -> N
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
 
 
+@pytest.mark.slow
 def test_a_scanned_page_costs_little_more_than_its_recognition(provider: LocalProvider, scan: Document) -> None:
     """B13: at least 85 % of the time is the engine's."""
     convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))  # warm
@@ -197,6 +199,7 @@ def test_it_reads_what_was_filled_in(provider: LocalProvider, made: Maker) -> No
     assert "Received on 2 March" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DocumentFormat.JPEG, DocumentFormat.TIFF])
 def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker, kind: DocumentFormat) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
@@ -208,6 +211,7 @@ def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker,
     assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
 
 
+@pytest.mark.slow
 def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Maker) -> None:
     buffer = io.BytesIO()
     make.scanned(samples.sample("invoice.pdf").read_bytes())[1].rotate(90, expand=True).save(buffer, "PNG")
@@ -215,6 +219,7 @@ def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Mak
     assert samples.errors_per_character(samples.true_text("invoice.txt").split("\f")[1], result.markdown) < 0.03
 
 
+@pytest.mark.slow
 def test_it_says_that_it_is_unsure(provider: LocalProvider, made: Maker) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     poor = sheet.resize((sheet.width // 8, sheet.height // 8)).resize(sheet.size)
@@ -301,6 +306,7 @@ def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, setti
         convert(provider, samples.document(samples.sample("notice-zh-scan.jpg")))
 
 
+@pytest.mark.slow
 def test_a_page_of_200_inches_is_drawn_small(provider: LocalProvider, made: Maker) -> None:
     outlines = b"q 10 0 0 10 0 0 cm 60 w 100 100 m 1300 1300 l S Q"
     document = made(hostile.page(hostile.stream(outlines), box=b"0 0 14400 14400"))
@@ -331,12 +337,14 @@ def tiff(pages: int) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> None:
     result, warnings = convert(provider, made(tiff(2), DocumentFormat.TIFF))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) < 0.03
     assert warnings == []
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_read_is_told(provider: LocalProvider, made: Maker) -> None:
     """B18: a failed page is never silence, and does not take the others with it."""
     content = tiff(2)
@@ -364,6 +372,7 @@ def test_a_process_that_died_in_between_is_replaced(provider: LocalProvider, mad
     assert "Once more" in convert(provider, document)[0].markdown
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, long: Document) -> None:
     """B12: time has a bound."""
 
@@ -501,6 +510,7 @@ def test_it_is_replaced_when_it_is_worn(provider: LocalProvider, made: Maker, mo
     assert is_gone(first)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow(provider: LocalProvider) -> None:
     """B12: a worker and its process stay under 1 GB; `make bench ONLY=P11` does 50 documents."""
     names = ("notice-zh-scan.jpg", "invoice.pdf", "notice-zh.pdf")

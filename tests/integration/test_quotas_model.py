@@ -174,6 +174,7 @@ class Quotas(RuleBasedStateMachine):
         assert all(used >= 0 for used in self.model.used.values())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_what_is_used_of_a_day_is_what_was_paid_whatever_comes_in_whatever_order(
     dataset: Dataset, alice: User, bob: User, settings: LazySettings

@@ -742,6 +742,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
 @examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_comes_in_whatever_order_it_is_what_the_model_says(words: list[tuple[str, int]]) -> None:

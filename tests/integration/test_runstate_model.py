@@ -300,6 +300,7 @@ def shown(state: RunState | Model) -> tuple[Any, ...]:
     return (state.fence, str(state.status), *map(str, place))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made small before it is told
 def test_whatever_is_lost_rows_and_run_states_are_what_the_model_says_and_every_task_ends(
     alice: User, settings: LazySettings

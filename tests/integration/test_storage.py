@@ -173,6 +173,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 def test_it_needs_no_more_memory_for_more_bytes(folder: str) -> None:
     small, large = (peak_kib(f"{folder}/{mib}", mib) for mib in (50, 400))
     assert large < small * 1.05
@@ -733,6 +734,7 @@ def test_it_lists_what_lies_under_a_prefix(folder: str) -> None:
     assert all(abs((storage.now() - item.last_modified).total_seconds()) < 60 for item in listed)
 
 
+@pytest.mark.slow
 def test_it_lists_and_deletes_more_than_a_page(folder: str) -> None:
     keys = {f"{folder}/{number}" for number in range(1005)}
     for key in keys:

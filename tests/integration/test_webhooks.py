@@ -486,6 +486,7 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
         assert refused.error == "no TLS connection: certificate or protocol not accepted"
 
 
+@pytest.mark.slow
 def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiver) -> None:
     """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
     hook = Webhook.objects.get(pk=subscribe(api, there.url)["id"])
@@ -571,6 +572,7 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
     expect_within(5, test)
 
 
+@pytest.mark.slow
 def test_a_body_that_trickles_does_not_undo_its_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -718,6 +720,7 @@ def test_a_test_is_sent_also_to_a_disabled_webhook(api: APIClient, there: Receiv
     assert got.id == response.json()["id"]
 
 
+@pytest.mark.slow
 def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     """A25: also when its worker was lost, or when it was made by a version that gave it more."""
     hook = subscribe(api, there.url)
@@ -1175,6 +1178,7 @@ def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there
     assert (Webhook.objects.count(), Delivery.objects.count(), Attempt.objects.count()) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_user_has_at_most_100_webhooks_also_in_parallel(alice: User, api: APIClient, there: Receiver) -> None:
     for _ in range(98):
         subscriptions.create(user_id=alice.pk, url=there.url, events=ALL)

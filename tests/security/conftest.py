@@ -41,7 +41,6 @@ def _patient(settings: LazySettings) -> Iterator[None]:
     settings.SLUICE = settings.SLUICE.model_copy(
         update=dict.fromkeys(RATES, "100000/min") | {"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]}
     )
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # many sign in here
     lose_messages()
     valkey().flushdb()
     yield

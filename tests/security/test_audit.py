@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from django.conf import settings
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
@@ -31,6 +32,7 @@ def audit(osv: HTTPServer) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_every_locked_package_is_asked_for(httpserver: HTTPServer) -> None:
     asked: set[str] = set()
 
@@ -47,6 +49,7 @@ def test_every_locked_package_is_asked_for(httpserver: HTTPServer) -> None:
     assert len(locked("requirements.txt") - asked) < 0.1 * len(asked)
 
 
+@pytest.mark.slow
 def test_a_hole_fails_it_and_is_named(httpserver: HTTPServer) -> None:
     def answer(request: Request) -> Response:
         found = {"vulns": [HOLE]} if json.loads(request.data)["package"]["name"] == "django" else {}

@@ -128,6 +128,7 @@ def test_who_is_known_is_read(web: Web, alice: User, token: str) -> None:
     assert Task.objects.count() == 3
 
 
+@pytest.mark.slow
 def test_while_the_database_is_away_nothing_is_read_either(web: Web, token: str) -> None:
     """Whether it is a stranger's cannot be told then."""
     name = connection.settings_dict["NAME"]
@@ -275,6 +276,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.slow
 def test_headers_have_their_time_and_no_more(web: Web) -> None:
     """Whatever comes meanwhile: nothing, empty lines, a byte now and then, also after a first request."""
     began = time.monotonic()

@@ -37,6 +37,7 @@ def runs_as_another(keeper: Keeper, than: int) -> bool:
     return keeper.process.pid != than
 
 
+@pytest.mark.slow
 def test_it_gives_up_on_one_that_ends_by_itself_again_and_again(tmp_path: Path) -> None:
     end = r"tiny ended 5 times within 60 s.*\n.*exit status 3.*\n.*no such disk"
     with kept(tmp_path, "echo no such disk; exit 3") as (keeper, lines), pytest.raises(StackError, match=end):

@@ -103,6 +103,7 @@ def test_data_survive(stack_servers: Servers, end: str) -> None:
     assert read(stack_servers) == (end, end, end)
 
 
+@pytest.mark.slow
 def test_objects_are_written_as_soon_as_the_storage_is_up_again(stack_servers: Servers) -> None:
     """Its master, with the state of before, refused writes for 15 s after some of the starts, one in five here."""
     seaweedfs = stack_servers.seaweedfs
@@ -150,6 +151,7 @@ def is_busy(postgres: Postgres, backend: int) -> bool:
         return row == (True,)
 
 
+@pytest.mark.slow
 def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:
     write(stack_servers, "first")
     with servers.running(tmp_path / "second", durable=False) as second:
