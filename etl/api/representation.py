@@ -1,7 +1,8 @@
-"""How tasks look to clients: one representation for every answer, list and event."""
+"""Bodies of responses and events about tasks. One representation serves single tasks, lists and event streams."""
 
-from typing import Any
+from typing import cast
 
+from etl.api import schemas
 from etl.core.states import Status
 from etl.ingest.uploads import UploadTarget
 from etl.runstate import RunState
@@ -13,46 +14,44 @@ def path_of(task_id: int) -> str:
     return f"{PATH}/{task_id}"
 
 
-def accepted(task_id: int) -> dict[str, Any]:
-    """The answer to a submission or a retry: the same, byte for byte, whenever it is given."""
+def accepted(task_id: int) -> schemas.AcceptedTask:
     return {"task_id": task_id, "status": Status.PENDING, "status_url": path_of(task_id)}
 
 
-def task(state: RunState) -> dict[str, Any]:
-    """A task as `GET /tasks/{id}` shows it."""
+def task(state: RunState) -> schemas.Task:
+    return {**summary(state), "result": state.result if state.status == Status.COMPLETED else None}
+
+
+def summary(state: RunState) -> schemas.TaskSummary:
+    """Return a task as lists show it: without its result, which may be large."""
     return {
         "task_id": state.task_id,
-        "status": state.status,
-        "phase": state.phase,
-        "progress": state.progress,
+        **progress(state),
         "filename": state.filename,
         "rule_id": state.rule_id,
         "rule_version": state.rule_version,
-        "result": state.result if state.status == Status.COMPLETED else None,
-        "error": state.error if state.status == Status.FAILED else None,
-        "metadata": state.metadata,
+        "error": error(state),
+        "metadata": cast("schemas.TaskMetadata", state.metadata),
         "created_at": state.created_at,
         "updated_at": state.updated_at,
     }
 
 
-def summary(state: RunState) -> dict[str, Any]:
-    """A task as lists show it: without its result."""
-    return {name: value for name, value in task(state).items() if name != "result"}
-
-
-def status(state: RunState) -> dict[str, Any]:
-    """The data of the event `status`."""
-    return {**progress(state), "error": state.error if state.status == Status.FAILED else None, "at": state.updated_at}
-
-
-def progress(state: RunState) -> dict[str, Any]:
-    """The data of the event `progress`."""
+def progress(state: RunState) -> schemas.TaskProgress:
+    """Return the data of the event `progress`."""
     return {"status": state.status, "phase": state.phase, "progress": state.progress}
 
 
-def place(place: UploadTarget) -> dict[str, Any]:
-    """Where a document may be put."""
+def status(state: RunState) -> schemas.TaskStatus:
+    """Return the data of the event `status`."""
+    return {**progress(state), "error": error(state), "at": state.updated_at}
+
+
+def error(state: RunState) -> schemas.TaskFailure | None:
+    return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
+
+
+def place(place: UploadTarget) -> schemas.UploadPlace:
     return {
         "file_key": place.file_key,
         "upload_url": place.ticket.url,

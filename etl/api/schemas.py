@@ -1,13 +1,13 @@
-"""How answers look, for the OpenAPI schema alone: nothing here runs when a request is answered.
+"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
-`etl.api.representation` makes the answers; `tests/integration/test_etl_schema.py` holds them against these shapes.
-"""
-
-from typing import Any
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
+from config.platform.http.openapi.response_schemas import Path, Url, choices, serializer_of
 from etl.core import errors
 from etl.core.states import Phase, Status
 
@@ -15,7 +15,7 @@ ERROR_CODES = sorted(errors.codes())
 OBJECT = {"type": "object", "additionalProperties": True}
 CITATIONS = {
     "type": "array",
-    "description": "Where in the document the values of `data` stand. Not with `skip`.",
+    "description": "Where in the document each value of `data` was found. Absent with `skip`.",
     "items": {
         "type": "object",
         "required": ["pointer", "page", "quote", "match"],
@@ -26,20 +26,16 @@ CITATIONS = {
             "match": {
                 "type": "string",
                 "enum": ["exact", "normalized", "numeric", "value"],
-                "description": "How sure it is, the surest first; `value` was found without a quote of the model's.",
+                "description": "How the quote was found, most reliable first. `value`: found by the value itself, "
+                "without a quote from the model.",
             },
         },
     },
 }
 
 
-@extend_schema_field({"type": "string", "format": "uri-reference"})
-class PathField(serializers.CharField):
-    """A path on this server."""
-
-
 def result_shape(kind: str) -> dict[str, Any]:
-    """Return the shape of a result. `kind`: the type of what tells of files and of OCR; a trial has neither."""
+    """Return the schema of a result. `kind` is the type of object keys and provider ids: null for a rule test."""
     return {
         **OBJECT,
         "required": ["markdown_s3_key", "provider_task_id", "metadata"],
@@ -47,7 +43,7 @@ def result_shape(kind: str) -> dict[str, Any]:
             "markdown_s3_key": {"type": kind},
             "provider_task_id": {"type": kind},
             "metadata": OBJECT,
-            "data": {"description": "What was found; fits the rule's schema. Not with `skip`."},
+            "data": {"description": "Extracted data, which conforms to the rule's schema. Absent with `skip`."},
             "output_s3_key": {"type": kind},
             "citations": CITATIONS,
         },
@@ -56,13 +52,13 @@ def result_shape(kind: str) -> dict[str, Any]:
 
 @extend_schema_field(result_shape("string"))
 class ResultField(serializers.JSONField):
-    """What post-processing made."""
+    """The result of post-processing."""
 
 
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`pages`, `duration_ms`, `version`, and what else the provider tells. Empty before OCR is done.",
+        "description": "`pages`, `duration_ms`, `version`, and provider-specific fields. Empty until OCR is done.",
         "properties": {
             "pages": {"type": "integer"},
             "duration_ms": {"type": "integer"},
@@ -77,7 +73,7 @@ class OcrField(serializers.JSONField):
 @extend_schema_field(
     {
         **OBJECT,
-        "description": "`strategy`, `model`, and `usage` of all attempts together. Empty before it has begun.",
+        "description": "`strategy`, `model`, and the `usage` of all attempts. Empty until post-processing starts.",
         "properties": {
             "strategy": {"type": ["string", "null"]},
             "model": {"type": ["string", "null"]},
@@ -92,103 +88,118 @@ class PostprocessField(serializers.JSONField):
     pass
 
 
-class AcceptedTask(serializers.Serializer):
-    task_id = serializers.IntegerField()
-    status = serializers.ChoiceField(choices=[Status.PENDING.value])
-    status_url = PathField(help_text="The task.")
+class AcceptedTask(TypedDict):
+    task_id: int
+    status: Annotated[str, choices([Status.PENDING.value])]
+    status_url: Annotated[Path, "Path of the task."]
 
 
-class UploadPlace(serializers.Serializer):
-    file_key = serializers.CharField(help_text="What to submit afterwards.")
-    upload_url = serializers.URLField(help_text="Good for fifteen minutes.")
-    method = serializers.ChoiceField(choices=["PUT"])
-    headers = serializers.DictField(child=serializers.CharField(), help_text="To be sent with the bytes.")
-    expires_at = serializers.DateTimeField(help_text="Of the URL; what was put there waits for a day.")
+class UploadPlace(TypedDict):
+    file_key: Annotated[str, "Key to submit after the upload."]
+    upload_url: Annotated[Url, "Presigned URL, valid for 15 minutes."]
+    method: Annotated[str, choices(["PUT"])]
+    headers: Annotated[dict[str, str], "Headers to send with the upload."]
+    expires_at: Annotated[datetime, "Expiry of the URL. The uploaded file itself is kept for a day."]
 
 
-class StageRuns(serializers.Serializer):
-    """Runs of each stage, the first included."""
+class StageRuns(TypedDict):
+    """Number of runs of each stage, including the first."""
 
-    ocr = serializers.IntegerField()
-    postprocess = serializers.IntegerField()
-
-
-class Warning(serializers.Serializer):  # noqa: A001 - the contract's word
-    code = serializers.CharField()
-    detail = serializers.CharField()
-    page = serializers.IntegerField(required=False, help_text="From 1.")
+    ocr: int
+    postprocess: int
 
 
-class TaskMetadata(serializers.Serializer):
-    attempts = StageRuns()
-    artifact_mineru_markdown_key = serializers.CharField(
-        allow_null=True, help_text="Of the Markdown in the bucket, whichever provider made it."
-    )
-    provider = serializers.CharField(allow_null=True)
-    provider_task_id = serializers.CharField(allow_null=True)
-    ocr = OcrField()
-    postprocess = PostprocessField()
-    warnings = Warning(many=True)
+class Warning(TypedDict):  # noqa: A001 - the API's name
+    code: str
+    detail: str
+    page: NotRequired[Annotated[int, "Page number, from 1."]]
 
 
-class TaskFailure(serializers.Serializer):
-    code = serializers.ChoiceField(choices=ERROR_CODES)
-    stage = serializers.ChoiceField(choices=Phase.choices)
-    detail = serializers.CharField()
-    retryable = serializers.BooleanField(help_text="Whether the same may well succeed when it is retried.")
+class TaskMetadata(TypedDict):
+    attempts: StageRuns
+    artifact_mineru_markdown_key: Annotated[str | None, "Object key of the Markdown in the bucket, from any provider."]
+    provider: str | None
+    provider_task_id: str | None
+    ocr: Annotated[dict[str, Any], OcrField]
+    postprocess: Annotated[dict[str, Any], PostprocessField]
+    warnings: list[Warning]
 
 
-class TaskSummary(serializers.Serializer):
-    task_id = serializers.IntegerField()
-    status = serializers.ChoiceField(choices=Status.choices)
-    phase = serializers.ChoiceField(choices=Phase.choices)
-    progress = serializers.IntegerField(min_value=0, max_value=100, help_text="Percent.")
-    filename = serializers.CharField()
-    rule_id = serializers.IntegerField()
-    rule_version = serializers.IntegerField(help_text="The one that the task is pinned to.")
-    error = TaskFailure(allow_null=True, help_text="When it failed.")
-    metadata = TaskMetadata()
-    created_at = serializers.DateTimeField()
-    updated_at = serializers.DateTimeField()
+class TaskFailure(TypedDict):
+    code: Annotated[str, choices(ERROR_CODES)]
+    stage: Annotated[str, choices(Phase)]
+    detail: str
+    retryable: Annotated[bool, "Whether a retry may succeed."]
+
+
+class TaskProgress(TypedDict):
+    status: Annotated[str, choices(Status)]
+    phase: Annotated[str, choices(Phase)]
+    progress: Annotated[int, partial(serializers.IntegerField, min_value=0, max_value=100), "Percent."]
+
+
+class TaskStatus(TaskProgress):
+    error: TaskFailure | None
+    at: datetime
+
+
+class TaskId(TypedDict):
+    task_id: int
+
+
+class TaskDetails(TypedDict):
+    filename: str
+    rule_id: int
+    rule_version: Annotated[int, "Version of the rule that the task is pinned to."]
+    error: Annotated[TaskFailure | None, "Set if `status` is `failed`."]
+    metadata: TaskMetadata
+    created_at: datetime
+    updated_at: datetime
+
+
+class TaskSummary(TaskId, TaskProgress, TaskDetails):
+    pass
 
 
 class Task(TaskSummary):
-    result = ResultField(allow_null=True, help_text="When it is completed.")
+    result: Annotated[dict[str, Any] | None, ResultField, "Set if `status` is `completed`."]
 
 
-class CancelledTask(serializers.Serializer):
-    task_id = serializers.IntegerField()
-    status = serializers.ChoiceField(choices=[Status.CANCELLED.value])
+class CancelledTask(TypedDict):
+    task_id: int
+    status: Annotated[str, choices([Status.CANCELLED.value])]
 
 
-# ---- A rule that is tried -------------------------------------------------------------------------------------------
+# ---- Rule tests -----------------------------------------------------------------------------------------------------
 
 
 @extend_schema_field(result_shape("null"))
 class TrialResultField(serializers.JSONField):
-    """What a task's `result` would hold; null where that is about files."""
+    """The `result` that a task would have. File keys and provider ids are null."""
 
 
-class TrialUsage(serializers.Serializer):
-    prompt_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
-    calls = serializers.IntegerField()
+class TrialUsage(TypedDict):
+    prompt_tokens: int
+    completion_tokens: int
+    calls: int
 
 
-class TrialPassed(serializers.Serializer):
-    ok = serializers.BooleanField(help_text="true")
-    result = TrialResultField()
-    usage = TrialUsage()
-    warnings = Warning(many=True)
+class TrialPassed(TypedDict):
+    ok: Annotated[bool, "true"]
+    result: Annotated[dict[str, Any], TrialResultField]
+    usage: TrialUsage
+    warnings: list[Warning]
 
 
-class TrialFailed(serializers.Serializer):
-    ok = serializers.BooleanField(help_text="false")
-    error = TaskFailure(help_text="What a task would end with.")
-    usage = TrialUsage()
-    warnings = Warning(many=True)
+class TrialFailed(TypedDict):
+    ok: Annotated[bool, "false"]
+    error: Annotated[TaskFailure, "The error that a task would end with."]
+    usage: TrialUsage
+    warnings: list[Warning]
 
 
 RULE_TRIAL = PolymorphicProxySerializer(
-    component_name="RuleTrial", serializers=[TrialPassed, TrialFailed], resource_type_field_name=None
+    component_name="RuleTrial",
+    serializers=[serializer_of(TrialPassed), serializer_of(TrialFailed)],
+    resource_type_field_name=None,
 )

@@ -162,7 +162,7 @@ class OneTask(View):
         operation_id="listTasks",
         tags=openapi.TAGS,
         **openapi.LIST,
-        responses={200: schemas.TaskSummary(many=True), **problems(BadInput)},
+        responses={200: list[schemas.TaskSummary], **problems(BadInput)},
     )
 )
 class Tasks(View, generics.ListAPIView[Task]):

@@ -15,9 +15,10 @@ from config.platform.http import throttling
 from config.platform.http.openapi.responses import problem, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
 from config.platform.http.serializers import Nothing
-from exports.api import openapi, rates, schemas
+from exports.api import openapi, rates
 from exports.api.views import NoSuchExport, client_of, owned
 from exports.delivery import chunk_files, links, receipts
+from exports.jobs import schemas
 from exports.models import Receipt
 
 

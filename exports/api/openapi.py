@@ -22,8 +22,10 @@ from config.platform.http.openapi.responses import (
     to,
 )
 from config.platform.http.problems import CONTENT_TYPE
-from exports.api import examples, schemas
+from exports.api import examples
 from exports.core.states import ChunkStatus, JobStatus
+from exports.jobs import schemas
+from exports.webhooks.schemas import NewWebhook, WebhookDelivery
 
 DOWNLOADS, WEBHOOKS = ["downloads"], ["webhooks"]
 JOB = {"jobId": "$response.body#/jobId"}
@@ -232,7 +234,7 @@ LIST_WEBHOOKS: dict[str, Any] = {
     "examples": [answered("Webhook", examples.WEBHOOK)],
 }
 MADE = Answer(
-    schemas.NewWebhook,
+    NewWebhook,
     "It is told of all ends from now on.",
     webhook=to("getWebhook", "Look at it.", **HOOK),
     test=to("testWebhook", "See that it works.", **HOOK),
@@ -289,7 +291,7 @@ TEST: dict[str, Any] = {
     "examples": [answered("On its way", examples.TEST, status=202)],
 }
 TESTED = Answer(
-    schemas.WebhookDelivery,
+    WebhookDelivery,
     "It is on its way.",
     deliveries=to("listDeliveries", "How it went.", webhookId="$request.path.webhookId"),
     again=to(

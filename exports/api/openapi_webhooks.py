@@ -4,8 +4,10 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse, OpenApiWebhook, extend_schema
 
-from exports.api import examples, schemas
+from exports.api import examples
+from exports.jobs.schemas import ExportEnd
 from exports.webhooks.models import EventType
+from exports.webhooks.schemas import WebhookTest
 
 HEADERS = {
     "webhook-id": "The delivery's id, the same at every attempt: what was seen before can be ignored.",
@@ -35,7 +37,7 @@ def end(hook: EventType, summary: str, job: dict[str, Any]) -> OpenApiWebhook:
             summary=summary,
             description=f"To webhooks that asked for `{hook.value}`. {HOW}",
             tags=["webhooks"],
-            request=schemas.ExportEnd,
+            request=ExportEnd,
             responses=TAKEN,
             examples=[OpenApiExample(summary, body)],
         ),
@@ -52,7 +54,7 @@ TEST = OpenApiWebhook(
         summary="Somebody tries the webhook",
         description="What `POST /exports/webhooks/{webhookId}/test` sends, in one attempt. Signed like all others.",
         tags=["webhooks"],
-        request=schemas.WebhookTest,
+        request=WebhookTest,
         responses=TAKEN,
         examples=[
             OpenApiExample(

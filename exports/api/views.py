@@ -18,11 +18,11 @@ from config.platform.http.paging import chosen
 from config.platform.http.problems import BadInput, NotFound
 from config.platform.http.request_context import request_id
 from config.platform.http.serializers import Nothing
-from exports.api import openapi, schemas
+from exports.api import openapi, openapi_extensions  # noqa: F401 - the extensions register themselves
 from exports.api.serializers import ExportRequestSerializer
 from exports.core.states import ChunkStatus, JobStatus
 from exports.delivery import links
-from exports.jobs import actions, quotas, representation, submission
+from exports.jobs import actions, quotas, representation, schemas, submission
 from exports.models import Chunk, Dataset, Job
 
 POLL_SECONDS = 2
@@ -32,7 +32,7 @@ POLL_SECONDS = 2
     get=extend_schema(
         operation_id="listExports",
         **openapi.LIST,
-        responses={200: schemas.Job(many=True), **problems(BadInput)},
+        responses={200: list[schemas.Job], **problems(BadInput)},
     )
 )
 class Exports(generics.ListAPIView[Job]):
@@ -102,7 +102,7 @@ class Preview(APIView):
 class Limits(APIView):
     """`GET /exports/limits`: the day's quota and what is left of it, and the other bounds."""
 
-    @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses=schemas.Limits)
+    @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses={200: schemas.Limits})
     def get(self, request: Request) -> Response:
         return Response(representation.limits(quotas.state(user_of(request).pk)))
 
@@ -110,7 +110,7 @@ class Limits(APIView):
 class Datasets(APIView):
     """`GET /exports/datasets`: what can be exported."""
 
-    @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses=schemas.Datasets)
+    @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
         datasets = [representation.dataset(each) for each in Dataset.objects.order_by("name")]
         return Response({"results": datasets, "next": None, "previous": None})
@@ -150,7 +150,7 @@ class Export(APIView):
     get=extend_schema(
         operation_id="listChunks",
         **openapi.CHUNKS,
-        responses={200: schemas.Chunk(many=True), **problems(BadInput, NoSuchExport)},
+        responses={200: list[schemas.Chunk], **problems(BadInput, NoSuchExport)},
     )
 )
 class Chunks(generics.ListAPIView[Chunk]):

@@ -13,10 +13,10 @@ from config.platform.http.auth import user_of
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import BadInput
 from config.platform.http.serializers import Nothing
-from exports.api import openapi, schemas
+from exports.api import openapi
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
-from exports.webhooks import representation, subscriptions
+from exports.webhooks import representation, schemas, subscriptions
 
 
 def mine(request: Request, webhook_id: UUID) -> Webhook:
@@ -27,7 +27,7 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
     get=extend_schema(
         operation_id="listWebhooks",
         **openapi.LIST_WEBHOOKS,
-        responses={200: schemas.Webhook(many=True), **problems(BadInput)},
+        responses={200: list[schemas.Webhook], **problems(BadInput)},
     )
 )
 class Webhooks(generics.ListAPIView[Webhook]):
@@ -123,7 +123,7 @@ class Test(APIView):
     get=extend_schema(
         operation_id="listDeliveries",
         **openapi.DELIVERIES,
-        responses={200: schemas.WebhookDelivery(many=True), **problems(BadInput, subscriptions.NoSuchWebhook)},
+        responses={200: list[schemas.WebhookDelivery], **problems(BadInput, subscriptions.NoSuchWebhook)},
     )
 )
 class Deliveries(generics.ListAPIView[Delivery]):

@@ -1,8 +1,11 @@
-"""How rows look to clients, and how they are read for that: one representation for answers, lists, events and pages."""
+"""Bodies of responses, events and webhooks, and the queries that read what they need.
+
+One representation serves single resources, lists, event streams, webhooks and pages. `schemas` declares its types.
+"""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -14,6 +17,7 @@ from config.platform.db import sql
 from exports.core.errors import explain
 from exports.core.states import JobStatus
 from exports.delivery import links
+from exports.jobs import schemas
 from exports.jobs.quotas import Quota
 from exports.jobs.submission import Preview
 from exports.models import Chunk, Dataset, Job, Link, Receipt
@@ -23,7 +27,7 @@ from exports.models.job import JobQuerySet
 
 
 def with_all(jobs: JobQuerySet) -> JobQuerySet:
-    """Fetch what `job` below needs, in two queries for any number of jobs; chunks are not touched."""
+    """Prefetch what `job` needs: two queries for any number of jobs, without reading chunks."""
     newest_first = Link.objects.order_by("-created_at")
     return (
         jobs.with_running()
@@ -33,25 +37,25 @@ def with_all(jobs: JobQuerySet) -> JobQuerySet:
     )
 
 
-# ---- One job, which clients ask for again and again -----------------------------------------------------------------
+# ---- One job, which clients poll ------------------------------------------------------------------------------------
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 def columns(model: type[Model], table: str, *, but: Collection[str] = ()) -> str:
-    """Return the columns of a model as `made` expects them in a row."""
+    """Return the columns of a model, named as `instance` expects them."""
     fields = [field for field in model._meta.concrete_fields if field.name not in but]
     return ", ".join(f'{table}.{field.column} AS "{table}.{field.attname}"' for field in fields)
 
 
-def made(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
-    """Return an object of its columns in a row. What the row does not have is read when somebody asks for it."""
+def instance(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
+    """Return a model instance from its columns in a row. Missing columns are deferred."""
     fields = [field.attname for field in model._meta.concrete_fields if f"{table}.{field.attname}" in row]
     return model.from_db(None, fields, [row[f"{table}.{name}"] for name in fields])
 
 
-# Django takes longer to put such a statement together than the database takes to answer it. `running` and
-# `queue_position` are those of lists; a test holds them to be the same. JSON is left out: it would come as text.
+# Raw SQL because this is polled: Django takes longer to compile the query than Postgres takes to execute it. A test
+# checks that `running` and `queue_position` equal those of lists. JSON columns are left out: they would come as text.
 FIND = sql.Hot(f"""
 SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
        dataset.id AS "dataset.id", dataset.name AS "dataset.name",
@@ -73,27 +77,26 @@ WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(of_anybody)s
 
 
 def find(job_id: UUID, *, user_id: int, of_anybody: bool = False) -> Job | None:
-    """Return the job with what `job` below needs, or None if there is none, or none of this user's.
+    """Return the job with what `job` needs, or None if it does not exist or belongs to another user.
 
-    One statement, which looks at no chunk.
+    One statement, which reads no chunks.
     """
     row = sql.one(FIND, job=job_id, user=user_id, of_anybody=of_anybody)
     if row is None:
         return None
-    found = made(Job, "job", row)
-    found.dataset = made(Dataset, "dataset", row)
+    found = instance(Job, "job", row)
+    found.dataset = instance(Dataset, "dataset", row)
     found.running, found.queue_position = row["running"], row["queue_position"]
     if row["receipt.job_id"]:
-        found.receipt = made(Receipt, "receipt", row)
-        found.receipt.newest_first = [made(Link, "link", row)] if row["link.link_id"] else []
+        found.receipt = instance(Receipt, "receipt", row)
+        found.receipt.newest_first = [instance(Link, "link", row)] if row["link.link_id"] else []
     return found
 
 
 # ---- As JSON --------------------------------------------------------------------------------------------------------
 
 
-def accepted(job: Job) -> dict[str, Any]:
-    """The answer to a submission."""
+def accepted(job: Job) -> schemas.Accepted:
     path = f"/exports/{job.job_id}"
     return {
         "jobId": str(job.job_id),
@@ -106,7 +109,7 @@ def accepted(job: Job) -> dict[str, Any]:
     }
 
 
-def preview(preview: Preview) -> dict[str, int]:
+def preview(preview: Preview) -> schemas.Preview:
     return {
         "totalChunks": preview.total_chunks,
         "duplicates": preview.duplicates,
@@ -115,8 +118,7 @@ def preview(preview: Preview) -> dict[str, int]:
     }
 
 
-def limits(quota: Quota) -> dict[str, Any]:
-    """A user's limits as `GET /exports/limits` shows them."""
+def limits(quota: Quota) -> schemas.Limits:
     env = settings.SLUICE
     return {
         "jobsPerDay": day(quota.daily_jobs, quota.jobs, quota.resets_at),
@@ -126,16 +128,25 @@ def limits(quota: Quota) -> dict[str, Any]:
     }
 
 
-def day(limit: int, used: int, resets_at: datetime) -> dict[str, Any]:
+def day(limit: int, used: int, resets_at: datetime) -> schemas.DayLimit:
     return {"limit": limit, "used": used, "remaining": max(limit - used, 0), "resetsAt": resets_at}
 
 
-def job(job: Job, request: Request | None, *, now: datetime | None = None) -> dict[str, Any]:
-    """A job as `GET /exports/{jobId}` shows it. Wants a job from `find` or `with_all`.
+def job(job: Job, request: Request) -> schemas.Job:
+    """Return the body of a job from `find` or `with_all`."""
+    now = timezone.now()
+    succeeded = job.status == JobStatus.SUCCESS
+    return {**summary(job, now), "receipt": receipt(job, request, now) if succeeded else None}
 
-    Without a request `signedUrl` is left out: nobody is there whom a link could be shown to.
-    """
-    now = now or timezone.now()
+
+def webhook_job(job: Job) -> schemas.WebhookJob:
+    """Return the body of a job for webhooks: without its link, which a receiver must not get."""
+    now = timezone.now()
+    succeeded = job.status == JobStatus.SUCCESS
+    return {**summary(job, now), "receipt": webhook_receipt(job, now) if succeeded else None}
+
+
+def summary(job: Job, now: datetime) -> schemas.JobSummary:
     return {
         "jobId": str(job.job_id),
         "dataset": job.dataset.name,
@@ -150,16 +161,15 @@ def job(job: Job, request: Request | None, *, now: datetime | None = None) -> di
         "queuePosition": job.queue_position,
         "progress": progress(job, now),
         "error": error(job.error_code, job.error_detail) if job.status == JobStatus.FAILED else None,
-        "receipt": receipt(job, request, now) if job.status == JobStatus.SUCCESS else None,
     }
 
 
 def purge_at(job: Job) -> datetime:
-    """When the job may be deleted: some days after its end. Before that, the earliest that it can come to."""
+    """Return the earliest deletion of the job. While it is active, return the earliest possible value."""
     return (job.finished_at or job.created_at) + timedelta(days=settings.SLUICE.export_job_retention_days)
 
 
-def progress(job: Job, now: datetime) -> dict[str, Any]:
+def progress(job: Job, now: datetime) -> schemas.Progress:
     ended = job.done + job.failed + job.cancelled
     running = min(job.running, job.total - ended - job.retrying)
     return {
@@ -180,25 +190,27 @@ def progress(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def eta_seconds(job: Job, ended: int, now: datetime) -> int | None:
-    """The time so far, stretched to what is left. None before the first chunk has ended, and at the end."""
+    """Extrapolate from the time so far. Return None before the first chunk has ended, and after the end."""
     if job.has_ended or not ended or job.started_at is None:
         return None
     return round((now - job.started_at).total_seconds() / ended * (job.total - ended))
 
 
-def error(code: str, detail: str) -> dict[str, Any] | None:
-    return explain(code, detail) if code else None
+def error(code: str, detail: str) -> schemas.Failure | None:
+    return cast("schemas.Failure", explain(code, detail)) if code else None
 
 
-def receipt(job: Job, request: Request | None, now: datetime) -> dict[str, Any]:
-    """The receipt. Its link is shown to the owner alone: staff see the job, and could use the link up."""
+def receipt(job: Job, request: Request, now: datetime) -> schemas.Receipt:
+    """Return the receipt, with its link for the owner only: staff who see the job could use the link up."""
+    body = webhook_receipt(job, now)
+    is_shown = body["state"] == "active" and request.user.pk == job.user_id
+    url = request.build_absolute_uri(links.path_of(job.receipt.newest_first[0])) if is_shown else None
+    return {"signedUrl": url, **body}
+
+
+def webhook_receipt(job: Job, now: datetime) -> schemas.WebhookReceipt:
     receipt = job.receipt
-    link = next(iter(receipt.newest_first), None)
-    state = receipt_state(receipt, link, now)
-    shown = link if state == "active" and request and request.user.pk == job.user_id else None
-    signed = {"signedUrl": request.build_absolute_uri(links.path_of(shown)) if shown else None} if request else {}
     return {
-        **signed,
         "expiresAt": receipt.expires_at,
         "checksum": f"sha256:{receipt.checksum}",
         "sizeBytes": receipt.size_bytes,
@@ -207,24 +219,25 @@ def receipt(job: Job, request: Request | None, now: datetime) -> dict[str, Any]:
         "degraded": receipt.degraded,
         "contentType": receipt.content_type,
         "fileName": receipt.file_name,
-        "state": state,
+        "state": receipt_state(receipt, now),
     }
 
 
-def receipt_state(receipt: Receipt, newest: Link | None, now: datetime) -> str:
-    """A link that staff revoked is told as a used one: the owner can make another as long as the receipt lives."""
+def receipt_state(receipt: Receipt, now: datetime) -> str:
+    """Return the state of a receipt. A revoked link counts as used: the owner can create another until expiry."""
+    newest = next(iter(receipt.newest_first), None)
     if receipt.expires_at <= now:
         return "expired"
     return "active" if newest and newest.state_at(now) == "open" else "redeemed"
 
 
-def status(job: Job, status: str, at: datetime | None) -> dict[str, Any]:
-    """The data of the event `status`. The error is the job's: an end that a retry has undone since has none by now."""
+def status(job: Job, status: str, at: datetime | None) -> schemas.StatusEvent:
+    """Return the data of the event `status`. A failure that was retried since has no error any more."""
     has_failed = status == job.status == JobStatus.FAILED
     return {"status": status, "error": error(job.error_code, job.error_detail) if has_failed else None, "at": at}
 
 
-def chunk(chunk: Chunk) -> dict[str, Any]:
+def chunk(chunk: Chunk) -> schemas.Chunk:
     return {
         "key": chunk.key,
         "effectiveDate": chunk.effective_date,
@@ -240,7 +253,7 @@ def chunk(chunk: Chunk) -> dict[str, Any]:
     }
 
 
-def dataset(dataset: Dataset) -> dict[str, Any]:
+def dataset(dataset: Dataset) -> schemas.Dataset:
     return {
         "name": dataset.name,
         "schemaVersion": dataset.schema_version,

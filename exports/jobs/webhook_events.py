@@ -62,7 +62,7 @@ def add(event: Event, job: Job) -> int:
         job_id=job.pk,
         seq=event.seq,
         at=event.at,
-        data=representation.job(job, None),
+        data=representation.webhook_job(job),
     )
 
 

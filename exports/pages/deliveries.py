@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from exports.models import Delivery, Webhook
 from exports.pages.base import ExportsPage
-from exports.webhooks import representation, subscriptions
+from exports.webhooks import representation, schemas, subscriptions
 from exports.webhooks.models import TEST
 
 SOON = timedelta(seconds=15)
@@ -32,7 +32,7 @@ class Line:
     name: str
     is_sending: bool
     next_at: datetime | None
-    last: dict[str, Any] | None
+    last: schemas.WebhookAttempt | None
 
     @property
     def has_ended(self) -> bool:

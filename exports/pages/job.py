@@ -7,6 +7,7 @@ from under a finger. A part says in `shown` what it looks like; when it would lo
 
 import re
 import shlex
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -114,7 +115,7 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
 WIDTH, LEAST = 1000, 6  # of the bar and of what can still be seen of it, in units of its own
 
 
-def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
+def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of the bar, from the left: what has ended, what runs. What is left is its ground."""
     x, found = 0, []
     for status in ("done", "failed", "cancelled", "retrying", "running"):
@@ -201,7 +202,7 @@ def can_fetch(job: Job, request: HttpRequest) -> bool:
 
 def tabs(job: Job) -> list[tuple[str, str, int]]:
     """Return the filters of the table, with how many each would show; those that would show none are left out."""
-    progress = representation.progress(job, timezone.now())
+    progress: Mapping[str, Any] = representation.progress(job, timezone.now())
     named = [(status, status, progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "all", job.total), *named]
 

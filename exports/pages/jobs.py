@@ -69,7 +69,7 @@ def row(job: Job) -> dict[str, Any]:
     now = timezone.now()
     facts: dict[str, Any] = {"job": job, "span": span(job), "progress": representation.progress(job, now)}
     if job.status == JobStatus.SUCCESS:
-        facts["receipt"] = representation.receipt(job, None, now)
+        facts["receipt"] = representation.webhook_receipt(job, now)
     return facts
 
 

@@ -111,7 +111,7 @@ class Previewing(rates.PerUser):
         return name, f"{who}:preview"
 
 
-def preview(form: ExportForm) -> dict[str, int | None]:
+def preview(form: ExportForm) -> dict[str, Any]:
     assert form.wanted is not None  # noqa: S101 - the form is valid
     counts = representation.preview(submission.preview(form.wanted))
     return {**counts, "seconds": usual_seconds(form.wanted.dataset, counts["quotaCost"])}

@@ -1,5 +1,6 @@
 """Outbox of webhooks: events become deliveries, and old deliveries are deleted."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -30,7 +31,7 @@ RETURNING id
 """
 
 
-def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: dict[str, Any]) -> int:
+def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, data: Mapping[str, Any]) -> int:
     """Add a delivery for each of the user's webhooks that subscribes to this type. Returns their number.
 
     `job_id` and `seq` identify the event: adding it again adds no delivery.
@@ -39,7 +40,7 @@ def add(event_type: str, *, user_id: int, job_id: UUID, seq: int, at: datetime, 
     return len(sql.rows(ADD, job=job_id, seq=seq, type=event_type, body=body, user=user_id, at=at))
 
 
-def envelope(event_type: str, *, at: datetime, data: dict[str, Any]) -> str:
+def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
     """Return the body by Standard Webhooks, with values rendered as in the API."""
     text: bytes = JSONRenderer().render({"type": event_type, "timestamp": at, "data": data})
     return text.decode()

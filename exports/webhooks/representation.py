@@ -1,10 +1,9 @@
 """JSON representation of webhooks and their deliveries, and the queries that it needs."""
 
-from typing import Any
-
 from django.db.models import Prefetch, QuerySet, Window
 from django.db.models.functions import RowNumber
 
+from exports.webhooks import schemas
 from exports.webhooks.models import Attempt, Delivery, Webhook
 
 MAX_LOG_ATTEMPTS = 20  # the newest attempts of a delivery
@@ -18,7 +17,7 @@ def with_log(deliveries: QuerySet[Delivery]) -> QuerySet[Delivery]:
     return deliveries.select_related("webhook").prefetch_related(Prefetch("log", queryset=newest)).defer("body")
 
 
-def webhook(webhook: Webhook) -> dict[str, Any]:
+def webhook(webhook: Webhook) -> schemas.Webhook:
     """Represent a webhook without its secret, which only the responses that create one show."""
     return {
         "id": str(webhook.pk),
@@ -30,7 +29,7 @@ def webhook(webhook: Webhook) -> dict[str, Any]:
     }
 
 
-def delivery(delivery: Delivery) -> dict[str, Any]:
+def delivery(delivery: Delivery) -> schemas.WebhookDelivery:
     """Represent a delivery, read `with_log` or just created, with its newest attempts, oldest first."""
     is_waiting = delivery.status == Delivery.Status.PENDING and delivery.token is None
     has_next = is_waiting and (delivery.webhook.enabled or delivery.seq is None)
@@ -47,7 +46,7 @@ def delivery(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def attempt(attempt: Attempt) -> dict[str, Any]:
+def attempt(attempt: Attempt) -> schemas.WebhookAttempt:
     return {
         "at": attempt.at,
         "statusCode": attempt.status_code,

@@ -1,12 +1,11 @@
-"""How rules look to clients."""
+"""Bodies of responses about rules."""
 
-from typing import Any
-
+from rules.api import schemas
 from rules.library import catalog
 from rules.models import Rule
 
 
-def rule(rule: Rule) -> dict[str, Any]:
+def rule(rule: Rule) -> schemas.Rule:
     return {
         "rule_id": rule.pk,
         "name": rule.name,

@@ -1,21 +1,22 @@
-"""How rules look, for the OpenAPI schema alone: nothing here runs when a request is answered."""
+"""Types of response bodies. `representation` builds them, and the OpenAPI document is derived from them."""
 
-from rest_framework import serializers
+from datetime import datetime
+from typing import Annotated, Any, TypedDict
 
 from rules.library.serializers import ModeField
 
 
-class Rule(serializers.Serializer):
-    """How a document's Markdown becomes JSON."""
+class Rule(TypedDict):
+    """A rule: how the Markdown of a document becomes JSON."""
 
-    rule_id = serializers.IntegerField()
-    name = serializers.CharField()
-    description = serializers.CharField(allow_blank=True)
-    json_schema = serializers.DictField(allow_null=True, help_text="What results fit; null only with skip.")
-    system_prompt = serializers.CharField(allow_blank=True)
-    postprocess_mode = ModeField()
-    postprocess_strategy = serializers.CharField(allow_null=True, help_text="Null: by the length of the document.")
-    version = serializers.IntegerField(help_text="Grows by one with every change.")
-    is_system = serializers.BooleanField(help_text="Everybody's, and nobody's to change.")
-    created_at = serializers.DateTimeField()
-    updated_at = serializers.DateTimeField()
+    rule_id: int
+    name: str
+    description: str
+    json_schema: Annotated[dict[str, Any] | None, "JSON Schema of the results. Null only with `skip`."]
+    system_prompt: str
+    postprocess_mode: Annotated[str, ModeField]
+    postprocess_strategy: Annotated[str | None, "Null: chosen by the length of the document."]
+    version: Annotated[int, "Increases by one with every change."]
+    is_system: Annotated[bool, "Whether this is a system rule, which everyone can use and which is read-only."]
+    created_at: datetime
+    updated_at: datetime

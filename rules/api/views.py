@@ -23,7 +23,7 @@ from rules.models import Rule
         operation_id="listRules",
         **openapi.LIST,
         tags=openapi.TAGS,
-        responses={200: schemas.Rule(many=True), **problems(BadInput)},
+        responses={200: list[schemas.Rule], **problems(BadInput)},
     )
 )
 class Rules(generics.ListAPIView[Rule]):

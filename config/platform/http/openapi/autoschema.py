@@ -14,6 +14,7 @@ from rest_framework.permissions import SAFE_METHODS
 
 from config.platform.http.auth import SessionAuthentication
 from config.platform.http.negotiation import IgnoreAccept
+from config.platform.http.openapi.response_schemas import as_serializer
 from config.platform.http.openapi.responses import INPUT_ERROR, PROBLEM, SHARED, Answer, Meanings, Refusal, described
 from config.platform.http.problems import CONTENT_TYPE, phrase
 
@@ -90,6 +91,15 @@ class Schema(AutoSchema):
         """An empty body is as good as none only where all may be left out."""
         body: dict[str, Any] | None = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
         return {**body, "required": self.method != "PATCH"} if body else body
+
+    def _get_response_for_code(self, serializer: Any, *rest: Any, **options: Any) -> dict[str, Any]:
+        shape = as_serializer(serializer)
+        body: dict[str, Any] = super()._get_response_for_code(shape, *rest, **options)  # type: ignore[no-untyped-call]
+        return body
+
+    def _get_request_for_media_type(self, serializer: Any, *rest: Any, **options: Any) -> Any:
+        shape = as_serializer(serializer)
+        return super()._get_request_for_media_type(shape, *rest, **options)  # type: ignore[no-untyped-call]
 
     def _get_response_bodies(self, direction: Direction = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)

@@ -1,0 +1,55 @@
+"""Extensions of drf-spectacular for exports: the two shapes of a request, and camel-case path parameters."""
+
+from typing import Any
+
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent, camelize_operation
+from drf_spectacular.utils import Direction
+
+from config.platform.http.openapi.autoschema import StrictSchema
+
+
+class ExportRequest(StrictSchema):  # type: ignore[no-untyped-call]
+    """A request with exactly one of `items` and `filters`, as two alternative components.
+
+    A serializer cannot express that, and client generators ignore conditional schemas.
+    """
+
+    target_class = "exports.api.serializers.ExportRequestSerializer"
+    match_subclasses = False
+    priority = 1
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
+        whole = super().map_serializer(auto_schema, direction)
+        items = whole["properties"]["items"]
+        items["items"] = register(auto_schema, "ExportItem", items["items"])
+        either = [
+            register(auto_schema, "ExportByItems", only(whole, "items", without="filters")),
+            register(auto_schema, "ExportByFilters", only(whole, "filters", without="items")),
+        ]
+        return {"oneOf": either, "description": whole["description"]}
+
+
+def only(whole: dict[str, Any], name: str, *, without: str) -> dict[str, Any]:
+    properties = {each: shape for each, shape in whole["properties"].items() if each != without}
+    return {**whole, "properties": properties, "required": [*whole["required"], name]}
+
+
+def register(auto_schema: AutoSchema, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Add a component that has no serializer, and return the reference to it."""
+    component = ResolvedComponent(name=name, type=ResolvedComponent.SCHEMA, schema=schema, object=name)  # type: ignore[no-untyped-call]
+    auto_schema.registry.register_on_missing(component)
+    reference: dict[str, Any] = component.ref
+    return reference
+
+
+def camel_case_parameters(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
+    """Rename path parameters of exports to camel case, as in bodies: `{jobId}`. A postprocessing hook."""
+    paths = {}
+    for path, operations in result["paths"].items():
+        named = path
+        if path.startswith("/exports/"):
+            for operation in operations.values():
+                named, _ = camelize_operation(path, operation)  # type: ignore[no-untyped-call]
+        paths[named] = operations
+    return {**result, "paths": paths}

@@ -1,0 +1,185 @@
+"""Types of response and webhook bodies. `representation` builds them, and the OpenAPI document is derived from them."""
+
+from datetime import date, datetime
+from functools import partial
+from typing import Annotated, TypedDict
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from config.platform.http.openapi.response_schemas import Path, Url, Uuid, choices
+from exports.core.errors import EXPLANATIONS
+from exports.core.states import ChunkStatus, JobStatus, Source
+from exports.models.dataset import FORMATS
+from exports.models.job import Compression, DeliveryKind
+from exports.webhooks.models import EventType
+
+RECEIPT_STATES = ["active", "redeemed", "expired"]
+
+
+@extend_schema_field({"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"})
+class ChecksumField(serializers.CharField):
+    """SHA-256 of an object's bytes as stored, which may be compressed."""
+
+
+Checksum = Annotated[str, ChecksumField]
+
+
+# ---- Exports --------------------------------------------------------------------------------------------------------
+
+
+class Accepted(TypedDict):
+    jobId: Uuid
+    status: Annotated[str, choices(JobStatus)]
+    receiptUrl: Annotated[Path, "Path of the job. The job includes its receipt when it has succeeded."]
+    totalChunks: Annotated[int, "Number of distinct (key, date) pairs."]
+    duplicates: Annotated[int, "Number of repeated pairs in the request, which were ignored."]
+    eventsUrl: Annotated[Path, "Path of the job's event stream."]
+    chunksUrl: Annotated[Path, "Path of the job's chunks."]
+
+
+class Preview(TypedDict):
+    totalChunks: Annotated[int, "Number of distinct (key, date) pairs."]
+    duplicates: Annotated[int, "Number of repeated pairs in the request, which would be ignored."]
+    reusable: Annotated[int, "Chunks that have a file to reuse, provided that it still exists."]
+    quotaCost: Annotated[int, "Chunks charged to the daily quota, after the refund for reused ones."]
+
+
+class DayLimit(TypedDict):
+    limit: int
+    used: int
+    remaining: int
+    resetsAt: datetime
+
+
+class Limits(TypedDict):
+    jobsPerDay: DayLimit
+    chunksPerDay: Annotated[DayLimit, "Chunks that end reused, failed or cancelled are refunded."]
+    maxChunksPerJob: int
+    rate: Annotated[str, "Rate limit for POST requests, such as `60/min`."]
+
+
+class Progress(TypedDict):
+    """Chunks by status, which add up to `total`. `reused` and `degraded` chunks are included in `done`."""
+
+    total: int
+    pending: int
+    running: int
+    retrying: int
+    done: int
+    failed: int
+    cancelled: int
+    reused: Annotated[int, "Chunks that reuse a file of an earlier export."]
+    degraded: Annotated[int, "Chunks that use an older file because the source database failed."]
+    rows: int
+    bytes: int
+    percent: Annotated[float, partial(serializers.FloatField, min_value=0, max_value=100)]
+    etaSeconds: Annotated[
+        int | None, "Estimated seconds to completion. Null before the first chunk ends and after the last."
+    ]
+
+
+class Failure(TypedDict):
+    code: Annotated[str, choices(list(EXPLANATIONS))]
+    title: str
+    detail: Annotated[str, "Cause and remedy, with the SQLSTATE if there is one."]
+    retryable: Annotated[bool, "Whether a retry may succeed."]
+
+
+class ReceiptLink(TypedDict):
+    signedUrl: Annotated[
+        Url | None,
+        "One-time download link. Null after use or expiry, and for staff who do not own the export.",
+    ]
+
+
+class WebhookReceipt(TypedDict):
+    expiresAt: datetime
+    checksum: Checksum
+    sizeBytes: int
+    rows: int
+    files: Annotated[int, "Number of files in the delivery."]
+    degraded: Annotated[bool, "Whether an older file was used for some chunk because the source database failed."]
+    contentType: str
+    fileName: str
+    state: Annotated[
+        str,
+        choices(RECEIPT_STATES),
+        "`redeemed`: the latest link was used or revoked. A new link makes the receipt `active` again.",
+    ]
+
+
+class Receipt(ReceiptLink, WebhookReceipt):
+    pass
+
+
+class JobSummary(TypedDict):
+    jobId: Uuid
+    dataset: str
+    status: Annotated[str, choices(JobStatus)]
+    format: Annotated[str, choices(FORMATS)]
+    compression: Annotated[str, choices(Compression)]
+    delivery: Annotated[str, choices(DeliveryKind)]
+    createdAt: datetime
+    startedAt: datetime | None
+    finishedAt: datetime | None
+    purgeAt: Annotated[datetime, "Earliest deletion of the job. While the job is active, the earliest possible value."]
+    queuePosition: Annotated[int, "Number of pending jobs ahead of this one. 0 once it runs."]
+    progress: Progress
+    error: Annotated[Failure | None, "Set if `status` is `failed`."]
+
+
+class Job(JobSummary):
+    receipt: Annotated[Receipt | None, "Set if `status` is `success`."]
+
+
+class WebhookJob(JobSummary):
+    receipt: Annotated[WebhookReceipt | None, "Set if `status` is `success`. Without the download link."]
+
+
+class StatusEvent(TypedDict):
+    status: str
+    error: Failure | None
+    at: datetime | None
+
+
+class Chunk(TypedDict):
+    key: str
+    effectiveDate: date
+    status: Annotated[str, choices(ChunkStatus)]
+    attempts: int
+    source: Annotated[str | None, choices(Source)]
+    rows: int | None
+    bytes: int | None
+    checksum: Checksum | None
+    dataAsOf: Annotated[datetime | None, "When the source database was read."]
+    path: Annotated[str, "Object key in the bucket."]
+    error: Annotated[Failure | None, "Error of the latest attempt."]
+
+
+class Dataset(TypedDict):
+    name: str
+    schemaVersion: int
+    formats: list[Annotated[str, choices(FORMATS)]]
+    keyPattern: Annotated[str, "Regular expression in Python syntax that the whole key must match."]
+
+
+class Datasets(TypedDict):
+    """All datasets, on a single page."""
+
+    results: list[Dataset]
+    next: Url | None
+    previous: Url | None
+
+
+class OneTimeLink(TypedDict):
+    signedUrl: Url
+    expiresAt: datetime
+
+
+class ExportEnd(TypedDict):
+    """Body of a webhook that reports the end of an export."""
+
+    type: Annotated[str, choices(EventType)]
+    timestamp: Annotated[datetime, "When the export ended."]
+    data: WebhookJob
