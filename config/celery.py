@@ -1,6 +1,6 @@
-"""The Celery application. Messages are hints: they wake a worker and decide nothing.
+"""Celery application. Messages only wake workers up; the database decides what to do.
 
-Started plainly, `python -m celery -A config worker -Q exports`; no wrapper is needed.
+Start a worker with `python -m celery -A config worker -Q exports`, without a wrapper.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 PR_SET_DUMPABLE = 4  # of prctl(2)
 
-broker.mend()
+broker.patch_transports()
 
 app = Celery("sluice")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -40,21 +40,21 @@ app.steps["worker"].add(DjangoStructLogInitStep)
 
 
 @setup_logging.connect
-def leave_logging_to_django(**_later: object) -> None:
-    """Keep Celery from replacing the log configuration that the settings made."""
+def keep_django_logging(**_later: object) -> None:
+    """Keep Celery from replacing the log configuration of the settings."""
 
 
 @celeryd_init.connect
-def refuse_bad_settings(**_later: object) -> None:
-    """Have a worker end before it takes a message that it could only fail. Django is set up by now."""
+def check_settings(**_later: object) -> None:
+    """Stop a worker with invalid settings before it takes a message. Django is set up at this point."""
     from config.platform import startup
 
-    startup.insist_on_settings()
+    startup.require_valid_settings()
 
 
 @celeryd_init.connect
-def watch_worker(**_later: object) -> None:
-    """Before its children are forked: what tracing and reports load is then shared with them."""
+def start_worker_reporting(**_later: object) -> None:
+    """Start tracing and error reports before the fork, so that children share the loaded modules."""
     from config.platform.observability import error_reports, tracing
 
     error_reports.begin()
@@ -62,15 +62,15 @@ def watch_worker(**_later: object) -> None:
 
 
 @beat_init.connect
-def watch_beat(**_later: object) -> None:
+def start_beat_reporting(**_later: object) -> None:
     from config.platform.observability import error_reports
 
     error_reports.begin()
 
 
 @worker_process_shutdown.connect
-def send_the_rest(**_later: object) -> None:
-    """A child ends without what Python does at the end of a process."""
+def flush_reports(**_later: object) -> None:
+    """Flush traces and error reports. A child process ends without Python's exit handlers."""
     from config.platform.observability import error_reports, tracing
 
     tracing.end()
@@ -81,20 +81,20 @@ def send_the_rest(**_later: object) -> None:
 @worker_process_init.connect
 @beat_init.connect
 def hide_secrets(**_later: object) -> None:
-    """Have the kernel keep our environment and memory from all other processes of our user.
+    """Protect the environment and memory from other processes of the same user.
 
-    One of them is the process that reads documents (ADR 13). A debugger then needs root, and there are no core dumps.
+    The sandboxed document reader (ADR 13) runs as that user. Debuggers then need root, and there are no core dumps.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 @celeryd_init.connect
-def write_at_once(**_later: object) -> None:
-    """Have what cannot be written be lost, and not be kept in a buffer.
+def write_unbuffered(**_later: object) -> None:
+    """Drop output that cannot be written, instead of keeping it in a buffer.
 
-    A child is forked after both streams were flushed: with a rest in one of them, a worker whose log has no room could
-    start none, neither its first ones nor those that replace them.
+    Both streams are flushed before each fork. With a full log disk, a buffer with content would make the flush fail,
+    and the worker could not start or replace any child process.
     """
     sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)
     for handler in logging.root.handlers:
@@ -110,8 +110,8 @@ def unbuffered(stream: TextIO) -> TextIO:
 
 
 @celeryd_after_setup.connect
-def say_it_in_the_log(**_later: object) -> None:
-    """Have Celery's words at the end of a worker be lines like all others. It writes them past the log."""
+def log_exit_messages(**_later: object) -> None:
+    """Send Celery's messages at worker shutdown to the log. By default, it writes them to the terminal directly."""
     from celery.apps import worker
 
     from config.platform.observability import logs
@@ -121,5 +121,5 @@ def say_it_in_the_log(**_later: object) -> None:
 
 @receiver(bind_extra_task_metadata)
 def name_task(*, task: Any, **_later: object) -> None:
-    """Put the task's name into every line that it logs, `task_succeeded` too."""
+    """Add the task's name to every log line of the task, `task_succeeded` included."""
     structlog.contextvars.bind_contextvars(task=task.name)

@@ -1,9 +1,9 @@
-"""uvicorn's connections, with the bounds that it lacks: of what comes before a request's body, in bytes and in seconds.
+"""uvicorn's HTTP connections, with limits on the size and the duration of request headers.
 
-`uvicorn --http config.connections:Connection`. Without it one client that never ends a header has the process keep, and
-copy again and again, all that it sends; and one that sends a byte now and then is waited for without end.
-`config.platform.http.body_limits` bounds request bodies. The proxy limits how slowly a body may arrive: documents take
-time.
+Used by `uvicorn --http config.connections:Connection`. uvicorn itself has no such limits. A client that never ends a
+header would make the process keep, and copy again and again, everything it sends. A client that sends a byte now and
+then (slowloris) would hold its connection forever. `config.platform.http.body_limits` limits request bodies. The proxy
+limits how slowly a body may arrive, because documents take time.
 """
 
 import asyncio
@@ -14,39 +14,39 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger("uvicorn.error")
 
-MOST_BYTES = 64 * 1024  # of the request line and headers; also between two parts of a body, where trailers may come
-MOST_SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
-REFUSAL = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+MAX_HEADER_BYTES = 64 * 1024  # request line and headers; also the trailers between two parts of a body
+HEADER_TIMEOUT_SECONDS = 10.0  # from the connection, or a request's first byte, to the end of its headers
+RESPONSE_431 = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class Connection(HttpToolsProtocol):
-    unfinished = 0  # bytes since anything was complete
+    unfinished = 0  # bytes since the last complete part
     timer: TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.hurry()
+        self.start_header_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.relax()
+        self.cancel_header_timeout()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self.unfinished += len(data)
         super().data_received(data)
-        if self.unfinished > MOST_BYTES and not self.transport.is_closing():
-            log.warning("Headers too large.")
+        if self.unfinished > MAX_HEADER_BYTES and not self.transport.is_closing():
+            log.warning("Request headers too large.")
             if self.cycle is None or self.cycle.response_complete:
-                self.transport.write(REFUSAL)
+                self.transport.write(RESPONSE_431)
             self.transport.close()
 
-    # ---- What the parser calls ----
+    # ---- Callbacks of the parser ----
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.hurry()
+        self.start_header_timeout()
 
     def on_headers_complete(self) -> None:
-        self.relax()
+        self.cancel_header_timeout()
         self.unfinished = 0
         super().on_headers_complete()
 
@@ -60,18 +60,18 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if not self.pipeline:
-            self.hurry()  # uvicorn waits 5 s for the next request, and forgets that at an empty line
+            self.start_header_timeout()  # uvicorn's own 5 s keep-alive timeout ends at an empty line
         super().on_response_complete()
 
-    # ---- The clock ----
-    def hurry(self) -> None:
-        self.relax()
-        self.timer = self.loop.call_later(MOST_SECONDS, self.give_up)
+    # ---- Header timeout ----
+    def start_header_timeout(self) -> None:
+        self.cancel_header_timeout()
+        self.timer = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self.abort)
 
-    def relax(self) -> None:
+    def cancel_header_timeout(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         self.transport.abort()

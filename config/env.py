@@ -1,8 +1,8 @@
-"""The settings that come from the environment, typed and checked in one go.
+"""Settings from environment variables, typed and validated.
 
-`read()` either returns a complete `Environment` or raises one error that names every variable that is
-missing or bad, so that an operator mends a deployment in one round. Values never appear in the message:
-some of them are secrets. Each of these can be in a file instead, which SECRET_KEY_FILE and the like then name.
+`read()` returns a complete `Environment`, or raises one error that lists every missing or invalid variable, so that an
+operator can fix all of them at once. The message never contains values, because some are secrets. A secret can also be
+read from a file: SECRET_KEY_FILE names the file with SECRET_KEY, and so on.
 """
 
 import os
@@ -32,17 +32,18 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MAX_PORT = 65535
-IN_FILE = "_FILE"  # after the name of a secret: the variable that names the file it is in
-OURS = ("EXPORT_", "ETL_")  # variables that begin so belong to Sluice alone
-CERTIFICATES = ("required", "optional", "none")  # how those of servers are checked
+IN_FILE = "_FILE"  # suffix of the variable with the path of a secret's file
+OURS = ("EXPORT_", "ETL_")  # prefixes that only Sluice uses
+CERTIFICATES = ("required", "optional", "none")  # modes of server certificate validation
 TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 RATE_UNITS = ("s", "sec", "second", "min", "minute", "h", "hour", "day")
 
 
 # ---- Values -----------------------------------------------------------------------------------------------------
-# Each reason goes on after the variable's name. Errors are raised `from None`: parsers quote what they were given.
+# Each message continues a sentence that starts with the variable's name. Errors are raised `from None`, because parsers
+# quote their input.
 def network(value: object) -> IPv4Network | IPv6Network:
-    """Return a network of either kind; pydantic's own union would report each bad one twice."""
+    """Return an IPv4 or IPv6 network. pydantic's own union would report each invalid one twice."""
     try:
         return ip_network(str(value))
     except ValueError:
@@ -50,21 +51,21 @@ def network(value: object) -> IPv4Network | IPv6Network:
 
 
 def postgres_url(value: SecretStr) -> SecretStr:
-    """Accept what libpq does, a URL or `host=… dbname=…`, if it names a database."""
+    """Accept the formats of libpq, a URL or `host=… dbname=…`, if they have a database name."""
     try:
         parts = conninfo_to_dict(value.get_secret_value())
     except (psycopg.Error, UnicodeError):
         raise ValueError("is not a URL such as postgresql://user:password@host:5432/database") from None
     if not parts.get("dbname"):
-        raise ValueError("names no database")
-    ports = str(parts.get("port") or "").split(",")  # one for each host
+        raise ValueError("has no database name")
+    ports = str(parts.get("port") or "").split(",")  # one per host
     if not all(port == "" or (port.isdecimal() and 0 < int(port) <= MAX_PORT) for port in ports):
         raise ValueError(f"has a port that is not a number from 1 to {MAX_PORT}")
     return value
 
 
 def url_of(*schemes: str) -> AfterValidator:
-    """Return a check that a URL, or each of several with `;` as Celery takes them, names a host (`unix`: a path)."""
+    """Return a validator of URLs, separated by `;` as Celery allows. Each needs a host (`unix`: a path)."""
 
     def check(value: SecretStr) -> SecretStr:
         for url in value.get_secret_value().split(";"):
@@ -74,9 +75,9 @@ def url_of(*schemes: str) -> AfterValidator:
             except ValueError:
                 raise ValueError("is not a URL with a host and a port") from None
             if parts.scheme not in schemes:
-                raise ValueError(f"does not begin with {', '.join(schemes)} and ://")
+                raise ValueError(f"does not start with one of {', '.join(schemes)} and ://")
             if not (parts.path if parts.scheme == "unix" else host):
-                raise ValueError("names no host")
+                raise ValueError("has no host")
             check_certificates(parts.query)
         return value
 
@@ -84,39 +85,39 @@ def url_of(*schemes: str) -> AfterValidator:
 
 
 def dsn(value: SecretStr) -> SecretStr:
-    """Accept what Sentry gives to a project: an address with a key before it and a number behind."""
+    """Accept the DSN of a Sentry project: key, host and project number."""
     if not re.fullmatch(r"https?://[^\s/@:]+(:[^\s/@]+)?@[^\s/@]+(/[^\s/]+)*/\d+", value.get_secret_value()):
         raise ValueError("is not a DSN such as https://key@sentry.example.org/7")
     return value
 
 
 def check_certificates(query: str) -> None:
-    """Check what of TLS a URL says after its `?`, in the words that redis-py and Celery both know."""
+    """Check the TLS parameters of a URL's query string. redis-py and Celery both support these names."""
     for name, value in parse_qsl(query):
         if name == "ssl_cert_reqs" and value not in CERTIFICATES:
-            raise ValueError(f"has an ssl_cert_reqs that is none of {', '.join(CERTIFICATES)}")
+            raise ValueError(f"has an invalid ssl_cert_reqs: use one of {', '.join(CERTIFICATES)}")
         if name in TLS_FILES and not Path(value).is_file():
-            raise ValueError(f"has an {name} that is no file here")
+            raise ValueError(f"has an {name} that is not a file here")
 
 
 def celery_takes(url: SecretStr) -> SecretStr:
-    """Refuse what Celery would raise a TypeError of, when the first message is sent."""
+    """Reject query parameters for which Celery raises a TypeError when it sends the first message."""
     for one in url.get_secret_value().split(";"):
         if not all(name.startswith("ssl_") for name, _ in parse_qsl(urlsplit(one).query)):
-            raise ValueError("has something after its ? that Celery does not take: only what begins with ssl_")
+            raise ValueError("has query parameters that Celery does not support: only ssl_* parameters are allowed")
     return url
 
 
 def rate(value: str) -> str:
-    """Accept `60/min`: a number, and a unit of time."""
+    """Accept `60/min`: a number and a unit of time."""
     amount, _, unit = (part.strip() for part in value.partition("/"))
     if not re.fullmatch(r"[1-9]\d{0,8}", amount) or unit not in RATE_UNITS:
         raise ValueError(f"is not a rate such as 60/min (units: {', '.join(RATE_UNITS)})")
     return f"{amount}/{unit}"
 
 
-def spelt(pattern: str, form: str) -> AfterValidator:
-    """Return a check that a value looks like this; the form is told in words."""
+def matching(pattern: str, form: str) -> AfterValidator:
+    """Return a validator for a regular expression. `form` describes it in the error."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -126,7 +127,7 @@ def spelt(pattern: str, form: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-# Lists are written with commas; without NoDecode pydantic-settings would want JSON.
+# Lists are separated by commas. Without NoDecode, pydantic-settings would expect JSON.
 Names = Annotated[list[str], NoDecode]
 Networks = Annotated[list[Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]], NoDecode]
 Rate = Annotated[str, AfterValidator(rate)]
@@ -138,10 +139,10 @@ BrokerURL = Annotated[SecretStr, url_of("redis", "rediss", "amqp", "amqps", "pya
 
 # ---- Variables --------------------------------------------------------------------------------------------------
 class Environment(BaseSettings):
-    """Every variable that Sluice reads, under the names of the public contract, with its default.
+    """Every variable that Sluice reads, with its public name and its default.
 
-    What depends on two variables is checked at the later one: a validator of the model runs only when every field is
-    good, and would be reported in a second round. A variable that is bad itself is absent from `info.data`.
+    A rule about two variables is checked at the later one. A model validator would run only when every field is valid,
+    so its errors would appear in a second round. `info.data` has no entry for an invalid variable.
     """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -202,8 +203,8 @@ class Environment(BaseSettings):
     etl_redis_prefix: str = "etl:"
     etl_state_ttl_seconds: int = Field(86_400, ge=60)
     etl_state_terminal_ttl_seconds: int = Field(3_600, ge=1, validate_default=True)
-    etl_arq_queue_name: Annotated[str, spelt(r"[\w.-]{1,100}", "a name of letters, digits, dots and dashes")] = Field(
-        "etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME")
+    etl_arq_queue_name: Annotated[str, matching(r"[\w.-]{1,100}", "a name of letters, digits, dots and dashes")] = (
+        Field("etl", validation_alias=AliasChoices("ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"))
     )
     etl_queue_size: int = Field(1_000, ge=1)
     etl_worker_count: int = Field(3, ge=1)
@@ -222,11 +223,11 @@ class Environment(BaseSettings):
     etl_max_file_bytes: int = Field(50 * 1024**2, ge=1)
     etl_max_pages: int = Field(500, ge=1)
     etl_max_pixels: int = Field(50_000_000, ge=1)
-    etl_ocr_provider: Annotated[str, spelt(r"local|mineru|\w+(\.\w+)+", "local, mineru, or a dotted path")] = "local"
+    etl_ocr_provider: Annotated[str, matching(r"local|mineru|\w+(\.\w+)+", "local, mineru, or a dotted path")] = "local"
     etl_mineru_url: AnyHttpUrl | None = Field(None, validate_default=True)
     etl_mineru_api_key: SecretStr | None = None
     etl_mineru_protocol: Literal["auto", "v3", "v4", "cloud-v4"] = "auto"
-    etl_mineru_tier: Annotated[str, spelt(r"[a-z0-9-]*", "a word such as basic")] = ""
+    etl_mineru_tier: Annotated[str, matching(r"[a-z0-9-]*", "a word such as basic")] = ""
     etl_mineru_result_hosts: Names = []
 
     # Document ETL: rules and post-processing
@@ -256,7 +257,7 @@ class Environment(BaseSettings):
     )
     @classmethod
     def split_commas(cls, value: object) -> object:
-        """In a file each may have a line."""
+        """Split at commas, and at line ends for values from files."""
         if not isinstance(value, str):
             return value
         return [part.strip() for part in re.split(r"[,\r\n]", value) if part.strip()]
@@ -277,28 +278,28 @@ class Environment(BaseSettings):
         mode="before",
     )
     @classmethod
-    def empty_is_not_set(cls, value: object) -> object:
+    def treat_empty_as_unset(cls, value: object) -> object:
         return None if value == "" else value
 
     @field_validator("etl_cache_dir", "etl_rules_dir", mode="before")
     @classmethod
-    def empty_is_no_folder(cls, value: object, info: ValidationInfo) -> object:
-        # It would be the one that we happen to be started in, and from ETL_CACHE_DIR old things are deleted.
+    def treat_empty_folder_as_default(cls, value: object, info: ValidationInfo) -> object:
+        # Path("") is the working directory, and the cleanup deletes old files from ETL_CACHE_DIR.
         return cls.model_fields[str(info.field_name)].default if value == "" else value
 
     @field_validator("allowed_hosts")
     @classmethod
-    def hosts_are_named(cls, hosts: list[str], info: ValidationInfo) -> list[str]:
+    def require_hosts(cls, hosts: list[str], info: ValidationInfo) -> list[str]:
         if not hosts and info.data.get("debug") is False:
-            raise ValueError("is not set, which only DEBUG=true allows")
+            raise ValueError("is not set; only DEBUG=true allows that")
         return hosts
 
     @field_validator("celery_broker_url")
     @classmethod
-    def celery_has_a_broker(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    def require_broker(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         redis_url = info.data.get("redis_url")
         if url is None and redis_url and redis_url.get_secret_value().startswith("unix:"):
-            raise ValueError("is not set, and Celery does not take the unix:// of REDIS_URL")
+            raise ValueError("is not set, and Celery does not support the unix:// scheme of REDIS_URL")
         if url is None and redis_url:
             try:
                 celery_takes(redis_url)
@@ -308,36 +309,36 @@ class Environment(BaseSettings):
 
     @field_validator("s3_download_secret_access_key")
     @classmethod
-    def download_keys_come_as_a_pair(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    def require_both_download_keys(cls, secret: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         name = "s3_download_access_key_id"
         if name in info.data and (info.data[name] is None) != (secret is None):
-            raise ValueError("goes together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither")
+            raise ValueError("must be set together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither")
         return secret
 
     @field_validator("export_backoff_max_seconds")
     @classmethod
-    def backoff_grows(cls, seconds: float, info: ValidationInfo) -> float:
+    def check_export_backoff(cls, seconds: float, info: ValidationInfo) -> float:
         if seconds < info.data.get("export_backoff_base_seconds", 0):
             raise ValueError("is less than EXPORT_BACKOFF_BASE_SECONDS")
         return seconds
 
     @field_validator("etl_retry_backoff_max_seconds")
     @classmethod
-    def etl_backoff_grows(cls, seconds: float, info: ValidationInfo) -> float:
+    def check_etl_backoff(cls, seconds: float, info: ValidationInfo) -> float:
         if seconds < info.data.get("etl_retry_backoff_base_seconds", 0):
             raise ValueError("is less than ETL_RETRY_BACKOFF_BASE_SECONDS")
         return seconds
 
     @field_validator("etl_state_terminal_ttl_seconds")
     @classmethod
-    def ends_are_forgotten_first(cls, seconds: int, info: ValidationInfo) -> int:
+    def check_terminal_ttl(cls, seconds: int, info: ValidationInfo) -> int:
         if seconds > info.data.get("etl_state_ttl_seconds", seconds):
             raise ValueError("is more than ETL_STATE_TTL_SECONDS")
         return seconds
 
     @field_validator("etl_mineru_url")
     @classmethod
-    def mineru_has_an_address(cls, url: AnyHttpUrl | None, info: ValidationInfo) -> AnyHttpUrl | None:
+    def require_mineru_url(cls, url: AnyHttpUrl | None, info: ValidationInfo) -> AnyHttpUrl | None:
         if url is None and info.data.get("etl_ocr_provider") == "mineru":
             raise ValueError("is not set, and ETL_OCR_PROVIDER is mineru")
         return url
@@ -350,17 +351,17 @@ class Environment(BaseSettings):
 
     @classmethod
     def secrets(cls) -> list[str]:
-        """Return the names of the variables that hold secrets: exactly those that can be in files."""
+        """Return the names of the secret variables. Only these can be read from files."""
         return [name.upper() for name, field in cls.model_fields.items() if holds_secret(field.annotation)]
 
     @property
     def source_url(self) -> str:
-        """The database that export functions are called in; the main one unless it is named."""
+        """The database with the datasets' functions; by default the main one."""
         return (self.source_database_url or self.database_url).get_secret_value()
 
     @property
     def run_state_url(self) -> str:
-        """Where the run-state of document tasks lives."""
+        """The Redis server with the run-state of document tasks."""
         return (self.etl_redis_url or self.redis_url).get_secret_value()
 
     @property
@@ -373,30 +374,30 @@ def holds_secret(annotation: Any) -> bool:
 
 
 # ---- Secrets in files -------------------------------------------------------------------------------------------
-UNFIT = object()
+INVALID = object()
 
 
 def from_files(variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the secrets that are in files, by field; and by its name what is wrong with a variable that names one.
+    """Return secrets read from files, by field, and errors, by variable.
 
-    The field of such a variable is given something that no field takes, so that nothing is said of its absence.
+    The field of a secret with an error gets an invalid value, so that it is not reported as missing.
     """
     values: dict[str, Any] = {}
-    wrong: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name in Environment.secrets():
         if path := variables.get(f"{name}{IN_FILE}"):
             try:
                 values[name.lower()] = content(path, beside=name if variables.get(name) else "")
             except ValueError as error:
-                values[name.lower()] = UNFIT
-                wrong[name] = f"{name}{IN_FILE}: {error}"
-    return values, wrong
+                values[name.lower()] = INVALID
+                errors[name] = f"{name}{IN_FILE}: {error}"
+    return values, errors
 
 
 def content(path: str, *, beside: str) -> str:
-    """Return what is in a file, without the end of its last line. Raises ValueError, which does not show it."""
+    """Return the content of a file without trailing line ends. Raise ValueError without the content."""
     if beside:
-        raise ValueError(f"is set, and {beside} is too: set one of them")
+        raise ValueError(f"is set together with {beside}: set only one")
     try:
         text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
@@ -409,11 +410,11 @@ def content(path: str, *, beside: str) -> str:
 
 
 # ---- Problems ---------------------------------------------------------------------------------------------------
-def explain(error: ValidationError, *, told: Collection[str] = ()) -> Iterator[str]:
-    """Yield a sentence for each variable that is missing or bad, without the values; not for those `told` of."""
+def explain(error: ValidationError, *, reported: Collection[str] = ()) -> Iterator[str]:
+    """Yield a line for each missing or invalid variable, without its value. Skip those in `reported`."""
     for problem in error.errors(include_input=False, include_url=False):
         name, *place = problem["loc"]
-        if str(name).upper() in told:
+        if str(name).upper() in reported:
             continue
         item = f"'item {int(place[0]) + 1}' " if place else ""
         yield f"{str(name).upper()}: {item}{reason(problem['type'], problem['msg'], problem.get('ctx', {}))}"
@@ -427,8 +428,8 @@ def reason(kind: str, message: str, context: dict[str, Any]) -> str:
     return message.removeprefix("Value error, ")
 
 
-def misspelt(names: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each variable that is nearly one of ours. S3_* and the like belong to other programs too."""
+def misspelled(names: Iterable[str]) -> Iterator[str]:
+    """Yield a line for each misspelled EXPORT_ or ETL_ variable. Other programs use S3_* and the like too."""
     ours = [name for name in Environment.names() if name.startswith(OURS)]
     for name in sorted(names):
         if name.upper().startswith(OURS) and name.upper() not in ours:
@@ -438,12 +439,12 @@ def misspelt(names: Iterable[str]) -> Iterator[str]:
 
 @cache
 def read() -> Environment:
-    values, wrong = from_files({name.upper(): value for name, value in os.environ.items()})
-    problems = [*wrong.values(), *misspelt(os.environ)]
+    values, errors = from_files({name.upper(): value for name, value in os.environ.items()})
+    problems = [*errors.values(), *misspelled(os.environ)]
     try:
         environment = Environment(**values)
     except ValidationError as error:
-        problems = [*explain(error, told=wrong), *problems]
+        problems = [*explain(error, reported=errors), *problems]
     if problems:
-        raise ImproperlyConfigured("\n  ".join(["These settings are missing or bad:", *problems]))
+        raise ImproperlyConfigured("\n  ".join(["These settings are missing or invalid:", *problems]))
     return environment

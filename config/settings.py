@@ -337,7 +337,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "unacked_restore_throttle": 1,
     "socket_keepalive": True,
     "health_check_interval": 10,
-    **broker.patience(5, connect=3, retries=2),
+    **broker.timeouts(5, connect=3, retries=2),
     "confirm_publish": True,  # of RabbitMQ: what it has not stored was not sent
     "interval_start": 0,
     "interval_step": 0.2,

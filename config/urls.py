@@ -1,4 +1,4 @@
-"""All paths. Those of the contract end without a slash."""
+"""URL configuration. Paths of the public API have no trailing slash."""
 
 from django.contrib import admin
 from django.urls import include, path
@@ -13,7 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from config.platform.http import health, metrics
 from config.platform.ui import home
 
-# JSON unless Accept wants YAML: JSON is YAML too, so that every client can read it.
+# JSON by default, YAML if the Accept header asks for it. JSON is valid YAML, so every client can read it.
 SCHEMA_RENDERERS = [OpenApiJsonRenderer, OpenApiJsonRenderer2, OpenApiYamlRenderer, OpenApiYamlRenderer2]
 
 urlpatterns = [
@@ -38,5 +38,5 @@ urlpatterns = [
     path("", include("exports.urls")),
     path("", include("etl.urls")),
     path("", include("rules.urls")),
-    path("app/<path:rest>", home.nothing_here),  # last: whatever no other path took
+    path("app/<path:rest>", home.nothing_here),  # last: the 404 page for all other paths
 ]

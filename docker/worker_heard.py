@@ -46,7 +46,7 @@ def by_amqp(url: str, end: float) -> Iterator[bytes]:
     sys.path.insert(0, str(Path.cwd()))
     from config.platform import broker
 
-    broker.mend()  # amqps:// is checked as workers check it
+    broker.patch_transports()  # amqps:// is checked as workers check it
     heard: list[bytes] = []
     with Connection(url, connect_timeout=CONNECT_SECONDS) as connection:
         # The workers have made it: of another kind it would be refused.

@@ -1,9 +1,9 @@
-"""Celery's way to its broker: to Redis and Valkey, with one mend, or to RabbitMQ; docs/engines.md has what differs.
+"""Celery's broker transports: Redis, Valkey and RabbitMQ. docs/engines.md lists the differences.
 
-The mend, for `redis://` and `rediss://`: when its connection is lost while tasks run, a worker closes it twice, and
-puts the messages of these tasks back with the second time. kombu 5.7 then asks a transport that is gone for its
-address: an AttributeError, which ends the worker. A ConnectionError it takes for what it is, and connects again; the
-messages come back when their time is over.
+The transports of `redis://` and `rediss://` have a patch. When a worker loses its connection while tasks run, it closes
+the connection twice, and the second time it tries to restore the messages of these tasks. kombu 5.7 then reads the
+address of a transport that no longer exists, and the AttributeError ends the worker. With a ConnectionError, the worker
+reconnects instead, and the messages come back after the visibility timeout.
 """
 
 from ssl import CERT_REQUIRED
@@ -14,16 +14,15 @@ from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES, pyamqp, redis
 
-# What sending raises where the broker is away, is silent or refuses us. Of what RabbitMQ refuses kombu makes no error
-# of its own.
-TROUBLE = (OperationalError, OSError, AMQPError)
+# Raised when the broker is down, does not respond or rejects a message. kombu does not translate RabbitMQ's errors.
+BROKER_ERRORS = (OperationalError, OSError, AMQPError)
 
-RABBITMQ_WAITS = 1800  # seconds for a message to be acknowledged, unless its consumer_timeout says otherwise
+RABBITMQ_ACK_SECONDS = 1800  # RabbitMQ's default consumer_timeout: time to acknowledge a message
 
-# How often RabbitMQ delivers a message again that its consumer did not live to acknowledge; then it drops it. What the
-# message was a hint to is in the rows, whose own count of attempts decides. It cannot be changed for a queue that is
-# there: RabbitMQ would refuse all who declare it otherwise.
-MOST_REDELIVERIES = 5
+# RabbitMQ drops a message after this number of redeliveries to consumers that died. Nothing is lost: the rows hold the
+# state, and their own count of attempts decides. The value of an existing queue cannot change, because RabbitMQ rejects
+# a declaration with a different one.
+MAX_REDELIVERIES = 5
 
 
 class Channel(redis.Channel):
@@ -38,41 +37,43 @@ class Transport(redis.Transport):
 
 
 class EncryptedRabbitMQ(pyamqp.SSLTransport):
-    """Checks certificates and names, unless the URL says otherwise, in the words of `rediss://`. py-amqp left to itself
-    checks no name, and knows other words."""
+    """Validates certificates and host names by default, with the options of `rediss://` URLs.
+
+    By default, py-amqp validates no host names, and its options have other names.
+    """
 
     def establish_connection(self) -> Any:
         client: Any = self.client
-        said = client.ssl
-        client.ssl = checked(said if isinstance(said, dict) else {})
+        options = client.ssl
+        client.ssl = tls_options(options if isinstance(options, dict) else {})
         try:
             return super().establish_connection()
         finally:
-            client.ssl = said
+            client.ssl = options
 
 
-def checked(said: dict[str, Any]) -> dict[str, Any]:
-    options = {"cert_reqs": CERT_REQUIRED, **{name.removeprefix("ssl_"): value for name, value in said.items()}}
+def tls_options(given: dict[str, Any]) -> dict[str, Any]:
+    options = {"cert_reqs": CERT_REQUIRED, **{name.removeprefix("ssl_"): value for name, value in given.items()}}
     if options.pop("check_hostname", True) and options["cert_reqs"]:
-        options["server_hostname"] = None  # kombu puts the broker's there, and as it is there py-amqp checks it
+        options["server_hostname"] = None  # kombu fills in the broker's host name, and py-amqp then validates it
     return options
 
 
-def mend() -> None:
-    """Have all connections of this process to a broker be of these kinds."""
+def patch_transports() -> None:
+    """Use the transports of this module for all broker connections of this process."""
     TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{Transport.__name__}"))
     TRANSPORT_ALIASES["amqps"] = f"{__name__}:{EncryptedRabbitMQ.__name__}"
 
 
-# ---- What Celery is given --------------------------------------------------------------------------------------------
+# ---- Celery's options ------------------------------------------------------------------------------------------------
 def queue(name: str, *, url: str) -> Queue:
-    """Return a queue as all declare it at this broker. Redis knows no arguments of queues, and leaves them.
+    """Return a queue, declared the same way by all processes. Redis ignores the queue arguments.
 
-    RabbitMQ brings messages with a countdown to no direct exchange. In Redis such a one is passed by, and what is sent
-    arrives although all was lost that is known of exchanges.
+    RabbitMQ does not deliver messages with a countdown through a direct exchange, so it gets a topic exchange. Redis
+    gets a direct exchange: messages then arrive even when Redis has lost its table of exchanges.
     """
     kind = "topic" if is_rabbitmq(url) else "direct"
-    arguments = {"x-queue-type": "quorum", "x-delivery-limit": MOST_REDELIVERIES}
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": MAX_REDELIVERIES}
     return Queue(name, Exchange(name, type=kind), routing_key=name, queue_arguments=arguments)
 
 
@@ -80,9 +81,8 @@ def is_rabbitmq(url: str) -> bool:
     return "amqp" in url.partition(":")[0]
 
 
-def patience(seconds: float, *, connect: float, retries: int) -> dict[str, float]:
-    """Return transport options: how long a connection waits for the broker. Those for Redis are first, then those for
-    RabbitMQ: each of the two takes its own, and leaves the other's."""
+def timeouts(seconds: float, *, connect: float, retries: int) -> dict[str, float]:
+    """Return the timeouts of a connection as transport options. Redis and RabbitMQ each ignore the other's options."""
     return {
         "socket_timeout": seconds,
         "socket_connect_timeout": connect,
@@ -94,11 +94,11 @@ def patience(seconds: float, *, connect: float, retries: int) -> dict[str, float
 
 
 def countdown(seconds: float) -> float | None:
-    """Return Celery's `countdown`. It raises at less than a second where RabbitMQ is to wait."""
+    """Return Celery's `countdown`. With RabbitMQ, Celery raises an error for less than a second."""
     return max(1.0, seconds) if seconds else None
 
 
 def tls(url: str) -> dict[str, Any] | None:
-    """Return Celery's `broker_use_ssl`. kombu would check no certificate for a bare `rediss://`; what a URL says after
-    its `?` takes the place of this."""
+    """Return Celery's `broker_use_ssl`. Without it, kombu does not validate certificates for a plain `rediss://` URL.
+    The URL's query parameters override it."""
     return {"ssl_cert_reqs": "required"} if url.startswith("rediss:") else None

@@ -1,15 +1,15 @@
-"""What web and workers do before anything else: refuse settings that are well-formed and do not fit.
+"""Startup check of web and workers: reject settings that are well-formed but do not work together.
 
-`manage.py check` says the same. Celery runs all checks too, and goes on whatever they say.
+`manage.py check` reports the same errors. Celery runs all checks too, but starts regardless of their results.
 """
 
 from django.core.checks import run_checks
 
-TAG = "settings"  # of checks that need nothing but the settings: no database, no other server
+TAG = "settings"  # of checks that need only the settings, and no server
 
 
-def insist_on_settings() -> None:
-    """Raises SystemExit, whose words have a line for each setting that does not fit. Django must be set up."""
-    wrong = [message.msg for message in run_checks(tags=[TAG]) if message.is_serious()]
-    if wrong:
-        raise SystemExit("\n  ".join(["These settings do not fit:", *wrong]))
+def require_valid_settings() -> None:
+    """Raise SystemExit with a line for each error. Django must be set up."""
+    errors = [message.msg for message in run_checks(tags=[TAG]) if message.is_serious()]
+    if errors:
+        raise SystemExit("\n  ".join(["These settings do not work together:", *errors]))

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 # A broker that accepts connections and stays silent must not block a request: about 2 s at worst, where Celery's own
 # settings for workers come to 5 s, and its defaults to more than 25 s.
-SHORT_TIMEOUTS = broker.patience(1, connect=1, retries=1)
+SHORT_TIMEOUTS = broker.timeouts(1, connect=1, retries=1)
 
 
 def send(name: str, *messages: dict[str, str], countdown: float = 0, fill_to: int | None = None) -> None:
@@ -48,7 +48,7 @@ def publish(name: str, messages: tuple[dict[str, str], ...], *, countdown: float
                     connection=connection,
                     retry_policy={"max_retries": 1, "interval_start": 0},
                 )
-    except broker.TROUBLE as error:
+    except broker.BROKER_ERRORS as error:
         log.warning("wakeup_not_sent", task=name, reason=type(error).__name__)
 
 

@@ -11,7 +11,7 @@ from celery import Signature, chain, current_app
 from kombu import Connection
 from structlog import get_logger
 
-from config.platform.broker import TROUBLE, countdown, patience
+from config.platform.broker import BROKER_ERRORS, countdown, timeouts
 from etl import runstate
 from etl.core.states import Phase
 from etl.models import Task
@@ -23,8 +23,8 @@ POSTPROCESS = "etl.postprocess"
 RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
-# A broker that accepts connections and stays silent must not hold up a request: about 2 s at the worst.
-SHORT_TIMEOUTS = patience(1, connect=1, retries=1)
+# A broker that accepts connections but does not respond must not block a request: about 2 s at worst.
+SHORT_TIMEOUTS = timeouts(1, connect=1, retries=1)
 ONCE_MORE = {"max_retries": 1, "interval_start": 0}
 # Workers keep messages with a countdown in memory, and the broker takes those that wait too long for lost. What waits
 # longer than this is sent by recovery when its time has come.
@@ -70,7 +70,7 @@ def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str
     later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
         sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
-    except TROUBLE as error:
+    except BROKER_ERRORS as error:
         log.warning("wakeup_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
         return ""
     return str((sent.parent or sent).id)

@@ -61,7 +61,7 @@ def test_nothing_starts_that_could_only_fail(command: list[str]) -> None:
 
     assert done.returncode == 1
     first, strategy, provider = done.stderr.strip().splitlines()[-3:]
-    assert first == "These settings do not fit:"
+    assert first == "These settings do not work together:"
     assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY names no strategy: direct")
     assert provider == "  ETL_OCR_PROVIDER: nobody.Provider cannot be imported."
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""Statements that a connection plans once, on a real Postgres."""
+"""Prepared statements, on a real Postgres."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -31,7 +31,7 @@ def scratch(transactional_db: None) -> Iterator[None]:
 
 
 def new_session() -> None:
-    """A connection that nobody has had before: the pool may have some that others gave back."""
+    """Open a new session. The pool may hold used ones."""
     cast("DatabaseWrapper", connection).pool.drain()
     connection.close()
 
@@ -52,29 +52,29 @@ def test_it_is_prepared_once_however_large_its_numbers_are(scratch: None) -> Non
     assert sql.scalar(f"{PREPARED} WHERE statement LIKE '%%FROM scratch%%'") == 1
 
 
-def test_it_is_written_down_like_any_other(scratch: None) -> None:
+def test_the_query_log_has_its_text(scratch: None) -> None:
     with CaptureQueriesContext(connection) as queries:
         find()
     assert [query["sql"] for query in queries.captured_queries] == [
-        "SELECT id, told FROM scratch WHERE id = $1::bigint"
+        "SELECT id, told FROM scratch WHERE id = %(id)s::bigint"
     ]
 
 
-def test_it_goes_on_when_a_migration_has_changed_what_it_returns(scratch: None) -> None:
+def test_it_still_works_after_a_migration_changed_its_result_types(scratch: None) -> None:
     assert find() == "one"
     sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
     assert [find(), find()] == [7, 7]
 
 
-def test_it_goes_on_in_a_session_that_has_not_prepared_it(scratch: None) -> None:
-    """A pooler may give us another one for each transaction."""
+def test_it_still_works_in_a_session_that_has_not_prepared_it(scratch: None) -> None:
+    """A pooler may switch sessions for each transaction."""
     assert find() == "one"
     sql_run("DEALLOCATE ALL")
     assert [find(), find()] == ["one", "one"]
 
 
-def test_it_is_never_taken_for_another_of_the_same_name(scratch: None) -> None:
-    """As where each connection counts its own statements, and a pooler gives the sessions of one to another."""
+def test_it_never_runs_another_statement_of_the_same_name(scratch: None) -> None:
+    """A pooler may give a session to another connection, which has prepared statements of its own there."""
     assert find() == "one"
     name = sql.scalar("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM scratch%%'")
     new_session()
@@ -101,7 +101,7 @@ def test_it_is_not_run_again_in_a_transaction_that_has_failed(scratch: None) -> 
     assert find() == 7
 
 
-def test_an_error_of_its_own_is_told(scratch: None) -> None:
+def test_its_own_errors_are_raised(scratch: None) -> None:
     with pytest.raises(ProgrammingError):
         sql.one(sql.Hot("SELECT 1 FROM nowhere WHERE id = %(id)s::bigint"), id=1)
 
@@ -112,12 +112,12 @@ def test_nothing_is_prepared_where_that_is_switched_off(scratch: None, settings:
     assert sql.scalar(PREPARED) == 0
 
 
-def test_a_comment_would_have_no_end() -> None:
+def test_it_rejects_comments() -> None:
     with pytest.raises(ValueError, match="comment"):
         sql.Hot("SELECT 1 -- one")
 
 
-def test_what_is_too_long_would_be_parsed_each_time() -> None:
+def test_it_rejects_statements_that_psycopg_would_parse_each_time() -> None:
     with pytest.raises(ValueError, match="placeholders"):
         sql.Hot(f"SELECT '{'x' * 5000}'")
 

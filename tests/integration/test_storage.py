@@ -868,7 +868,7 @@ def check_fork(key: str, parents: int) -> None:
 
 def test_threads_that_begin_at_the_same_moment_share_one_client() -> None:
     """Each client takes some 15 MB, and eight threads look for files that are there already."""
-    door = clients.main_door()._replace(read_seconds=61.0)  # a door that nobody has been at
+    door = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
     together = Barrier(8)
 
     def connect(_number: int) -> object:

@@ -87,7 +87,7 @@ def test_exports_and_documents_go_through_quorum_queues(on_rabbitmq: Site, rabbi
     assert set(ours) == set(ALL.split(","))
     for kind, arguments in ours.values():
         assert kind == "quorum"
-        assert f'{{"x-delivery-limit",{broker.MOST_REDELIVERIES}}}' in arguments
+        assert f'{{"x-delivery-limit",{broker.MAX_REDELIVERIES}}}' in arguments
     channels = rabbitmq.ctl("list_channels", "prefetch_count", "global_prefetch_count", "confirm").splitlines()[1:]
     assert all(line.split("\t")[1] == "0" for line in channels), "quorum queues know no global prefetch"
     assert "Direct exchange" not in site.logs()
@@ -158,7 +158,7 @@ def test_rabbitmq_drops_a_message_that_nobody_lives_to_acknowledge(on_rabbitmq: 
     site.start_web()
     job = site.submit("A")
     wait_until(lambda: rabbitmq.queued("exports") == 1)
-    for _ in range(broker.MOST_REDELIVERIES + 1):
+    for _ in range(broker.MAX_REDELIVERIES + 1):
         assert taken_by_somebody_who_dies(rabbitmq)
     assert not taken_by_somebody_who_dies(rabbitmq)
 

@@ -173,12 +173,12 @@ def test_headers_without_end_are_cut_off(web: Web, endless: bytes) -> None:
 
 
 def test_it_says_so(web: Web) -> None:
-    answer = raw(web, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * connections.MOST_BYTES)
+    answer = raw(web, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * connections.MAX_HEADER_BYTES)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
 def test_headers_that_are_only_long_are_read(web: Web) -> None:
-    status, _, _ = ask(web, "GET", "/livez", X_Long="x" * (connections.MOST_BYTES - 1000))
+    status, _, _ = ask(web, "GET", "/livez", X_Long="x" * (connections.MAX_HEADER_BYTES - 1000))
     assert status == 200
 
 
@@ -285,11 +285,11 @@ def test_headers_have_their_time_and_no_more(web: Web) -> None:
         for peer, (opening, _) in zip(peers, SLOW, strict=True):
             peer.sendall(opening)
         left = list(zip(peers, [drop for _, drop in SLOW], strict=True))
-        while left and time.monotonic() - began < 3 * connections.MOST_SECONDS:
+        while left and time.monotonic() - began < 3 * connections.HEADER_TIMEOUT_SECONDS:
             left = [(peer, drop) for peer, drop in left if is_open(peer, drop)]
         took = time.monotonic() - began
     assert not left
-    assert took > connections.MOST_SECONDS - 1
+    assert took > connections.HEADER_TIMEOUT_SECONDS - 1
 
 
 def is_open(peer: socket.socket, drop: bytes) -> bool:

@@ -14,9 +14,9 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 
 
 def test_the_page_tells_what_is_declared_in_rabbitmq() -> None:
-    assert f"a delivery limit of {broker.MOST_REDELIVERIES}." in PAGE
+    assert f"a delivery limit of {broker.MAX_REDELIVERIES}." in PAGE
     assert f"Heartbeats** come every {settings.CELERY_BROKER_HEARTBEAT} s" in PAGE
-    assert f"`ETL_TASK_TIMEOUT` of {broker.RABBITMQ_WAITS - 30} s and more" in PAGE
+    assert f"`ETL_TASK_TIMEOUT` of {broker.RABBITMQ_ACK_SECONDS - 30} s and more" in PAGE
     assert [queue.name for queue in settings.CELERY_TASK_QUEUES if f"`{queue.name}`" not in PAGE] == []
 
 
@@ -38,7 +38,7 @@ def test_a_queue_is_one_of_its_broker(url: str, kind: str) -> None:
     ],
 )
 def test_amqps_is_checked_unless_the_url_says_otherwise(said: dict[str, object], options: dict[str, object]) -> None:
-    assert broker.checked(said) == options
+    assert broker.tls_options(said) == options
 
 
 def test_a_bare_rediss_is_checked() -> None:

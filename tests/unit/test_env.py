@@ -89,10 +89,10 @@ NO_POSTGRES_URL = "is not a URL such as postgresql://user:password@host:5432/dat
 NO_PORT = "has a port that is not a number from 1 to 65535"
 NO_REDIS = "does not begin with redis, rediss, unix and ://"
 NO_BROKER = "does not begin with redis, rediss, amqp, amqps, pyamqp and ://"
-NO_OPTION = "has something after its ? that Celery does not take: only what begins with ssl_"
-NO_CHECK = "has an ssl_cert_reqs that is none of required, optional, none"
+NO_OPTION = "has query parameters that Celery does not support: only ssl_* parameters are allowed"
+NO_CHECK = "has an invalid ssl_cert_reqs: use one of required, optional, none"
 NO_URL = "is not a URL with a host and a port"
-NO_PAIR = "goes together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither"
+NO_PAIR = "must be set together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither"
 NO_NETWORK = "is not a network such as 10.0.0.0/8"
 
 Read = Callable[..., Environment]
@@ -118,7 +118,7 @@ def problems(read: Read, **variables: str | None) -> list[str]:
     with pytest.raises(ImproperlyConfigured) as caught:
         read(**variables)
     first, *rest = str(caught.value).splitlines()
-    assert first == "These settings are missing or bad:"
+    assert first == "These settings are missing or invalid:"
     assert SECRET not in str(caught.value)
     return [line.removeprefix("  ") for line in rest]
 
@@ -147,7 +147,7 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
     found = problems(read, **dict.fromkeys(REQUIRED, value))
 
     assert [line.partition(":")[0] for line in found] == list(REQUIRED)
-    assert found[:2] == ["SECRET_KEY: is not set", "ALLOWED_HOSTS: is not set, which only DEBUG=true allows"]
+    assert found[:2] == ["SECRET_KEY: is not set", "ALLOWED_HOSTS: is not set; only DEBUG=true allows that"]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +158,8 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
         ("DATABASE_URL", "http://u:hunter2@db/sluice", NO_POSTGRES_URL),
         ("DATABASE_URL", "postgresql://u:hunter2@db/sluice?hunter2=1", NO_POSTGRES_URL),
         ("DATABASE_URL", "postgresql://u:hunter2%ff@db/sluice", NO_POSTGRES_URL),
-        ("DATABASE_URL", "postgresql://u:hunter2@db:5432", "names no database"),
-        ("DATABASE_URL", "host=db password=hunter2", "names no database"),
+        ("DATABASE_URL", "postgresql://u:hunter2@db:5432", "has no database name"),
+        ("DATABASE_URL", "host=db password=hunter2", "has no database name"),
         ("DATABASE_URL", "postgresql://u:hunter2@db:hunter2/sluice", NO_PORT),
         ("DATABASE_URL", "postgresql://u:hunter2@one:5432,two:65536/sluice", NO_PORT),
         ("SOURCE_DATABASE_URL", "postgresql://u:hunter2@db:0/sluice", NO_PORT),
@@ -169,15 +169,15 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
         ("REDIS_URL", "redis://:hunter2@valkey:65536/0", NO_URL),
         ("REDIS_URL", "redis://:hunter2@[::1/0", NO_URL),
         ("REDIS_URL", "redis://hunter2\u2100/0", NO_URL),  # urlsplit quotes the host that it refuses
-        ("REDIS_URL", "redis://:hunter2@/0", "names no host"),
-        ("REDIS_URL", "unix://", "names no host"),
+        ("REDIS_URL", "redis://:hunter2@/0", "has no host"),
+        ("REDIS_URL", "unix://", "has no host"),
         ("CELERY_BROKER_URL", "http://hunter2", NO_BROKER),
         ("CELERY_BROKER_URL", "unix:///hunter2", NO_BROKER),
         ("CELERY_BROKER_URL", "amqp://one:5672;amqp://:hunter2@two:hunter2", NO_URL),
         ("CELERY_BROKER_URL", "sentinel://:hunter2@one:26379", NO_BROKER),
         ("CELERY_BROKER_URL", "redis://:hunter2@one?socket_timeout=1", NO_OPTION),
         ("CELERY_BROKER_URL", "rediss://:hunter2@one?ssl_cert_reqs=CERT_REQUIRED", NO_CHECK),
-        ("REDIS_URL", "rediss://:hunter2@one?ssl_ca_certs=/hunter2", "has an ssl_ca_certs that is no file here"),
+        ("REDIS_URL", "rediss://:hunter2@one?ssl_ca_certs=/hunter2", "has an ssl_ca_certs that is not a file here"),
         ("S3_PUBLIC_ENDPOINT_URL", "hunter2", "Input should be a valid URL, relative URL without a base"),
         ("S3_DOWNLOAD_SECRET_ACCESS_KEY", "hunter2", NO_PAIR),
         ("TRUSTED_PROXY_CIDRS", "hunter2", f"'item 1' {NO_NETWORK}"),
@@ -311,7 +311,7 @@ def test_a_command_prints_all_problems_and_no_traceback() -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "These settings are missing or bad:",
+        "These settings are missing or invalid:",
         f"  DATABASE_URL: {NO_POSTGRES_URL}",
         f"  REDIS_URL: {NO_REDIS}",
         "  EXPORT_DB_SLOT: is not a setting; did you mean EXPORT_DB_SLOTS?",

@@ -20,7 +20,7 @@ from config.platform import startup
 
 def main(username: str, password: Path, token: Path) -> None:
     django.setup()
-    startup.insist_on_settings()  # call_command("migrate") asks no checks
+    startup.require_valid_settings()  # call_command("migrate") asks no checks
     with ThreadPoolExecutor(1) as threads:
         loading = threads.submit(flights.load, os.environ["SOURCE_DATABASE_URL"])
         call_command("migrate", interactive=False, verbosity=0)

@@ -60,7 +60,7 @@ def read() -> Times:
         redis_wait=script.READ_SECONDS,
         model=env.etl_llm_timeout_seconds,
         state=env.etl_state_ttl_seconds,
-        redelivery=broker.RABBITMQ_WAITS if is_rabbitmq else options.get("visibility_timeout"),
+        redelivery=broker.RABBITMQ_ACK_SECONDS if is_rabbitmq else options.get("visibility_timeout"),
         is_rabbitmq=is_rabbitmq,
         shutdown=settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT,
     )

@@ -1,9 +1,9 @@
-"""Django's engine for our own database, made to be over an outage as soon as the database is.
+"""Django's engine for our own database, with quick recovery after an outage and with prepared statements.
 
-With a pool two things hold requests up after the database is back. Connections that died in the pool are found one by
-one, with growing pauses in between: three of them cost a request its 5 seconds. And the attempts to connect again pause
-longer and longer. After 1 s without a database, with 10 idle connections, requests were refused for another 6 s; after
-25 s for 7 s. As it is here: for none.
+With a pool, two things delay requests after the database is back. Dead connections in the pool are found one by one,
+with growing pauses in between: three of them cost a request its 5 seconds. And the pool's attempts to reconnect have
+growing pauses too. After 1 s without a database, with 10 idle connections, requests failed for another 6 s; after 25 s,
+for 7 s. With this engine none fails after the outage.
 """
 
 from functools import cache
@@ -15,7 +15,6 @@ from django.db.backends.utils import CursorWrapper
 from django_prometheus.db.backends.postgresql import base
 from django_prometheus.db.common import ExportingCursorWrapper
 from psycopg._preparing import Prepare
-from psycopg._queries import PostgresQuery
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool
 
@@ -24,15 +23,15 @@ WAIT_SECONDS = 5
 
 
 def pool_of(size: int) -> dict[str, Any]:
-    """Return Django's `OPTIONS["pool"]`. `min_size` 0 keeps an idle process from holding any connection."""
+    """Return Django's `OPTIONS["pool"]`. `min_size` 0: an idle process holds no connection."""
     return {"min_size": 0, "max_size": size, "timeout": WAIT_SECONDS, "reconnect_timeout": RECONNECT_SECONDS}
 
 
 class PreparingCursor(psycopg.Cursor[Any]):
-    """Has the server prepare what it runs, once a connection, and bind the values: each run is spared the planning.
+    """A cursor whose statements the server prepares once per connection, which saves the planning of each run.
 
-    Django's own cursors put values into the text, which is another one each time. All integers are bigint: psycopg
-    would take the smallest type that holds each, and prepare a statement once more for every mixture of them.
+    Django's own cursors put the values into the text, so each text is new. All integers are sent as bigint: psycopg
+    would choose the smallest type for each value, and prepare a statement again for every mixture of types.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -46,36 +45,49 @@ class PreparingCursor(psycopg.Cursor[Any]):
         finally:
             self.connection.prepare_threshold = threshold  # Django's other cursors prepare nothing
 
-    def _get_prepared(self, pgq: PostgresQuery, *prepare: bool | None) -> tuple[Prepare, bytes]:
-        """Name a statement after what it is: a session that a pooler gives us has that one, or none of this name."""
+    def _get_prepared(self, pgq: Any, *prepare: bool | None) -> tuple[Prepare, bytes]:
+        """Name a statement by the hash of its text and types.
+
+        This overrides a private method, because psycopg has no public way to choose names. It counts them per
+        connection (`_pg3_0`). A pooler that gives one server session to several connections would then run the
+        statement that another connection prepared under the same name.
+        """
         verdict, name = super()._get_prepared(pgq, *prepare)
         if verdict is Prepare.SHOULD:
             name = b"hot_" + sha256(repr((pgq.query, pgq.types)).encode()).hexdigest()[:32].encode()
         return verdict, name
 
-    def _send_query_prepared(self, name: bytes, pgq: PostgresQuery, **options: Any) -> None:
-        self._query = pgq  # psycopg keeps it of all others: Django's log of queries asks for it
-        super()._send_query_prepared(name, pgq, **options)
-
 
 @cache
-def counted(alias: str, vendor: str) -> Any:
-    """Return the cursor as one whose statements are in the metrics."""
+def measured_cursor(alias: str, vendor: str) -> Any:
+    """Return a preparing cursor class that counts its statements in the metrics."""
     return ExportingCursorWrapper(PreparingCursor, alias, vendor)
 
 
+class Operations(base.DatabaseWrapper.ops_class):  # type: ignore[misc, name-defined]
+    def last_executed_query(self, cursor: Any, sql: str, params: Any) -> str | None:
+        """Return the statement for Django's query log. psycopg does not keep the text of a prepared statement."""
+        executed: str | None = super().last_executed_query(cursor, sql, params)
+        return executed or sql
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Checks a connection when it comes out of the pool. CONN_HEALTH_CHECKS would do so too, with the pauses."""
+    """Django's connection, checked when it comes out of the pool.
+
+    CONN_HEALTH_CHECKS would check it too, but with the growing pauses.
+    """
+
+    ops_class = Operations
 
     def preparing_cursor(self) -> CursorWrapper:
-        """Return a cursor for statements that run so often that planning them counts."""
+        """Return a cursor for statements that run so often that their planning time matters."""
         self.ensure_connection()
         with self.wrap_database_errors:
-            cursor: CursorWrapper = self._prepare_cursor(counted(self.alias, self.vendor)(self.connection))
+            cursor: CursorWrapper = self._prepare_cursor(measured_cursor(self.alias, self.vendor)(self.connection))
         return cursor
 
     def discard(self) -> None:
-        """Close the connection for good, and not back into the pool: what its session holds is of no use any more."""
+        """Close the connection instead of returning it to the pool, because its session is in an unknown state."""
         if self.connection is not None:
             self.connection.close()
         self.close()
@@ -86,6 +98,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
             ConnectionPool.check_connection(connection)
         except psycopg.OperationalError:
             self.pool.putconn(connection)
-            self.pool.check()  # throws out all that died with it
+            self.pool.check()  # drops all connections that died with it
             connection = super().get_new_connection(conn_params)
         return connection

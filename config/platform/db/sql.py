@@ -1,4 +1,4 @@
-"""Running the statements that are written out: those whose shape matters."""
+"""Raw SQL statements, for queries whose shape matters."""
 
 from collections.abc import Mapping
 from typing import Any, Self, cast
@@ -7,7 +7,6 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.backends.utils import CursorWrapper
-from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from config.platform.db.base import DatabaseWrapper
 from config.platform.observability import logs
@@ -16,26 +15,29 @@ log = structlog.get_logger(__name__)
 
 Row = dict[str, Any]
 
+# psycopg caches the placeholders of statements up to this length.
+MAX_HOT_LENGTH = 4096
+
 
 class Hot(str):
-    """A statement that runs for every chunk. A connection prepares it once: to plan it takes longer than to run it.
+    """A statement that runs for every chunk. A connection prepares it once, because planning takes longer than running.
 
-    Rows are found by constants rather than by joins with lists, whose plan depends on how large the tables are.
+    Such statements find rows by constants, not by joins with lists: the plan of a join depends on the tables' sizes.
     """
 
     __slots__ = ()
 
     def __new__(cls, text: str) -> Self:
         if "--" in text:
-            raise ValueError("in one line a comment would have no end")
+            raise ValueError("a statement on one line cannot have a comment")
         statement = super().__new__(cls, " ".join(text.split()))
-        if len(statement) > MAX_CACHED_STATEMENT_LENGTH:
-            raise ValueError("psycopg would look for its placeholders each time")
+        if len(statement) > MAX_HOT_LENGTH:
+            raise ValueError("too long: psycopg would parse its placeholders at each run")
         return statement
 
 
-# A prepared statement that is no use any more: its result has other types since a migration, or a pooler has given us
-# another session, where it is not there or is there already. Whichever it is, nothing was run.
+# SQLSTATEs of a prepared statement that cannot be used: a migration changed its result types, or a pooler switched to a
+# session where it is missing or already exists. In each case nothing was executed.
 STALE = {"0A000", "26000", "42P05"}
 
 
@@ -55,13 +57,13 @@ def rows(statement: str, **values: Any) -> list[Row]:
 def fetch(cursor: CursorWrapper, statement: str, values: Mapping[str, Any]) -> list[Row]:
     with cursor:
         cursor.execute(statement, values)
-        result = cursor.pgresult  # `description` makes an object of each column, which takes as long as all rows
+        result = cursor.pgresult  # faster than `description`, which takes as long as reading all rows
         names = [result.fname(n).decode() for n in range(result.nfields)]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def one(statement: str, **values: Any) -> Row | None:
-    """Return the first row, or None: for most statements here that is the verdict."""
+    """Return the first row, or None."""
     return next(iter(rows(statement, **values)), None)
 
 

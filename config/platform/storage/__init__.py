@@ -1,19 +1,19 @@
-"""Object storage: the only place that talks to boto3.
+"""Object storage: the only package that uses boto3.
 
-Everything here works on the one bucket of the settings and takes object keys. ETags are bare, without the quotes of
-the HTTP header. Every request is made at most twice, the second time at once; what comes after that is the caller's
-business. No message and no log line holds a key, which would reveal what was exported:
-`config.platform.observability.logs.path_hash` stands for one.
+All functions use the bucket of the settings and take object keys. ETags have no quotes, unlike in the HTTP header.
+Each request is made at most twice, the second time immediately; further retries are up to the caller. Messages and log
+lines never contain a key, which would reveal what was exported: they have its
+`config.platform.observability.logs.path_hash` instead.
 """
 
 from config.platform.storage.clients import (
     Ticket,
     client,
     content_disposition,
-    hurry,
     ping,
     presign_download,
     presign_upload,
+    use_short_timeouts,
 )
 from config.platform.storage.copies import copy
 from config.platform.storage.errors import Changed, Conflict, Missing, RequestFailed, StorageError, UploadFailed
@@ -56,7 +56,6 @@ __all__ = [
     "delete",
     "delete_many",
     "head",
-    "hurry",
     "list_objects",
     "list_uploads",
     "now",
@@ -66,4 +65,5 @@ __all__ = [
     "put",
     "read",
     "read_head",
+    "use_short_timeouts",
 ]

@@ -1,4 +1,4 @@
-"""The one factory of boto3 clients, and what needs a client of a special kind: download links and the health check."""
+"""Factory of boto3 clients, presigned URLs and the health check."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ ATTR_CHARS = "!#$&+-.^_`|~"  # RFC 8187 `attr-char`, beyond letters and digits
 
 
 @dataclass
-class Patience:
-    """How long this process waits for the storage, in seconds."""
+class Timeouts:
+    """Timeouts of this process for storage requests, in seconds."""
 
-    connect: float  # also the limit for sending one slice of a body: urllib3 sends under the connect timeout
+    connect: float  # also limits the sending of each block of a body: urllib3 sends under the connect timeout
     read: float
 
 
-patience = Patience(connect=5, read=60)
+timeouts = Timeouts(connect=5, read=60)
 
 
-def hurry() -> None:
-    """Have this process wait less from now on: people wait for it, and each of them takes a thread."""
-    patience.connect, patience.read = 3, 10
+def use_short_timeouts() -> None:
+    """Use short timeouts in this process, where each waiting user blocks a thread."""
+    timeouts.connect, timeouts.read = 3, 10
 
 
-class Door(NamedTuple):
-    """Where a client goes, as whom, and how long it waits. `process` keeps a fork from using its parent's sockets."""
+class ClientProfile(NamedTuple):
+    """Endpoint, credentials and timeouts of a client. `process` keeps a fork from using its parent's sockets."""
 
     process: int
     endpoint: AnyHttpUrl | None
@@ -52,45 +52,45 @@ class Door(NamedTuple):
     read_seconds: float
 
 
-making = Lock()
+client_lock = Lock()
 
 
-def connect(door: Door) -> S3Client:
-    """Return a client, made once for each door. Clients are safe to share between threads; sessions are not."""
-    with making:  # each takes some 15 MB: eight threads that begin at the same moment must not make eight
-        return make(door)
+def connect(profile: ClientProfile) -> S3Client:
+    """Return the client of a profile. Threads may share clients, but not sessions."""
+    with client_lock:  # a client takes about 15 MB: eight threads that start together must not create eight
+        return make(profile)
 
 
 @cache
 def session(_process: int) -> boto3.session.Session:
-    """Return what clients of a process are made by: it reads the description of S3 once for all of them."""
+    """Return the session of a process. It loads the description of S3 once for all clients."""
     return boto3.session.Session()
 
 
 @cache
-def make(door: Door) -> S3Client:
+def make(profile: ClientProfile) -> S3Client:
     """Return a new client.
 
-    Bodies are not signed. Over https TLS vouches for them, as in AWS's own SDKs; SeaweedFS was seen to accept any
-    payload hash, so over http the second SHA-256 (0.18 s of CPU for 230 MB) bought nothing.
+    Bodies are not signed. Over https, TLS protects them, as in AWS's own SDKs. Over http, the second SHA-256 (0.18 s of
+    CPU for 230 MB) would not help: SeaweedFS accepts any payload hash.
     """
-    client: S3Client = session(door.process).client(
+    client: S3Client = session(profile.process).client(
         "s3",
-        endpoint_url=str(door.endpoint).rstrip("/") if door.endpoint else None,
-        region_name=door.region,
-        aws_access_key_id=door.access_key_id.get_secret_value(),
-        aws_secret_access_key=door.secret_access_key.get_secret_value(),
+        endpoint_url=str(profile.endpoint).rstrip("/") if profile.endpoint else None,
+        region_name=profile.region,
+        aws_access_key_id=profile.access_key_id.get_secret_value(),
+        aws_secret_access_key=profile.secret_access_key.get_secret_value(),
         config=Config(
             signature_version="s3v4",
             s3={"addressing_style": "path", "payload_signing_enabled": False},
-            # botocore's CRC32 of every body would be a third pass over the bytes, and not every S3 understands it.
+            # botocore's CRC32 would be a third pass over each body, and not every S3 server supports it.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            connect_timeout=door.connect_seconds,
-            read_timeout=door.read_seconds,
+            connect_timeout=profile.connect_seconds,
+            read_timeout=profile.read_seconds,
             retries={"total_max_attempts": 1},
             max_pool_connections=32,
-            user_agent="sluice",  # botocore puts its own together anew for each request, a sixth of what a PUT costs
+            user_agent="sluice",  # botocore builds its own for each request, which takes a sixth of the time of a PUT
             tcp_keepalive=True,
         ),
     )
@@ -98,32 +98,32 @@ def make(door: Door) -> S3Client:
     return client
 
 
-def main_door() -> Door:
+def main_profile() -> ClientProfile:
     env = settings.SLUICE
-    return Door(
+    return ClientProfile(
         os.getpid(), env.s3_endpoint_url, env.s3_region, env.s3_access_key_id, env.s3_secret_access_key,
-        patience.connect, patience.read,
+        timeouts.connect, timeouts.read,
     )  # fmt: skip
 
 
-def download_door() -> Door:
-    """The public address, with the keys that may only download, as far as they are set."""
+def download_profile() -> ClientProfile:
+    """Return the profile of download links: the public endpoint and the download-only keys, if set."""
     env = settings.SLUICE
-    return main_door()._replace(
+    return main_profile()._replace(
         endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url,
         access_key_id=env.s3_download_access_key_id or env.s3_access_key_id,
         secret_access_key=env.s3_download_secret_access_key or env.s3_secret_access_key,
     )
 
 
-def upload_door() -> Door:
-    """The public address, with the service's own keys: those for downloads may not write."""
+def upload_profile() -> ClientProfile:
+    """Return the profile of upload URLs: the public endpoint and the main keys. The download keys cannot write."""
     env = settings.SLUICE
-    return main_door()._replace(endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url)
+    return main_profile()._replace(endpoint=env.s3_public_endpoint_url or env.s3_endpoint_url)
 
 
 def client() -> S3Client:
-    return connect(main_door())
+    return connect(main_profile())
 
 
 def bucket() -> str:
@@ -132,13 +132,13 @@ def bucket() -> str:
 
 
 def ping() -> None:
-    """Return if the bucket answers within about 3 s, or raise StorageError."""
-    attempt(lambda: connect(main_door()._replace(connect_seconds=1, read_seconds=2)).head_bucket(Bucket=bucket()))
+    """Raise StorageError unless the bucket responds within about 3 s."""
+    attempt(lambda: connect(main_profile()._replace(connect_seconds=1, read_seconds=2)).head_bucket(Bucket=bucket()))
 
 
 def presign_download(key: str, *, seconds: int, content_type: str, file_name: str) -> str:
-    """Return a URL that downloads the object for `seconds`, under this name and type and no others."""
-    return connect(download_door()).generate_presigned_url(
+    """Return a URL that downloads the object with this name and type. It expires after `seconds`."""
+    return connect(download_profile()).generate_presigned_url(
         "get_object",
         Params={
             "Bucket": bucket(),
@@ -151,18 +151,18 @@ def presign_download(key: str, *, seconds: int, content_type: str, file_name: st
 
 
 class Ticket(NamedTuple):
-    """Lets whoever holds it PUT one object: the URL, and the headers that have to be sent with it."""
+    """A presigned PUT of one object: the URL and the required headers."""
 
     url: str
     headers: dict[str, str]
 
 
 def presign_upload(key: str, *, seconds: int, content_type: str, size: int, metadata: Mapping[str, str]) -> Ticket:
-    """Return what lets a client write the object for `seconds`, with these bytes in number and this type and no others.
+    """Return a ticket to write the object with exactly this size and type, for `seconds`.
 
-    It may do so more than once. `metadata` has to be ASCII: its values are headers.
+    The client may use it more than once. `metadata` must be ASCII, because its values are headers.
     """
-    url = connect(upload_door()).generate_presigned_url(
+    url = connect(upload_profile()).generate_presigned_url(
         "put_object",
         Params={
             "Bucket": bucket(),
@@ -179,9 +179,9 @@ def presign_upload(key: str, *, seconds: int, content_type: str, size: int, meta
 
 
 def content_disposition(file_name: str) -> str:
-    """Return an `attachment` header value (RFC 6266) that keeps any name, in ASCII and, if that loses something, UTF-8.
+    """Return an `attachment` header value (RFC 6266) with the name in ASCII and in UTF-8.
 
-    Whatever could end the quoted string or the header, or name a folder, becomes an underscore.
+    Characters that could end the quoted string or the header, or form a path, become underscores.
     """
     name = "".join("_" if char in '/\\"' or not char.isprintable() else char for char in file_name) or "download"
     plain = "".join(char if char.isascii() and char not in "%;" else "_" for char in name)

@@ -1,4 +1,4 @@
-"""What an operator's bucket and keys can do, found out by doing it: for `manage.py doctor`."""
+"""Probes of the operator's bucket and keys for `manage.py doctor`, made with real requests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import uuid4
 
 from botocore.exceptions import ClientError
 
-from config.platform.storage.clients import bucket, client, connect, download_door, main_door, presign_download
+from config.platform.storage.clients import bucket, client, connect, download_profile, main_profile, presign_download
 from config.platform.storage.commits import ENCRYPTED
 from config.platform.storage.errors import VENDOR_ERRORS, Changed, Conflict, StorageError, attempt, translate
 from config.platform.storage.objects import delete, head
 from config.platform.storage.uploads import put
 
-PREFIX = "_receipts/doctor/"  # the download key may read there, and what stays there expires
+PREFIX = "_receipts/doctor/"  # the download key can read there, and the lifecycle rule deletes leftovers
 CONTENT = b"A probe of manage.py doctor. It may be deleted.\n"
 TYPE = "text/plain"
 REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
@@ -24,7 +24,7 @@ REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 @contextmanager
 def probe() -> Iterator[str]:
-    """Put an object; give its key; delete it, and all that a check has put beside it."""
+    """Write an object, yield its key, and delete it afterwards with the second object of the checks."""
     key = f"{PREFIX}{uuid4().hex}"
     put(key, CONTENT, content_type=TYPE)
     try:
@@ -40,7 +40,7 @@ def beside(key: str) -> str:
 
 
 def replaces(key: str, **condition: Any) -> bool:
-    """Whether a PUT goes through that the condition forbids."""
+    """Return whether a PUT succeeds although its condition forbids it."""
     try:
         put(key, CONTENT, content_type=TYPE, **condition)
     except Conflict:
@@ -58,7 +58,7 @@ def is_versioned(key: str) -> bool:
 
 
 def upload_parts(key: str) -> None:
-    """Make an object of one part where there is none. Raises Changed where there is one; the upload is then aborted."""
+    """Create an object by a multipart upload. Raise Changed, and abort the upload, if the object exists."""
     upload = attempt(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, ContentType=TYPE, **ENCRYPTED))
     where: dict[str, Any] = {"Bucket": bucket(), "Key": key, "UploadId": upload["UploadId"]}
     try:
@@ -72,7 +72,7 @@ def upload_parts(key: str) -> None:
 
 
 def replaces_by_parts(key: str) -> bool:
-    """Whether a multipart upload is completed over an object although it must not."""
+    """Return whether a multipart upload replaces an object although its condition forbids it."""
     try:
         upload_parts(key)
     except Changed:
@@ -81,7 +81,7 @@ def replaces_by_parts(key: str) -> bool:
 
 
 def lifecycle() -> Sequence[Mapping[str, Any]]:
-    """Return the bucket's rules; none if it has none. Raises StorageError when they are not shown to us."""
+    """Return the bucket's lifecycle rules. Raise StorageError if our keys may not read them."""
     try:
         return client().get_bucket_lifecycle_configuration(Bucket=bucket()).get("Rules", [])
     except ClientError as error:
@@ -100,9 +100,9 @@ def presign(key: str) -> str:
 
 
 def allowed_to_downloads(key: str) -> list[str]:
-    """Return what the key that signs downloads may do beyond reading. It is tried with the probe alone."""
-    # Inside, where we reach it for sure: the rights are the key's wherever it is used.
-    s3 = connect(download_door()._replace(endpoint=main_door().endpoint))
+    """Return the operations beyond reading that the download key may do, tried on the probe object."""
+    # Uses the internal endpoint, which this process can reach. A key has the same permissions at both endpoints.
+    s3 = connect(download_profile()._replace(endpoint=main_profile().endpoint))
     own: dict[str, Any] = {"Bucket": bucket(), "Key": key}
     attempts: dict[str, Callable[[], object]] = {
         "list": lambda: s3.list_objects_v2(Bucket=bucket(), Prefix=PREFIX, MaxKeys=1),
@@ -113,7 +113,7 @@ def allowed_to_downloads(key: str) -> list[str]:
 
 
 def is_allowed(call: Callable[[], object]) -> bool:
-    """Raises StorageError when the answer is neither that it was done nor that it is refused."""
+    """Return whether the request is permitted. Raise StorageError for other failures."""
     try:
         call()
     except ClientError as error:
