@@ -75,7 +75,7 @@ def url_of(*schemes: str) -> AfterValidator:
             except ValueError:
                 raise ValueError("is not a URL with a host and a port") from None
             if parts.scheme not in schemes:
-                raise ValueError(f"does not start with one of {', '.join(schemes)} and ://")
+                raise ValueError(f"does not start with {'://, '.join(schemes)}://")
             if not (parts.path if parts.scheme == "unix" else host):
                 raise ValueError("has no host")
             check_certificates(parts.query)

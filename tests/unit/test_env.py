@@ -87,8 +87,8 @@ DEFAULTS = {
 }
 NO_POSTGRES_URL = "is not a URL such as postgresql://user:password@host:5432/database"
 NO_PORT = "has a port that is not a number from 1 to 65535"
-NO_REDIS = "does not begin with redis, rediss, unix and ://"
-NO_BROKER = "does not begin with redis, rediss, amqp, amqps, pyamqp and ://"
+NO_REDIS = "does not start with redis://, rediss://, unix://"
+NO_BROKER = "does not start with redis://, rediss://, amqp://, amqps://, pyamqp://"
 NO_OPTION = "has query parameters that Celery does not support: only ssl_* parameters are allowed"
 NO_CHECK = "has an invalid ssl_cert_reqs: use one of required, optional, none"
 NO_URL = "is not a URL with a host and a port"
@@ -393,7 +393,7 @@ def test_what_is_set_twice_is_refused(read: Read, tmp_path: Path) -> None:
     file.write_text(f"{SECRET * 8}\n")
 
     assert problems(read, SECRET_KEY_FILE=str(file)) == [
-        "SECRET_KEY_FILE: is set, and SECRET_KEY is too: set one of them"
+        "SECRET_KEY_FILE: is set together with SECRET_KEY: set only one"
     ]
     assert read(SECRET_KEY="", SECRET_KEY_FILE=str(file)).secret_key.get_secret_value() == SECRET * 8
     assert read(SECRET_KEY_FILE="").secret_key.get_secret_value() == KEY

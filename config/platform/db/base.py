@@ -64,7 +64,7 @@ def measured_cursor(alias: str, vendor: str) -> Any:
     return ExportingCursorWrapper(PreparingCursor, alias, vendor)
 
 
-class Operations(base.DatabaseWrapper.ops_class):  # type: ignore[misc, name-defined]
+class Operations(base.DatabaseWrapper.ops_class):
     def last_executed_query(self, cursor: Any, sql: str, params: Any) -> str | None:
         """Return the statement for Django's query log. psycopg does not keep the text of a prepared statement."""
         executed: str | None = super().last_executed_query(cursor, sql, params)
