@@ -10,7 +10,7 @@ from etl.core.errors import DocumentTooLong, EmptyDocument, LlmForbidden, Schema
 from etl.core.stage_context import StageContext
 from etl.postprocessors import citations, document_text
 from etl.postprocessors.base import PostProcessor, Processed
-from etl.postprocessors.conversation import Model, Unfit, invalid
+from etl.postprocessors.conversation import InvalidReply, Model, invalid
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
@@ -49,7 +49,7 @@ class Llm(PostProcessor):
         name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
         check(found.answer.data, rule, context=context)
         cited = citations.cite(found, schema=rule.json_schema or {}, text=text, context=context)
-        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.server.model)
+        return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 
 def chosen(rule: RuleContent, *, size: int) -> str:
@@ -64,7 +64,7 @@ def run(
 ) -> tuple[str, StrategyResult]:
     """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
     longer than the model can take although its size did not say so, and the rule does not insist."""
-    context.strategy, context.model = name, model.server.model
+    context.strategy, context.model = name, model.endpoint.model
     try:
         return name, strategy(name).run(text, rule, model=model, context=context)
     except DocumentTooLong:
@@ -88,6 +88,6 @@ def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
     """Raise SchemaInvalid unless the data fits the rule's schema; warn when there is nothing in it."""
     errors = json_schema.errors(rule.json_schema or {}, data)
     if errors:
-        raise invalid(Unfit([], errors))
+        raise invalid(InvalidReply([], errors))
     if all(value is None or value == "" for _, value in scalars(data)):
         context.warn("no_values", "No value was found in the document.")

@@ -10,7 +10,7 @@ import hmac
 import json
 from typing import Any
 
-from etl.postprocessors.server_features import Dialect
+from etl.postprocessors.server_features import ServerFeatures
 
 Message = dict[str, str]
 MAX_PREVIOUS = 40_000  # characters of an answer that is shown again
@@ -96,7 +96,7 @@ def again(previous: str, complaints: list[str]) -> list[Message]:
     ]
 
 
-def messages(system_text: str, user_text: str, rounds: list[Message], dialect: Dialect) -> list[Message]:
-    if dialect.has_system:
+def messages(system_text: str, user_text: str, rounds: list[Message], features: ServerFeatures) -> list[Message]:
+    if features.has_system:
         return [{"role": "system", "content": system_text}, {"role": "user", "content": user_text}, *rounds]
     return [{"role": "user", "content": f"{system_text}\n\n{user_text}"}, *rounds]

@@ -1,8 +1,8 @@
-"""What a server takes of the chat completions API, found out by asking, and remembered.
+"""Features of a model server: the parts of the chat completions API that it supports.
 
-Each part of a request that some servers refuse has a way around. A request begins as most servers take it; by what a
-server says when it refuses one, the next request goes the way around. What was found holds for a while in
-this process and, for the others, in Redis: a server that is updated may take more than before.
+Each part of a request that some servers reject has a fallback. The first request uses what most servers support; after
+a rejection, the server's error message decides on the fallback. The result is kept for a while in this process and, for
+other processes, in Redis: a server that is updated may support more than before.
 """
 
 import hashlib
@@ -16,83 +16,82 @@ from typing import Any
 
 from etl import runstate
 
-REMEMBER_SECONDS = 6 * 3600
+KEEP_SECONDS = 6 * 3600
 
 
-class Form(StrEnum):
-    """How JSON is asked for, from the best to what every server takes."""
+class JsonMode(StrEnum):
+    """Ways to request JSON, from the best to the one that every server supports."""
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
-    TEXT = "text"  # in a code fence, by the prompt alone
+    TEXT = "text"  # in a code fence, requested by the prompt alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    form: Form = Form.JSON_OBJECT
+class ServerFeatures:
+    form: JsonMode = JsonMode.JSON_OBJECT
     has_temperature: bool = True
     has_system: bool = True
     limit: str = "max_tokens"
 
-    def after(self, words: str) -> "Dialect | None":
-        """Return what to try next when a server has refused this, by its own words in lower case; None if nothing."""
-        if self.limit == "max_tokens" and "max_completion_tokens" in words:
+    def after(self, message: str) -> "ServerFeatures | None":
+        """Return the fallback for a rejection with this message, in lower case. None if there is none."""
+        if self.limit == "max_tokens" and "max_completion_tokens" in message:
             return replace(self, limit="max_completion_tokens")
-        if self.has_temperature and "temperature" in words:
+        if self.has_temperature and "temperature" in message:
             return replace(self, has_temperature=False)
-        if self.has_system and NO_SYSTEM.search(words):
+        if self.has_system and NO_SYSTEM_ROLE.search(message):
             return replace(self, has_system=False)
-        if self.form is not Form.TEXT and NO_FORM.search(words):
-            return replace(self, form=FALLS[self.form])
+        if self.form is not JsonMode.TEXT and NO_JSON_MODE.search(message):
+            return replace(self, form=FALLBACKS[self.form])
         return None
 
-    def is_about(self, words: str) -> bool:
-        """Whether the words tell of the server, and not of this one schema, which the next rule's need not share."""
-        return self.form is not Form.JSON_SCHEMA or not BAD_SCHEMA.search(words)
+    def is_about_server(self, message: str) -> bool:
+        """Whether the message is about the server, and not about this one schema, which other rules do not share."""
+        return self.form is not JsonMode.JSON_SCHEMA or not BAD_SCHEMA.search(message)
 
 
-FALLS = {Form.JSON_OBJECT: Form.JSON_SCHEMA, Form.JSON_SCHEMA: Form.TEXT}
-NO_FORM = re.compile(r"response_format|json_object|json_schema|json mode|structured output|guided|grammar")
-NO_SYSTEM = re.compile(r"system (?:role|message|prompt)s?\b[^.]{0,40}not (?:supported|allowed)|no system role")
+FALLBACKS = {JsonMode.JSON_OBJECT: JsonMode.JSON_SCHEMA, JsonMode.JSON_SCHEMA: JsonMode.TEXT}
+NO_JSON_MODE = re.compile(r"response_format|json_object|json_schema|json mode|structured output|guided|grammar")
+NO_SYSTEM_ROLE = re.compile(r"system (?:role|message|prompt)s?\b[^.]{0,40}not (?:supported|allowed)|no system role")
 BAD_SCHEMA = re.compile(
     r"invalid\W{1,3}(?:json\W)?schema|schema is (?:invalid|not)|grammar|keyword|\$ref|too (?:complex|large|deep)"
 )
 
 
 # ---- Memory ---------------------------------------------------------------------------------------------------------
-known: dict[str, tuple[Dialect, float]] = {}  # and until when
+known: dict[str, tuple[ServerFeatures, float]] = {}  # with the time until which they are valid
 
 
-def recall(base_url: str, model: str) -> Dialect:
-    """Return the dialect of a model at a server; the usual one if nothing is known. Redis being away is no error."""
-    name = name_of(base_url, model)
-    dialect, until = known.get(name, (Dialect(), 0.0))
+def recall(base_url: str, model: str) -> ServerFeatures:
+    """Return the features of a server for a model; the defaults if none are known, or Redis is unavailable."""
+    name = key_of(base_url, model)
+    features, until = known.get(name, (ServerFeatures(), 0.0))
     if time.monotonic() < until:
-        return dialect
-    dialect = from_redis(name)
-    known[name] = (dialect, time.monotonic() + REMEMBER_SECONDS)
-    return dialect
+        return features
+    features = from_redis(name)
+    known[name] = (features, time.monotonic() + KEEP_SECONDS)
+    return features
 
 
-def remember(base_url: str, model: str, dialect: Dialect) -> None:
-    name = name_of(base_url, model)
-    known[name] = (dialect, time.monotonic() + REMEMBER_SECONDS)
+def remember(base_url: str, model: str, features: ServerFeatures) -> None:
+    name = key_of(base_url, model)
+    known[name] = (features, time.monotonic() + KEEP_SECONDS)
     with suppress(runstate.Unavailable):
-        runstate.put_shared(name, json.dumps(asdict(dialect)), seconds=REMEMBER_SECONDS)
+        runstate.put_shared(name, json.dumps(asdict(features)), seconds=KEEP_SECONDS)
 
 
-def from_redis(name: str) -> Dialect:
+def from_redis(name: str) -> ServerFeatures:
     try:
         return read(json.loads(runstate.get_shared(name) or "{}"))
-    except (runstate.Unavailable, ValueError, TypeError):  # also what another release wrote
-        return Dialect()
+    except (runstate.Unavailable, ValueError, TypeError):  # also a note of another release
+        return ServerFeatures()
 
 
-def read(facts: dict[str, Any]) -> Dialect:
-    return Dialect(**(facts | {"form": Form(facts["form"])} if facts else {}))
+def read(facts: dict[str, Any]) -> ServerFeatures:
+    return ServerFeatures(**(facts | {"form": JsonMode(facts["form"])} if facts else {}))
 
 
-def name_of(base_url: str, model: str) -> str:
-    """Return what the note is called that the processes leave each other."""
+def key_of(base_url: str, model: str) -> str:
     digest = hashlib.sha256(f"{base_url} {model}".encode()).hexdigest()[:32]
     return f"llm:{digest}"

@@ -46,7 +46,7 @@ def forget(models: ModelServer) -> None:
 
 def note_of(models: ModelServer) -> str:
     """Return the key of what processes tell each other of a server."""
-    return f"{configured.SLUICE.etl_redis_prefix}{server_features.name_of(models.url, MODEL)}"
+    return f"{configured.SLUICE.etl_redis_prefix}{server_features.key_of(models.url, MODEL)}"
 
 
 def ocr_of(*texts: str) -> OCRResult:

@@ -187,7 +187,7 @@ def test_it_remembers_what_a_server_takes(models: ModelServer) -> None:
     server_features.known.clear()  # as another process, which has Redis alone
     process()
     assert [request.form for request in models.requests] == ["json_schema", "json_schema"]
-    assert 0 < valkey().ttl(note_of(models)) <= server_features.REMEMBER_SECONDS
+    assert 0 < valkey().ttl(note_of(models)) <= server_features.KEEP_SECONDS
 
 
 def test_it_does_without_redis(models: ModelServer, settings: Any) -> None:
@@ -592,7 +592,7 @@ def test_it_waits_no_longer_than_a_call_may_take(models: ModelServer, settings: 
     def ask() -> None:
         error = failure(LlmUnavailable)
         assert error.transient
-        assert error.detail == "The language model did not answer in time."
+        assert error.detail == "The language model did not respond in time."
 
     expect_within(3, ask)
 
@@ -648,7 +648,7 @@ def test_it_reads_no_more_than_an_answer_may_hold(models: ModelServer) -> None:
     failure(LlmInvalidResponse)
 
     # And what the kernel holds on the way, which is some megabytes.
-    assert client.MAX_ANSWER_BYTES <= sent[0] < 10 * client.MAX_ANSWER_BYTES
+    assert client.MAX_RESPONSE_BYTES <= sent[0] < 10 * client.MAX_RESPONSE_BYTES
 
 
 def test_it_unpacks_nothing(models: ModelServer) -> None:

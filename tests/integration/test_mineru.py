@@ -51,7 +51,7 @@ PRESIGNED = "https://storage.example/document?signature=1"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(jobs, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(jobs, "MAX_PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_submits_again_when_the_server_loses_the_job_meanwhile(
 def test_gives_up_on_a_server_that_loses_everything(server: Scripted, protocol: str, document: Document) -> None:
     error = failure(document, StageContext(seconds=20, on_provider_task=lambda _job: server.forget()))
     assert (error.code, error.transient) == ("ocr_failed", True)
-    assert len(server.asked("POST", SUBMIT[protocol])) == jobs.SUBMISSIONS
+    assert len(server.asked("POST", SUBMIT[protocol])) == jobs.MAX_SUBMISSIONS
 
 
 def test_begins_a_job_anew_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
@@ -330,7 +330,7 @@ def test_begins_a_job_anew_whose_result_is_gone(start: Any, document: Document, 
 # ---- The end of time ------------------------------------------------------------------------------------------------
 def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     """B9: the stage's time bounds the job, and others need the server."""
-    monkeypatch.setattr(jobs, "FAREWELL_SECONDS", 30)
+    monkeypatch.setattr(jobs, "CANCEL_SECONDS", 30)
     server = start("v4")
     server.polls = 10**6
 
@@ -364,7 +364,7 @@ def test_waits_no_longer_than_its_time_for_a_server_that_trickles(
         with pytest.raises(errors.OutOfTime):
             convert(document, StageContext(seconds=0.3))
 
-    expect_within(0.3 + jobs.FAREWELL_SECONDS + 1, try_it)
+    expect_within(0.3 + jobs.CANCEL_SECONDS + 1, try_it)
     over.set()
 
 
@@ -374,7 +374,7 @@ def test_takes_a_server_that_never_answers_for_unreachable(
 ) -> None:
     """B14: a call has its own time, less than the stage's; failed looks are borne for a while."""
     monkeypatch.setattr(client, "STALL_SECONDS", 0.1)
-    monkeypatch.setattr(jobs, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(jobs, "POLL_FAILURE_SECONDS", 0.3)
     over = threading.Event()
     server.on("POST" if where is SUBMIT else "GET", where[protocol], silent(over), once=False)
     error = failure(document)
@@ -601,7 +601,7 @@ def test_follows_redirects_only_so_often(start: Any, document: Document) -> None
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(302, Location="/results/again.zip"), once=False)
     assert failure(document).transient is False
-    assert len(server.asked("GET", "/results/")) == client.REDIRECTS + 1
+    assert len(server.asked("GET", "/results/")) == client.MAX_REDIRECTS + 1
 
 
 # ---- Archives -------------------------------------------------------------------------------------------------------
@@ -613,7 +613,7 @@ def test_reads_no_archive_with_a_member_that_leads_out(server: Scripted, documen
     """B14: permanent, and without a trace on the disk."""
     server.result = pack({**GOOD, name: "x"})
     error = failure(document)
-    assert (type(error), error.code, error.transient) == (client.Hostile, "ocr_failed", False)
+    assert (type(error), error.code, error.transient) == (client.UnsafeResult, "ocr_failed", False)
     assert [file.name for file in document.path.parent.iterdir()] == ["copy"]
 
 
@@ -625,12 +625,12 @@ def test_reads_no_archive_with_a_link(server: Scripted, document: Document, tmp_
         link.external_attr = 0o120777 << 16
         archive.writestr(link, "/etc/passwd")
     server.result = path.read_bytes()
-    assert type(failure(document)) is client.Hostile
+    assert type(failure(document)) is client.UnsafeResult
 
 
 def test_reads_no_archive_with_too_many_members(server: Scripted, document: Document) -> None:
     server.result = pack({"full.md": "x", **{f"images/{number}.jpg": "" for number in range(2_000)}})
-    assert type(failure(document)) is client.Hostile
+    assert type(failure(document)) is client.UnsafeResult
 
 
 GIGABYTES = 10 * 1024**3
@@ -658,7 +658,7 @@ def test_is_not_filled_by_a_result_that_unpacks_to_ten_gigabytes(start: Any, doc
     before = peak()
     error = failure(document)
     assert peak() - before < 200 * 1024**2
-    assert (error.code, isinstance(error, client.Hostile | client.Garbage)) == ("ocr_failed", True)
+    assert (error.code, isinstance(error, client.UnsafeResult | client.InvalidOcrResponse)) == ("ocr_failed", True)
 
 
 def peak() -> int:
@@ -670,7 +670,7 @@ def test_reads_no_archive_whose_list_of_members_is_endless(start: Any, document:
     entries = b"PK\x01\x02" + bytes(42)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entries) * 200_000, 4, 0)
     server.result = b"PK\x03\x04" + entries * 200_000 + end
-    assert type(failure(document)) is client.Hostile
+    assert type(failure(document)) is client.UnsafeResult
 
 
 def test_counts_what_it_downloads(
@@ -678,7 +678,7 @@ def test_counts_what_it_downloads(
 ) -> None:
     monkeypatch.setattr(client, "MAX_RESULT_BYTES", 1_000_000)
     server.on("GET", RESULT[protocol], endless, once=False)
-    assert type(failure(document)) is client.Hostile
+    assert type(failure(document)) is client.UnsafeResult
 
 
 def endless(to: BaseHTTPRequestHandler) -> None:
@@ -877,7 +877,7 @@ def test_reads_results_that_come_as_json(protocol: str, start: Any, document: Do
 @pytest.mark.parametrize("body", [{"results": {}}, {"results": {"a": {"md_content": 1}}}, {"files": [{}]}])
 def test_takes_json_without_a_result_for_garbage(start: Any, document: Document, body: Any) -> None:
     start("v3").on("GET", "/result$", reply_json(200, body))
-    assert type(failure(document)) is client.Garbage
+    assert type(failure(document)) is client.InvalidOcrResponse
 
 
 def test_has_no_more_pages_than_allowed(server: Scripted, configure: Any, document: Document) -> None:

@@ -40,7 +40,7 @@ def ask_mineru(settings: LazySettings, url: str, folder: Path) -> None:
 
 
 def ask_model(_settings: LazySettings, url: str, _folder: Path) -> None:
-    server = client.Server(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
+    server = client.ModelEndpoint(base_url=url, key="pearl", model="pearl", seconds=30, max_tokens=None)
     client.call(
         server, {"model": "pearl", "messages": [{"role": "user", "content": "pearl"}]}, context=StageContext(seconds=60)
     )

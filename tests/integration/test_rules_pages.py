@@ -553,7 +553,7 @@ def test_rules_that_cannot_work_say_so_wherever_they_are_shown(
 
 def test_a_trial_without_a_model_says_who_can_help(me: Client, rule: Rule) -> None:
     page = html.unescape(try_out(me, rule=rule.pk).content.decode())
-    assert "No language model is set up here" in page
+    assert "No language model is configured" in page
     assert "Another try alone would end the same way. Ask whoever runs this service" in page
     assert "change the rule, or the text" not in page
     assert "may well work" not in page

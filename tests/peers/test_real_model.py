@@ -19,11 +19,11 @@ from config.dev.stack.process import Process
 from etl.core.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
 from etl.core.stage_context import StageContext
 from etl.postprocessors import client, server_features
-from etl.postprocessors.client import Server
-from etl.postprocessors.conversation import Model, Question, fitting
+from etl.postprocessors.client import ModelEndpoint
+from etl.postprocessors.conversation import Model, Question, validate
 from etl.postprocessors.llm import Llm
 from etl.postprocessors.schemas import envelope
-from etl.postprocessors.server_features import Dialect, Form
+from etl.postprocessors.server_features import JsonMode, ServerFeatures
 from tests.integration.llm_factories import Notebook, codes, ocr_of, rule_of
 from tests.peers.conftest import free_port
 
@@ -118,14 +118,14 @@ def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
     """What we send as a schema is one that a server can make a grammar of."""
     context = context_of()
     model, question = Model(rule_of(CLOSED), context=context), question_of(CLOSED)
-    request = model.request(question, [], Dialect())
+    request = model.request(question, [], ServerFeatures())
     # As this server wants it; `json_schema` it does not know.
     request["response_format"] = {"type": "json_object", "schema": envelope(CLOSED, wants_evidence=False)}
 
-    reply = client.call(Server.configured(), request, context=context)
+    reply = client.call(ModelEndpoint.configured(), request, context=context)
 
     assert reply.finish == "stop"
-    data = fitting(reply.text, question).data
+    data = validate(reply.text, question).data
     assert data["currency"] in ("EUR", "USD")
     assert isinstance(data["paid"], bool)
 
@@ -148,12 +148,12 @@ def test_it_refuses_a_form_that_it_does_not_know() -> None:
     """B15: its own words for that are understood."""
     context = context_of()
     model = Model(rule_of({"type": "object"}), context=context)
-    request = model.request(question_of({"type": "object"}), [], Dialect(form=Form.JSON_SCHEMA))
+    request = model.request(question_of({"type": "object"}), [], ServerFeatures(form=JsonMode.JSON_SCHEMA))
 
-    with pytest.raises(client.Rejected) as caught:
-        client.call(Server.configured(), request, context=context)
+    with pytest.raises(client.RequestRejected) as caught:
+        client.call(ModelEndpoint.configured(), request, context=context)
 
-    assert Dialect(form=Form.JSON_SCHEMA).after(caught.value.words) == Dialect(form=Form.TEXT)
+    assert ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message) == ServerFeatures(form=JsonMode.TEXT)
 
 
 def test_it_says_that_a_prompt_is_too_long() -> None:

@@ -1,12 +1,13 @@
-"""The one way to a MinerU server, and what keeps it from harming us.
+"""HTTP client for a MinerU server, which is not trusted.
 
-No call outlasts its own time or the stage's, however slowly bytes come. Answers are counted while they come in, are
-taken uncompressed only, and redirects are followed nowhere but where results may lie. Credentials go to the configured
-server alone, and never along with a result's URL, which the server chose. There are no cookies and no proxies.
+Calls end by their own deadline and the stage's. Responses are limited in size. Redirects are followed only to hosts
+where results may be stored. Credentials go to the configured server alone, never to the URL of a result, which the
+server chose.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,210 +19,179 @@ import orjson
 import structlog
 from django.conf import settings
 
-from config.platform.http.outbound import failures, retry_after
+from config.platform.http import outbound
+from config.platform.http.outbound import Deadline, ResponseTooLarge, failures, retry_after
 from etl.core.errors import OcrFailed, OcrRefused, ProviderForbidden, ProviderUnavailable
 from etl.core.stage_context import StageContext
-from etl.providers.mineru.connections import STALL_SECONDS, Clock, Transport
 
 log = structlog.get_logger(__name__)
 
-CONNECT_SECONDS = 5
-CALL_SECONDS = 30.0  # for a question and its answer; documents and results take as long as the stage may
-MAX_ANSWER_BYTES = 1024**2
+STALL_SECONDS = 60.0  # without a byte in either direction
+CALL_SECONDS = 30.0  # for a small request; documents and results may take as long as the stage
+MAX_RESPONSE_BYTES = 1024**2
 MAX_RESULT_BYTES = 512 * 1024**2
 MAX_RETRY_AFTER = 3600
-REDIRECTS = 3
+MAX_REDIRECTS = 3
 
 
-class Garbage(OcrFailed):
-    """The OCR provider answered with something that is no answer.
-
-    Tried again: it is as often a proxy's error page, or a server that is just being replaced, as it is a real fault.
-    What was begun there is not begun anew, so it costs nothing.
-    """
+class InvalidOcrResponse(OcrFailed):
+    """Retried: this is as often a proxy's error page, or a server during its update, as a real fault. A job that was
+    started is not started again, so a retry costs nothing."""
 
     def __init__(self) -> None:
-        super().__init__("The OCR provider answered with something that is no answer.")
+        super().__init__("The OCR provider sent an invalid response.")
 
 
-class Hostile(OcrRefused):
-    """The OCR provider's result is one that must not be opened.
-
-    Not tried again: the same job has the same result, and a server that makes such things is not to be asked twice.
-    """
+class UnsafeResult(OcrRefused):
+    """Not retried: the same job has the same result."""
 
     def __init__(self) -> None:
-        super().__init__("The OCR provider's result is not one that may be opened.")
+        super().__init__("The OCR provider's result is not safe to open.")
 
 
-class Missing(Exception):
-    """There is nothing, or nothing any more, where a result should be."""
+class ResultMissing(Exception):
+    """The result is not, or no longer, at its URL."""
 
 
-class Elsewhere(OcrRefused):
-    """The OCR provider's result lies on a host that ETL_MINERU_RESULT_HOSTS does not list."""
-
-    retryable = True  # once it is listed
+class ResultHostNotAllowed(OcrRefused):
+    retryable = True  # after the operator has added the host
 
     def __init__(self) -> None:
-        super().__init__("The OCR provider's result lies on a host that ETL_MINERU_RESULT_HOSTS does not list.")
+        super().__init__("The OCR provider's result is on a host that ETL_MINERU_RESULT_HOSTS does not list.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class MinerUResponse:
     status: int
     headers: httpx2.Headers
-    body: bytes
+    body: bytes = b""
 
     def json(self) -> dict[str, Any]:
-        """Return the object in the body. Raises Garbage."""
-        return parse(self.body)
+        """Return the object in the body. Raises InvalidOcrResponse."""
+        return parse_object(self.body)
 
     def text(self, *path: str) -> str:
-        """Return a string in the body's object, "" where there is none; also where there is no object."""
-        found: Any = None
+        """Return the string at this path of the object in the body, "" where there is none."""
+        value: Any = None
         try:
-            found = self.json()
-        except Garbage:
+            value = self.json()
+        except InvalidOcrResponse:
             return ""
-        for step in path:
-            found = found.get(step) if isinstance(found, dict) else None
-        return found if isinstance(found, str) else ""
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value if isinstance(value, str) else ""
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(body)
+        parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise Garbage from None
-    if not isinstance(found, dict):
-        raise Garbage
-    return found
+        raise InvalidOcrResponse from None
+    if not isinstance(parsed, dict):
+        raise InvalidOcrResponse
+    return parsed
 
 
-# ---- The door -------------------------------------------------------------------------------------------------------
-class Door:
-    """Calls of one document's work. Every call may raise ProviderUnavailable, and what `context.check()` raises."""
+class MinerUClient:
+    """Client for one document. Calls raise ProviderUnavailable, and the errors of `context.check()`."""
 
     def __init__(self, context: StageContext) -> None:
-        self._work = context
-        self._clock = Clock(context)
-        self._transport = Transport(self._clock)
-        self._base = str(settings.SLUICE.etl_mineru_url).rstrip("/")
-        self._asked = self._base
+        self._context = context
+        self._deadline = Deadline(remaining=context.remaining)
+        self._client = outbound.Client(self._deadline, stall_seconds=STALL_SECONDS)
+        self._base_url = str(settings.SLUICE.etl_mineru_url).rstrip("/")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._transport.close()
+        self._client.close()
 
     # -- The configured server ----------------------------------------------------------------------------------------
-    def get(self, *path: str, **options: Any) -> Answer:
-        return self.ask("GET", *path, **options)
+    def get(self, *path: str, **options: Any) -> MinerUResponse:
+        return self.request("GET", *path, **options)
 
-    def post(self, *path: str, **options: Any) -> Answer:
-        return self.ask("POST", *path, **options)
+    def post(self, *path: str, **options: Any) -> MinerUResponse:
+        return self.request("POST", *path, **options)
 
-    def ask(self, method: str, *path: str, seconds: float | None = CALL_SECONDS, **content: Any) -> Answer:
-        """Ask the server. `path`: its parts, which are quoted; `content`: what httpx2.Request takes."""
-        request = self._request(method, self._address(path), headers=credentials(), **content)
-        with closing(self._send(request, seconds)) as response:
-            return self._whole(response)
+    def request(self, method: str, *path: str, seconds: float = CALL_SECONDS, **content: Any) -> MinerUResponse:
+        """Send a request to the server. `path`: its segments, which are quoted; `content`: as for httpx2.Request."""
+        with self._send(method, self._url(path), seconds, headers=credentials(), **content) as response:
+            return self._complete(response)
 
-    def send(self, *path: str, document: Path, name: str, **content: Any) -> Answer:
+    def upload(self, *path: str, document: Path, name: str, **content: Any) -> MinerUResponse:
         """Post a form with the document, which is read while it is sent."""
         with document.open("rb") as file:
             files = {"files": (name, file, "application/octet-stream")}
-            return self.post(*path, seconds=None, files=files, **content)
+            return self.post(*path, seconds=math.inf, files=files, **content)
 
-    def fetch(self, *path: str, into: BinaryIO, **content: Any) -> Answer:
-        """Ask for a result. The body goes into the file when the status is 200, and comes with the answer otherwise."""
-        request = self._request("GET", self._address(path), headers=credentials(), **content)
-        with closing(self._send(request, None)) as response:
+    def fetch(self, *path: str, into: BinaryIO, **content: Any) -> MinerUResponse:
+        """Request a result. A body with status 200 is written to the file, any other is in the response."""
+        with self._send("GET", self._url(path), math.inf, headers=credentials(), **content) as response:
             if response.status_code != HTTPStatus.OK:
-                return self._whole(response)
-            self._keep(response, into)
-            return Answer(status=response.status_code, headers=response.headers, body=b"")
+                return self._complete(response)
+            self._write(response, into)
+            return MinerUResponse(status=response.status_code, headers=response.headers)
 
-    # -- Where its results lie ----------------------------------------------------------------------------------------
+    # -- Its results --------------------------------------------------------------------------------------------------
     def download(self, url: str, *, into: BinaryIO) -> None:
-        """Store what a result's URL leads to. Raises Missing, and Elsewhere when it leads where results may not lie."""
-        for _ in range(REDIRECTS + 1):
-            place = self._result(url)
-            with closing(self._send(self._request("GET", place), None)) as response:
+        """Store the result at a URL. Raises ResultMissing and ResultHostNotAllowed."""
+        for _ in range(MAX_REDIRECTS + 1):
+            location = self._result_url(url)
+            with self._send("GET", location, math.inf) as response:
                 if response.has_redirect_location:
-                    url = str(place.join(response.headers["Location"]))
+                    url = str(location.join(response.headers["Location"]))
                     continue
                 if response.status_code in MISSING:
-                    raise Missing
-                refuse(Answer(status=response.status_code, headers=response.headers, body=b""))
+                    raise ResultMissing
+                raise_for_status(MinerUResponse(status=response.status_code, headers=response.headers))
                 if response.status_code != HTTPStatus.OK:
-                    raise Garbage
-                self._keep(response, into)
+                    raise InvalidOcrResponse
+                self._write(response, into)
                 return
-        raise Hostile
+        raise UnsafeResult
 
-    def _result(self, url: str) -> httpx2.URL:
+    def _result_url(self, url: str) -> httpx2.URL:
         try:
-            place = httpx2.URL(url)
+            location = httpx2.URL(url)
         except (httpx2.InvalidURL, ValueError):
-            raise Hostile from None
-        ours = httpx2.URL(self._base)
-        is_ours = (place.host, port(place)) == (ours.host, port(ours)) and place.scheme == ours.scheme
-        is_listed = place.scheme == "https" and place.host in hosts()
-        if place.userinfo or not (is_ours or is_listed):
-            log.warning("mineru_result_elsewhere", host=place.host[:255])
-            raise Elsewhere
-        return place
+            raise UnsafeResult from None
+        is_own_server = origin(location) == origin(httpx2.URL(self._base_url))
+        is_allowed = location.scheme == "https" and location.host in allowed_hosts()
+        if location.userinfo or not (is_own_server or is_allowed):
+            log.warning("mineru_result_elsewhere", host=location.host[:255])
+            raise ResultHostNotAllowed
+        return location
 
     # -- One call -----------------------------------------------------------------------------------------------------
-    def _address(self, path: tuple[str, ...]) -> str:
-        return "/".join((self._base, *(quote(part, safe="") for part in path)))
-
-    def _request(self, method: str, url: str | httpx2.URL, **content: Any) -> httpx2.Request:
-        # Decompressing would have to be bounded at each layer; archives are compressed as they are.
-        headers = {"Accept-Encoding": "identity", "User-Agent": "Sluice", **content.pop("headers", {})}
-        timeouts = {"connect": CONNECT_SECONDS, "read": STALL_SECONDS, "write": STALL_SECONDS, "pool": CONNECT_SECONDS}
-        return httpx2.Request(method, url, headers=headers, extensions={"timeout": timeouts}, **content)
-
-    def _send(self, request: httpx2.Request, seconds: float | None) -> httpx2.Response:
-        self._clock.start(seconds)
-        self._asked = str(request.url)
-        with self._translating():
-            response = self._transport.handle_request(request)
-        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-            response.close()
-            raise Garbage
-        return response
-
-    def _whole(self, response: httpx2.Response) -> Answer:
-        body = b"".join(self._blocks(response, MAX_ANSWER_BYTES))
-        return Answer(status=response.status_code, headers=response.headers, body=body)
-
-    def _keep(self, response: httpx2.Response, into: BinaryIO) -> None:
-        into.seek(0)
-        into.truncate()
-        into.writelines(self._blocks(response, MAX_RESULT_BYTES))
-
-    def _blocks(self, response: httpx2.Response, most: int) -> Iterable[bytes]:
-        with self._translating():
-            for block in response.iter_raw():
-                most -= len(block)
-                if most < 0:
-                    raise Hostile
-                yield block
+    def _url(self, path: tuple[str, ...]) -> str:
+        return "/".join((self._base_url, *(quote(segment, safe="") for segment in path)))
 
     @contextmanager
-    def _translating(self) -> Iterator[None]:
-        """Raise ProviderUnavailable for what can go wrong on the way; the end of our own time comes first."""
-        self._work.check()
+    def _send(self, method: str, url: str | httpx2.URL, seconds: float, **content: Any) -> Iterator[httpx2.Response]:
+        """Send a request. Raises ProviderUnavailable for all failures of the network, unless the stage is over."""
+        self._context.check()
+        self._deadline.restart(seconds)
         try:
-            yield
+            with self._client.send(method, url, **content) as response:
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise InvalidOcrResponse
+                yield response
         except httpx2.TransportError as error:
-            self._work.check()
-            log.warning("mineru_unavailable", **failures.log_fields(error, url=self._asked))
+            self._context.check()
+            log.warning("mineru_unavailable", **failures.log_fields(error, url=str(url)))
             raise ProviderUnavailable from None
+        except ResponseTooLarge:
+            raise UnsafeResult from None
+
+    def _complete(self, response: httpx2.Response) -> MinerUResponse:
+        body = outbound.read_body(response, limit=MAX_RESPONSE_BYTES)
+        return MinerUResponse(status=response.status_code, headers=response.headers, body=body)
+
+    def _write(self, response: httpx2.Response, into: BinaryIO) -> None:
+        into.seek(0)
+        into.truncate()
+        into.writelines(outbound.read_chunks(response, limit=MAX_RESULT_BYTES))
 
 
 def credentials() -> dict[str, bytes]:
@@ -229,29 +199,29 @@ def credentials() -> dict[str, bytes]:
     return {"Authorization": b"Bearer " + key.get_secret_value().encode()} if key else {}
 
 
-def hosts() -> set[str]:
+def allowed_hosts() -> set[str]:
     return {host.lower() for host in settings.SLUICE.etl_mineru_result_hosts}
 
 
-def port(url: httpx2.URL) -> int | None:
-    return url.port or {"http": 80, "https": 443}.get(url.scheme)
+def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or failures.PORTS.get(url.scheme)
 
 
-# ---- Statuses that mean the same everywhere -------------------------------------------------------------------------
-# Of a result's URL, which no credentials go with: object stores also say so when a link is over.
+# ---- Statuses with the same meaning everywhere ----------------------------------------------------------------------
+# Of a result's URL, which is requested without credentials: object stores also send 403 when a link has expired.
 MISSING = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
 
 
-def refuse(answer: Answer) -> None:
-    """Raise when the status says that the server does not want us, or cannot serve us now."""
-    if answer.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}:
+def raise_for_status(response: MinerUResponse) -> None:
+    """Raise when the server rejects our credentials, is busy or fails, or redirects."""
+    if response.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}:
         raise ProviderForbidden
-    if answer.status in BUSY or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise ProviderUnavailable(retry_after=wish(answer.headers))
-    if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
-        raise ProviderUnavailable("The OCR provider sends our requests elsewhere, where they may not go.")
+    if response.status in BUSY or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise ProviderUnavailable(retry_after=requested_delay(response.headers))
+    if HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
+        raise ProviderUnavailable("The OCR provider redirects requests. Set ETL_MINERU_URL to its final URL.")
 
 
-def wish(headers: httpx2.Headers) -> float | None:
+def requested_delay(headers: httpx2.Headers) -> float | None:
     return retry_after.seconds(headers.get("Retry-After"), limit=MAX_RETRY_AFTER)

@@ -1,7 +1,7 @@
 """The hosted service, API v4 (`…/api/v4`): it downloads the document from a presigned URL, and leaves the result on a
 host of its own.
 
-Every answer is an envelope, `{"code": 0, "data": …, "msg"}`, except the gateway's,
+Every response is an envelope, `{"code": 0, "data": …, "msg"}`, except the gateway's,
 `{"success": false, "msgCode", "msg"}`; either may come with any status.
 """
 
@@ -24,8 +24,14 @@ from etl.core.errors import (
 from etl.core.formats import DocumentFormat
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import Answer, Garbage, Missing, refuse, wish
-from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, count, job_id
+from etl.providers.mineru.client import (
+    InvalidOcrResponse,
+    MinerUResponse,
+    ResultMissing,
+    raise_for_status,
+    requested_delay,
+)
+from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, count, job_id
 from etl.providers.mineru.supported_formats import IMAGES
 
 WORKING = {"waiting-file", "pending", "running", "converting"}
@@ -75,31 +81,31 @@ class CloudV4(Protocol):
             "enable_table": True,
         }
         try:
-            return job_id(unwrap(self.door.post("extract", "task", json=order)).get("task_id"))
-        except Gone:
+            return job_id(unwrap(self.client.post("extract", "task", json=order)).get("task_id"))
+        except JobLost:
             raise WrongProtocol from None
 
-    def look(self, job: str) -> Standing:
-        data = unwrap(self.door.get("extract", "task", job))
+    def poll(self, job: str) -> JobState:
+        data = unwrap(self.client.get("extract", "task", job))
         state = data.get("state")
         if state == "failed":
-            raise Failed(failure(data))
+            raise JobFailed(failure(data))
         if state == "done":
             url = data.get("full_zip_url")
             if not isinstance(url, str) or not url:
-                raise Garbage
-            return Standing(is_over=True, url=url)
+                raise InvalidOcrResponse
+            return JobState(is_over=True, url=url)
         if state not in WORKING:
-            raise Garbage
+            raise InvalidOcrResponse
         progress = data.get("extract_progress")
         pages = progress if isinstance(progress, dict) else {}
-        return Standing(is_over=False, done=count(pages.get("extracted_pages")), total=count(pages.get("total_pages")))
+        return JobState(is_over=False, done=count(pages.get("extracted_pages")), total=count(pages.get("total_pages")))
 
-    def fetch(self, job: str, standing: Standing, *, into: BinaryIO) -> None:
+    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
         try:
-            self.door.download(standing.url, into=into)
-        except Missing:  # as if the job had failed: one of long ago is begun anew, a new one by the next attempt
-            raise Failed(OcrFailed("The OCR provider's result is not where it should be.")) from None
+            self.client.download(state.url, into=into)
+        except ResultMissing:  # as if the job had failed: one of long ago is begun anew, a new one by the next attempt
+            raise JobFailed(OcrFailed("The OCR provider's result is not where it should be.")) from None
 
 
 def failure(data: dict[str, Any]) -> EtlError:
@@ -109,31 +115,31 @@ def failure(data: dict[str, Any]) -> EtlError:
     return CODES[code]() if code in CODES else error_codes.explain(code, sentence)
 
 
-def unwrap(answer: Answer) -> dict[str, Any]:
-    """Return `data` of the envelope. Raises Gone, and the error that its code or the status means."""
-    code, gateway = envelope_code(answer), answer.text("msgCode")
+def unwrap(response: MinerUResponse) -> dict[str, Any]:
+    """Return `data` of the envelope. Raises JobLost, and the error that its code or the status means."""
+    code, gateway = envelope_code(response), response.text("msgCode")
     if gateway.startswith("A02"):
         raise ProviderForbidden
     if code in UNKNOWN_TASK:
-        raise Gone
+        raise JobLost
     if code in CODES:
-        raise CODES[code](retry_after=wish(answer.headers))
-    refuse(answer)
-    if answer.status == HTTPStatus.NOT_FOUND:
-        raise Gone
+        raise CODES[code](retry_after=requested_delay(response.headers))
+    raise_for_status(response)
+    if response.status == HTTPStatus.NOT_FOUND:
+        raise JobLost
     if gateway:
         raise ProviderUnavailable
-    if code != "0" or answer.status != HTTPStatus.OK:
-        raise error_codes.explain(code, answer.text("msg")) if code else Garbage()
-    data = answer.json().get("data")
+    if code != "0" or response.status != HTTPStatus.OK:
+        raise error_codes.explain(code, response.text("msg")) if code else InvalidOcrResponse()
+    data = response.json().get("data")
     if not isinstance(data, dict):
-        raise Garbage
+        raise InvalidOcrResponse
     return data
 
 
-def envelope_code(answer: Answer) -> str:
+def envelope_code(response: MinerUResponse) -> str:
     try:
-        code = answer.json().get("code")
-    except Garbage:
+        code = response.json().get("code")
+    except InvalidOcrResponse:
         return ""
     return str(code) if isinstance(code, int | str) else ""

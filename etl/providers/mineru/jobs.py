@@ -1,4 +1,4 @@
-"""One document's job at a server: begun or taken up, waited for, fetched; begun again when the server has lost it."""
+"""The job of one document at a server: submitted or resumed, polled, fetched; submitted again if the server lost it."""
 
 import time
 from contextlib import suppress
@@ -11,95 +11,95 @@ from etl.core.errors import EtlError, OcrFailed, OutOfTime, ProviderUnavailable
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.mineru import results
-from etl.providers.mineru.client import Door
-from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing
-from etl.providers.mineru.results import Found
+from etl.providers.mineru.client import MinerUClient
+from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol
+from etl.providers.mineru.results import ParsedResult
 
 log = structlog.get_logger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.5
-# How long a server may fail to say how a job stands before the stage gives its worker back. The job goes on meanwhile,
-# and is taken up by the next attempt.
-PATIENCE_SECONDS = 60.0
-SUBMISSIONS = 3  # of one run, when the server loses what it was given
-FAREWELL_SECONDS = 2.0
+FIRST_PAUSE, MAX_PAUSE, PAUSE_GROWTH = 0.2, 5.0, 1.5
+# How long polling may fail before the stage fails and frees its worker. The job continues at the server, and the next
+# attempt resumes it.
+POLL_FAILURE_SECONDS = 60.0
+MAX_SUBMISSIONS = 3  # in one run, when the server loses the job
+CANCEL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class FinishedJob:
     job: str
-    standing: Standing
-    found: Found
+    state: JobState
+    result: ParsedResult
 
 
-def run(server: Protocol, document: Document, *, context: StageContext) -> Done:
-    """Have a document converted. Raises an EtlError, and what `context.check()` raises.
+def run(server: Protocol, document: Document, *, context: StageContext) -> FinishedJob:
+    """Convert a document. Raises an EtlError, and the errors of `context.check()`.
 
-    A job that an earlier run began is taken up, so that nothing is paid twice. One that failed then, for a reason that
-    may pass, was left behind by that run; it is begun anew.
+    A job of an earlier run is resumed, so that its cost is paid once. If it failed then, for a transient reason, the
+    document is submitted again.
     """
     job = context.provider_task_id
     log.info("mineru_started", protocol=server.name, resumed=bool(job))
-    for _ in range(SUBMISSIONS):
+    for _ in range(MAX_SUBMISSIONS):
         resumed = bool(job)
         if not job:
             job = server.submit(document)
             context.record_provider_task(job)
         try:
             return finish(server, job, document, context=context)
-        except Gone:
+        except JobLost:
             log.info("mineru_job_gone", protocol=server.name)
-        except Failed as failed:
+        except JobFailed as failed:
             if not resumed or not failed.error.transient:
                 raise failed.error from None
         job = ""
-    raise OcrFailed("The OCR provider loses what it is given.")
+    raise OcrFailed("The OCR provider keeps losing its jobs.")
 
 
-def finish(server: Protocol, job: str, document: Document, *, context: StageContext) -> Done:
-    """Wait for a job and read its result. Raises Gone and Failed, too.
+def finish(server: Protocol, job: str, document: Document, *, context: StageContext) -> FinishedJob:
+    """Wait for a job and read its result. Raises JobLost and JobFailed, too.
 
-    At the deadline the job is cancelled: a document that takes too long must not keep others waiting at the server.
-    When only the lease is lost it is not: another worker has taken the same job up by then.
+    At the deadline the job is cancelled: a document that takes too long must not block others at the server. When only
+    the lease is lost it is not cancelled: another worker has already resumed the same job.
     """
     try:
-        standing = wait(server, job, context=context)
+        state = wait(server, job, context=context)
         with TemporaryFile(dir=document.path.parent) as file:
-            server.fetch(job, standing, into=file)
-            found = results.read(file)
+            server.fetch(job, state, into=file)
+            result = results.read(file)
     except OutOfTime:
         cancel(server, job)
         raise
-    if standing.is_partial:
-        context.warn("page_failed", "The OCR provider calls its result partial.")
-    return Done(job=job, standing=standing, found=found)
+    if state.is_partial:
+        context.warn("page_failed", "The OCR provider reports a partial result.")
+    return FinishedJob(job=job, state=state, result=result)
 
 
-def wait(server: Protocol, job: str, *, context: StageContext) -> Standing:
+def wait(server: Protocol, job: str, *, context: StageContext) -> JobState:
     pause = FIRST_PAUSE
-    answered = time.monotonic()
+    last_response = time.monotonic()
     while True:
-        wish = 0.0
+        delay = 0.0
         try:
-            standing = server.look(job)
+            state = server.poll(job)
         except ProviderUnavailable as error:
-            wish = error.retry_after or 0
-            if not error.transient or time.monotonic() + wish > answered + PATIENCE_SECONDS:
+            delay = error.retry_after or 0
+            if not error.transient or time.monotonic() + delay > last_response + POLL_FAILURE_SECONDS:
                 raise
         else:
-            answered = time.monotonic()
-            if standing.is_over:
-                return standing
-            if standing.total:
-                context.progress(min(standing.done, standing.total), standing.total)
-        context.pause(max(pause, wish))
-        pause = min(pause * GROWTH, LONGEST_PAUSE)
+            last_response = time.monotonic()
+            if state.is_over:
+                return state
+            if state.total:
+                context.progress(min(state.done, state.total), state.total)
+        context.pause(max(pause, delay))
+        pause = min(pause * PAUSE_GROWTH, MAX_PAUSE)
 
 
 def cancel(server: Protocol, job: str) -> None:
-    """Tell the server that nobody waits any more. It may be out of reach, which is why we are late perhaps."""
+    """Cancel the job, if the server is reachable at all: it may be the cause of the timeout."""
     if not server.can_cancel:
         return
-    with Door(StageContext(seconds=FAREWELL_SECONDS)) as door, suppress(EtlError, OutOfTime):
-        type(server)(door).cancel(job)
+    with MinerUClient(StageContext(seconds=CANCEL_SECONDS)) as client, suppress(EtlError, OutOfTime):
+        type(server)(client).cancel(job)
         log.info("mineru_cancelled", protocol=server.name)

@@ -18,7 +18,7 @@ from etl.core.errors import EmptyDocument, TooManyPages
 from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import MarkdownOfPages, Page, unmarked
-from etl.providers.mineru.results import Block, Found
+from etl.providers.mineru.results import Block, ParsedResult
 from etl.providers.mineru.supported_formats import IMAGES
 
 NOT_TEXT = frozenset({"page_number"})
@@ -38,7 +38,7 @@ SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
 def assemble(
-    found: Found, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
+    found: ParsedResult, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
     """Return the Markdown and its pages. `pages`: how many the document has, where we know.
 
@@ -57,7 +57,7 @@ def assemble(
     return lay_out(whole, method=method(found, kind))
 
 
-def texts_of(found: Found, context: StageContext) -> dict[int, str]:
+def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
     """Return the text of each page, by its number from 0."""
     if found.blocks is not None:
         texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
@@ -77,7 +77,7 @@ def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...
     return str(markdown), tuple(pages)
 
 
-def method(found: Found, kind: DocumentFormat) -> str:
+def method(found: ParsedResult, kind: DocumentFormat) -> str:
     return "ocr" if kind in IMAGES or found.recognised else "text"
 
 

@@ -1,4 +1,4 @@
-"""What the three protocols have in common: a job is begun, looked at until it is over, and its result fetched."""
+"""Common interface of the three protocols: submit a job, poll it until it ends, fetch its result."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from typing import Any, BinaryIO, ClassVar
 
 from etl.core.errors import EtlError, ProviderUnavailable
 from etl.providers.base import Document
-from etl.providers.mineru.client import Door, Garbage
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUClient
 
-LONGEST_ID = 200
-
-
-class Gone(Exception):
-    """The server knows no such job, or has cancelled it: it was started anew, or keeps jobs for a shorter time."""
+MAX_ID_LENGTH = 200
 
 
-class Failed(Exception):
-    """The server says that the job has failed."""
+class JobLost(Exception):
+    """The server does not know the job, or has cancelled it: it was restarted, or keeps jobs for a shorter time."""
+
+
+class JobFailed(Exception):
+    """The server reports that the job has failed."""
 
     def __init__(self, error: EtlError) -> None:
         super().__init__(error.code)
@@ -29,10 +29,9 @@ class WrongProtocol(ProviderUnavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How a job stands. `done` of `total` pages, where the server counts them; `url`: where a finished one's result
-    lies; `facts` go into the metadata.
-    """
+class JobState:
+    """State of a job. `done` of `total` pages, where the server counts them; `url`: of a finished job's result;
+    `facts` go into the metadata."""
 
     is_over: bool
     is_partial: bool = False
@@ -46,22 +45,22 @@ class Protocol(ABC):
     name: ClassVar[str]
     can_cancel: ClassVar[bool] = False
 
-    def __init__(self, door: Door, *, tier: str = "") -> None:
-        """`tier`: the quality to ask for, in the server's or our word; "" for the best."""
-        self.door = door
+    def __init__(self, client: MinerUClient, *, tier: str = "") -> None:
+        """`tier`: the quality to request, by the server's name or ours; "" for the best."""
+        self.client = client
         self.tier = tier
 
     @abstractmethod
     def submit(self, document: Document) -> str:
-        """Begin a job and return its id. Raises an EtlError."""
+        """Start a job and return its id. Raises an EtlError."""
 
     @abstractmethod
-    def look(self, job: str) -> Standing:
-        """Return how the job stands. Raises Gone, Failed, or an EtlError when that cannot be found out."""
+    def poll(self, job: str) -> JobState:
+        """Return the state of a job. Raises JobLost, JobFailed, or an EtlError when the server does not return it."""
 
     @abstractmethod
-    def fetch(self, job: str, standing: Standing, *, into: BinaryIO) -> None:
-        """Store a finished job's result. Raises Gone, Failed, or an EtlError."""
+    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
+        """Store a finished job's result. Raises JobLost, JobFailed, or an EtlError."""
 
     def cancel(self, job: str) -> None:
         """Stop a job, where the protocol `can_cancel`."""
@@ -69,14 +68,14 @@ class Protocol(ABC):
 
 
 def job_id(value: Any) -> str:
-    """Return a job's id as it came. Raises Garbage for what is none."""
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID or not value.isprintable():
-        raise Garbage
+    """Return a job's id unchanged. Raises InvalidOcrResponse."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH or not value.isprintable():
+        raise InvalidOcrResponse
     return value
 
 
 def milliseconds(began: Any, ended: Any) -> dict[str, int]:
-    """Return `duration_ms` between two ISO 8601 times, nothing when they are none."""
+    """Return `duration_ms` between two ISO 8601 times, nothing when they are invalid."""
     try:
         seconds = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
     except (TypeError, ValueError):

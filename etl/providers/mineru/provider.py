@@ -15,7 +15,7 @@ from etl.core.stage_context import StageContext
 from etl.providers.base import Document, OCRProvider, OCRResult
 from etl.providers.local import LocalProvider
 from etl.providers.mineru import bounds, jobs, pages, supported_formats
-from etl.providers.mineru.client import Answer, Door, refuse
+from etl.providers.mineru.client import MinerUClient, MinerUResponse, raise_for_status
 from etl.providers.mineru.cloud import CloudV4
 from etl.providers.mineru.protocol import Protocol, WrongProtocol
 from etl.providers.mineru.v3 import V3
@@ -53,14 +53,14 @@ class MinerUProvider(OCRProvider):
         began = time.monotonic()
         counted = bounds.check(document, reader=self._reader, context=context)
         try:
-            with Door(context) as door:
-                done = jobs.run(self._speak(door), document, context=context)
+            with MinerUClient(context) as client:
+                done = jobs.run(self._protocol(client), document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
                 self._server = None  # it may be another one by now
             raise
         most: int = settings.SLUICE.etl_max_pages
-        markdown, found = pages.assemble(done.found, kind=document.kind, pages=counted, most=most, context=context)
+        markdown, found = pages.assemble(done.result, kind=document.kind, pages=counted, most=most, context=context)
         own = {"pages": len(found), "duration_ms": round((time.monotonic() - began) * 1000)}
         return OCRResult(
             markdown=markdown,
@@ -73,45 +73,45 @@ class MinerUProvider(OCRProvider):
     def close(self) -> None:
         self._reader.close()
 
-    def _speak(self, door: Door) -> Protocol:
-        self._server = self._server or find(door)
-        return self._server.protocol(door, tier=self._server.tier)
+    def _protocol(self, client: MinerUClient) -> Protocol:
+        self._server = self._server or find(client)
+        return self._server.protocol(client, tier=self._server.tier)
 
-    def _facts(self, done: jobs.Done) -> dict[str, Any]:
+    def _facts(self, done: jobs.FinishedJob) -> dict[str, Any]:
         protocol = {"protocol": self._server.protocol.name} if self._server else {}
-        read = {"version": done.found.version, "backend": done.found.backend}
-        return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.standing.facts
+        read = {"version": done.result.version, "backend": done.result.backend}
+        return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.state.facts
 
 
 # ---- Which server it is ---------------------------------------------------------------------------------------------
-def find(door: Door) -> Server:
+def find(client: MinerUClient) -> Server:
     """Find out what the server speaks, and the best that it offers. Raises ProviderUnavailable."""
     wanted, tier = settings.SLUICE.etl_mineru_protocol, settings.SLUICE.etl_mineru_tier
-    protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(door)
+    protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(client)
     if protocol is V4 and not tier:
-        tier = best(door.get("v1", "tiers"))
+        tier = best(client.get("v1", "tiers"))
     log.info("mineru_found", protocol=protocol.name, tier=tier)
     return Server(protocol=protocol, tier=tier)
 
 
-def probe(door: Door) -> type[Protocol]:
+def probe(client: MinerUClient) -> type[Protocol]:
     if urlsplit(str(settings.SLUICE.etl_mineru_url)).path.rstrip("/").endswith(HOSTED_PATH):
         return CloudV4
-    newer = door.get("v1", "health")
+    newer = client.get("v1", "health")
     if newer.text("version"):
         refuse_too_new(newer.text("version"))
         return V4
-    older = door.get("health")
+    older = client.get("health")
     if older.text("status") and older.status == HTTPStatus.OK:
         return V3
     raise unrecognised(newer, older)
 
 
-def unrecognised(*answers: Answer) -> EtlError:
+def unrecognised(*answers: MinerUResponse) -> EtlError:
     """Return why no server was recognised: that it is out of order for now, or that it is none of ours."""
     try:
-        for answer in answers:
-            refuse(answer)
+        for response in answers:
+            raise_for_status(response)
     except ProviderUnavailable as error:
         return error
     return WrongProtocol("No MinerU server of a known kind is at ETL_MINERU_URL.")

@@ -13,7 +13,7 @@ import orjson
 
 from etl.providers.mineru import archive
 from etl.providers.mineru.archive import Archive
-from etl.providers.mineru.client import Garbage, Hostile, parse
+from etl.providers.mineru.client import InvalidOcrResponse, UnsafeResult, parse_object
 
 ZIP = b"PK"
 MARKDOWN = ("full.md", ".md")
@@ -30,7 +30,7 @@ Block = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class ParsedResult:
     """`blocks`: the pieces of each page, by its number from 0; None when the server said nothing of pages. All pages
     that it has dealt with are keys, also blank ones.
     """
@@ -43,32 +43,32 @@ class Found:
     backend: str = ""
 
 
-def read(file: BinaryIO) -> Found:
-    """Read a result. Raises Garbage and Hostile."""
+def read(file: BinaryIO) -> ParsedResult:
+    """Read a result. Raises InvalidOcrResponse and UnsafeResult."""
     file.seek(0)
     if file.read(len(ZIP)) == ZIP:
         return of_archive(file)
     file.seek(0)
     body = file.read(archive.MAX_MEMBER_BYTES + 1)
     if len(body) > archive.MAX_MEMBER_BYTES:
-        raise Hostile
-    return of_json(parse(body))
+        raise UnsafeResult
+    return of_json(parse_object(body))
 
 
 # ---- Archives -------------------------------------------------------------------------------------------------------
-def of_archive(file: BinaryIO) -> Found:
+def of_archive(file: BinaryIO) -> ParsedResult:
     try:
         with Archive(file) as opened:
             opened.distrust()
             markdown = opened.find(*MARKDOWN)
             if markdown is None:
-                raise Garbage
+                raise InvalidOcrResponse
             text = opened.read(markdown).decode(errors="replace")
             return found(text, lambda name: loaded(opened, ENDINGS[name]))
     except archive.Unreadable:
-        raise Garbage from None
+        raise InvalidOcrResponse from None
     except archive.Refused:
-        raise Hostile from None
+        raise UnsafeResult from None
 
 
 def loaded(opened: Archive, endings: tuple[str, ...]) -> Any:
@@ -87,26 +87,26 @@ def lenient(text: Any) -> Any:
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
-def of_json(body: dict[str, Any]) -> Found:
+def of_json(body: dict[str, Any]) -> ParsedResult:
     """Read 4.0's `files[0].content`, or 3.x's `results`, by the name of our only file."""
     files, results = body.get("files"), body.get("results")
     content = files[0].get("content") if isinstance(files, list) and files and isinstance(files[0], dict) else None
     if isinstance(results, dict) and len(results) == 1:
         content = next(iter(results.values()))
     if not isinstance(content, dict):
-        raise Garbage
+        raise InvalidOcrResponse
     markdown = content.get("markdown", content.get("md_content"))
     if not isinstance(markdown, str):
-        raise Garbage
+        raise InvalidOcrResponse
     outcome = found(markdown, lambda name: lenient(content.get(name)))
     outcome.version = outcome.version or text(body, "version")
     return outcome
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-def found(markdown: str, load: Callable[[str], Any]) -> Found:
+def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
     """Return what there is, of which no more is loaded than is needed: `structured_content` has it all."""
-    outcome = Found(markdown=markdown)
+    outcome = ParsedResult(markdown=markdown)
     structured = load("structured_content")
     if isinstance(structured, dict):
         outcome.blocks = by_page(structured.get("pages"))
@@ -146,7 +146,7 @@ def by_item(items: list[Any]) -> dict[int, list[Block]] | None:
     return dict(blocks) or None
 
 
-def add_middle(outcome: Found, middle: dict[str, Any]) -> None:
+def add_middle(outcome: ParsedResult, middle: dict[str, Any]) -> None:
     """Add what `middle_json` knows: the pages without a piece, the version, whether characters were recognised."""
     outcome.version = text(middle, "_version_name")
     outcome.backend = text(middle, "_backend")

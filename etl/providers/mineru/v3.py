@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 from etl.core.errors import OcrRefused
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import Answer, Garbage, refuse
-from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, job_id, milliseconds
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status
+from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, job_id, milliseconds
 
 WORKING = {"pending", "processing"}
 # What the tiers of 4.0 run on here. Without one the server's own default is taken, which is its best.
@@ -36,44 +36,44 @@ class V3(Protocol):
     def submit(self, document: Document) -> str:
         backend = BACKENDS.get(self.tier, self.tier)
         form = WANTED | ({"backend": backend} if backend else {})
-        answer = self.door.send("tasks", document=document.path, name=document.name, data=form)
-        check(answer)
-        return job_id(answer.json().get("task_id"))
+        response = self.client.upload("tasks", document=document.path, name=document.name, data=form)
+        check(response)
+        return job_id(response.json().get("task_id"))
 
-    def look(self, job: str) -> Standing:
-        answer = self.door.get("tasks", job)
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise Gone
-        check(answer)
-        return self._standing(answer.json())
+    def poll(self, job: str) -> JobState:
+        response = self.client.get("tasks", job)
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise JobLost
+        check(response)
+        return self._state(response.json())
 
-    def fetch(self, job: str, standing: Standing, *, into: BinaryIO) -> None:
-        answer = self.door.fetch("tasks", job, "result", into=into)
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise Gone
-        if answer.status == HTTPStatus.CONFLICT:
-            self._standing(answer.json())
-        check(answer)
-        if answer.status != HTTPStatus.OK:
-            raise Garbage
+    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
+        response = self.client.fetch("tasks", job, "result", into=into)
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise JobLost
+        if response.status == HTTPStatus.CONFLICT:
+            self._state(response.json())
+        check(response)
+        if response.status != HTTPStatus.OK:
+            raise InvalidOcrResponse
 
-    def _standing(self, body: dict[str, Any]) -> Standing:
+    def _state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
         if status == "failed":
-            raise Failed(error_codes.explain("", str(body.get("error") or "")))
+            raise JobFailed(error_codes.explain("", str(body.get("error") or "")))
         if status == "completed":
             backend = str(body.get("backend") or "")[:64]
             times = milliseconds(body.get("started_at"), body.get("completed_at"))
-            return Standing(is_over=True, facts={"backend": backend} | times)
+            return JobState(is_over=True, facts={"backend": backend} | times)
         if status not in WORKING:
-            raise Garbage
-        return Standing(is_over=False)
+            raise InvalidOcrResponse
+        return JobState(is_over=False)
 
 
-def check(answer: Answer) -> None:
+def check(response: MinerUResponse) -> None:
     """Raise what `{"detail": …}` and its status mean."""
-    refuse(answer)
-    if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+    raise_for_status(response)
+    if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         raise WrongProtocol
-    if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise error_codes.explain("", answer.text("detail"), otherwise=OcrRefused)
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        raise error_codes.explain("", response.text("detail"), otherwise=OcrRefused)

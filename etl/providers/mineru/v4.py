@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 from etl.core.errors import EtlError, OcrFailed, OcrRefused, ProviderForbidden
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import Answer, Garbage, refuse
-from etl.providers.mineru.protocol import Failed, Gone, Protocol, Standing, WrongProtocol, count, job_id
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status
+from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, count, job_id
 
 WORKING = {"queued", "running"}
 OVER = {"completed", "partial"}
@@ -27,48 +27,48 @@ class V4(Protocol):
 
     def submit(self, document: Document) -> str:
         options = {"tier": self.tier or DEFAULT_TIER, "output_formats": FORMATS}
-        answer = self.door.send("v1", "tasks", document=document.path, name=document.name, params=options)
-        check(answer)
-        return job_id(answer.json().get("task_id"))
+        response = self.client.upload("v1", "tasks", document=document.path, name=document.name, params=options)
+        check(response)
+        return job_id(response.json().get("task_id"))
 
-    def look(self, job: str) -> Standing:
-        answer = self.door.get("v1", "tasks", job)
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise Gone
-        check(answer)
-        return self._standing(answer.json())
+    def poll(self, job: str) -> JobState:
+        response = self.client.get("v1", "tasks", job)
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise JobLost
+        check(response)
+        return self._state(response.json())
 
-    def fetch(self, job: str, standing: Standing, *, into: BinaryIO) -> None:
-        answer = self.door.fetch("v1", "tasks", job, "result", into=into, params={"response_format": "zip"})
-        if answer.status == HTTPStatus.NOT_FOUND:
-            raise Gone
-        if answer.status == HTTPStatus.CONFLICT:
-            self._standing(answer.json())
-        check(answer)
-        if answer.status != HTTPStatus.OK:
-            raise Garbage
+    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
+        response = self.client.fetch("v1", "tasks", job, "result", into=into, params={"response_format": "zip"})
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise JobLost
+        if response.status == HTTPStatus.CONFLICT:
+            self._state(response.json())
+        check(response)
+        if response.status != HTTPStatus.OK:
+            raise InvalidOcrResponse
 
     def cancel(self, job: str) -> None:
-        self.door.ask("DELETE", "v1", "tasks", job)
+        self.client.request("DELETE", "v1", "tasks", job)
 
-    def _standing(self, body: dict[str, Any]) -> Standing:
+    def _state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
         if status == "canceled":
-            raise Gone
+            raise JobLost
         if status in WORKING:
-            return Standing(is_over=False)
+            return JobState(is_over=False)
         file = first(body)
         if status == "failed" or file.get("status") == "failed":
-            raise Failed(failure(file))
+            raise JobFailed(failure(file))
         if status not in OVER or file.get("status") != "completed":
-            raise Garbage
-        return Standing(is_over=True, is_partial=status == "partial", facts=facts(body, file))
+            raise InvalidOcrResponse
+        return JobState(is_over=True, is_partial=status == "partial", facts=facts(body, file))
 
 
 def first(body: dict[str, Any]) -> dict[str, Any]:
     files = body.get("files")
     if not isinstance(files, list) or not files or not isinstance(files[0], dict):
-        raise Garbage
+        raise InvalidOcrResponse
     return files[0]
 
 
@@ -89,25 +89,25 @@ def facts(body: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def best(answer: Answer) -> str:
+def best(response: MinerUResponse) -> str:
     """Return the best of the tiers that a server offers, by `GET /v1/tiers`."""
-    refuse(answer)
-    if answer.status != HTTPStatus.OK:
+    raise_for_status(response)
+    if response.status != HTTPStatus.OK:
         return DEFAULT_TIER
-    listed = answer.json().get("data")
+    listed = response.json().get("data")
     offered = [tier.get("id") for tier in listed if isinstance(tier, dict)] if isinstance(listed, list) else []
     return max(filter(offered.__contains__, TIERS), key=TIERS.index, default=DEFAULT_TIER)
 
 
-def check(answer: Answer) -> None:
+def check(response: MinerUResponse) -> None:
     """Raise what `{"error": {"type", "code", "message", "param"}}` and its status mean."""
-    code = answer.text("error", "code")
+    code = response.text("error", "code")
     if code == "quota_exceeded":
         raise ProviderForbidden
-    refuse(answer)
-    if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
+    raise_for_status(response)
+    if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
         raise WrongProtocol
-    if answer.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+    if response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         raise error_codes.explain("file_too_large", "")
-    if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise error_codes.explain(code, answer.text("error", "message"), otherwise=OcrRefused)
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        raise error_codes.explain(code, response.text("error", "message"), otherwise=OcrRefused)

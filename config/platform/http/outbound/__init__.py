@@ -5,7 +5,7 @@ client and the exporters of traces and error reports bring their own.
 """
 
 from config.platform.http.outbound.client import Client, ResponseTooLarge, read_body, read_chunks
-from config.platform.http.outbound.connections import Transport
+from config.platform.http.outbound.connections import Transport, environment_proxy
 from config.platform.http.outbound.deadline import Deadline
 from config.platform.http.outbound.ssrf_guard import AddressBlocked, SsrfGuard
 
@@ -16,6 +16,7 @@ __all__ = [
     "ResponseTooLarge",
     "SsrfGuard",
     "Transport",
+    "environment_proxy",
     "read_body",
     "read_chunks",
 ]

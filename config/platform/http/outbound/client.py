@@ -42,6 +42,9 @@ class Client:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._transport.close()
 
     @contextmanager

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore2
 import httpx2
@@ -107,3 +109,13 @@ class BoundedStream(httpcore2.NetworkStream):
 def tls_context() -> ssl.SSLContext:
     """Return the trusted authorities. Loading them takes longer than everything else in a client."""
     return httpx2.create_ssl_context()
+
+
+def environment_proxy(url: str) -> str | None:
+    """Return the proxy of the environment for a URL, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+    parts = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
