@@ -1,7 +1,7 @@
-"""The end of a job whose chunks are all done: one delivered object, one receipt, exactly once.
+"""Completion of jobs whose chunks are all done: one delivered object and one receipt, exactly once.
 
-Completion is leased like a chunk, and repeatable: an attempt that dies leaves an object under its own token, which
-no receipt names and the sweep deletes.
+A completion has a lease like a chunk, and can be repeated: an attempt that dies leaves an object under its own token,
+which no receipt names and the sweep deletes.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 def complete(job_id: UUID) -> None:
-    """Bundle a job's files and issue its receipt, if that is to be done and nobody else is at it."""
+    """Bundle a job's files and issue its receipt, unless it is not ready or another worker has claimed it."""
     token = claim(job_id)
     if token is None:
         return
@@ -47,7 +47,7 @@ def complete(job_id: UUID) -> None:
             if bundle:
                 issue(job, token, bundle)
         except LeaseLost:
-            # Taken over, or cancelled. What an attempt has made lies under its own token; the sweep deletes it.
+            # Taken over, or cancelled. The object of this attempt has its own token in its key; the sweep deletes it.
             log.warning("completion_lost")
         except storage.StorageError as error:
             fail(job, token, str(error))
@@ -55,18 +55,18 @@ def complete(job_id: UUID) -> None:
             log.exception("unexpected_error")
             fail(job, token, "unexpected error")
         except BaseException:
-            # The worker is told to leave: another one may begin at once, and the attempt does not count.
+            # Shutdown: another worker may start now, and no attempt is counted.
             sql.scalar(RELEASE, job=job_id, token=token)
             wakeups.completion(job_id)
             raise
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
-    """Return the bundle. None when a file was not there any more: then what is to be done about it was done."""
+    """Return the bundle, or None if a file was gone: then its chunk has been repaired or queued."""
     try:
         return bundles.make(job, token, checkpoint)
     except FileGone:
-        mend(job, token)
+        repair(job, token)
         return None
 
 
@@ -78,7 +78,7 @@ def unclaimed_jobs() -> list[UUID]:
 
 # ---- Lease ----------------------------------------------------------------------------------------------------------
 
-# Attempts count at the claim, so that a bundle which kills its worker each time ends too: see GIVE_UP.
+# Attempts are counted at the claim, so that a bundle that kills its worker every time ends too: see FAIL_EXHAUSTED.
 CLAIM = """
 UPDATE exports_jobs
 SET completion_token = nextval('exports_fence_seq'), completion_attempts = completion_attempts + 1,
@@ -115,7 +115,7 @@ WITH moved AS (
     + "SELECT job_id FROM moved"
 )
 
-# Not yet the last attempt: the lease's end is when the reaper hints the next one.
+# Before the last attempt, the lease's end is the time of the next one: then the reaper wakes a worker for it.
 FAIL = (
     """
 WITH failed AS (
@@ -134,7 +134,7 @@ WITH failed AS (
     + "SELECT status FROM failed"
 )
 
-GIVE_UP = (
+FAIL_EXHAUSTED = (
     """
 WITH moved AS (
     UPDATE exports_jobs
@@ -151,7 +151,7 @@ WITH moved AS (
 
 
 def claim(job_id: UUID) -> int | None:
-    """Take the completion of a job whose chunks are all done. None: not due, ended, or somebody has it."""
+    """Claim the completion of a job. Return None if it is not due, has ended, or another worker has claimed it."""
     env = settings.SLUICE
     token: int | None = sql.scalar(CLAIM, job=job_id, lease=env.export_lease_seconds, attempts=env.export_max_attempts)
     return token
@@ -163,7 +163,7 @@ def renew(job_id: UUID, token: int) -> None:
 
 
 def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
-    """Success and receipt in one transaction, under the token. Raises LeaseLost when somebody else issued it."""
+    """Record success and the receipt in one transaction, under the token. Raises LeaseLost."""
     with transaction.atomic():
         if not sql.scalar(SUCCEED, job=job.job_id, token=token):
             raise LeaseLost
@@ -176,13 +176,13 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
 
 
 def fail(job: Job, token: int, detail: str) -> None:
-    """Write down that an attempt failed, and have the next one come after a while, unless it was the last."""
+    """Record a failed attempt, and schedule the next one unless it was the last."""
     delay = transitions.retry_delay(job.completion_attempts)
     status = sql.scalar(
         FAIL,
         job=job.job_id,
         token=token,
-        detail=transitions.shortened(detail),
+        detail=transitions.truncated(detail),
         attempts=settings.SLUICE.export_max_attempts,
         delay=delay,
     )
@@ -199,16 +199,16 @@ def fail(job: Job, token: int, detail: str) -> None:
 
 def fail_exhausted() -> None:
     """Fail the jobs whose completion used up its attempts without an outcome, because it killed its workers."""
-    for row in sql.rows(GIVE_UP, attempts=settings.SLUICE.export_max_attempts):
+    for row in sql.rows(FAIL_EXHAUSTED, attempts=settings.SLUICE.export_max_attempts):
         log.error("job_failed", job_id=str(row["job_id"]), code="EXPORT_BUNDLE_FAILED")
         metrics.job_moved(JobStatus.FAILED)
 
 
-# ---- Files that are not there any more ------------------------------------------------------------------------------
+# ---- Replaced and missing files -------------------------------------------------------------------------------------
 
-# Another job replaced a file between our chunk's end and our bundle. What lies there now is as good: the same slice,
-# read later. The chunks take it over, and the job's sums follow. The job's row is locked first: only the holder of
-# the completion may do this, and no finisher can be in the way, as all chunks are done.
+# Another job replaced a file between the end of the chunk and the bundle. The new file is as good: same key and date,
+# read later. The chunks adopt it, and the job's sums change with them. The job's row is locked first, which only the
+# holder of the completion may do. It cannot deadlock with the end of a chunk, because all chunks are done.
 ADOPT = """
 WITH ours AS MATERIALIZED (
     SELECT job_id, schema_version FROM exports_jobs
@@ -229,8 +229,8 @@ UPDATE exports_jobs j SET rows = j.rows + gain.rows, bytes = j.bytes + gain.byte
 FROM gain WHERE j.job_id = (SELECT job_id FROM ours) AND gain.files > 0 RETURNING gain.files
 """
 
-# Nobody vouches for what lies there now, or nothing does: the chunk is read again. Done is left for pending only here,
-# before the job has ended. A reused chunk was refunded at its end: it must not be a second time.
+# The object is missing or unreferenced, so the chunk is exported again. This is the only transition from done to
+# pending, and happens only before the job has ended. A reused chunk was refunded at its end, and must not be again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
@@ -263,10 +263,10 @@ WITH ours AS MATERIALIZED (
 )
 
 
-def mend(job: Job, token: int) -> None:
-    """Bring chunks and objects together again: take newer files over, and have the others read again.
+def repair(job: Job, token: int) -> None:
+    """Adopt newer files, and queue the chunks whose files are gone for another export.
 
-    The last attempt ends the job instead: no attempt would be left for the files that were read again.
+    The last attempt fails the job instead, since no attempt would be left to bundle the new files.
     """
     adopted = sql.scalar(ADOPT, job=job.job_id, token=token)
     chunks = bundles.gone(job)

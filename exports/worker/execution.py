@@ -1,9 +1,9 @@
-"""How chunks are worked on: claim, look for a file, call, stream, upload, write down. One step after the other.
+"""Work on chunks: claim, check for a reusable file, call the source, stream, upload, record the outcome.
 
-At-least-once execution, exactly-once effect: any line here may be the last one that a worker runs, and any of it
-may run twice.
+Execution is at-least-once and its effect exactly-once: a worker may die at any line, and any line may run twice.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,33 +39,31 @@ from exports.worker.transitions import Progress, Result
 
 log = structlog.get_logger(__name__)
 
-# How long a woken worker goes on claiming before it lets Celery speak. A message costs Celery some 4 ms, as much as
-# a small chunk; between two messages it can shut down, or run another task.
+# How long a worker claims chunks for one message. A message costs Celery some 4 ms, as much as a small chunk; but only
+# between two messages can Celery shut down, or run another task.
 DRAIN_SECONDS = 5
-# How long it keeps to chunks before it looks at a batch of files again: neither kind waits for the other's end.
+# How long it exports chunks before it checks the next batch for reuse, so that neither kind waits for all of the other.
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
 
 
-class Doubt:
-    """Whether the object store took the last file. While it does not answer nothing is claimed: the one retry of an
-    upload is made at once, and an outage of a minute would fail every chunk that came to its turn in it."""
-
-    is_there = False
+# Set when the last upload failed. Then nothing is claimed until the object store answers. An upload has one immediate
+# retry, so an outage of a minute would fail every chunk that was claimed in it.
+storage_suspect = threading.Event()
 
 
-def insist_on_storage() -> None:
-    """Raises StorageError while the store, which did not take the last file, does not answer."""
-    if Doubt.is_there:
+def require_storage() -> None:
+    """Check the object store if the last upload failed. Raises StorageError while it does not answer."""
+    if storage_suspect.is_set():
         storage.ping()
-        Doubt.is_there = False
+        storage_suspect.clear()
 
 
 def drain() -> None:
-    """Work on files that may be there already and on chunks, in turns, until there are none or the time is over."""
+    """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with database.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, quiet_without_servers():
+    with database.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
         while reuse_some(pool) | export_some(session):
             if time.monotonic() > deadline:
                 wakeups.chunks(waiting=1)
@@ -73,16 +71,16 @@ def drain() -> None:
 
 
 def export_some(session: database.Session) -> bool:
-    """Work on chunks, one after the other, until none is ready or the turn is over. Returns whether there were any."""
+    """Export chunks until none is ready or the turn is over. Return whether there were any."""
     until = time.monotonic() + TURN_SECONDS
     some = False
     while time.monotonic() < until:
-        insist_on_storage()
+        require_storage()
         claim = leases.claim(backend=session.backend)
         if claim is None:
             break
         some = True
-        tell_begin(claim)
+        count_start(claim)
         ids: dict[str, str | int] = {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
         with (
             tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
@@ -94,9 +92,11 @@ def export_some(session: database.Session) -> bool:
 
 
 @contextmanager
-def quiet_without_servers() -> Iterator[None]:
-    """Stop for now when our own database or the object store is away, or the source has no room: the reaper wakes us
-    again."""
+def stop_without_servers() -> Iterator[None]:
+    """Stop when the database or the object store is unavailable, or the source accepts no connection.
+
+    The reaper wakes a worker later.
+    """
     try:
         yield
     except SourceConnectionsExhausted:
@@ -108,45 +108,45 @@ def quiet_without_servers() -> Iterator[None]:
 
 
 def run_chunk(claim: Claim, session: database.Session) -> None:
-    """Bring one claimed chunk to an outcome, and write that down under its token."""
+    """Bring one claimed chunk to an outcome, and record it under the fencing token."""
     started_at = time.monotonic()
     try:
         result = produce(claim, session)
-        write_down(claim, result, seconds=time.monotonic() - started_at)
+        record_success(claim, result, seconds=time.monotonic() - started_at)
     except LeaseLost:
-        tell_loss(claim)
-        # The chunk is not ours any more: taken over, or cancelled; this frees the slot.
+        record_loss(claim)
+        # Another worker has the chunk, or it was cancelled. This only frees the slot.
         transitions.release([claim], keep_slot=session.may_run_on)
     except SourceConnectionsExhausted:
-        # Not the chunk's fault, so no attempt is burned. No hint either: who has a connection goes on with the chunk,
-        # and the reaper wakes the others.
+        # No attempt is counted, since the chunk did not cause this. No wake-up message is sent: workers that have a
+        # connection take the chunk, and the reaper wakes the others.
         transitions.release([claim])
         raise
     except ExportError as error:
-        write_down_failure(claim, error, keep_slot=session.may_run_on)
+        record_failure(claim, error, keep_slot=session.may_run_on)
     except OperationalError:
         raise
     except SoftTimeLimitExceeded:
-        write_down_failure(claim, WorkerFailed("over the worker's time limit"), keep_slot=session.may_run_on)
+        record_failure(claim, WorkerFailed("over the worker's time limit"), keep_slot=session.may_run_on)
         raise
     except Exception as error:
         log.exception("unexpected_error")
-        write_down_failure(claim, WorkerFailed(in_words(error)), keep_slot=session.may_run_on)
+        record_failure(claim, WorkerFailed(describe_unexpected(error)), keep_slot=session.may_run_on)
     except BaseException:
-        # The worker is told to leave: hand the chunk on at once, not after the lease, and burn no attempt.
+        # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
         transitions.release([claim], keep_slot=session.may_run_on)
         wakeups.chunks(waiting=1)
         raise
 
 
-def in_words(error: Exception) -> str:
-    """Return what people are told of an error that nobody thought of: that its host is out of disk or memory, if so."""
-    lacks_means = isinstance(error, OSError | MemoryError)
-    return f"the worker could not go on: {logs.describe(error)}" if lacks_means else "unexpected error"
+def describe_unexpected(error: Exception) -> str:
+    """Return the text that users see for an unexpected error. It is specific if the host is out of disk or memory."""
+    lacks_resources = isinstance(error, OSError | MemoryError)
+    return f"the worker could not continue: {logs.describe(error)}" if lacks_resources else "unexpected error"
 
 
 def produce(claim: Claim, session: database.Session) -> Result:
-    """Return the chunk's file: the one that is there, or a new one from the source."""
+    """Return the chunk's file: the existing one if it may be reused, or a new one from the source."""
     with heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as beat:
         try:
             with session.ending_calls():
@@ -162,19 +162,19 @@ def produce(claim: Claim, session: database.Session) -> Result:
 
 
 def reuse(claim: Claim) -> Result | None:
-    """Return the file that lies at the chunk's path already, if it is the one that the cache vouches for."""
+    """Return the file at the chunk's path if it may be reused and its ETag is the recorded one."""
     if not claim.may_reuse or claim.known_file is None:
         return None
     head = storage.head(claim.path)
-    return adopt(claim.known_file) if head and head.etag == claim.known_file.etag else None
+    return reused(claim.known_file) if head and head.etag == claim.known_file.etag else None
 
 
-def adopt(file: KnownFile) -> Result:
+def reused(file: KnownFile) -> Result:
     return Result(source=Source.REUSED, **asdict(file))
 
 
 def export(claim: Claim, session: database.Session, checkpoint: Callable[[], None]) -> Result:
-    """Call the function once and stream its rows into the object. What is not committed leaves no trace."""
+    """Call the function once and stream its rows into the object. An upload that is not committed leaves no object."""
     content = encoded(claim, session)
     checkpoint()  # a worker that was stopped until now must not start a call
     with storage.Upload(
@@ -190,7 +190,7 @@ def export(claim: Claim, session: database.Session, checkpoint: Callable[[], Non
             stored = upload.commit()
         except storage.Conflict as conflict:
             if file := fresh_enough(claim, conflict):
-                return adopt(file)
+                return reused(file)
             stored = upload.replace(conflict)
     return Result(
         source=Source.LIVE,
@@ -216,10 +216,10 @@ def encoded(claim: Claim, session: database.Session) -> encoding.Encoding:
 
 
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
-    """Return the file that another job put at our path meanwhile, if the cache vouches for it and it will do.
+    """Return the file that another job has put at the path meanwhile, if a row references it and it is fresh enough.
 
-    For a job that asks for fresh files it will do when its source was read after our claim. What nobody vouches
-    for, the upload of a worker that died or was fenced off, is replaced.
+    For a job that asks for fresh files, that means read after our claim. An unreferenced object, the upload of a worker
+    that died or was fenced off, is replaced.
     """
     if conflict.head is None:
         return None
@@ -229,19 +229,19 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     return KnownFile(**{field: getattr(file, field) for field in leases.FILE_FIELDS})
 
 
-def write_down(claim: Claim, result: Result, *, seconds: float) -> None:
+def record_success(claim: Claim, result: Result, *, seconds: float) -> None:
     progress = transitions.finish([(claim, result)])
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
     tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
     metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
-    tell_end(progress)
+    follow_up(progress)
 
 
-def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
-    """Write down that an attempt failed. Where it was the last, an older file may stand in."""
-    Doubt.is_there = isinstance(error, UploadFailed)
+def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
+    """Record that an attempt failed. After the last one, an older file may be used instead."""
+    (storage_suspect.set if isinstance(error, UploadFailed) else storage_suspect.clear)()
     delay = transitions.delay_after(claim, error)
     if (
         delay is None
@@ -251,27 +251,27 @@ def write_down_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> 
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
         tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
-        tell_end(progress)
+        follow_up(progress)
         return
     progress = transitions.fail(claim, error, delay=delay, keep_slot=keep_slot)
     facts = {"code": error.code, "detail": error.detail, "attempt": claim.attempts}
     if progress is None:
-        tell_loss(claim)
+        record_loss(claim)
     elif delay is not None:
         log.warning("chunk_retrying", **facts, delay=round(delay, 1))
         tracing.tell(outcome="retried", failed=error.code)
         metrics.chunk_retrying(error.code)
-        tell_move(progress)
+        count_move(progress)
         wakeups.chunks(waiting=1, delay=delay)
     else:
         log.error("chunk_failed", **facts)
         tracing.tell(outcome="failed", failed=error.code)
         metrics.chunk_failed(error.code)
-        tell_end(progress)
+        follow_up(progress)
 
 
 def snapshot(claim: Claim, error: ExportError) -> Result | None:
-    """Return the older file at the chunk's path, if the source is what failed and the job takes such a file."""
+    """Return the older file at the chunk's path, if the source failed and the job accepts such a file."""
     if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
         return None
     try:
@@ -283,33 +283,33 @@ def snapshot(claim: Claim, error: ExportError) -> Result | None:
     return Result(
         source=Source.SNAPSHOT,
         error_code=error.code,
-        error_detail=transitions.shortened(error.detail),
+        error_detail=transitions.truncated(error.detail),
         **asdict(claim.known_file),
     )
 
 
-# ---- What others hear of it -----------------------------------------------------------------------------------------
+# ---- Logs, metrics and wake-ups -------------------------------------------------------------------------------------
 
 
-def tell_begin(claim: Claim) -> None:
+def count_start(claim: Claim) -> None:
     if claim.began:
         metrics.job_moved(JobStatus.RUNNING)
 
 
-def tell_loss(claim: Claim) -> None:
+def record_loss(claim: Claim) -> None:
     log.warning("lease_lost", attempt=claim.attempts)
     tracing.tell(outcome="lost")
     metrics.lease_lost()
 
 
-def tell_move(progress: Progress) -> None:
+def count_move(progress: Progress) -> None:
     if progress.status != progress.was:
         metrics.job_moved(progress.status)
 
 
-def tell_end(progress: Progress) -> None:
-    """What the outcome that ends a job's last chunk leads to."""
-    tell_move(progress)
+def follow_up(progress: Progress) -> None:
+    """Start the completion when the job's last chunk is done, or the webhook deliveries when the job has failed."""
+    count_move(progress)
     if progress.all_done:
         wakeups.completion(progress.job_id)
     elif progress.status == JobStatus.FAILED:
@@ -317,52 +317,52 @@ def tell_end(progress: Progress) -> None:
         wake_senders()
 
 
-# ---- Files that are there already -----------------------------------------------------------------------------------
+# ---- Reuse of existing files ----------------------------------------------------------------------------------------
 
 
 def reuse_some(pool: ThreadPoolExecutor) -> bool:
-    """Look at the objects of chunks that may be reused, many at once: no slot, no call, one HEAD each.
+    """Check a batch of chunks for reusable files: one HEAD request each, without a slot or a call.
 
-    Returns whether there were any.
+    Return whether there were any.
     """
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
         return False
-    tell_begin(claims[0])
+    count_start(claims[0])
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
-        look_for(claims, pool)
+        check_files(claims, pool)
     return True
 
 
-def look_for(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
-    """Write down the files that are there, and put the chunks of the others into the queue for a call."""
+def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
+    """Finish the chunks that have a reusable file, and queue the others for a call."""
     try:
-        found = list(zip(claims, pool.map(tracing.carried(look), claims), strict=True))
+        found = list(zip(claims, pool.map(tracing.carried(try_reuse), claims), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        export_missing(claims)
+        queue_missing(claims)
         raise
-    reuse_found([(claim, result) for claim, result in found if result])
-    export_missing([claim for claim, result in found if not result])
+    finish_reused([(claim, result) for claim, result in found if result])
+    queue_missing([claim for claim, result in found if not result])
 
 
-def look(claim: Claim) -> Result | None:
-    """Like `reuse`, but an object store that does not answer counts as nothing found: the call decides then."""
+def try_reuse(claim: Claim) -> Result | None:
+    """Return as `reuse` does, and None when the object store does not answer: then the chunk is exported."""
     try:
         return reuse(claim)
     except storage.StorageError:
         return None
 
 
-def reuse_found(results: list[tuple[Claim, Result]]) -> None:
+def finish_reused(results: list[tuple[Claim, Result]]) -> None:
     if results and (progress := transitions.finish(results)):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
         metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)
-        tell_end(progress)
+        follow_up(progress)
 
 
-def export_missing(claims: list[Claim]) -> None:
-    """Put chunks whose file is gone or changed into the queue for a call."""
+def queue_missing(claims: list[Claim]) -> None:
+    """Queue chunks whose file is gone or has changed for a call."""
     if claims:
         transitions.release(claims, attempt=0)
         wakeups.chunks(waiting=len(claims))

@@ -1,14 +1,14 @@
-"""Claims of chunks: who may work on one, and for how long.
+"""Claims of chunks under a lease and a fencing token.
 
-A worker owns a chunk while the chunk's row carries the worker's fencing token. Every statement here and in
-`exports.worker.transitions` that writes for a worker says `token = …`; when it changes no row, another worker owns the
-chunk. Leases use the database's clock, `clock_timestamp()`, never a worker's: hosts disagree about the
-time, and `now()` stands still inside a transaction. Where an index finds what is due it is `statement_timestamp()`: no
-index can be searched for a value that changes on the way.
+A worker owns a chunk while the chunk's row has the worker's token. Every statement here and in
+`exports.worker.transitions` that writes for a worker has the condition `token = …`; when it changes no row, another
+worker owns the chunk. Leases use the database's clock, `clock_timestamp()`: the clocks of hosts differ, and `now()` is
+fixed within a transaction. Conditions that use an index have `statement_timestamp()`, because an index cannot be
+searched for a volatile value.
 
-Lock order, everywhere: chunks, slots, then the job's row. A claim takes a slot before a chunk, and waits for neither:
-SKIP LOCKED. But it may keep the lock of a row that was free in its snapshot only, while it waits for the job. Each
-function here is one statement, so it is atomic without a transaction around it, and costs one round trip.
+Lock order, everywhere: chunks, slots, then the job's row. A claim locks a slot before a chunk, but with SKIP LOCKED, so
+it waits for neither. While it waits for the job, it may keep the lock of a row that was free only in its snapshot. Each
+function is one statement: atomic without a transaction, and one round trip.
 """
 
 from dataclasses import dataclass, fields
@@ -26,7 +26,7 @@ from exports.core.planning import Dialect, Pair, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFile:
-    """What the reuse cache says about the object at a chunk's path."""
+    """The reuse cache's record of the object at a chunk's path."""
 
     etag: str
     sha256: str
@@ -41,7 +41,7 @@ FILE_FIELDS = tuple(field.name for field in fields(KnownFile))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right to work on one chunk, and all that the work needs to know."""
+    """The right to work on one chunk, with all data that the work needs."""
 
     chunk_id: int
     token: int
@@ -59,20 +59,20 @@ class Claim:
     claimed_at: datetime
     known_file: KnownFile | None
     may_adopt: bool  # the job asked for reuse
-    may_reuse: bool  # and the known file is of the right version and not too old
-    may_degrade: bool  # the job takes the known file, of the right version, when the source fails
-    began: bool  # with this claim the job, which had not begun or was retrying, became running
+    may_reuse: bool  # and the known file has the right version and is not too old
+    may_degrade: bool  # the job accepts the known file, of the right version, when the source fails
+    began: bool  # this claim moved the job from pending or retrying to running
 
 
 # One statement takes a slot and a chunk, or neither.
-# - Every CTE is MATERIALIZED: inlined, the planner may run a SKIP LOCKED sub-select more than once and lock or
-#   update more rows than its LIMIT says.
-# - The chunk is looked for in each dataset apart, by index, so that thousands of waiting chunks of a dataset whose
-#   own slots are taken are never walked over; a claim costs the same with 10 and with 1,000,000 chunks waiting.
-# - A retry whose time has come and a chunk that is `ready` are taken in turns: retries keep their old, smaller ranks,
-#   and thousands of them, after the source was away, would hold up every other job.
-# - The counters of the job are touched only at its first claim and when a retrying chunk runs again, or every claim
-#   would queue for the job's row.
+# - Every CTE is MATERIALIZED: if it were inlined, the planner might run a SKIP LOCKED sub-select more than once, and
+#   lock or update more rows than its LIMIT.
+# - The next chunk is searched for in each dataset separately, by index. So the waiting chunks of a dataset whose own
+#   slots are taken are never scanned, and a claim costs the same with 10 and with 1,000,000 waiting chunks.
+# - Due retries and new chunks alternate: retries keep their old, smaller ranks, and after an outage of the source
+#   thousands of them would delay every other job.
+# - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise every claim
+#   would wait for the lock of the job's row.
 CLAIM = """
 WITH turn AS MATERIALIZED (
     SELECT nextval('exports_turn_seq') %% 2 = 0 AS retries
@@ -132,8 +132,7 @@ WITH turn AS MATERIALIZED (
 )
 """
 
-# Whoever moves a job to running with a claim tells so: before, it was pending or retrying.
-# Then what a claimed chunk needs to know, joined in the same round trip.
+# Insert an event if the claim moved the job to running, and return the data of the claimed chunks.
 DESCRIBE = (
     """
 , moved AS (
@@ -162,9 +161,9 @@ HOT_CLAIM = sql.Hot(CLAIM + DESCRIBE)
 
 
 def claim(*, backend: str) -> Claim | None:
-    """Take the next chunk and a slot for its call, or return None: nothing is ready, or every slot is taken.
+    """Claim the next chunk and a slot for its call. Return None if no chunk is ready or no slot is free.
 
-    `backend` is the application_name of the source connection that the call will run on.
+    `backend` is the application_name of the source connection that will run the call.
     """
     row = sql.one(
         HOT_CLAIM,
@@ -175,7 +174,7 @@ def claim(*, backend: str) -> Claim | None:
     return as_claim(row) if row else None
 
 
-# Chunks that may need no call need no slot either. A batch is of one job, so that finishing it locks one job row.
+# Chunks that may be reused need no slot. A batch has chunks of one job, so that finishing it locks one job's row.
 CLAIM_REUSABLE = """
 WITH head AS MATERIALIZED (
     SELECT job_id FROM exports_chunk WHERE status = 'pending' AND reusable
@@ -199,7 +198,7 @@ WITH head AS MATERIALIZED (
 
 
 def claim_reusable(*, batch: int) -> list[Claim]:
-    """Take up to `batch` chunks of one job for which a file may be there already. No slot, no attempt."""
+    """Claim up to `batch` chunks of one job that may have a reusable file. This takes no slot and counts no attempt."""
     rows = sql.rows(CLAIM_REUSABLE + DESCRIBE, batch=batch, lease=settings.SLUICE.export_lease_seconds)
     return [as_claim(row) for row in rows]
 
@@ -244,9 +243,6 @@ SELECT id FROM ours
 
 
 def renew(claim: Claim) -> None:
-    """Move the lease on by its full length.
-
-    Raises LeaseLost when the chunk is no longer ours: taken over, or cancelled.
-    """
+    """Extend the lease to its full length. Raises LeaseLost if the chunk was taken over or cancelled."""
     if not sql.one(RENEW, chunk=claim.chunk_id, token=claim.token, lease=settings.SLUICE.export_lease_seconds):
         raise LeaseLost

@@ -1,6 +1,7 @@
-"""What chunks end with, written under the token of a claim (`exports.worker.leases`), and counted in the job at once.
+"""Transitions of claimed chunks: finish, fail, release. The job's counters change in the same statement.
 
-Each function is one statement. It writes nothing for a chunk that is no longer the claim's.
+Each function is one statement under the fencing token of a claim (`exports.worker.leases`). It changes nothing for a
+chunk that the claim has lost.
 """
 
 from dataclasses import dataclass, fields
@@ -19,7 +20,7 @@ from exports.worker.leases import Claim, KnownFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result(KnownFile):
-    """The file that a chunk ends with, and where its bytes came from. A snapshot says what stopped the source."""
+    """The file of a finished chunk and its origin. A snapshot also has the error of the source."""
 
     source: Source
     error_code: str = ""
@@ -31,7 +32,7 @@ RESULT_FIELDS = tuple(field.name for field in fields(Result))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The job right after an outcome was written."""
+    """The job right after a transition."""
 
     job_id: UUID
     status: str
@@ -39,23 +40,23 @@ class Progress:
     total: int
     done: int
     failed: int
-    chunks: int  # that this outcome ended, or left waiting; with the sums of their files
+    chunks: int  # that this transition ended, or left waiting for a retry; with the sums of their files
     new_rows: int
     new_bytes: int
 
     @property
     def all_done(self) -> bool:
-        """Whether this outcome made the job ready to complete. Exactly one outcome sees it: the job row is locked."""
+        """Whether this transition made the job ready to complete. True for exactly one, as the job's row is locked."""
         return self.done == self.total
 
 
-# Every outcome ends with this: free the slot, count in the job, settle the job's own state, refund, tell.
-# - The slot is freed by its token alone, also when the chunk was taken from us: we are alive and our call has ended.
-#   After the chunks and before the job: "(SELECT count(*) …) >= 0" says so to the planner, and nothing else.
-# - `done = j.done + …` re-reads the row under its lock. "Is there a chunk left?" asked without that lock leaves a
-#   job running for ever when two transactions finish its last two chunks at once. `old` takes that lock first, after
-#   the chunks', because what the status was is known only then.
-# - A chunk that goes back into the queue is no news: that it was claimed was none either.
+# The rest of every transition: free the slot, update the job's counters and status, refund, insert events.
+# - The slot is freed by its token alone, also when the chunk was lost: this worker is alive and its call has ended.
+#   "(SELECT count(*) …) >= 0" only makes the planner lock slots after the chunks and before the job.
+# - `done = j.done + …` re-reads the row under its lock. Counting the remaining chunks without that lock would leave a
+#   job running forever when two transactions finish its last two chunks at once. `old` takes that lock after those of
+#   the chunks, because the previous status is known only then.
+# - A chunk that returns to the queue has no event, as its claim had none.
 SETTLE = (
     """
 , free AS (
@@ -108,8 +109,8 @@ SETTLE = (
 )
 PROGRESS = "SELECT job_id, status, was, total, done, failed, chunks, new_rows, new_bytes FROM settled"
 
-# Chunks end one by one, or as a batch of those that needed no call. One is found by its id: a plan made for a list
-# when the table was small would walk over all of it later.
+# One chunk, or a batch of reused ones. One chunk is found by its id: a plan for a list that was made when the table was
+# small would later scan the whole table.
 FINISH_ONE = """
 WITH ended AS (
     UPDATE exports_chunk c
@@ -136,8 +137,8 @@ WITH ended AS (
     RETURNING c.*
 )
 """
-VOUCH = """
-, vouch AS (
+RECORD_FILE = """
+, file AS (
     INSERT INTO exports_file (path, dataset_id, schema_version, key, effective_date, etag, sha256, rows, bytes,
                               header_bytes, data_as_of)
     SELECT e.path, e.dataset_id, j.schema_version, e.key, e.effective_date, e.etag, e.sha256, e.rows, e.bytes,
@@ -150,14 +151,14 @@ VOUCH = """
         header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
 )
 """
-HOT_FINISH = sql.Hot(FINISH_ONE + VOUCH + SETTLE + PROGRESS)
+HOT_FINISH = sql.Hot(FINISH_ONE + RECORD_FILE + SETTLE + PROGRESS)
 
 
 def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
-    """End chunks of one job as done: rows, files, slots and the job's counters in one statement.
+    """Finish chunks of one job: rows, files, slots and the job's counters in one statement.
 
-    Claims that were lost meanwhile are left out. Returns None when all of them were. Slots are kept where a call may
-    run on: once their lease is over the reaper ends it, and frees them.
+    Lost claims are skipped. Returns None when all were lost. `keep_slots` if a call may still run: the reaper ends the
+    call and frees the slots when their lease expires.
     """
     claims = [claim for claim, _ in results]
     files = [result for _, result in results]
@@ -168,7 +169,7 @@ def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> 
         row = sql.one(HOT_FINISH, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
         return Progress(**row) if row else None
     row = sql.one(
-        FINISH_MANY + VOUCH + SETTLE + PROGRESS,
+        FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],
         tokens=[c.token for c in claims],
         freed=freed,
@@ -199,9 +200,9 @@ WITH ended AS (
 
 
 def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> Progress | None:
-    """Write down that an attempt failed: RETRYING with `delay` seconds to the next one, or FAILED for good.
+    """Record a failed attempt: retrying, with `delay` seconds to the next one, or failed for good.
 
-    Returns None when the claim was lost. The slot is kept where the call may run on, as in `finish`.
+    Returns None when the claim was lost. `keep_slot` as in `finish`.
     """
     row = sql.one(
         FAIL + SETTLE + PROGRESS,
@@ -210,20 +211,20 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
         freed=[] if keep_slot else [claim.token],
         status="failed" if delay is None else "retrying",
         code=error.code,
-        detail=shortened(error.detail),
+        detail=truncated(error.detail),
         delay=delay or 0,
     )
     return Progress(**row) if row else None
 
 
 def delay_after(claim: Claim, error: ExportError) -> float | None:
-    """Return the seconds before the next attempt, or None when there is none: it cannot help, or they are used up."""
+    """Return the seconds before the next attempt, or None if it cannot help or the attempts are used up."""
     again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
     return retry_delay(claim.attempts) if again else None
 
 
-def shortened(detail: str) -> str:
-    """Return as much as `error_detail` of a chunk or a job holds."""
+def truncated(detail: str) -> str:
+    """Cut a text to the length of `error_detail`."""
     return detail[:200]
 
 
@@ -244,10 +245,7 @@ WITH ended AS (
 
 
 def release(claims: list[Claim], *, attempt: int = 1, keep_slot: bool = False) -> None:
-    """Give chunks back, to be claimed again at once, and take back the `attempt` that the claim counted.
-
-    The slot is kept where the call may run on, as in `finish`.
-    """
+    """Return chunks to the queue, and take back the `attempt` that the claim counted. `keep_slot` as in `finish`."""
     sql.rows(
         RELEASE + SETTLE + PROGRESS,
         chunks=[c.chunk_id for c in claims],

@@ -34,7 +34,7 @@ def test_a_worker_without_disk_for_its_parts_says_so_and_goes_on_when_there_is_r
     site.settle(job)
 
     assert outcomes(job) == {"LARGE": LOST, "SMALL": ("done", "", 1)}
-    assert Chunk.objects.get(key="LARGE").error_detail == "the worker could not go on: OSError (EFBIG)"
+    assert Chunk.objects.get(key="LARGE").error_detail == "the worker could not continue: OSError (EFBIG)"
     assert paths(job, "done") == visible()
     goes_on_after(site, job, resource.RLIMIT_FSIZE)
 

@@ -47,7 +47,7 @@ def patience() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker learned of the object store in another test does not hold in this one."""
-    monkeypatch.setattr(execution.Doubt, "is_there", False)
+    execution.storage_suspect.clear()
 
 
 @pytest.fixture

@@ -285,7 +285,7 @@ def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> N
     make_job(dataset, alice, 1, reuse="never")
     execution.drain()
     before = (list(job.chunks.values()), Job.objects.values().get(pk=job.pk))
-    completion.mend(job, stale)
+    completion.repair(job, stale)
 
     assert (list(job.chunks.values()), Job.objects.values().get(pk=job.pk)) == before
 

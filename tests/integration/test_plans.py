@@ -139,7 +139,7 @@ def of_the_reaper(rows: Million) -> dict[str, Case]:
         ),
         "completions": Case(work=lambda _: completion.unclaimed_jobs(), by=("exports_jobs_active",), most=GOING_ON),
         "give completions up": Case(
-            work=lambda _: sql.rows(completion.GIVE_UP, attempts=settings.SLUICE.export_max_attempts),
+            work=lambda _: sql.rows(completion.FAIL_EXHAUSTED, attempts=settings.SLUICE.export_max_attempts),
             by=("exports_jobs_active",),
             most=GOING_ON,
         ),
