@@ -33,7 +33,7 @@ def test_signing_in_keeps_the_token_for_its_owner_alone(stranger: Cli, token: st
     assert stat.S_IMODE(kept(stranger).stat().st_mode) == 0o600
     assert stat.S_IMODE(kept(stranger).parent.stat().st_mode) == 0o700
     assert list(kept(stranger).parent.iterdir()) == [kept(stranger)]
-    assert "slices" in stranger("limits").text
+    assert "chunks" in stranger("limits").text
     assert str(kept(stranger)) in stranger("whoami").text
     stranger("logout")
     assert not kept(stranger).exists()
@@ -86,7 +86,7 @@ def test_the_environment_wins_over_the_file(stranger: Cli, token: str, door: Gat
 def test_a_kept_token_goes_to_no_other_server(stranger: Cli, token: str, door: Gate, store: Gate) -> None:
     stranger("login", door.url, "--token-stdin", stdin=token)
     stranger.more = {"SLUICE_URL": store.url}
-    assert "no token" in stranger("whoami", code=3).err
+    assert "There is no token" in stranger("whoami", code=3).err
     assert store.seen == []
 
 

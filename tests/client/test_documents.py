@@ -102,7 +102,7 @@ def test_it_waits_for_all_and_tells_each_end(alice: User, sluice: Cli, door: Gat
     out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, out) == (7, b"")
     assert "hello.txt failed at ocr: The file is encrypted." in err.decode()
-    assert err.decode().count("Done: hello.txt") == 2
+    assert err.decode().count("Completed: hello.txt") == 2
 
 
 def test_json_has_the_task_also_when_it_failed(alice: User, sluice: Cli) -> None:

@@ -40,7 +40,7 @@ def test_one_command_leads_from_the_request_to_the_checked_file(
     assert lines[0] == "k,n,d"
     assert len(lines) == 1 + 2 * 29 * 3
     assert Job.objects.get(pk=job_id).status == "success"
-    assert "SHA-256 checked" in ran.err
+    assert "SHA-256 verified" in ran.err
     again = sluice("export", "submit", "things", "JFK:2024-02-01", "--wait", "--json", "--quiet")
     assert (again.json["status"], again.json["progress"]["reused"], again.err) == ("success", 1, "")
 
@@ -48,7 +48,7 @@ def test_one_command_leads_from_the_request_to_the_checked_file(
 # ---- What is asked for ----------------------------------------------------------------------------------------------
 
 
-def test_slices_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
+def test_chunks_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
     ran = sluice("export", "submit", "things", "JFK:2024-02-29", "LGA:2024-02-28")
     assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
     assert f"sluice export wait {ran.word}" in ran.err
@@ -61,9 +61,9 @@ def test_slices_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
         '\ufeffeffectiveDate;note;key\r\n2024-02-29;"a;\nb";JFK\r\n\r\n2024-02-28;;LGA',
     ],
 )
-@pytest.mark.parametrize("name", ["slices.csv", "-"])
-def test_slices_come_from_csv_by_the_names_of_its_columns(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
-    (sluice.folder / "slices.csv").write_text(text, newline="")
+@pytest.mark.parametrize("name", ["chunks.csv", "-"])
+def test_chunks_come_from_csv_by_the_names_of_its_columns(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
+    (sluice.folder / "chunks.csv").write_text(text, newline="")
     ran = sluice("export", "submit", "things", "--csv", name, stdin=text if name == "-" else "")
     assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
 
@@ -105,12 +105,12 @@ def test_wrong_usage_is_told_before_anything_is_asked(sluice: Cli, door: Gate, a
 def test_what_is_wrong_is_told_by_its_line(dataset: Dataset, sluice: Cli) -> None:
     """C3."""
     text = 'effectiveDate,note,key\n2024-02-29,"two\nlines",JFK\n2024-02-30,,JFK\n\n2024-02-28,,\n2024-02-28,,../x\n'
-    (sluice.folder / "slices.csv").write_text(text)
-    told = sluice("export", "submit", "things", "--csv", "slices.csv", "--format", "xml", code=5).err.splitlines()
+    (sluice.folder / "chunks.csv").write_text(text)
+    told = sluice("export", "submit", "things", "--csv", "chunks.csv", "--format", "xml", code=5).err.splitlines()
     assert told == [
-        "Error: slices.csv line 4 (JFK, 2024-02-30), effectiveDate: Must be a date written YYYY-MM-DD.",
-        f"slices.csv line 6 (, 2024-02-28), key: {NO_KEY}",
-        f"slices.csv line 7 (../x, 2024-02-28), key: {NO_KEY}",
+        "Error: chunks.csv line 4 (JFK, 2024-02-30), effectiveDate: Must be a date written YYYY-MM-DD.",
+        f"chunks.csv line 6 (, 2024-02-28), key: {NO_KEY}",
+        f"chunks.csv line 7 (../x, 2024-02-28), key: {NO_KEY}",
         '--format: "xml" is not a valid choice.',
     ]  # fmt: skip
 
@@ -136,8 +136,8 @@ def test_what_is_wrong_is_told_by_its_argument(dataset: Dataset, sluice: Cli) ->
     ],
 )
 def test_a_file_that_is_no_csv_is_told(sluice: Cli, door: Gate, content: bytes, told: str) -> None:
-    (sluice.folder / "slices.csv").write_bytes(content)
-    assert told in sluice("export", "submit", "things", "--csv", "slices.csv", code=2).err
+    (sluice.folder / "chunks.csv").write_bytes(content)
+    assert told in sluice("export", "submit", "things", "--csv", "chunks.csv", code=2).err
     assert door.seen == []
 
 

@@ -40,7 +40,7 @@ BEGIN
 END $$
 """
 FILES = {
-    "slices.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-16\n",
+    "chunks.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-16\n",
     "bad.csv": "key,effectiveDate\nJFK,2013-02-15\nLGA,2013-02-30\n../etc,2013-02-15\n",
     "note.md": "Total: 12.00 EUR\n",
     "totals.json": json.dumps(

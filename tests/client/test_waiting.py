@@ -105,7 +105,7 @@ def test_it_outlives_a_restart_of_the_server(dataset: Dataset, alice: User, slui
     web.restart()
     finish(job)
     code, _, err = ended(waiting)
-    assert (code, "Done: 2 slices" in err) == (0, True)
+    assert (code, "Export ready: 2 chunks" in err) == (0, True)
 
 
 def test_a_busy_server_is_waited_for(done: Job, sluice: Cli, door: Gate) -> None:
@@ -124,7 +124,7 @@ def test_it_waits_no_longer_than_it_is_told(dataset: Dataset, alice: User, sluic
         began = time.monotonic()
         ran = sluice("export", "wait", job.pk, "--timeout", "1.5", code=9)
         assert time.monotonic() - began >= 1.5
-        assert ran.err.endswith(f"Error: Not ended after 1.5 s. It goes on: sluice export wait {job.pk}\n")
+        assert ran.err.endswith(f"Error: Not finished after 1.5 s. Resume waiting with: sluice export wait {job.pk}\n")
 
     expect_within(4, wait)
     sluice.url = "http://127.0.0.1:9"
@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_it_running(dataset: Dataset, alice: User, sluice: Cli, do
     waiting.send_signal(signal.SIGINT)
     code, _, err = ended(waiting)
     assert code == 130
-    assert err.endswith(f"Interrupted. It goes on: sluice export wait {job.pk}\n")
+    assert err.endswith(f"Interrupted. Resume waiting with: sluice export wait {job.pk}\n")
     job.refresh_from_db()
     assert job.status == "pending"
 
@@ -184,7 +184,7 @@ def test_a_terminal_has_a_bar(dataset: Dataset, alice: User, sluice: Cli, door: 
     for _ in range(2):
         end_chunk()
     shown = ""
-    while "2 of 4 slices · 6 rows · 120 B" not in shown or "50%" not in shown:
+    while "2 of 4 chunks · 6 rows · 120 B" not in shown or "50%" not in shown:
         shown += os.read(terminal, 10_000).decode(errors="replace")
     fail_chunk()
     fail_chunk()

@@ -122,7 +122,7 @@ def test_links_of_before_are_void_and_receipts_promise_only_what_is_there(datase
     assert gone.deleted_at == gone.expires_at
 
 
-def test_it_judges_nothing_by_another_bucket(dataset: Dataset, alice: User) -> None:
+def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
     """Receipts and files would be given up for good, for a mistake in S3_BUCKET."""
     receipt = done(make_job(dataset, alice, 1))
     storage.delete_many([receipt.object_key, File.objects.get().path])
@@ -215,7 +215,7 @@ def test_run_states_of_documents_that_are_not_there_are_forgotten(alice: User, r
     assert runstate.read(kept.pk)
 
 
-def test_it_says_when_a_server_is_away(alice: User, rehearsed: Change, settings: LazySettings) -> None:
+def test_it_reports_an_unreachable_server(alice: User, rehearsed: Change, settings: LazySettings) -> None:
     rehearsed(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"), redis_url=SecretStr("redis://127.0.0.1:1/0"))
-    with pytest.raises(CommandError, match="Run it again"):
+    with pytest.raises(CommandError, match="Run the command again"):
         reconcile()

@@ -1,4 +1,4 @@
-"""`sluice`: the commands, and what `sluice --help` says."""
+"""The `sluice` command and its help text."""
 
 from typing import Annotated, NoReturn
 
@@ -7,7 +7,7 @@ import typer
 from sluice import __version__, accounts, documents, exports, rules
 from sluice.errors import MEANINGS
 
-# \b: the lines stay as they are.
+# \b keeps the line breaks.
 CODES = "\b\n" + "\n".join(f"{code:3d}  {meaning}" for code, meaning in MEANINGS.items())
 
 app = typer.Typer(
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
+def show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
     if wanted:
         typer.echo(f"sluice {__version__}")
         raise typer.Exit
@@ -29,10 +29,10 @@ def show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Exports and documents of a Sluice server, from the request to the checked file."""
+    """Manage the exports, documents and rules of a Sluice server."""
 
 
 accounts.add_to(app)

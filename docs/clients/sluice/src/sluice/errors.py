@@ -1,4 +1,4 @@
-"""What can go wrong, in words for people, and the exit code that scripts see."""
+"""Errors with messages for users and exit codes for scripts."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -25,18 +25,18 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.DONE: "done",
-    Exit.UNEXPECTED: "something unexpected; --debug says more",
-    Exit.USAGE: "wrong usage: an option, a file that cannot be read, a file that is there already",
-    Exit.FORBIDDEN: "not signed in, or not allowed",
+    Exit.UNEXPECTED: "unexpected error; use --debug for details",
+    Exit.USAGE: "usage error: invalid option, unreadable file, or file that already exists",
+    Exit.FORBIDDEN: "not signed in, or permission denied",
     Exit.NOT_FOUND: "not found, or gone",
-    Exit.REFUSED: "refused by the server: the input, or not possible as things are",
-    Exit.LIMITED: "the day's quota or the rate of requests is used up",
+    Exit.REFUSED: "rejected by the server: invalid input, or not possible in the current state",
+    Exit.LIMITED: "daily quota or rate limit exceeded",
     Exit.FAILED: "the export or document failed",
     Exit.CANCELLED: "the export or document was cancelled",
-    Exit.TIMED_OUT: "--timeout is over; the work goes on",
+    Exit.TIMED_OUT: "--timeout exceeded; the export or document continues",
     Exit.UNREACHABLE: "the server or the object storage cannot be reached",
-    Exit.CHECKSUM: "the downloaded bytes are not those of the receipt",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C; the work goes on",
+    Exit.CHECKSUM: "the download does not match the checksum of the receipt",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C; the export or document continues",
 }
 
 OF_STATUS = {
@@ -56,36 +56,36 @@ OF_STATUS = {
 }
 
 
-class Trouble(Exception):
-    """The command cannot go on. `lines` are for a person: the first says what, the others what to do."""
+class CliError(Exception):
+    """An error that ends the command. The first of `lines` states the error, the others what to do."""
 
     def __init__(self, *lines: str, code: Exit = Exit.UNEXPECTED, document: Any = None) -> None:
         super().__init__(*lines)
-        self.says: Sequence[str] = lines
+        self.messages: Sequence[str] = lines
         self.code = code
-        self.document = document  # for --json: what the API answered
+        self.document = document  # for --json: the response of the API
 
     @property
     def lines(self) -> Sequence[str]:
-        return self.says
+        return self.messages
 
 
-class TimedOut(Trouble):
-    """The time that was given by --timeout is over."""
+class TimedOut(CliError):
+    """The time limit set with --timeout is exceeded."""
 
     def __init__(self) -> None:
-        super().__init__("The time of --timeout is over.", code=Exit.TIMED_OUT)
+        super().__init__("Timed out (--timeout).", code=Exit.TIMED_OUT)
 
 
-class Unreachable(Trouble):
-    """The server did not answer."""
+class Unreachable(CliError):
+    """The server did not respond."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__(*lines, code=Exit.UNREACHABLE)
 
 
-class Problem(Trouble):
-    """What the server answered instead: `application/problem+json`, or whatever a proxy in between makes of it."""
+class Problem(CliError):
+    """An error response of the server: `application/problem+json`, or the body of a proxy's error."""
 
     def __init__(self, document: dict[str, Any], *, status: int, retry_after: float | None = None) -> None:
         super().__init__(code=OF_STATUS.get(status, Exit.UNEXPECTED), document=document)
@@ -96,13 +96,15 @@ class Problem(Trouble):
         self.locate(lambda pointer: pointer)
 
     def locate(self, place: Callable[[str], str]) -> None:
-        """Word each error with its place: `place` makes of a JSON Pointer what the person at the terminal typed."""
-        told = [(place(str(each.get("pointer", ""))), each.get("detail")) for each in self.document.get("errors") or []]
-        self.wrong = [f"{where}: {detail}" if where else str(detail) for where, detail in told]
+        """Prefix each error with its place. `place` converts a JSON Pointer to an option or file."""
+        located = [
+            (place(str(each.get("pointer", ""))), each.get("detail")) for each in self.document.get("errors") or []
+        ]
+        self.wrong = [f"{where}: {detail}" if where else str(detail) for where, detail in located]
 
     @property
     def name(self) -> str:
-        """The word that programs switch on."""
+        """The stable error code."""
         return str(self.document.get("code", ""))
 
     @property
@@ -111,6 +113,8 @@ class Problem(Trouble):
 
     @property
     def detail(self) -> str:
-        text = str(self.document.get("detail") or self.document.get("title") or f"The server answered {self.status}.")
+        text = str(
+            self.document.get("detail") or self.document.get("title") or f"The server returned status {self.status}."
+        )
         request = self.document.get("requestId")
         return f"{text} (request {request})" if self.status >= 500 and request else text  # noqa: PLR2004 - HTTP's 5xx

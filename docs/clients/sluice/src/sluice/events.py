@@ -1,4 +1,4 @@
-"""Server-sent events: what happens to an export or document, as the server tells it."""
+"""Server-sent events of an export or document."""
 
 import json
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ import httpx2
 from sluice.api import Api
 from sluice.errors import Problem
 
-SILENCE_SECONDS = 25.0  # the server sends a comment every 15 at the latest
+SILENCE_SECONDS = 25.0  # the server sends a comment at least every 15
 NOTHING_MORE = 204
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One event. `number` is its id, to go on from after a break."""
+    """One event. `number` is its id, to resume from after a disconnect."""
 
     number: str
     kind: str
     data: Any
 
 
-class Lost(Exception):
-    """There is no stream, or it broke. `wait`: the seconds that the server asks for."""
+class StreamLost(Exception):
+    """There is no stream, or it was disconnected. `wait`: the seconds of Retry-After."""
 
     def __init__(self, *, wait: float = 0.0) -> None:
         super().__init__()
@@ -32,9 +32,9 @@ class Lost(Exception):
 
 
 def listen(api: Api, path: str, *, after: str = "") -> Iterator[Event | None]:
-    """Yield events until the stream ends; None for each sign of life in between. Raises Lost.
+    """Yield events until the stream ends, and None for each keep-alive comment. Raises StreamLost.
 
-    `after`: the number of the last event that is known. Without it the stream begins with a `snapshot`.
+    `after`: the number of the last event received. Without it the stream begins with a `snapshot`.
     """
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
     try:
@@ -42,18 +42,18 @@ def listen(api: Api, path: str, *, after: str = "") -> Iterator[Event | None]:
             if response.status_code == NOTHING_MORE:
                 return
             if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                raise Lost
+                raise StreamLost
             yield from parsed(response)
-    except (httpx2.TransportError, ValueError):  # broken, or something else came in between
-        raise Lost from None
+    except (httpx2.TransportError, ValueError):  # disconnected, or not a stream of this server
+        raise StreamLost from None
     except Problem as problem:
-        raise Lost(wait=problem.retry_after or 0.0) from None
+        raise StreamLost(wait=problem.retry_after or 0.0) from None
 
 
 def parsed(response: httpx2.Response) -> Iterator[Event | None]:
-    """Yield what the lines say. One that was cut in the middle of an event is not told.
+    """Parse lines into events. An event that is cut off is dropped.
 
-    Lines end with LF alone here: httpx2 would also break them at U+2028, which JSON may hold as it is.
+    Lines end with LF only: httpx2 would also split them at U+2028, which JSON may contain unescaped.
     """
     fields: dict[str, str] = {}
     for line in lines(response):

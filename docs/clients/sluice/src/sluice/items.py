@@ -1,7 +1,7 @@
-"""The slices of an export, from arguments, a CSV file or filters: as a body, and back from its JSON Pointers.
+"""Request bodies with the chunks of an export, and the origin of each chunk for error messages.
 
-The body is written to a temporary file, item by item, and beside it where each item came from: a list of any length
-costs no memory, and can be sent again.
+The body and the origin of each item are written to temporary files item by item, so that a list of any length needs
+little memory and can be sent again.
 """
 
 import csv
@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NamedTuple, Self, TextIO
 
-from sluice.errors import Exit, Trouble
+from sluice.errors import CliError, Exit
 
 COLUMNS = ("key", "effectiveDate")
-ORIGIN = struct.Struct("<QQ")  # the line or argument, and where the item stands in the body
-NOT_UTF8 = re.compile("[\ud800-\udfff]")  # what surrogateescape makes of it
+ORIGIN = struct.Struct("<QQ")  # the line or argument number, and the offset in the body
+NOT_UTF8 = re.compile("[\ud800-\udfff]")  # as surrogateescape decodes it
 LONGEST_ITEM = 4096
-# Pointers into the body, and the options that they come from.
+# JSON Pointers of the body, and their options.
 OPTIONS = {
     "/dataset": "DATASET",
     "/filters": "--keys, --from, --to",
@@ -42,32 +42,32 @@ OPTIONS = {
 
 
 class Item(NamedTuple):
-    """One slice, and the number of the line or argument that it came from."""
+    """One chunk, and the number of its line or argument."""
 
     key: str
     day: str
     origin: int
 
 
-# ---- Where they come from -------------------------------------------------------------------------------------------
+# ---- Sources --------------------------------------------------------------------------------------------------------
 
 
 def of_arguments(arguments: Iterable[str]) -> Iterator[Item]:
-    """Yield the items of `KEY:DATE` each. The last colon counts: a key may have some too."""
+    """Parse `KEY:DATE` arguments. A key may contain colons: the last one separates."""
     for number, argument in enumerate(arguments, 1):
         key, colon, day = argument.rpartition(":")
         if not colon:
-            raise Trouble(f"Not KEY:DATE: {argument!r}. For example JFK:2013-02-15", code=Exit.USAGE)
+            raise CliError(f"{argument!r} is not KEY:DATE. Example: JFK:2013-02-15", code=Exit.USAGE)
         yield Item(key, day, number)
 
 
 def of_csv(name: str) -> Iterator[Item]:
-    """Yield the items of a CSV file, `-` for stdin, by the names of its columns, whatever else it holds."""
+    """Yield the items of a CSV file, or of stdin for `-`. Columns are found by name; others are ignored."""
     with opened(name) as file:
         header = file.readline()
         delimiter = next((each for each in ",;\t|" if set(COLUMNS) <= set(names(header, each))), None)
         if delimiter is None:
-            raise Trouble(f"{name}: the first line must name the columns key and effectiveDate.", code=Exit.USAGE)
+            raise CliError(f"{name}: the first line must name the columns key and effectiveDate.", code=Exit.USAGE)
         columns = names(header, delimiter)
         at = [columns.index(column) for column in COLUMNS]
         reader = csv.reader(file, delimiter=delimiter, strict=True)
@@ -79,7 +79,7 @@ def of_csv(name: str) -> Iterator[Item]:
                     yield Item(key, day, line)
                 line = reader.line_num + 2
         except (csv.Error, ValueError) as error:
-            raise Trouble(f"{name} line {line}: {error}.", code=Exit.USAGE) from None
+            raise CliError(f"{name} line {line}: {error}.", code=Exit.USAGE) from None
 
 
 def names(header: str, delimiter: str) -> list[str]:
@@ -87,7 +87,7 @@ def names(header: str, delimiter: str) -> list[str]:
 
 
 def cell(row: list[str], column: int) -> str:
-    """Return a cell, "" where the row is too short for it. Raises ValueError when it is not UTF-8."""
+    """Return a cell, or "" if the row is too short. Raises ValueError if it is not UTF-8."""
     text = row[column].strip() if column < len(row) else ""
     if NOT_UTF8.search(text):
         raise ValueError("not UTF-8")
@@ -101,18 +101,18 @@ def opened(name: str) -> Iterator[TextIO]:
         with TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             yield file
     except OSError as error:
-        raise Trouble(f"{name} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        raise CliError(f"{name} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
 # ---- The body -------------------------------------------------------------------------------------------------------
 
 
 class Body:
-    """The body of an export, ready to be sent any number of times. `source`: the CSV file, "" for arguments."""
+    """A request body that can be sent repeatedly. `source`: the CSV file, "" for arguments."""
 
     def __init__(self, options: dict[str, Any], items: Iterable[Item] | None, *, source: str = "") -> None:
         self.source = source
-        self.text, self.origins = TemporaryFile(), TemporaryFile()  # noqa: SIM115 - they live as long as this
+        self.text, self.origins = TemporaryFile(), TemporaryFile()  # noqa: SIM115 - closed by close()
         try:
             self.write(options, items)
         except BaseException:
@@ -147,7 +147,7 @@ class Body:
         return {"content": self.text, "headers": {"Content-Type": "application/json", "Content-Length": str(size)}}
 
     def place(self, pointer: str) -> str:
-        """Return what a pointer of the server's is about, as whoever typed the command knows it."""
+        """Convert a JSON Pointer of the server to the option, argument or line that the user gave."""
         if found := re.fullmatch(r"/items/(\d+)(?:/(.*))?", pointer):
             number, column = int(found[1]), found[2]
             return f"{self.item(number)}{f', {column}' if column else ''}"
@@ -166,7 +166,7 @@ class Body:
         self.text.seek(at)
         where = f"{self.source} line {origin}" if self.source else f"argument {origin}"
         try:
-            told, _ = json.JSONDecoder().raw_decode(self.text.read(LONGEST_ITEM).decode(errors="replace"))
-        except ValueError:  # longer than anything that could be an item
+            found, _ = json.JSONDecoder().raw_decode(self.text.read(LONGEST_ITEM).decode(errors="replace"))
+        except ValueError:  # longer than a valid item
             return where
-        return f"{where} ({told['key']}, {told['effectiveDate']})"
+        return f"{where} ({found['key']}, {found['effectiveDate']})"

@@ -1,4 +1,4 @@
-"""Lists: a table for people, JSON lines for programs."""
+"""Lists: a table, or JSON lines with --json."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -8,9 +8,9 @@ import typer
 from sluice.errors import Problem
 from sluice.session import Session
 
-MOST = 200  # results of a page
+MOST = 200  # results per page
 
-Limit = Annotated[int, typer.Option("--limit", min=1, help="How many at most.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="The maximum number of results.")]
 
 
 def print_list(

@@ -1,4 +1,4 @@
-"""How far it is: a bar on a terminal, a line now and then in a log, nothing when it shall be quiet."""
+"""Progress: a bar on a terminal, a line every few seconds in a log, nothing with --quiet."""
 
 import time
 from collections.abc import Iterable
@@ -12,10 +12,11 @@ from rich.text import Text
 from sluice.terminal import Terminal, clean, duration, number, size
 
 LINE_SECONDS = 5.0
+COUNTS = ("retrying", "failed", "reused", "degraded")
 
 
 class Shown(NamedTuple):
-    """What is shown of an export or document."""
+    """The displayed progress of an export or document."""
 
     status: str
     percent: float
@@ -23,21 +24,23 @@ class Shown(NamedTuple):
 
 
 def of_export(job: dict[str, Any]) -> Shown:
-    """`190 of 1,095 slices · 58,000 rows · 5.8 MB · 0:42 left · 3 retrying · 1 failed`."""
-    told = job["progress"]
-    ended = told["done"] + told["failed"] + told["cancelled"]
-    parts = [f"{number(ended)} of {number(told['total'])} slices"]
-    if told["rows"] or told["bytes"]:
-        parts += [f"{number(told['rows'])} rows", size(told["bytes"])]
-    if told["etaSeconds"] is not None:
-        parts.append(f"{duration(told['etaSeconds'])} left")
-    parts += [f"{number(told[name])} {name}" for name in ("retrying", "failed", "reused", "degraded") if told[name]]
+    """`190 of 1,095 chunks · 58,000 rows · 5.8 MB · 0:42 left · 3 retrying · 1 failed`."""
+    progress = job["progress"]
+    ended = progress["done"] + progress["failed"] + progress["cancelled"]
+    parts = [f"{number(ended)} of {number(progress['total'])} chunks"]
+    if progress["rows"] or progress["bytes"]:
+        parts += [f"{number(progress['rows'])} rows", size(progress["bytes"])]
+    if progress["etaSeconds"] is not None:
+        parts.append(f"{duration(progress['etaSeconds'])} left")
+    parts += [
+        f"{number(progress[name])} {name}" for name in ("retrying", "failed", "reused", "degraded") if progress[name]
+    ]
     if job["status"] == "pending" and job.get("queuePosition"):
-        parts.append(f"{number(job['queuePosition'])} before it")
-    return Shown(job["status"], told["percent"], " · ".join(parts))
+        parts.append(f"{number(job['queuePosition'])} ahead in the queue")
+    return Shown(job["status"], progress["percent"], " · ".join(parts))
 
 
-STAGES = {"pending": "waiting for its turn", "mineru_parsing": "reading", "llm_processing": "applying the rule"}
+STAGES = {"pending": "waiting", "mineru_parsing": "parsing", "llm_processing": "applying the rule"}
 
 
 def of_document(task: dict[str, Any]) -> Shown:
@@ -45,7 +48,7 @@ def of_document(task: dict[str, Any]) -> Shown:
 
 
 class Screen(AbstractContextManager["Screen"]):
-    """Shows progress to the end of the `with`."""
+    """A context manager that displays progress."""
 
     def __init__(self, terminal: Terminal, title: str) -> None:
         self.terminal, self.title = terminal, title
@@ -67,7 +70,7 @@ class Screen(AbstractContextManager["Screen"]):
             self.bar.update(self.bar.task_ids[0], completed=shown.percent)
         elif shown != self.last and (shown.status != self.last.status or time.monotonic() - self.at > LINE_SECONDS):
             self.at, self.last = time.monotonic(), shown
-            self.terminal.say(f"{self.title}: {shown.status} {shown.percent:.0f} %  {shown.detail}".rstrip())
+            self.terminal.info(f"{self.title}: {shown.status} {shown.percent:.0f} %  {shown.detail}".rstrip())
 
     def __exit__(self, *_: object) -> None:
         if self.bar:
@@ -75,7 +78,7 @@ class Screen(AbstractContextManager["Screen"]):
 
 
 class Bar(Progress):
-    """A bar, and a line below it: beside it there is no room on a narrow terminal."""
+    """A progress bar with a status line below it, which would not fit beside it on a narrow terminal."""
 
     below = ""
 

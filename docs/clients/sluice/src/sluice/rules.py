@@ -1,4 +1,4 @@
-"""`sluice rule …`: what is made of documents."""
+"""`sluice rule …`: commands for post-processing rules."""
 
 import json
 import sys
@@ -9,29 +9,29 @@ from typing import Annotated, Any
 import typer
 
 from sluice.api import Api
-from sluice.errors import Exit, Problem, Trouble
+from sluice.errors import CliError, Exit, Problem
 from sluice.lists import MOST, Limit, print_list
 from sluice.session import Session, command
 from sluice.terminal import moment
 
-app = typer.Typer(help="Rules: what is made of documents.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Manage the rules that convert documents.", no_args_is_help=True, rich_markup_mode=None)
 ROOT = "/api/v1/etl/rules"
-# What `show --json` prints and the server sets itself: so that what was shown can be changed and sent back.
+# Read-only fields in the output of `show`, removed so that the output can be edited and sent back.
 SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
 
 Name = Annotated[str, typer.Argument(metavar="NAME|ID")]
-File = Annotated[str, typer.Argument(metavar="FILE", help="JSON, as `sluice rule show --json` prints it; - is stdin.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="JSON, as `sluice rule show` prints it; - for stdin.")]
 
 
 def rule_id_of(session: Session, rule: str | None) -> int | None:
-    """Return the number of a rule by its name or number. Raises Trouble when none or several have the name."""
+    """Return the id of a rule, given by name or id. Raises CliError if no rule or several have the name."""
     if rule is None or (rule.isascii() and rule.isdecimal()):
         return None if rule is None else int(rule)
     found = [each["rule_id"] for each in every(session.api) if each["name"].casefold() == rule.casefold()]
     if not found:
-        raise Trouble(f"There is no rule {rule!r}. What there is: sluice rule list", code=Exit.NOT_FOUND)
+        raise CliError(f"Rule {rule!r} not found. List the rules with: sluice rule list", code=Exit.NOT_FOUND)
     if len(found) > 1:
-        raise Trouble(f"Several rules are called {rule!r}: say which one, {found}.", code=Exit.USAGE)
+        raise CliError(f"Several rules are named {rule!r}. Use one of the ids {found}.", code=Exit.USAGE)
     return int(found[0])
 
 
@@ -43,14 +43,14 @@ def path_of(session: Session, rule: str) -> str:
     return f"{ROOT}/{rule_id_of(session, rule)}"
 
 
-# ---- Look -----------------------------------------------------------------------------------------------------------
+# ---- Show -----------------------------------------------------------------------------------------------------------
 
 
 @command(app, "list")
 def list_rules(session: Session, *, limit: Limit = 200) -> None:
     """List the rules you can use, your own and the system's. --json prints one line each."""
     rules = session.api.pages(ROOT, {"limit": min(limit, MOST)}, limit=limit)
-    print_list(session, ("ID", "NAME", "MODE", "VERSION", "OWNER", "CHANGED"), rules, summary)
+    print_list(session, ("ID", "NAME", "MODE", "VERSION", "OWNER", "UPDATED"), rules, summary)
 
 
 def summary(rule: dict[str, Any]) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def summary(rule: dict[str, Any]) -> tuple[str, ...]:
 
 @command(app, "show")
 def show(session: Session, rule: Name) -> None:
-    """Print a rule, as JSON that `create` and `update` take."""
+    """Print a rule as JSON, in the format that `create` and `update` read."""
     session.terminal.json(session.api.get(path_of(session, rule)))
 
 
@@ -70,8 +70,8 @@ def show(session: Session, rule: Name) -> None:
 
 @command(app, "create")
 def create(session: Session, file: File) -> None:
-    """Make a rule of a JSON file."""
-    tell(session, send(session, "POST", ROOT, file), "Made")
+    """Create a rule from a JSON file."""
+    print_saved(session, send(session, "POST", ROOT, file), "Created")
 
 
 @command(app, "update")
@@ -80,11 +80,13 @@ def update(
     rule: Name,
     file: File,
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="What the file leaves out gets its default.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Reset fields that are missing in the file to their defaults.")
+    ] = False,
 ) -> None:
-    """Change what a JSON file says of a rule, and leave the rest. Documents keep the version that they came with."""
+    """Update a rule with the fields of a JSON file. Submitted documents keep their version."""
     method = "PUT" if replace else "PATCH"
-    tell(session, send(session, method, path_of(session, rule), file), "Changed")
+    print_saved(session, send(session, method, path_of(session, rule), file), "Updated")
 
 
 @command(app, "delete")
@@ -92,65 +94,65 @@ def delete(
     session: Session,
     rule: Name,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete a rule. Documents that came with it keep it."""
+    """Delete a rule. Submitted documents still use it."""
     path = path_of(session, rule)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete the rule {rule}?", abort=True, err=True)
     session.api.ask("DELETE", path, repeatable=True)
-    session.terminal.say("Deleted.")
+    session.terminal.info("Deleted.")
 
 
 def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
-    says = read(file)
+    fields = read(file)
     try:
-        told: dict[str, Any] = session.api.ask(
-            method, path, body=lambda: {"json": says}, repeatable=method != "POST"
+        response: dict[str, Any] = session.api.ask(
+            method, path, body=lambda: {"json": fields}, repeatable=method != "POST"
         ).json()
     except Problem as problem:
         problem.locate(lambda pointer: f"{'stdin' if file == '-' else file} at {pointer or '/'}")
         raise
-    return told
+    return response
 
 
 def read(file: str) -> dict[str, Any]:
-    """Return what a file says of a rule. Raises Trouble when it is no JSON object."""
+    """Return the fields of a rule from a file. Raises CliError if it is not a JSON object."""
     try:
-        says = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+        fields = json.loads(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     except OSError as error:
-        raise Trouble(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
     except ValueError as error:
-        raise Trouble(f"{file} is no JSON: {error}.", code=Exit.USAGE) from None
-    if not isinstance(says, dict):
-        raise Trouble(f"{file} must hold one JSON object.", code=Exit.USAGE)
-    return {name: value for name, value in says.items() if name not in SET_BY_SERVER}
+        raise CliError(f"{file} is not valid JSON: {error}.", code=Exit.USAGE) from None
+    if not isinstance(fields, dict):
+        raise CliError(f"{file} must contain one JSON object.", code=Exit.USAGE)
+    return {name: value for name, value in fields.items() if name not in SET_BY_SERVER}
 
 
-def tell(session: Session, rule: dict[str, Any], done: str) -> None:
+def print_saved(session: Session, rule: dict[str, Any], done: str) -> None:
     if session.terminal.as_json:
         session.terminal.json(rule)
     else:
         session.terminal.put(str(rule["rule_id"]))
-    session.terminal.say(f"{done}: {rule['name']}, version {rule['version']}.")
+    session.terminal.info(f"{done}: {rule['name']}, version {rule['version']}.")
 
 
-# ---- Try ------------------------------------------------------------------------------------------------------------
+# ---- Test -----------------------------------------------------------------------------------------------------------
 
 
 @command(app, "test")
 def test(
-    session: Session, rule: Name, file: Annotated[str, typer.Argument(metavar="MARKDOWN_FILE", help="- is stdin.")]
+    session: Session, rule: Name, file: Annotated[str, typer.Argument(metavar="MARKDOWN_FILE", help="- for stdin.")]
 ) -> None:
-    """Try a rule on a text, and print what it makes of it. Nothing is stored."""
+    """Test a rule on a text and print the result. Nothing is stored."""
     try:
         text = (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode()
     except OSError as error:
-        raise Trouble(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        raise CliError(f"{file} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
     except UnicodeDecodeError:
-        raise Trouble(f"{file} is not UTF-8.", code=Exit.USAGE) from None
-    told = session.api.post(f"{path_of(session, rule)}/test", {"markdown": text})
-    if not told["ok"]:
-        why = f"{told['error']['detail']} [{told['error']['code']}]"
-        raise Trouble(f"The rule failed: {why}", code=Exit.FAILED, document=told)
-    session.terminal.json(told if session.terminal.as_json else told["result"])
+        raise CliError(f"{file} is not UTF-8.", code=Exit.USAGE) from None
+    response = session.api.post(f"{path_of(session, rule)}/test", {"markdown": text})
+    if not response["ok"]:
+        why = f"{response['error']['detail']} [{response['error']['code']}]"
+        raise CliError(f"The rule failed: {why}", code=Exit.FAILED, document=response)
+    session.terminal.json(response if session.terminal.as_json else response["result"])

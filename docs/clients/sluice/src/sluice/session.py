@@ -1,4 +1,4 @@
-"""One command on its way: what all commands have in common, their options, their errors and their exit codes."""
+"""The common options, error handling and exit codes of all commands."""
 
 import inspect
 import os
@@ -15,23 +15,25 @@ import typer
 
 from sluice import settings
 from sluice.api import Api, lost
-from sluice.errors import Exit, Trouble
+from sluice.errors import CliError, Exit
 from sluice.settings import Account
 from sluice.terminal import Terminal
 
-Json = Annotated[bool, typer.Option("--json", help="Print what the API answered, as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no talk; errors are still told.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Say what is asked and answered; never the token.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the response of the API as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and data, no progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Log requests and responses to stderr, without the token.")]
 Patience = Annotated[
     float | None,
-    typer.Option("--patience", metavar="SECONDS", min=0, help="How long to go on while the server is away or busy."),
+    typer.Option(
+        "--patience", metavar="SECONDS", min=0, help="How long to retry while the server is unreachable or busy."
+    ),
 ]
 COMMON = {"as_json": (Json, False), "quiet": (Quiet, False), "debug": (Debug, False), "patience": (Patience, None)}
 
 
 @dataclass(kw_only=True)
 class Session:
-    """Where a command prints to, and the server that it asks."""
+    """The terminal and the server of one command."""
 
     terminal: Terminal
     patience: float | None
@@ -42,7 +44,7 @@ class Session:
         return self.api_of(settings.load())
 
     def api_of(self, account: Account) -> Api:
-        api = Api(account, say=self.terminal.say, debug=self.terminal.debug, patience=self.patience)
+        api = Api(account, info=self.terminal.info, debug=self.terminal.debug, patience=self.patience)
         self.opened.enter_context(api.client)
         return api
 
@@ -51,7 +53,7 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 
 def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
-    """Make a command of a function that takes a Session first, with the options that all commands have."""
+    """Turn a function whose first parameter is a Session into a command with the common options."""
 
     def add(function: Function) -> Function:
         @wraps(function)
@@ -78,34 +80,34 @@ def parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
     return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
-# ---- Ends -----------------------------------------------------------------------------------------------------------
+# ---- Errors ---------------------------------------------------------------------------------------------------------
 
 
 def guard(terminal: Terminal, action: Callable[[], None]) -> None:
-    """Do it, and turn what goes wrong into a few lines and an exit code: no traceback unless somebody asks for it."""
+    """Run an action. Print errors in a few lines, with a traceback only for --debug, and set the exit code."""
     try:
         action()
-    except Trouble as trouble:
-        end(terminal, trouble)
+    except CliError as error:
+        end(terminal, error)
     except httpx2.TransportError as error:
         end(terminal, lost("The server", error))
     except KeyboardInterrupt:
-        end(terminal, Trouble("Interrupted.", code=Exit.INTERRUPTED))
-    except BrokenPipeError:  # whoever read us has read enough
+        end(terminal, CliError("Interrupted.", code=Exit.INTERRUPTED))
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(Exit.UNEXPECTED) from None
     except (typer.Exit, typer.Abort, typer.TyperException):
         raise
-    except Exception as error:  # noqa: BLE001 - the last door before the person at the terminal
+    except Exception as error:  # noqa: BLE001 - the last handler before the user
         if terminal.debugs:
-            terminal.complain(*traceback.format_exc().splitlines())
-        end(terminal, Trouble(f"Something unexpected: {type(error).__name__}.", "--debug says more."))
+            terminal.print_err(*traceback.format_exc().splitlines())
+        end(terminal, CliError(f"Unexpected error: {type(error).__name__}.", "Use --debug for details."))
 
 
-def end(terminal: Terminal, trouble: Trouble) -> None:
-    """Say it and leave. With --json stdout has what the API answered, also when that is a problem."""
-    if terminal.as_json and trouble.document is not None:
-        terminal.json(trouble.document)
-    first, *others = trouble.lines
-    terminal.complain(f"Error: {first}" if trouble.code != Exit.INTERRUPTED else first, *others)
-    raise typer.Exit(trouble.code)
+def end(terminal: Terminal, error: CliError) -> None:
+    """Print an error and exit. With --json, stdout has the API's response even if it is a problem document."""
+    if terminal.as_json and error.document is not None:
+        terminal.json(error.document)
+    first, *others = error.lines
+    terminal.print_err(f"Error: {first}" if error.code != Exit.INTERRUPTED else first, *others)
+    raise typer.Exit(error.code)

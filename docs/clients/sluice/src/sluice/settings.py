@@ -1,4 +1,4 @@
-"""Where the address and the token are kept: in the environment, else in a file that only its owner may read."""
+"""The server's URL and the token: from the environment, or from a file that only its owner can read."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx2
 
-from sluice.errors import Exit, Trouble
+from sluice.errors import CliError, Exit
 
 URL, TOKEN, INSECURE = "SLUICE_URL", "SLUICE_TOKEN", "SLUICE_INSECURE_HTTP"
 SIGN_IN = "Sign in with: sluice login URL"
@@ -16,7 +16,7 @@ SIGN_IN = "Sign in with: sluice login URL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A server, and the token for it. `source` says where the token was found."""
+    """A server's URL and a token. `source` is the variable or file of the token."""
 
     url: str
     token: str
@@ -30,36 +30,36 @@ def path() -> Path:
 
 
 def load() -> Account:
-    """Return the account. Raises Trouble when there is none.
+    """Return the account. Raises CliError if there is none.
 
-    The environment wins. A token of the file is for the server of the file: with another SLUICE_URL it is not used.
+    The environment takes precedence. The file's token belongs to the file's server: it is never sent elsewhere.
     """
     kept = read()
     url, token = os.environ.get(URL, "").strip(), os.environ.get(TOKEN, "").strip()
     insecure = os.environ.get(INSECURE) == "1"
     checked = checked_url(url, insecure=insecure) if url else kept.url
     if not checked:
-        raise Trouble(f"You are not signed in. {SIGN_IN}", code=Exit.FORBIDDEN)
+        raise CliError(f"You are not signed in. {SIGN_IN}", code=Exit.FORBIDDEN)
     if token:
         return Account(url=checked, token=checked_token(token), source=TOKEN)
     if checked != kept.url or not kept.token:
-        raise Trouble(f"There is no token for {checked}. {SIGN_IN}, or set {TOKEN}.", code=Exit.FORBIDDEN)
+        raise CliError(f"There is no token for {checked}. {SIGN_IN}, or set {TOKEN}.", code=Exit.FORBIDDEN)
     return Account(url=checked, token=checked_token(kept.token), source=str(path()))
 
 
 def read() -> Account:
-    """Return what the file holds; nothing when there is none."""
+    """Return the content of the file, or an empty account if there is no file."""
     try:
         kept = json.loads(path().read_text())
         return Account(url=str(kept["url"]), token=str(kept["token"]))
     except FileNotFoundError:
         return Account(url="", token="")
     except (OSError, ValueError, TypeError, KeyError):
-        raise Trouble(f"{path()} cannot be read. {SIGN_IN}", code=Exit.FORBIDDEN) from None
+        raise CliError(f"{path()} cannot be read. {SIGN_IN}", code=Exit.FORBIDDEN) from None
 
 
 def save(account: Account) -> Path:
-    """Write the file, in one step: at no moment may anybody else read it."""
+    """Write the file atomically, so that other users can never read it."""
     target = path()
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -69,28 +69,28 @@ def save(account: Account) -> Path:
             json.dump({"url": account.url, "token": account.token}, file)
         new.replace(target)
     except OSError as error:
-        raise Trouble(f"{target} cannot be written: {error.strerror}.", code=Exit.USAGE) from None
+        raise CliError(f"{target} cannot be written: {error.strerror}.", code=Exit.USAGE) from None
     return target
 
 
 def forget() -> bool:
-    """Delete the file. Returns whether there was one."""
-    was_there = path().exists()
+    """Delete the file. Return whether it existed."""
+    existed = path().exists()
     path().unlink(missing_ok=True)
-    return was_there
+    return existed
 
 
 def checked_url(text: str, *, insecure: bool) -> str:
-    """Return the server's address without a slash at its end. Raises Trouble when a token must not be sent there."""
+    """Return the server's URL without a trailing slash. Raises CliError if a token must not be sent there."""
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL:
         url = httpx2.URL("")
     if url.scheme not in {"http", "https"} or not url.host or url.query or url.fragment or url.userinfo:
-        raise Trouble(f"Not the address of a server: {text!r}. It looks like https://sluice.example", code=Exit.USAGE)
+        raise CliError(f"Invalid server URL: {text!r}. Example: https://sluice.example", code=Exit.USAGE)
     if url.scheme == "http" and not is_loopback(url.host) and not insecure:
-        raise Trouble(
-            "Over http:// anybody on the way can read the token. Use https://,",
+        raise CliError(
+            "http:// sends the token unencrypted. Use https://,",
             f"or, in a network that you trust, `sluice login --insecure-http` or {INSECURE}=1.",
             code=Exit.USAGE,
         )
@@ -98,9 +98,11 @@ def checked_url(text: str, *, insecure: bool) -> str:
 
 
 def checked_token(token: str) -> str:
-    """Return the token. Raises Trouble for what cannot go into a header; the message does not repeat it."""
+    """Return the token. Raises CliError if it cannot be sent in a header; the message does not contain it."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise Trouble("That is no token: it has characters that no token has.", code=Exit.FORBIDDEN)
+        raise CliError(
+            "Invalid token: it is empty or contains characters that tokens do not have.", code=Exit.FORBIDDEN
+        )
     return token
 
 

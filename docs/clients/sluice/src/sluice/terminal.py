@@ -1,4 +1,4 @@
-"""What is printed: data to stdout, talk to stderr; no colour unless it is a terminal that wants it."""
+"""Output: data to stdout, messages to stderr, and colour only on terminals that support it."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-# What a terminal would take for a command: names, texts and messages come from others.
+# Control characters that a terminal would obey: names, texts and messages come from other people.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COLOURS = {
     "success": "green", "done": "green", "completed": "green", "active": "green",
@@ -20,40 +20,40 @@ COLOURS = {
 
 
 class Terminal:
-    """Both outputs of one command."""
+    """The output streams of one command."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False, debug: bool = False) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # a locale without ✓ is no reason to fail
+                stream.reconfigure(errors="replace")  # a locale without ✓ must not cause an error
         self.as_json, self.quiet, self.debugs = as_json, quiet, debug
         self.out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self.err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
-    def say(self, *lines: str) -> None:
+    def info(self, *lines: str) -> None:
         if not self.quiet:
-            self.complain(*lines)
+            self.print_err(*lines)
 
-    def complain(self, *lines: str, style: str = "") -> None:
-        """Say what has to be said also to who wants it quiet."""
+    def print_err(self, *lines: str, style: str = "") -> None:
+        """Print to stderr even with --quiet."""
         for line in lines:
             self.err.print(Text(clean(line), style=style))
 
     def debug(self, line: str) -> None:
         if self.debugs:
-            self.complain(line, style="dim")
+            self.print_err(line, style="dim")
 
     def put(self, *lines: str) -> None:
         for line in lines:
             self.out.print(Text(clean(line)))
 
     def json(self, document: Any) -> None:
-        """Write one document: on a terminal laid out, otherwise in one line."""
+        """Write one JSON document: indented on a terminal, otherwise in one line."""
         self.line(document, indent=2 if self.out.is_terminal else None)
 
     def line(self, document: Any, *, indent: int | None = None) -> None:
         text = json.dumps(document, ensure_ascii=False, indent=indent)
-        # What `json` leaves as it is may still be a command to a terminal.
+        # `json` does not escape all characters that a terminal would obey.
         self.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
     def write(self, text: str) -> None:
@@ -63,7 +63,7 @@ class Terminal:
         sys.stdout.buffer.flush()
 
     def table(self, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print columns as wide as what they hold: nothing is cut off, in a pipe neither."""
+        """Print columns as wide as their content: no cell is truncated, not even in a pipe."""
         cells = [list(names), *([clean(cell).replace("\n", " ") for cell in row] for row in rows)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
         for number, row in enumerate(cells):
@@ -74,7 +74,7 @@ class Terminal:
             self.out.print(line)
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Print names and values below each other."""
+        """Print one name and value per line."""
         shown = [(name, value) for name, value in pairs if value]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
@@ -82,7 +82,7 @@ class Terminal:
 
 
 def clean(text: str) -> str:
-    """Return text without what a terminal would obey."""
+    """Replace control characters that a terminal would obey."""
     return CONTROL.sub("�", text)
 
 

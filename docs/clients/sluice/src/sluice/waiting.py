@@ -1,4 +1,4 @@
-"""Waiting for an end: by the event stream, and by asking again and again while there is none."""
+"""Waiting for the end of an export or document: by its event stream, or by polling while there is no stream."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from sluice.api import Api
-from sluice.errors import Exit, TimedOut, Trouble
-from sluice.events import Event, Lost, listen
+from sluice.errors import CliError, Exit, TimedOut
+from sluice.events import Event, StreamLost, listen
 
 POLL_SECONDS = 2.0
-AWAY_SECONDS = 300.0  # that the server may be away, with nobody there to say so
-# After as many streams in a row that told nothing, ask; and look after a while whether there is one again.
+AWAY_SECONDS = 300.0  # how long the server may be unreachable
+# After so many streams in a row without an event, poll, and try the stream again after WITHOUT_SECONDS.
 TRIES, WITHOUT_SECONDS = 2, 60.0
-NEAR_SECONDS = 30.0  # before the deadline a stream could be silent for too long
+NEAR_SECONDS = 30.0  # this close to the deadline, poll: a stream may be silent for longer
 
 State = dict[str, Any]
 
@@ -21,21 +21,21 @@ State = dict[str, Any]
 class Watch:
     """Follows one export or document to its end.
 
-    Streams tell what is new; what is true is read, at the beginning, after each break and at the end.
+    The stream delivers changes; the full state is read at the start, after each disconnect and at the end.
     """
 
     def __init__(self, api: Api, path: str, *, ended: frozenset[str], changed: Callable[[State], None]) -> None:
         self.api, self.path, self.ended, self.changed = api, path, ended, changed
-        self.heard: Callable[[Event], None] = lambda _event: None
+        self.on_event: Callable[[Event], None] = lambda _event: None
         self.state: State = {}
         self.last = ""
-        self.in_vain, self.again_at = 0, 0.0
+        self.failed_streams, self.stream_after = 0, 0.0
 
     def run(self) -> State:
-        """Return it as it is at its end. Raises TimedOut at the API's deadline, and whatever reading it raises."""
+        """Return the final state. Raises TimedOut at the API's deadline, and the errors of `Api.get`."""
         self.look()
         while self.state["status"] not in self.ended:
-            if self.may_listen():
+            if self.may_stream():
                 self.listen()
             else:
                 self.api.pause(POLL_SECONDS)
@@ -46,34 +46,34 @@ class Watch:
         self.state = self.api.get(self.path, away=AWAY_SECONDS)
         self.changed(self.state)
 
-    def may_listen(self) -> bool:
+    def may_stream(self) -> bool:
         if self.api.left() < NEAR_SECONDS:
             return False
-        return self.in_vain < TRIES or time.monotonic() >= self.again_at
+        return self.failed_streams < TRIES or time.monotonic() >= self.stream_after
 
     def listen(self) -> None:
-        """Listen until the stream tells of the end, ends itself, or breaks."""
-        told = False
+        """Read the stream until the final status, the end of the stream, or a disconnect."""
+        received = False
         try:
             for event in listen(self.api, self.path, after=self.last):
                 if event:
-                    told = True
+                    received = True
                     self.take(event)
                     if event.kind == "status" and event.data["status"] in self.ended:
                         return
                 if self.api.left() < NEAR_SECONDS:
                     return
             wait = 0.0
-        except Lost as lost:
+        except StreamLost as lost:
             wait = lost.wait
-        self.in_vain = 0 if told else TRIES if wait else self.in_vain + 1
-        self.again_at = time.monotonic() + max(wait, WITHOUT_SECONDS)
+        self.failed_streams = 0 if received else TRIES if wait else self.failed_streams + 1
+        self.stream_after = time.monotonic() + max(wait, WITHOUT_SECONDS)
         self.api.pause(1)
 
     def take(self, event: Event) -> None:
-        """Lay the news over what is known. A chunk or a progress of a document is part of it, and not the whole."""
+        """Merge an event into the state. A `progress` event of an export updates only a part of it."""
         self.last = event.number or self.last
-        self.heard(event)
+        self.on_event(event)
         if event.kind == "snapshot":
             self.state = event.data
         elif event.kind == "progress" and "status" not in event.data:
@@ -84,18 +84,20 @@ class Watch:
 
 
 @contextmanager
-def come_back(api: Api, command: str, *, timeout: float | None) -> Iterator[None]:
-    """Say how to come back when somebody has waited long enough: by --timeout, by Ctrl-C, or for the server."""
+def resumable(api: Api, command: str, *, timeout: float | None) -> Iterator[None]:
+    """When waiting ends early, by --timeout, Ctrl-C or a lost server, tell the user how to resume."""
     api.deadline = None if timeout is None else time.monotonic() + timeout
     try:
         yield
     except TimedOut:
-        raise Trouble(f"Not ended after {timeout:g} s. It goes on: {command}", code=Exit.TIMED_OUT) from None
+        raise CliError(
+            f"Not finished after {timeout:g} s. Resume waiting with: {command}", code=Exit.TIMED_OUT
+        ) from None
     except KeyboardInterrupt:
-        raise Trouble(f"Interrupted. It goes on: {command}", code=Exit.INTERRUPTED) from None
-    except Trouble as trouble:
-        if trouble.code == Exit.UNREACHABLE:
-            trouble.says = [*trouble.says, f"It goes on by itself: {command}"]
+        raise CliError(f"Interrupted. Resume waiting with: {command}", code=Exit.INTERRUPTED) from None
+    except CliError as error:
+        if error.code == Exit.UNREACHABLE:
+            error.messages = [*error.messages, f"The server continues the work. Resume waiting with: {command}"]
         raise
     finally:
         api.deadline = None

@@ -1,4 +1,4 @@
-"""What a person may do to a document: withdraw it, run it again."""
+"""Commands that change a document: cancel and retry."""
 
 from typing import Annotated
 
@@ -13,11 +13,11 @@ from sluice.session import Session, command
 
 @command(app, "cancel")
 def cancel(session: Session, task: Task) -> None:
-    """Withdraw a document that nobody has begun with."""
-    told = session.api.post(f"{path_of(task)}/cancel")
-    session.terminal.say("Cancelled.")
+    """Cancel a document that has not been started."""
+    response = session.api.post(f"{path_of(task)}/cancel")
+    session.terminal.info("Cancelled.")
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
 
 
 @command(app, "retry")
@@ -25,20 +25,20 @@ def retry(
     session: Session,
     task: Task,
     *,
-    stage: Annotated[str, typer.Option("--from", metavar="ocr|postprocess", help="Where to begin again.")],
+    stage: Annotated[str, typer.Option("--from", metavar="ocr|postprocess", help="The stage to restart from.")],
     rule: Rule = None,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Run a document again: from the beginning, or only its rule, or another rule, over the text that was read."""
+    """Retry a document from the start, or apply its rule or another rule to the parsed text again."""
     rule_id = rule_id_of(session, rule)
     try:
-        told = session.api.post(f"{path_of(task)}/retry", {"from_stage": stage, "rule_id": rule_id})
+        response = session.api.post(f"{path_of(task)}/retry", {"from_stage": stage, "rule_id": rule_id})
     except Problem as problem:
         problem.locate(lambda pointer: {"/from_stage": "--from", "/rule_id": "--rule"}.get(pointer, pointer))
         raise
     if session.terminal.as_json and not wait:
-        session.terminal.json(told)
-    session.terminal.say("Taken up again.")
+        session.terminal.json(response)
+    session.terminal.info("Restarted.")
     if wait:
         finish(session, [task], timeout=timeout)

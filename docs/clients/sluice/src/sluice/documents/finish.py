@@ -1,14 +1,14 @@
-"""From a task to its end."""
+"""Command that waits for documents."""
 
 from typing import Annotated, Any
 
 import typer
 
 from sluice.documents.shared import ENDED, Timeout, app, failure, path_of, warning_of
-from sluice.errors import Trouble
+from sluice.errors import CliError
 from sluice.progress import Screen, of_document
 from sluice.session import Session, command
-from sluice.waiting import Watch, come_back
+from sluice.waiting import Watch, resumable
 
 
 @command(app, "wait")
@@ -18,36 +18,42 @@ def wait(
     *,
     timeout: Timeout = None,
 ) -> None:
-    """Stay until documents have ended, and say how it goes. Ctrl-C leaves them running."""
+    """Wait for documents and show their progress. Ctrl-C does not cancel them."""
     finish(session, tasks, timeout=timeout)
 
 
 def finish(session: Session, tasks: list[int], *, timeout: float | None) -> None:
-    """Wait for all of them, then raise Trouble if one did not end well."""
-    troubles = []
-    with come_back(session.api, f"sluice document wait {' '.join(map(str, tasks))}", timeout=timeout):
+    """Wait for all of them, then raise CliError unless all succeeded."""
+    errors = []
+    with resumable(session.api, f"sluice document wait {' '.join(map(str, tasks))}", timeout=timeout):
         for nth, task in enumerate(tasks, 1):
             title = f"Document {task}" if len(tasks) == 1 else f"Document {task} ({nth} of {len(tasks)})"
-            told = watch(session, task, title)
+            response = watch(session, task, title)
             if session.terminal.as_json:
-                session.terminal.line(told)
-            if told["status"] == "completed":
-                tell_end(session, told)
+                session.terminal.line(response)
+            if response["status"] == "completed":
+                print_completed(session, response)
             else:
-                troubles.append(failure(told))
-    if len(troubles) == 1:
-        raise troubles[0]
-    if troubles:
-        lines = [trouble.lines[0] for trouble in troubles]
-        raise Trouble(f"{len(troubles)} of {len(tasks)} documents did not end well.", *lines, code=troubles[0].code)
+                errors.append(failure(response))
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = [error.lines[0] for error in errors]
+        raise CliError(
+            f"{len(errors)} of {len(tasks)} documents failed or were cancelled.", *lines, code=errors[0].code
+        )
 
 
-def tell_end(session: Session, task: dict[str, Any]) -> None:
-    session.terminal.say(f"Done: {task['filename']}. Its result: sluice document result {task['task_id']}")
-    session.terminal.say(*(f"Warning: {warning_of(each)}" for each in task["metadata"].get("warnings", [])))
+def print_completed(session: Session, task: dict[str, Any]) -> None:
+    session.terminal.info(
+        f"Completed: {task['filename']}. Show the result with: sluice document result {task['task_id']}"
+    )
+    session.terminal.info(*(f"Warning: {warning_of(each)}" for each in task["metadata"].get("warnings", [])))
 
 
-def watch(session: Session, task: int, title: str) -> dict[str, Any]:
-    """Return the task at its end."""
+def watch(session: Session, task_id: int, title: str) -> dict[str, Any]:
+    """Return the finished task."""
     with Screen(session.terminal, title) as screen:
-        return Watch(session.api, path_of(task), ended=ENDED, changed=lambda told: screen.show(of_document(told))).run()
+        return Watch(
+            session.api, path_of(task_id), ended=ENDED, changed=lambda task: screen.show(of_document(task))
+        ).run()

@@ -1,4 +1,4 @@
-"""Looking at documents: what there is, how far it is, what came of it."""
+"""Commands that show documents and their results."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.documents.shared import ENDED, ROOT, Task, app, failure, path_of, warning_of
-from sluice.errors import Exit, Trouble
+from sluice.errors import CliError, Exit
 from sluice.lists import MOST, Limit, print_list
 from sluice.progress import STAGES
 from sluice.session import Session, command
@@ -40,12 +40,12 @@ def summary(task: dict[str, Any]) -> tuple[str, ...]:
 
 @command(app, "show")
 def show(session: Session, task: Task) -> None:
-    """Show a document: how far it is, by which rule, what went wrong."""
-    told = session.api.get(path_of(task))
+    """Show a document: its progress, rule and error."""
+    response = session.api.get(path_of(task))
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
     else:
-        session.terminal.pairs(facts(told))
+        session.terminal.pairs(facts(response))
 
 
 def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -55,10 +55,10 @@ def facts(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Status", status + (f" at {error['stage']}: {error['detail']} [{error['code']}]" if error else "")
     yield "Rule", f"{task['rule_id']}, version {task['rule_version']}"
     yield "Pages", number((metadata.get("ocr") or {}).get("pages"))
-    yield "Tries", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)
+    yield "Attempts", ", ".join(f"{stage} {count}" for stage, count in metadata.get("attempts", {}).items() if count)
     yield "Warnings", "; ".join(map(warning_of, metadata.get("warnings", [])))
     yield "Created", moment(task["created_at"])
-    yield "Changed", moment(task["updated_at"])
+    yield "Updated", moment(task["updated_at"])
 
 
 @command(app, "result")
@@ -66,28 +66,28 @@ def result(
     session: Session,
     task: Task,
     *,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The text that was read.")] = False,
-    data: Annotated[bool, typer.Option("--data", help="Only what the rule found.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The parsed text as Markdown.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="Only the data that the rule extracted.")] = False,
 ) -> None:
-    """Print what came of a document, as JSON; or its text."""
+    """Print a document's result as JSON, or its text."""
     if markdown and data:
-        raise Trouble("Take one of --markdown and --data.", code=Exit.USAGE)
+        raise CliError("Use either --markdown or --data.", code=Exit.USAGE)
     if markdown:
         print_markdown(session, task)
         return
-    told = session.api.get(path_of(task))
-    if told["status"] in {"failed", "cancelled"}:
-        raise failure(told)
-    if told["status"] not in ENDED:
-        advice = f"Wait for it: sluice document wait {task}"
-        raise Trouble("There is no result yet.", advice, code=Exit.REFUSED, document=told)
-    if data and "data" not in told["result"]:
-        raise Trouble("This rule makes no data, but Markdown: --markdown", code=Exit.NOT_FOUND)
-    session.terminal.json(told["result"]["data"] if data else told["result"])
+    response = session.api.get(path_of(task))
+    if response["status"] in {"failed", "cancelled"}:
+        raise failure(response)
+    if response["status"] not in ENDED:
+        advice = f"Wait for it with: sluice document wait {task}"
+        raise CliError("The document is not finished.", advice, code=Exit.REFUSED, document=response)
+    if data and "data" not in response["result"]:
+        raise CliError("This rule produces Markdown only. Use --markdown.", code=Exit.NOT_FOUND)
+    session.terminal.json(response["result"]["data"] if data else response["result"])
 
 
 def print_markdown(session: Session, task: int) -> None:
-    """Write the text as it comes. On a terminal without what the terminal would obey: it is a stranger's."""
+    """Stream the text to stdout. On a terminal, remove control characters: the document is untrusted."""
     with session.api.stream(f"{path_of(task)}/markdown", read=SILENCE_SECONDS) as response:
         for block in response.iter_text():
             session.terminal.write(CONTROL.sub("", block) if sys.stdout.isatty() else block)

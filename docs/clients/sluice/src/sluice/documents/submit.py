@@ -1,4 +1,4 @@
-"""`sluice document submit`: from files to tasks."""
+"""`sluice document submit`: upload files and create tasks."""
 
 import mimetypes
 import uuid
@@ -13,11 +13,11 @@ from sluice.api import checked_json, reach
 from sluice.documents.finish import finish
 from sluice.documents.shared import ROOT, Rule, Timeout, Wait, app
 from sluice.downloading import origin
-from sluice.errors import Exit, Problem, Trouble
+from sluice.errors import CliError, Exit, Problem
 from sluice.rules import rule_id_of
 from sluice.session import Session, command
 
-# Larger ones go straight to the object storage: the service itself would hold them on its disk meanwhile.
+# Larger files are uploaded directly to the object storage, so that the service need not buffer them on disk.
 DIRECT_BYTES = 8_000_000
 UPLOAD_SECONDS = 60.0
 UPLOAD_TRIES = 3
@@ -31,17 +31,20 @@ def submit(
     rule: Rule = None,
     direct: Annotated[
         bool | None,
-        typer.Option("--direct/--through", help="Send to the object storage, or through the service. By size."),
+        typer.Option(
+            "--direct/--through", help="Upload to the object storage or through the service. Default: by size."
+        ),
     ] = None,
     idempotency_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The same key is the same document. Without it one is made up.")
+        str | None,
+        typer.Option(metavar="KEY", help="Requests with the same key create one task. Default: a random key."),
     ] = None,
     wait: Wait = False,
     timeout: Timeout = None,
 ) -> None:
-    """Submit documents; one line with the number of its task for each."""
+    """Submit documents and print one task id per line."""
     if idempotency_key and len(files) > 1:
-        raise Trouble("--idempotency-key is for one file.", code=Exit.USAGE)
+        raise CliError(f"--idempotency-key needs exactly one file; you gave {len(files)}.", code=Exit.USAGE)
     rule_id = rule_id_of(session, rule)
     accepted = []
     for file in files:
@@ -53,7 +56,7 @@ def submit(
     if wait:
         finish(session, [each["task_id"] for each in accepted], timeout=timeout)
     else:
-        session.terminal.say(f"Wait for it: sluice document wait {accepted[0]['task_id']}")
+        session.terminal.info(f"Wait for it with: sluice document wait {accepted[0]['task_id']}")
 
 
 def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: bool | None, key: str) -> dict[str, Any]:
@@ -73,11 +76,11 @@ def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: boo
             problem.advice = (f"File: {path}", *problem.advice)
         raise
     except OSError as error:
-        raise Trouble(f"{path} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
+        raise CliError(f"{path} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
 def ask(session: Session, key: str, *, file: BinaryIO | None = None, **body: Any) -> dict[str, Any]:
-    """Submit, again when the answer is lost: the key makes one task of any number of tries."""
+    """Send the request, and again if the response is lost: the idempotency key prevents a second task."""
 
     def request() -> dict[str, Any]:
         if file:
@@ -86,8 +89,8 @@ def ask(session: Session, key: str, *, file: BinaryIO | None = None, **body: Any
 
     headers = {"Idempotency-Key": key}
     answer = session.api.ask("POST", f"{ROOT}/submit", body=request, headers=headers, repeatable=True)
-    told: dict[str, Any] = checked_json(answer)
-    return told
+    accepted: dict[str, Any] = checked_json(answer)
+    return accepted
 
 
 def type_of(name: str) -> str:
@@ -95,8 +98,8 @@ def type_of(name: str) -> str:
 
 
 def upload(session: Session, name: str, file: BinaryIO, size: int) -> str:
-    """Send a file to the object storage, which never sees the token. Returns the key to submit it by."""
-    # What a name's end says is not asked: the bytes decide.
+    """Upload a file to the object storage, without the token. Return its file key for the submission."""
+    # The server detects the type from the content, not from the file name.
     offer = {"filename": name, "content_type": "application/octet-stream", "size": size}
     place = session.api.post(f"{ROOT}/uploads", offer, repeatable=True)
     url = place["upload_url"]
@@ -111,8 +114,8 @@ def upload(session: Session, name: str, file: BinaryIO, size: int) -> str:
                     return str(place["file_key"])
                 break
             session.api.pause(1)
-    raise Trouble(
-        f"The object storage at {origin(url)} did not take the file.",
-        "Send it through the service: --through",
+    raise CliError(
+        f"The upload to the object storage at {origin(url)} failed.",
+        "To upload through the service, use --through.",
         code=Exit.UNREACHABLE,
     )

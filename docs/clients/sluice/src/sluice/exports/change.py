@@ -1,11 +1,11 @@
-"""What a person may do to an export: cancel it, run it again, get a link."""
+"""Commands that change an export: cancel, retry, replay and link."""
 
 from typing import Annotated
 
 import typer
 
 from sluice.api import AGENT
-from sluice.exports.finish import go_on
+from sluice.exports.finish import follow
 from sluice.exports.shared import Force, Job, Target, Timeout, Wait, app, path_of
 from sluice.session import Session, command
 from sluice.terminal import moment
@@ -13,11 +13,11 @@ from sluice.terminal import moment
 
 @command(app, "cancel")
 def cancel(session: Session, job: Job) -> None:
-    """End an export. Slices that are done stay, for later exports."""
-    told = session.api.post(f"{path_of(job)}/cancel")
-    session.terminal.say("Cancelled.")
+    """Cancel an export. Finished chunks stay available to later exports."""
+    response = session.api.post(f"{path_of(job)}/cancel")
+    session.terminal.info("Cancelled.")
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
 
 
 @command(app, "retry")
@@ -30,9 +30,9 @@ def retry(
     force: Force = False,
     timeout: Timeout = None,
 ) -> None:
-    """Run the failed slices of a failed export again."""
-    told = session.api.post(f"{path_of(job)}/retry")
-    go_on(session, told, wait=wait, download=download, force=force, timeout=timeout)
+    """Retry the failed chunks of a failed export."""
+    response = session.api.post(f"{path_of(job)}/retry")
+    follow(session, response, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(app, "replay")
@@ -45,9 +45,9 @@ def replay(
     force: Force = False,
     timeout: Timeout = None,
 ) -> None:
-    """Export the same once more, as a new export; files that are there are reused."""
-    told = session.api.post(f"{path_of(job)}/replay")
-    go_on(session, told, wait=wait, download=download, force=force, timeout=timeout)
+    """Start a new export with the same request. Existing files are reused."""
+    response = session.api.post(f"{path_of(job)}/replay")
+    follow(session, response, wait=wait, download=download, force=force, timeout=timeout)
 
 
 @command(app, "link")
@@ -56,16 +56,16 @@ def link(
     job: Job,
     *,
     user_agent: Annotated[
-        str, typer.Option(metavar="TEXT", help="The program that the link is for, as it calls itself.")
+        str, typer.Option(metavar="TEXT", help="The User-Agent of the program that will use the link.")
     ] = AGENT,
 ) -> None:
-    """Print a link that works once. The one before is revoked."""
+    """Print a new link, which works once. The previous link is revoked."""
     answer = session.api.ask("POST", f"{path_of(job)}/link", repeatable=True, headers={"User-Agent": user_agent})
-    told = answer.json()
+    response = answer.json()
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
     else:
-        session.terminal.put(told["signedUrl"])
-    session.terminal.say(
-        f"It works once, until {moment(told['expiresAt'])}, from this network and for the User-Agent {user_agent!r}."
+        session.terminal.put(response["signedUrl"])
+    session.terminal.info(
+        f"It works once, until {moment(response['expiresAt'])}, from this network, with User-Agent {user_agent!r}."
     )

@@ -1,11 +1,11 @@
-"""Looking at exports: what there is, how far it is, what failed."""
+"""Commands that show exports, chunks, events and datasets."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from sluice.events import Lost, listen
+from sluice.events import StreamLost, listen
 from sluice.exports.shared import ENDED, Job, app, given, path_of, reason, title
 from sluice.lists import MOST, Limit, print_list
 from sluice.session import Session, command
@@ -26,34 +26,34 @@ def list_exports(
     """List your exports, newest first. --json prints one line each."""
     params = given(status=status, dataset=dataset, limit=min(limit, MOST))
     rows = session.api.pages("/exports", params, limit=limit)
-    columns = ("JOB", "DATASET", "STATUS", "SLICES", "ROWS", "SIZE", "CREATED")
+    columns = ("JOB", "DATASET", "STATUS", "CHUNKS", "ROWS", "SIZE", "CREATED")
     print_list(session, columns, rows, summary)
 
 
 def summary(job: dict[str, Any]) -> tuple[str, ...]:
-    told = job["progress"]
-    slices = f"{number(told['done'])}/{number(told['total'])}"
+    response = job["progress"]
+    slices = f"{number(response['done'])}/{number(response['total'])}"
     return (
         job["jobId"],
         job["dataset"],
         job["status"],
         slices,
-        number(told["rows"]),
-        size(told["bytes"]),
+        number(response["rows"]),
+        size(response["bytes"]),
         moment(job["createdAt"]),
     )
 
 
 @command(app, "show")
 def show(session: Session, job: Job) -> None:
-    """Show an export: how far it is, its receipt, and what failed."""
-    told = session.api.get(path_of(job))
+    """Show an export: its progress, receipt and failed chunks."""
+    response = session.api.get(path_of(job))
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
         return
-    session.terminal.pairs(facts(told))
-    if told["progress"]["failed"]:
-        show_failures(session, told)
+    session.terminal.pairs(facts(response))
+    if response["progress"]["failed"]:
+        show_failures(session, response)
 
 
 def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -66,11 +66,11 @@ def facts(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{job['dataset']}, as {job['format']}, compression {job['compression']}, delivery {job['delivery']}",
     )
     yield "Status", job["status"] + (f": {title(job['error'])}" if job["error"] else "")
-    yield "Slices", f"{number(chunks['total'])}: {counts}"
+    yield "Chunks", f"{number(chunks['total'])}: {counts}"
     yield "Of these", ", ".join(f"{number(chunks[name])} {name}" for name in ("reused", "degraded") if chunks[name])
     yield "Content", f"{number(chunks['rows'])} rows, {size(chunks['bytes'])}"
     yield "Created", moment(job["createdAt"])
-    yield "Ended", moment(job["finishedAt"])
+    yield "Finished", moment(job["finishedAt"])
     if receipt:
         yield "File", f"{receipt['fileName']}, {size(receipt['sizeBytes'])}"
         yield "Checksum", receipt["checksum"]
@@ -81,7 +81,7 @@ def show_failures(session: Session, job: dict[str, Any]) -> None:
     failed = session.api.pages(f"{path_of(job['jobId'])}/chunks", {"status": "failed"}, limit=SHOWN_FAILURES)
     session.terminal.put("", *(f"{each['key']} {each['effectiveDate']}: {reason(each['error'])}" for each in failed))
     if job["progress"]["failed"] > SHOWN_FAILURES:
-        session.terminal.put(f"All of them: sluice export chunks {job['jobId']} --status failed")
+        session.terminal.put(f"List all with: sluice export chunks {job['jobId']} --status failed")
 
 
 @command(app, "chunks")
@@ -92,12 +92,12 @@ def chunks(
     status: Annotated[str | None, typer.Option(help="pending, running, retrying, done, failed or cancelled")] = None,
     limit: Limit = 1_000_000,
 ) -> None:
-    """List an export's slices in the order of the request. --json prints one line each."""
+    """List an export's chunks in the order of the request. --json prints one line each."""
     results = session.api.pages(f"{path_of(job)}/chunks", given(status=status, limit=min(limit, MOST)), limit=limit)
-    print_list(session, ("KEY", "DATE", "STATUS", "TRIES", "SOURCE", "ROWS", "SIZE", "ERROR"), results, slice_of)
+    print_list(session, ("KEY", "DATE", "STATUS", "ATTEMPTS", "SOURCE", "ROWS", "SIZE", "ERROR"), results, chunk_row)
 
 
-def slice_of(chunk: dict[str, Any]) -> tuple[str, ...]:
+def chunk_row(chunk: dict[str, Any]) -> tuple[str, ...]:
     return (
         chunk["key"], chunk["effectiveDate"], chunk["status"], number(chunk["attempts"]), chunk["source"] or "",
         number(chunk["rows"]), size(chunk["bytes"]), title(chunk["error"]),
@@ -109,9 +109,9 @@ def events(
     session: Session,
     job: Job,
     *,
-    after: Annotated[str, typer.Option(metavar="ID", help="Go on after this event.")] = "",
+    after: Annotated[str, typer.Option(metavar="ID", help="Resume after this event.")] = "",
 ) -> None:
-    """Print an export's events as JSON lines, until it has ended. For programs; people take `wait`."""
+    """Print an export's events as JSON lines until it ends. For programs; to follow progress, use `wait`."""
     session.api.get(path_of(job))
     while True:
         try:
@@ -120,7 +120,7 @@ def events(
                     after = event.number
                     session.terminal.line({"id": event.number, "event": event.kind, "data": event.data})
             pause = 1.0
-        except Lost as lost:
+        except StreamLost as lost:
             pause = max(lost.wait, 1.0)
         if session.api.get(path_of(job), away=AWAY_SECONDS)["status"] in ENDED:
             return
@@ -129,10 +129,10 @@ def events(
 
 @command(app, "datasets")
 def datasets(session: Session) -> None:
-    """List what can be exported."""
-    told = session.api.get("/exports/datasets")
+    """List the datasets."""
+    response = session.api.get("/exports/datasets")
     if session.terminal.as_json:
-        session.terminal.json(told)
+        session.terminal.json(response)
         return
-    rows = ((each["name"], ", ".join(each["formats"]), each["keyPattern"]) for each in told["results"])
+    rows = ((each["name"], ", ".join(each["formats"]), each["keyPattern"]) for each in response["results"])
     session.terminal.table(("DATASET", "FORMATS", "KEYS"), rows)
