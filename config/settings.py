@@ -1,4 +1,4 @@
-"""Django's settings: the composition root. Everything that differs between machines comes from `config.env`."""
+"""Django settings. Everything that differs between machines comes from `config.env`."""
 
 import logging
 from datetime import timedelta
@@ -52,7 +52,7 @@ MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     *(["config.platform.http.trace_middleware.middleware"] if env.tracing else []),
     "config.platform.http.request_context.RequestMiddleware",
-    # They only add headers: to everything, also to what the next one refuses by itself.
+    # These three only add headers. They come first, so that the responses of ProblemMiddleware have them too.
     "django.middleware.security.SecurityMiddleware",
     "config.platform.ui.security.ContentSecurityPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -68,7 +68,7 @@ MIDDLEWARE = [
 
 ROOT_URLCONF = "config.urls"
 ASGI_APPLICATION = "config.asgi.application"
-APPEND_SLASH = False  # no path of the contract ends in a slash; the admin's own URLs bring theirs
+APPEND_SLASH = False  # paths of the public API have no trailing slash; the admin's have one of their own
 
 TEMPLATES = [
     {
@@ -87,10 +87,10 @@ TEMPLATES = [
 
 
 def database(url: str) -> dict[str, object]:
-    """Return Django's entry for a Postgres URL or conninfo string, pooled.
+    """Return Django's entry for a Postgres URL or conninfo string, with a connection pool.
 
-    Under ASGI every request runs in a thread of its own, so persistent connections would pile up: one a thread.
-    The pool bounds them.
+    Under ASGI every request has a thread of its own, so persistent connections would be one per thread. The pool limits
+    their number.
     """
     parts = conninfo_to_dict(url)
     return {
@@ -101,7 +101,7 @@ def database(url: str) -> dict[str, object]:
         "HOST": parts.pop("host", ""),
         "PORT": parts.pop("port", ""),
         "OPTIONS": {**parts, "pool": pool_of(env.database_pool_size)},
-        # A pooler that lends a session for one transaction leaves a cursor behind that outlives it.
+        # With a transaction pooler, a cursor that outlives its transaction is lost with the session.
         "DISABLE_SERVER_SIDE_CURSORS": not env.database_prepare,
     }
 
@@ -110,7 +110,7 @@ DATABASES = {"default": database(env.database_url.get_secret_value())}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 STORAGES = {
-    # Django's default file storage; no model uses it. Exports and documents go through config.platform.storage.
+    # Django's default file storage, which no model uses. Exports and documents use config.platform.storage.
     "default": {
         "BACKEND": "storages.backends.s3.S3Storage",
         "OPTIONS": {
@@ -145,10 +145,10 @@ USE_TZ = True
 
 STATIC_URL = "static/"
 STATIC_ROOT = BASE_DIR / ".local" / "static"
-WHITENOISE_USE_FINDERS = not STATIC_ROOT.exists()  # in a checkout nothing was collected
+WHITENOISE_USE_FINDERS = not STATIC_ROOT.exists()  # in a checkout, `collectstatic` has not run
 
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.trusted_proxy_cidrs else None
-# TLS ends at a proxy, whose business it is to send everybody to it, and to have browsers remember that.
+# The proxy that terminates TLS is responsible for redirects to HTTPS and for HSTS.
 SILENCED_SYSTEM_CHECKS = ["security.W004", "security.W008"]
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
@@ -168,17 +168,17 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 LOOSER_POLICIES = {
-    # Unfold's pages work by Alpine, which evaluates attributes, and its colours are a style in the page.
+    # Unfold uses Alpine, which evaluates attributes, and has its colors in an inline style.
     "/admin/": {"script-src": [SELF, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
 }
 CSRF_FAILURE_VIEW = "config.platform.http.error_handling.csrf_failure"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024  # bytes of a JSON or form body; uploaded files do not count
-PAGE_PREFIXES = ("/admin/", "/app/")  # errors stay HTML under these; everywhere else they are problem+json
+PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and problem+json everywhere else
 
 
 def page(title: str, icon: str, model: str) -> dict[str, object]:
-    """Return an entry of the staff's sidebar, `page("Jobs", "output", "exports.job")`, for those who may look at it."""
+    """Return a sidebar entry such as `page("Jobs", "output", "exports.job")`, visible with the view permission."""
     app, name = model.split(".")
     return {
         "title": title,
@@ -248,10 +248,10 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["config.platform.http.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.platform.http.paging.NewestFirst",
     "DEFAULT_SCHEMA_CLASS": "config.platform.http.openapi.autoschema.Schema",
-    "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe forms that nobody fills in
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS would describe HTML forms
     "EXCEPTION_HANDLER": "config.platform.http.error_handling.handle",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
-    "URL_FORMAT_OVERRIDE": None,  # `?format=` would be a 404 on every list, and is a field of ours
+    "URL_FORMAT_OVERRIDE": None,  # DRF's `?format=` would make every list a 404, and `format` is a field of the API
 }
 REST_KNOX = {
     "SECURE_HASH_ALGORITHM": "hashlib.sha512",
@@ -267,23 +267,26 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.AllowAny"],
-    "SERVERS": [{"url": "/", "description": "The host that this comes from."}],
-    "EXTERNAL_DOCS": {"url": "/api/docs", "description": "The same to read, and to try"},
+    "SERVERS": [{"url": "/", "description": "This server."}],
+    "EXTERNAL_DOCS": {"url": "/api/docs", "description": "Interactive documentation"},
     "SWAGGER_UI_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "TAGS": [
-        {"name": "exports", "description": "Jobs: submitted, watched, cancelled, retried; their chunks and receipts."},
-        {"name": "downloads", "description": "The files: links that work once, and single files of a manifest."},
-        {"name": "webhooks", "description": "Being told when exports end, instead of asking."},
-        {"name": "documents", "description": "Documents on their way into Markdown and JSON."},
-        {"name": "rules", "description": "How documents become JSON: a schema, a prompt and a strategy, in versions."},
-        {"name": "operations", "description": "For load balancers and Prometheus."},
+        {"name": "exports", "description": "Export jobs, their chunks and their receipts."},
+        {"name": "downloads", "description": "One-time download links, and the files of a manifest."},
+        {"name": "webhooks", "description": "Notifications about finished exports, as an alternative to polling."},
+        {"name": "documents", "description": "Conversion of documents to Markdown and JSON."},
+        {
+            "name": "rules",
+            "description": "Versioned rules for the conversion to JSON: a schema, a prompt and a strategy.",
+        },
+        {"name": "operations", "description": "Health checks and metrics, for load balancers and Prometheus."},
     ],
     "PATH_CONVERTER_OVERRIDES": {
         "day": {"type": "string", "format": "date"},
         "int": {"type": "integer", "format": "int64", "minimum": 1, "maximum": 2**63 - 1},
     },
-    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # it would repeat every value as its own meaning
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,  # it would only repeat the values
     "ENUM_NAME_OVERRIDES": {
         "JobStatus": "exports.core.states.JobStatus",
         "ChunkStatus": "exports.core.states.ChunkStatus",
@@ -315,21 +318,24 @@ LOGGING = logs.configuration(level=env.log_level, style=env.log_format)
 logs.configure()
 counters.configure()
 DJANGO_STRUCTLOG_CELERY_ENABLED = True
-DJANGO_STRUCTLOG_USER_ID_FIELD = None  # ids of users are personal data; a request id is enough to find them
-DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # so are addresses, and it believes any X-Forwarded-For
-DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context checks it first
-DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # a client that leaves its event stream is no trouble
-DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line a request: its end
-DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = logging.DEBUG  # one line a task, too; `task_enqueued` came twice
+DJANGO_STRUCTLOG_USER_ID_FIELD = None  # user ids are personal data; the request id is enough to find the user
+DJANGO_STRUCTLOG_IP_LOGGING_ENABLED = False  # addresses too; and it would trust any X-Forwarded-For
+DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID = True  # config.platform.http.request_context validates it first
+DJANGO_STRUCTLOG_REQUEST_CANCELLED_LOG_LEVEL = logging.INFO  # clients that close their event stream are normal
+DJANGO_STRUCTLOG_STATUS_START_LOG_LEVEL = logging.DEBUG  # one line per request, at its end
+DJANGO_STRUCTLOG_CELERY_TASK_START_LOG_LEVEL = (
+    logging.DEBUG
+)  # one line per task too; and `task_enqueued` would appear twice
 
 # ---- Celery -----------------------------------------------------------------------------------------------------
-# Measured on Celery 5.7 with Valkey; docs/adr/0003 tells what each of these prevents.
+# Measured with Celery 5.7 and Valkey. docs/adr/0003 explains which failure each setting prevents.
 CELERY_BROKER_URL = env.broker_url
 CELERY_BROKER_USE_SSL = broker.tls(env.broker_url)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
-# Above the hard time limit of every task: a message that is worked on must not be taken for lost.
-ETL_SOFT_TIME_LIMIT = env.etl_task_timeout + 10  # a stage ends by itself before; this is for code that does not look
+# The visibility timeout exceeds the hard time limit of every task, so that no message of a running task is redelivered.
+# Stages stop at ETL_TASK_TIMEOUT by themselves; the soft limit stops code that does not check the time.
+ETL_SOFT_TIME_LIMIT = env.etl_task_timeout + 10
 ETL_TIME_LIMIT = env.etl_task_timeout + 30
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": max(1800, 2 * ETL_TIME_LIMIT),
@@ -338,12 +344,12 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_keepalive": True,
     "health_check_interval": 10,
     **broker.timeouts(5, connect=3, retries=2),
-    "confirm_publish": True,  # of RabbitMQ: what it has not stored was not sent
+    "confirm_publish": True,  # RabbitMQ: a message counts as sent when it is stored
     "interval_start": 0,
     "interval_step": 0.2,
     "interval_max": 0.5,
 }
-CELERY_BROKER_HEARTBEAT = 30  # of RabbitMQ: both sides notice within a minute that the other is gone
+CELERY_BROKER_HEARTBEAT = 30  # RabbitMQ: both sides detect within a minute that the other is gone
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 2, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
@@ -351,14 +357,14 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = False
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 20
-CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = False  # an idle worker would sleep the whole time
+CELERY_WORKER_ENABLE_SOFT_SHUTDOWN_ON_IDLE = False  # an idle worker would sleep for the whole timeout
 CELERY_TASK_SOFT_TIME_LIMIT = 600
 CELERY_TASK_TIME_LIMIT = 660
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_ENABLE_UTC = True
 CELERY_TASK_DEFAULT_QUEUE = "maintenance"
-# A worker that is not told its queues by -Q takes them all.
+# A worker without -Q consumes all of these queues.
 ETL_QUEUES = {stage: f"{env.etl_arq_queue_name}-{stage}" for stage in ("ocr", "postprocess")}
 CELERY_TASK_QUEUES = [
     broker.queue(name, url=env.broker_url)
@@ -376,9 +382,9 @@ CELERY_TASK_ANNOTATIONS = {
     name: {"soft_time_limit": ETL_SOFT_TIME_LIMIT, "time_limit": ETL_TIME_LIMIT}
     for name in ("etl.ocr", "etl.postprocess")
 }
-# A tick that waited longer than its interval is of no use: the next one does the same work. But what has expired by the
-# clock of a worker is never run, and hosts disagree about the time by minutes; so it is an hour at least. Of ticks that
-# pile up meanwhile, `once` lets one through.
+# A periodic task that waited longer than its interval is useless, because the next one does the same work. The expiry
+# is at least an hour, because workers compare it with their own clock, and clocks may differ by minutes. `once` runs
+# only one of the tasks that pile up.
 CELERY_BEAT_SCHEDULE = {
     task: {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 3600)}}
     for task, seconds in {
@@ -392,8 +398,8 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 # ---- Document ETL -----------------------------------------------------------------------------------------------
-# The seams: a new provider, processor or strategy is a class, and its dotted path here. ETL_OCR_PROVIDER names one of
-# the providers, or a dotted path of somebody else's.
+# Extension points: a new provider, processor or strategy is a class with its dotted path here. ETL_OCR_PROVIDER names
+# one of these providers, or the dotted path of an external one.
 ETL_OCR_PROVIDERS = {
     "local": "etl.providers.local.LocalProvider",
     "mineru": "etl.providers.mineru.MinerUProvider",
@@ -409,5 +415,5 @@ ETL_STRATEGIES = {
 }
 
 # ---- Exports ----------------------------------------------------------------------------------------------------
-# The one typed object; modules read `settings.SLUICE.export_lease_seconds`.
+# The typed settings; modules read, for example, `settings.SLUICE.export_lease_seconds`.
 SLUICE = env

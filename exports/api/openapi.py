@@ -55,7 +55,7 @@ REFUSED = {
     "code": "invalid",
     "errors": [
         {"pointer": "/items/17/effectiveDate", "code": "invalid", "detail": "Must be a date written YYYY-MM-DD."},
-        {"pointer": "/formt", "code": "unknown_field", "detail": "There is no such field."},
+        {"pointer": "/formt", "code": "unknown_field", "detail": "Unknown field."},
     ],
     "requestId": REQUEST_ID,
 }

@@ -128,7 +128,7 @@ def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
     if not isinstance(item, dict):
         return [ErrorDetail("Must be an object with key and effectiveDate.", code="invalid")]
     errors: dict[str, list[ErrorDetail]] = {
-        name: [ErrorDetail("There is no such field.", code="unknown_field")]
+        name: [ErrorDetail("Unknown field.", code="unknown_field")]
         for name in islice(item.keys() - {"key", "effectiveDate"}, MAX_ERRORS)
     }
     for name in ("key", "effectiveDate"):

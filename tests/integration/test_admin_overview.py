@@ -198,7 +198,7 @@ def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": url})
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))
-    assert '<li class="danger">✗ The source database does not answer.</li>' in page
+    assert '<li class="danger">✗ The source database does not respond.</li>' in page
     assert "hunter2" not in page
 
 

@@ -94,7 +94,7 @@ def test_it_asks_for_the_run_state_where_it_lives_apart(
     assert (status, body["checks"]["run_state"], len(body["checks"])) == (200, "ok", 5)
 
     elsewhere(settings, monkeypatch, f"redis://user:hunter2@127.0.0.1:{closed_port}/0")
-    assert wrong(client) == {"run_state": "does not answer"}
+    assert wrong(client) == {"run_state": "does not respond"}
 
 
 def test_it_asks_one_server_once(client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,15 +117,15 @@ def test_it_names_what_is_not_there_without_telling_where(
 ) -> None:
     change(settings, **{setting: f"{scheme}://user:hunter2@127.0.0.1:{closed_port}/0"})
 
-    assert wrong(client) == {name: "does not answer"}
+    assert wrong(client) == {name: "does not respond"}
 
 
 @pytest.mark.parametrize(
     ("setting", "name", "change_url", "reason"),
     [
-        ("database_url", "database", {"password": "hunter2"}, "refuses our user or password"),
-        ("source_database_url", "source", {"user": "hunter2"}, "refuses our user or password"),
-        ("source_database_url", "source", {"dbname": "hunter2"}, "has no such database"),
+        ("database_url", "database", {"password": "hunter2"}, "rejects the user name or password"),
+        ("source_database_url", "source", {"user": "hunter2"}, "rejects the user name or password"),
+        ("source_database_url", "source", {"dbname": "hunter2"}, "does not have this database"),
     ],
 )
 def test_it_tells_a_login_that_postgres_refuses_from_a_server_that_is_down(
@@ -142,7 +142,7 @@ def test_it_tells_a_login_that_the_broker_refuses(client: Client, settings: Lazy
     host = settings.SLUICE.broker_url.rpartition("@")[2]
     change(settings, celery_broker_url=f"redis://{credentials}{host}")
 
-    assert wrong(client) == {"broker": "refuses our user or password"}
+    assert wrong(client) == {"broker": "rejects the user name or password"}
 
 
 def test_it_looks_for_a_broker_at_each_of_its_addresses(
@@ -150,19 +150,19 @@ def test_it_looks_for_a_broker_at_each_of_its_addresses(
 ) -> None:
     change(settings, celery_broker_url=f"redis://127.0.0.1:{closed_port}/0;redis://127.0.0.1:{closed_port}/1")
 
-    assert wrong(client) == {"broker": "does not answer"}
+    assert wrong(client) == {"broker": "does not respond"}
 
 
 def test_it_tells_keys_that_the_storage_refuses(client: Client, settings: LazySettings) -> None:
     change(settings, s3_secret_access_key="hunter2")
 
-    assert wrong(client) == {"storage": "refuses our keys for this bucket"}
+    assert wrong(client) == {"storage": "denies these keys access to the bucket"}
 
 
 def test_it_tells_a_bucket_that_is_not_ours(client: Client, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
 
-    assert wrong(client) == {"storage": "refuses our keys for this bucket"}
+    assert wrong(client) == {"storage": "denies these keys access to the bucket"}
 
 
 def test_it_tells_a_bucket_that_is_not_there(client: Client, settings: LazySettings) -> None:
@@ -171,10 +171,12 @@ def test_it_tells_a_bucket_that_is_not_there(client: Client, settings: LazySetti
     changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
     settings.SLUICE = settings.SLUICE.model_copy(update=changes)
 
-    assert wrong(client) == {"storage": "has no such bucket"}
+    assert wrong(client) == {"storage": "does not have this bucket"}
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("closed", "does not answer"), ("silent", "no answer within 2 seconds")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("closed", "does not respond"), ("silent", "did not respond within 2 seconds")]
+)
 def test_it_names_object_storage_that_is_not_there(
     client: Client, settings: LazySettings, closed_port: int, silent_port: int, *, kind: str, reason: str
 ) -> None:
@@ -187,12 +189,12 @@ def test_it_names_object_storage_that_is_not_there(
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "hunter2"', "has no pg_hba.conf entry for us"),
-        ('FATAL:  role "hunter2" does not exist', "refuses our user or password"),
-        ('connection to server at "::1" failed: timeout expired', "no answer within 2 seconds"),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "hunter2"', "has no matching pg_hba.conf entry"),
+        ('FATAL:  role "hunter2" does not exist', "rejects the user name or password"),
+        ('connection to server at "::1" failed: timeout expired', "did not respond within 2 seconds"),
         ('"::1" failed: Connection refused\n"127.0.0.1" failed: FATAL:  database "hunter2" does not exist',
-         "has no such database"),
-        ("FATAL:  Passwort-Authentifizierung für »hunter2« fehlgeschlagen", "cannot be reached, or refuses us"),
+         "does not have this database"),
+        ("FATAL:  Passwort-Authentifizierung für »hunter2« fehlgeschlagen", "is unreachable or rejects the connection"),
     ],
 )  # fmt: skip
 def test_it_knows_what_libpq_says(message: str, reason: str) -> None:
@@ -224,7 +226,7 @@ def test_it_does_not_wait_for_servers_that_say_nothing(
 
     expect_within(3, ask)
     checks = told[-1]
-    assert all(checks[name].startswith("no answer") for name in ("database", "source", "broker"))
+    assert all(checks[name].startswith("did not respond") for name in ("database", "source", "broker"))
     assert checks["storage"] == "ok"
 
 

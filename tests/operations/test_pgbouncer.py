@@ -24,7 +24,7 @@ from tests.operations.pgbouncer import PgBouncer, running
 from tests.waiting import wait_until
 
 SESSIONS = 2
-POOLER = "is a pooler, and has to be Postgres itself"
+POOLER = "is a connection pooler; a direct connection to Postgres is required"
 # What is said where a session was another one than was meant.
 OTHER_SESSION = re.compile(
     r"prepared statement|cursor \\?\".*does not exist|InvalidCursorName|SQLSTATE (26000|34000|42P05)"

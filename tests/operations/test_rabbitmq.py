@@ -313,8 +313,8 @@ def test_a_worker_that_takes_longer_than_rabbitmq_waits_ends_when_its_work_is_do
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda url: url.replace("sluice:", "somebody:"), "refuses our user or password"),
-        (lambda url: url.removesuffix("/") + "elsewhere", "has no such virtual host, or none for us"),
+        (lambda url: url.replace("sluice:", "somebody:"), "rejects the user name or password"),
+        (lambda url: url.removesuffix("/") + "elsewhere", "does not have this virtual host, or denies access to it"),
     ],
     ids=["password", "virtual host"],
 )

@@ -148,7 +148,7 @@ def test_an_unreachable_subject_is_reported_with_a_fix() -> None:
         Level.FAILURE,
         "Fix the thing.",
     )
-    assert result.finding.says == "It does not answer."
+    assert result.finding.says == "It does not respond."
 
 
 def test_a_check_that_hangs_is_reported_in_time_with_earlier_findings() -> None:

@@ -1,8 +1,8 @@
-"""`GET /livez`: the process runs. `GET /readyz`: what it needs answers, each part named.
+"""Health checks: liveness at `GET /livez`, and readiness at `GET /readyz` with the result of each dependency.
 
-Readiness opens connections of its own: the pool may be busy and the service still be ready, and a pool waits longer for
-a dead server than a probe does. Everything is bounded to about two seconds, and asked for at most once a second however
-many ask, because nobody has to sign in here.
+Readiness opens connections of its own. The pool may be busy while the service is ready, and a pool waits longer for a
+dead server than a probe does. Each check is limited to about two seconds. All checks run at most once a second, however
+many clients ask, because these endpoints need no authentication.
 """
 
 import re
@@ -46,28 +46,28 @@ BOUND_SECONDS = 2.5
 FRESH_SECONDS = 1.0
 OK = "ok"
 
-LATE = f"no answer within {CONNECT_SECONDS} seconds"
-SILENT = "does not answer"
-UNKNOWN = "cannot be reached, or refuses us"
-UNTRUSTED = "shows a certificate that we do not trust, or speaks no TLS"
-REFUSED = "refuses our user or password"
+LATE = f"did not respond within {CONNECT_SECONDS} seconds"
+SILENT = "does not respond"
+UNKNOWN = "is unreachable or rejects the connection"
+UNTRUSTED = "has an untrusted certificate or does not support TLS"
+REFUSED = "rejects the user name or password"
 KINDS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((psycopg.errors.ConnectionTimeout, redis.TimeoutError, TimeoutError), LATE),
     ((redis.AuthenticationError, amqp.exceptions.AccessRefused), REFUSED),
-    ((amqp.exceptions.NotAllowed,), "has no such virtual host, or none for us"),
+    ((amqp.exceptions.NotAllowed,), "does not have this virtual host, or denies access to it"),
     ((redis.ConnectionError, ConnectionError), SILENT),
 )
-# psycopg has no SQLSTATE for a login that failed, and botocore no class for a HEAD that did. These are libpq's and
-# Postgres' fixed phrases, and those of config.platform.storage. A name with several addresses may bring several: the
-# first here counts. A Postgres that speaks another language than English gets the general answer.
+# psycopg has no SQLSTATE for a failed login, and botocore has none for a failed HEAD. These are the fixed messages of
+# libpq, Postgres and config.platform.storage. A host name with several addresses may yield several messages; the first
+# match here counts. A Postgres with messages in another language gets the general text.
 PHRASES = (
     (r'password authentication failed|role ".*" does not exist', REFUSED),
     (r"certificate verify failed|server does not support SSL", UNTRUSTED),
-    (r"no pg_hba\.conf entry", "has no pg_hba.conf entry for us"),
-    (r'database ".*" does not exist', "has no such database"),
-    (r"unsupported startup parameter", "is a pooler, and has to be Postgres itself"),
-    (r"was answered with 403", "refuses our keys for this bucket"),
-    (r"was answered with 404", "has no such bucket"),
+    (r"no pg_hba\.conf entry", "has no matching pg_hba.conf entry"),
+    (r'database ".*" does not exist', "does not have this database"),
+    (r"unsupported startup parameter", "is a connection pooler; a direct connection to Postgres is required"),
+    (r"was answered with 403", "denies these keys access to the bucket"),
+    (r"was answered with 404", "does not have this bucket"),
     (r"timeout expired|TimeoutError", LATE),
     (r"Connection refused|EndpointConnectionError", SILENT),
 )
@@ -76,7 +76,7 @@ Check = Callable[[], None]
 
 
 class Readiness:
-    """The last answers, who is asking now, and checks that still hang from before."""
+    """The latest results, and the checks that are still running."""
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self.checks = checks
@@ -87,7 +87,7 @@ class Readiness:
         self.asked_at = float("-inf")
 
     def answer(self) -> dict[str, str]:
-        """Return `{name: "ok" or what is wrong}`, at most FRESH_SECONDS old. One asks, the others wait for it."""
+        """Return `{name: "ok" or the reason}`, at most FRESH_SECONDS old. Concurrent callers share one run."""
         with self.lock:
             if time.monotonic() - self.asked_at > FRESH_SECONDS:
                 self.answers = self.ask()
@@ -96,7 +96,7 @@ class Readiness:
 
     def ask(self) -> dict[str, str]:
         for name, check in self.checks.items():
-            # A check that hangs, in a name server for example, keeps its thread: another one would hang beside it.
+            # A check that hangs, in DNS for example, keeps its thread. A second one would only hang too.
             if name not in self.running:
                 self.running[name] = self.pool.submit(outcome, name, check)
         done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
@@ -106,10 +106,10 @@ class Readiness:
 
 
 def outcome(name: str, check: Check) -> str:
-    """Run a check and say what is wrong in our own words: vendors' messages hold hosts, users and buckets."""
+    """Run a check, and return "ok" or a reason. Messages of drivers contain hosts, users and bucket names."""
     try:
         check()
-    except Exception as error:  # noqa: BLE001  whatever a driver raises means that this part is not ready; the log says what it was
+    except Exception as error:  # noqa: BLE001  any error of a driver means that this part is not ready; the log has the error
         log.warning("readiness_failed", part=name, error=logs.describe(error))
         return reason(error)
     return OK
@@ -131,7 +131,7 @@ def reason(error: Exception) -> str:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and what it came of."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -142,14 +142,14 @@ def check_database() -> None:
 
 
 def check_source() -> None:
-    """Ask, with a setting of the kind that every call is made with: poolers refuse it, or leave it away."""
+    """Connect with a startup option, as every export call does. Poolers reject or ignore it."""
     if query(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") != "ISO, YMD":
         raise psycopg.OperationalError("unsupported startup parameter: options")
 
 
 def query(url: str, **also: Any) -> str | None:
-    """Ask the least. Returns the session's DateStyle."""
-    # tcp_user_timeout ends a query to a host that went away in the middle of it.
+    """Run a minimal query, and return the session's DateStyle."""
+    # tcp_user_timeout ends a query to a host that disappears during the query.
     with psycopg.connect(
         url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **also
     ) as connection:
@@ -200,13 +200,13 @@ ALWAYS: Mapping[str, Check] = {
 
 
 def checks() -> dict[str, Check]:
-    """Return the checks by name: of the run-state only where it lives elsewhere than messages do."""
-    is_elsewhere = place(settings.SLUICE.run_state_url) != place(settings.SLUICE.broker_url)
-    return {**ALWAYS, **({"run_state": check_run_state} if is_elsewhere else {})}
+    """Return the checks by name, with one for the run-state only if it is not on the broker's server."""
+    is_separate = place(settings.SLUICE.run_state_url) != place(settings.SLUICE.broker_url)
+    return {**ALWAYS, **({"run_state": check_run_state} if is_separate else {})}
 
 
 def place(url: str) -> tuple[object, ...]:
-    """Return what must be equal of two URLs of Redis for them to lead to the same database."""
+    """Return the parts of a Redis URL that identify the database."""
     if not is_redis(url):
         return (url,)
     parts = urlsplit(url)
@@ -217,7 +217,7 @@ readiness = Readiness(checks())
 
 
 class Probe(APIView):
-    """Asked by load balancers, without a token and with any Accept header."""
+    """A view for load balancers, without authentication and with any Accept header."""
 
     authentication_classes = ()
     permission_classes = ()
@@ -231,13 +231,13 @@ CHECKS = inline_serializer(
     {
         **{name: serializers.CharField() for name in ALWAYS},
         "run_state": serializers.CharField(
-            required=False, help_text="Where ETL_REDIS_URL is another server, or database, than the broker's."
+            required=False, help_text="Present if ETL_REDIS_URL is another server or database than the broker's."
         ),
     },
 )
 READY = inline_serializer("Ready", {"status": serializers.CharField(), "checks": CHECKS})
 RETRY_AFTER = OpenApiParameter(
-    "Retry-After", int, "header", required=True, response=[503], description="Seconds until it is worth asking again."
+    "Retry-After", int, "header", required=True, response=[503], description="Seconds until the next attempt."
 )
 
 
@@ -245,10 +245,10 @@ class Live(Probe):
     @extend_schema(
         operation_id="livez",
         tags=["operations"],
-        summary="Does the process run?",
-        description="It asks nobody else: a restart would not mend a database.",
+        summary="Check liveness",
+        description="Returns 200 while the process runs. It checks no dependencies, which a restart would not fix.",
         responses=LIVE,
-        examples=[OpenApiExample("It runs", {"status": OK}, response_only=True)],
+        examples=[OpenApiExample("Alive", {"status": OK}, response_only=True)],
     )
     def get(self, request: Request) -> Response:
         return Response({"status": OK})
@@ -258,12 +258,12 @@ class Ready(Probe):
     @extend_schema(
         operation_id="readyz",
         tags=["operations"],
-        summary="Does everything it needs answer?",
-        description='Each part is named: "ok", or what is wrong with it. Asked for at most once a second, within 3 s.',
+        summary="Check readiness",
+        description='Checks each dependency: "ok" or the reason. Runs at most once a second and responds within 3 s.',
         parameters=[RETRY_AFTER],
         responses={
-            200: OpenApiResponse(READY, "Everything answers."),
-            503: OpenApiResponse(READY, "Something does not: send no requests here until it does."),
+            200: OpenApiResponse(READY, "All dependencies are available."),
+            503: OpenApiResponse(READY, "A dependency is not available. Send no requests to this instance."),
         },
         examples=[
             OpenApiExample("Ready", {"status": OK, "checks": dict.fromkeys(ALWAYS, OK)}, response_only=True),

@@ -1,4 +1,4 @@
-"""`GET /metrics`: Prometheus' text format, of this process or, with PROMETHEUS_MULTIPROC_DIR, of all that share it."""
+"""`GET /metrics` in Prometheus' text format, for this process or all processes that share PROMETHEUS_MULTIPROC_DIR."""
 
 import os
 from collections.abc import Iterable
@@ -22,18 +22,18 @@ from config.platform.observability import counters
 
 
 class Metrics(APIView):
-    """Numbers for Prometheus. Answers addresses in METRICS_ALLOW_CIDRS, and staff."""
+    """Metrics for Prometheus, limited to addresses in METRICS_ALLOW_CIDRS and staff."""
 
     throttle_classes = ()
-    permission_classes = ()  # by address or user; an address needs no user, so that scraping outlives the database
+    permission_classes = ()  # by address or user; by address it works without the database
     content_negotiation_class = IgnoreAccept
 
     @extend_schema(
         operation_id="metrics",
         tags=["operations"],
-        summary="Numbers for Prometheus",
-        description="Of all processes that share a folder for them. Answers addresses in METRICS_ALLOW_CIDRS without "
-        "sign-in, and staff.",
+        summary="Get metrics",
+        description="Metrics of all processes that share a metrics folder. Available to staff, and without "
+        "authentication to addresses in METRICS_ALLOW_CIDRS.",
         responses={
             (200, "text/plain"): OpenApiResponse(
                 OpenApiTypes.STR,
@@ -49,7 +49,7 @@ class Metrics(APIView):
     )
     def get(self, request: Request) -> HttpResponse:
         if not (is_scraper(request) or request.user.is_staff):
-            raise NotPermitted("Metrics are for the addresses in METRICS_ALLOW_CIDRS, and for staff.")
+            raise NotPermitted("Metrics are available to addresses in METRICS_ALLOW_CIDRS and to staff only.")
         return HttpResponse(exposition(), content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
@@ -59,7 +59,7 @@ def is_scraper(request: Request) -> bool:
 
 
 class SharedFiles(Collector):
-    """What all processes have counted: none sees another's memory."""
+    """The merged counts of all processes."""
 
     def collect(self) -> Iterable[Metric]:
         merged: Iterable[Metric] = MultiProcessCollector.merge(counters.files())  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ at_scrape = CollectorRegistry()
 
 
 def register(collector: Collector) -> None:
-    """Have a collector asked at each scrape, once, in the process that answers. For what is read, not counted."""
+    """Register a collector of values that are read, not counted. It runs once per scrape."""
     at_scrape.register(collector)
 
 

@@ -86,8 +86,8 @@ class NewestFirst(BasePagination):
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         link = {"type": ["string", "null"], "format": "uri", "example": None}
-        older = {**link, "description": "Full URL of the page after this one, null on the last: follow it as it is."}
-        newer = {**link, "description": "Full URL of the page before this one, null on the first."}
+        older = {**link, "description": "Full URL of the next page, or null on the last page. Use it unchanged."}
+        newer = {**link, "description": "Full URL of the previous page, or null on the first page."}
         return {
             "type": "object",
             "required": ["results", "next", "previous"],
@@ -98,8 +98,8 @@ class NewestFirst(BasePagination):
         where = {"type": "string"}
         limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
         parameters = (
-            (CURSOR, where, "Where the page begins. It comes with `next` and `previous`: follow those."),
-            (LIMIT, limit, "Rows a page."),
+            (CURSOR, where, "Position of the page. Part of the URLs in `next` and `previous`."),
+            (LIMIT, limit, "Rows per page."),
         )
         return [
             {"name": name, "in": "query", "required": False, "schema": shape, "description": about}
@@ -133,7 +133,7 @@ class Order:
         try:
             backwards, *position = signing.loads(text, salt=self.salt)
         except signing.BadSignature:
-            raise refusal(CURSOR, "Not a cursor of this list. Take it from `next` or `previous`.") from None
+            raise refusal(CURSOR, "Invalid cursor for this list. Use the URLs in `next` and `previous`.") from None
         values = (field.to_python(value) for field, value in zip(self.fields, position, strict=True))
         return Cursor(backwards=backwards, position=tuple(values))
 

@@ -230,7 +230,9 @@ def of_api_exception(error: exceptions.APIException) -> Problem:
         case exceptions.ValidationError():
             return BadInput(*input_errors(error.detail))
         case exceptions.ParseError():
-            return BadInput(InputError(pointer="", code="malformed", detail="The body is not what its type says."))
+            return BadInput(
+                InputError(pointer="", code="malformed", detail="The body does not match its Content-Type.")
+            )
         case exceptions.NotAuthenticated():
             return NotAuthenticated()
         case exceptions.AuthenticationFailed():

@@ -37,7 +37,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         for name in data:
             field = self.fields.get(name)
             if field is None:
-                yield str(name)[:MAX_NAME], [ErrorDetail("There is no such field.", code="unknown_field")]
+                yield str(name)[:MAX_NAME], [ErrorDetail("Unknown field.", code="unknown_field")]
             elif field.read_only:
                 yield name, [ErrorDetail("This field is set by the server.", code="read_only")]
 

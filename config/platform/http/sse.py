@@ -63,8 +63,8 @@ LAST_EVENT_ID = OpenApiParameter(
     "Last-Event-ID",
     str,
     "header",
-    description="Of the last event that the client saw: only what came later is sent. Without it, or when the service "
-    "cannot go on from there, the stream begins with `snapshot`.",
+    description="Id of the last event that the client received; the stream resumes after it. Without it, or if the "
+    "service cannot resume there, the stream starts with `snapshot`.",
 )
 
 

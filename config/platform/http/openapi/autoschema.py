@@ -1,7 +1,7 @@
-"""What drf-spectacular cannot find out by itself: authentication, strict input, and what any view may refuse.
+"""OpenAPI extensions of drf-spectacular: authentication, strict input, and the common error responses.
 
-`Schema` is DRF's DEFAULT_SCHEMA_CLASS. What it says of sign-in, rates, bodies and media types follows from the classes
-that a view has, so that it cannot be forgotten and does not grow old.
+`Schema` is DRF's DEFAULT_SCHEMA_CLASS. It derives the responses about authentication, rates, bodies and media types
+from the classes of a view, so that the schema cannot become outdated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,20 +22,20 @@ CSRF = {
     "type": "apiKey",
     "in": "header",
     "name": "X-CSRFToken",
-    "description": "The value of the `csrftoken` cookie. Only beside the session, and only for what changes something.",
+    "description": "The value of the `csrftoken` cookie. Required with the session cookie for all methods except GET.",
 }
 SESSION = {
     "type": "apiKey",
     "in": "cookie",
     "name": "sessionid",
-    "description": "A browser that is signed in sends it by itself: there is nothing to enter here.",
+    "description": "Sent automatically by a signed-in browser. Leave this empty.",
 }
 BEARER = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "slc_…",
-    "description": "A token from your account's page or from `manage.py issue_token`. It lives 90 days unless told "
-    "otherwise, and ends at once when it is revoked.",
+    "description": "A token from your account page or from `manage.py issue_token`. It is valid for 90 days by "
+    "default. Revoking it takes effect immediately.",
 }
 
 
@@ -48,7 +48,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """The cookie; and for what changes something the CSRF token as well."""
+    """The session cookie and, for unsafe methods, the CSRF token."""
 
     target_class = "config.platform.http.auth.SessionAuthentication"
     name = ["session", "csrf"]
@@ -62,33 +62,33 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
 
 
 class StrictSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
-    """A StrictSerializer takes no other fields than its own."""
+    """A StrictSerializer rejects unknown fields."""
 
     target_class = "config.platform.http.serializers.StrictSerializer"
     match_subclasses = True
 
     def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
-        """Return ExportRequest's name without the Request that drf-spectacular adds, so that it has it once."""
+        """Return the name without "Request", because drf-spectacular appends it."""
         return type(self.target).__name__.removesuffix("Serializer").removesuffix("Request")
 
     def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> dict[str, Any]:
         own = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
         schema: dict[str, Any] = dict(own)
         if type(self.target).__doc__ is None:
-            schema.pop("description", None)  # StrictSerializer's own, which is not for clients
+            schema.pop("description", None)  # the docstring of StrictSerializer is not meant for clients
         return {**schema, "additionalProperties": False} if direction == "request" else schema
 
 
 class Schema(AutoSchema):
-    """drf-spectacular's, with all that a view may answer."""
+    """drf-spectacular's schema with the error responses of each view."""
 
     def get_auth(self) -> list[Any]:
-        """A view without permission classes may be asked by anybody, also where it looks at who it is."""
+        """Make authentication optional for views without permission classes."""
         ways: list[Any] = super().get_auth()
         return ways if self.view.get_permissions() or not ways else [{}, *ways]
 
     def _get_request_body(self, direction: Direction = "request") -> dict[str, Any] | None:
-        """An empty body is as good as none only where all may be left out."""
+        """Make the body optional for PATCH only, where all fields are optional."""
         body: dict[str, Any] | None = super()._get_request_body(direction)  # type: ignore[no-untyped-call]
         return {**body, "required": self.method != "PATCH"} if body else body
 
@@ -103,10 +103,10 @@ class Schema(AutoSchema):
 
     def _get_response_bodies(self, direction: Direction = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
-        if direction == "request":  # a webhook: it is the receiver who answers
+        if direction == "request":  # a webhook: the receiver responds
             return bodies
-        said: Any = self.get_response_serializers()
-        answers: Mapping[Any, Any] = said if isinstance(said, Mapping) else {}
+        declared: Any = self.get_response_serializers()
+        answers: Mapping[Any, Any] = declared if isinstance(declared, Mapping) else {}
         for status, answer in answers.items():
             if isinstance(answer, Answer):
                 bodies[str(status)]["links"] = answer.links
@@ -118,8 +118,7 @@ class Schema(AutoSchema):
         return dict(sorted(bodies.items()))
 
     def refusals(self, own: Mapping[int, Meanings], given: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-        """Return the problems of this view, with the examples that it gives, and those that all of its kind may answer:
-        by reference where it has nothing to add."""
+        """Return the problems of this view and the shared ones, which are references unless the view adds to them."""
         responses = {status: described(status, meanings, given[status]) for status, meanings in own.items()}
         for name in self.names_of_shared():
             ((status, meanings),) = SHARED[name].items()
@@ -153,7 +152,7 @@ def examples_in(response: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def add_shared(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Postprocessing hook: what the references above lead to."""
+    """Postprocessing hook: add the components that the references point to."""
     components = result.setdefault("components", {})
     components.setdefault("schemas", {}).update(Problem=PROBLEM, InputError=INPUT_ERROR)
     components["responses"] = {

@@ -1,55 +1,57 @@
-"""What holds for every call: the first thing that readers of the OpenAPI schema see. Markdown."""
+"""Introduction of the OpenAPI schema, in Markdown: the rules that hold for all operations."""
 
-OVERVIEW = """Sluice exports many (key, date) slices of a dataset to object storage, and turns documents into JSON.
-Both are jobs: a request is answered at once with 202 and a place to look at; workers do the rest, and what was accepted
-ends whatever dies meanwhile.
+OVERVIEW = """Sluice exports the chunks (key and date) of a dataset to object storage, and converts documents to JSON.
+Both run as background jobs. A request gets an immediate 202 response with the URL of its job, and workers process the
+job. An accepted job survives process crashes.
 
-### Signing in
+### Authentication
 
-Programs send `Authorization: Bearer slc_…`. Browsers that are signed in send their session, and with everything but
-GET the value of the `csrftoken` cookie as `X-CSRFToken`. Downloads by a one-time link need neither. What belongs to
-somebody else looks like something that is not there: 404.
+Programs send `Authorization: Bearer slc_…`. Signed-in browsers send their session cookie and, with all methods except
+GET, the value of the `csrftoken` cookie as `X-CSRFToken`. One-time download links need neither. Resources of other
+users return 404.
 
 ### Errors
 
-All are `application/problem+json` (RFC 9457). Programs switch on `code`; each response below lists the codes that it
-can have. For bad input `errors` says what is wrong and where, by JSON Pointer. Fields that are not known are errors,
-and what is refused has changed nothing. `requestId`, also the header `X-Request-ID`, helps to find the request in the
-logs; send one of your own if you like.
+All errors are `application/problem+json` (RFC 9457). Programs should check `code`; each response below lists its
+possible codes. For invalid input, `errors` lists every error with a JSON Pointer to its location. Unknown fields are
+errors. A rejected request changes nothing. `requestId`, also sent as the header `X-Request-ID`, identifies the request
+in the logs. You can send your own.
 
-Beyond what each operation lists, a path that there is not is 404, and a method that a path does not take is 405 with
-`Allow`.
+In addition to the listed responses, an unknown path returns 404, and an unsupported method returns 405 with `Allow`.
 
-* **400**, **422**: mend the request
+* **400**, **422**: correct the request
 * **401**: get a new token
-* **409**, **410**: look at what it is about, then decide
-* **429**, **503**: the same request again, after `Retry-After` seconds
-* **500**: the same request again; if it stays, tell the operator the `requestId`
+* **409**, **410**: check the state of the resource, then decide
+* **429**, **503**: repeat the request after `Retry-After` seconds
+* **500**: repeat the request; if the error persists, send the `requestId` to the operator
 
-### Doing it once
+### Idempotency
 
-`POST /exports` and `POST /api/v1/etl/submit` take an `Idempotency-Key`. A repeat gets the first answer, byte for byte,
-with `Idempotency-Replayed: true`; the same key with another body is 422.
+`POST /exports` and `POST /api/v1/etl/submit` accept an `Idempotency-Key`. A repeated request gets the first response,
+byte for byte, with `Idempotency-Replayed: true`. The same key with a different body returns 422.
 
 ### Lists
 
-`{"results", "next", "previous"}`, newest first unless it says otherwise, 50 a page, up to 200 with `?limit=`. Follow
-`next`, a full URL, until it is null. Rows that come or go meanwhile move nothing.
+Lists have the form `{"results", "next", "previous"}`, newest first unless stated otherwise, with 50 rows per page, or
+up to 200 with `?limit=`. Follow `next`, a full URL, until it is null. Rows that are added or deleted in the meantime do
+not shift the pages.
 
 ### Limits
 
-Requests are counted by user: POSTs under `/exports` (`EXPORT_RATE`, 60 a minute), all else there
-(`EXPORT_POLL_RATE`, 1,200), those about documents and rules (`ETL_RATE`, `ETL_POLL_RATE`); downloads by address
-(`EXPORT_DOWNLOAD_RATE`, 600). One too many is 429 `rate_limited`. Exports have a quota of jobs and chunks a day
-besides, `GET /exports/limits`: 429 `quota_exceeded`. A JSON body has 5 MiB at most.
+Requests are counted per user: POST requests under `/exports` (`EXPORT_RATE`, 60 per minute), other requests there
+(`EXPORT_POLL_RATE`, 1,200), and requests for documents and rules (`ETL_RATE`, `ETL_POLL_RATE`). Downloads are counted
+per address (`EXPORT_DOWNLOAD_RATE`, 600). Requests over the limit return 429 `rate_limited`. Exports also have a daily
+quota of jobs and chunks, shown by `GET /exports/limits`; requests over it return 429 `quota_exceeded`. A JSON body can
+have up to 5 MiB.
 
-### Waiting
+### Waiting for results
 
-Poll as `Retry-After` says; watch by server-sent events (`…/events`), which begin with a snapshot and go on after a
-break by `Last-Event-ID`; or have webhooks tell you. Webhooks are at the end of this page and follow Standard Webhooks.
+Poll at the interval in `Retry-After`, subscribe to server-sent events (`…/events`), or register a webhook. Event
+streams start with a snapshot and resume after a disconnect with `Last-Event-ID`. Webhooks follow the Standard Webhooks
+specification and are described at the end of this page.
 
 ### Names and times
 
-Fields are camelCase under `/exports` and snake_case under `/api/v1/etl`. Times are RFC 3339 in UTC with `Z`, dates
-`YYYY-MM-DD`. Answers may get new fields, lists of codes new codes: ignore what you do not know.
+Fields are camelCase under `/exports` and snake_case under `/api/v1/etl`. Times are RFC 3339 in UTC with `Z`, and dates
+are `YYYY-MM-DD`. Responses may get new fields and new codes: ignore unknown ones.
 """

@@ -1,6 +1,6 @@
-"""The words in which views say what they answer, beyond drf-spectacular's own: problems, links to what comes next.
+"""Building blocks for the responses of views in the schema: problems, links, headers and examples.
 
-`config.platform.http.openapi.autoschema` makes OpenAPI of them. Nothing here runs when a request is answered.
+`config.platform.http.openapi.autoschema` turns them into OpenAPI. Nothing here runs during a request.
 """
 
 from collections import defaultdict
@@ -30,45 +30,48 @@ REQUEST_ID = "5d3f2c4e-7a1b-4c7e-9e39-0f8f5c9f2a10"
 PROBLEM_REF = {"$ref": "#/components/schemas/Problem"}
 INPUT_ERROR = {
     "type": "object",
-    "description": "One thing wrong with the input, and where.",
+    "description": "An input error and its location.",
     "required": ["pointer", "code", "detail"],
     "properties": {
         "pointer": {
             "type": "string",
-            "description": "RFC 6901 JSON Pointer into the body, or `/name` of a query parameter; empty for all of it.",
+            "description": "RFC 6901 JSON Pointer into the body, or `/name` of a query parameter. Empty: the body.",
             "examples": ["/items/17/effectiveDate"],
         },
         "code": {
             "type": "string",
-            "description": "What is wrong, in a word: `required`, `null`, `invalid`, `invalid_choice`, `read_only`, "
-            "`unknown_field`, `max_length`, `max_value`, `empty`, `too_many_chunks`, … New words may come.",
+            "description": "Error code: `required`, `null`, `invalid`, `invalid_choice`, `read_only`, "
+            "`unknown_field`, `max_length`, `max_value`, `empty`, `too_many_chunks`, … New codes may be added.",
             "examples": ["required"],
         },
-        "detail": {"type": "string", "description": "The same for people."},
+        "detail": {"type": "string", "description": "Description for people."},
     },
 }
 PROBLEM = {
     "type": "object",
-    "description": "An error, as in RFC 9457. `code` is what programs switch on; `errors` is there for bad input.",
+    "description": "An error as defined by RFC 9457. Programs should check `code`. Invalid input has `errors`.",
     "required": ["type", "title", "status", "detail", "code", "requestId"],
     "properties": {
         "type": {"type": "string", "format": "uri-reference", "description": "`urn:problem:sluice:` and the code."},
         "title": {"type": "string", "description": "The name of the HTTP status."},
         "status": {"type": "integer", "minimum": 400, "maximum": 599},
-        "detail": {"type": "string", "description": "What happened and what to do, for people."},
-        "code": {"type": "string", "description": "Each response lists those that it can have."},
-        "requestId": {"type": "string", "description": "Also `X-Request-ID`. Tell it when you ask for help."},
+        "detail": {"type": "string", "description": "Description for people: what happened and what to do."},
+        "code": {"type": "string", "description": "Error code. Each response lists its possible codes."},
+        "requestId": {
+            "type": "string",
+            "description": "Also sent as `X-Request-ID`. Include it when you report a problem.",
+        },
         "errors": {
             "type": "array",
             "maxItems": 100,
             "items": {"$ref": "#/components/schemas/InputError"},
-            "description": "All that is wrong with the input, as far as it could be told at once.",
+            "description": "All input errors that were found in one pass.",
         },
     },
 }
-SOMEWHERE = InputError(pointer="/name", code="unknown_field", detail="There is no such field.")
+SOMEWHERE = InputError(pointer="/name", code="unknown_field", detail="Unknown field.")
 
-Meanings = Mapping[str, str]  # a problem's code, and what it says
+Meanings = Mapping[str, str]  # detail texts by problem code
 
 
 # ---- Problems -------------------------------------------------------------------------------------------------------
@@ -83,15 +86,15 @@ class Refusal(OpenApiResponse):
 
 
 def problems(*kinds: type[Problem]) -> dict[tuple[int, str], Refusal]:
-    """Return what these problems add to the `responses` of `extend_schema`: statuses, codes and their own words.
+    """Return the entries of these problems for `responses` of `extend_schema`.
 
-    What any view of the kind may answer, sign-in, rates and so on, is added by itself.
+    The common ones, for authentication, rates and so on, are added automatically.
     """
     return {(status, CONTENT_TYPE): Refusal(meanings) for status, meanings in by_status(*kinds).items()}
 
 
 def problem(meanings: Meanings) -> Refusal:
-    """Return the response of one status, from its codes and what they mean."""
+    """Return the response of one status from its codes and their meanings."""
     return Refusal(meanings)
 
 
@@ -102,7 +105,7 @@ def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
     return dict(meanings)
 
 
-# What views share, by the name that it has among the components.
+# Responses that views share, by component name.
 SHARED: dict[str, dict[int, dict[str, str]]] = {
     "BadRequest": by_status(BadInput),
     "Unauthorized": by_status(NotAuthenticated, AuthenticationFailed),
@@ -118,7 +121,7 @@ SHARED: dict[str, dict[int, dict[str, str]]] = {
 
 
 def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Response Object of a status: its codes, with what they mean, and examples, given ones or made."""
+    """Return the Response Object of a status, with its codes and an example of each."""
     schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(meanings)}}}
     shown = {each["value"]["code"] for each in given.values()}
     made = {code: {"value": example(status, code, said)} for code, said in meanings.items() if code not in shown}
@@ -146,18 +149,18 @@ def headers_of(status: int) -> dict[str, Any]:
     """Return the headers that problems of a status always have."""
     if status in (429, 503):
         wait = {"type": "integer", "minimum": 0, "examples": [RETRY_AFTER_SECONDS]}
-        about = "Seconds until it is worth another try."
+        about = "Seconds until the next attempt."
         return {"Retry-After": {"schema": wait, "description": about, "required": True}}
     if status == NotAuthenticated.status:
         return {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}, "required": True}}
     return {}
 
 
-# ---- Answers that lead on -------------------------------------------------------------------------------------------
+# ---- Responses with links -------------------------------------------------------------------------------------------
 
 
 class Answer(OpenApiResponse):
-    """A response with links: what can be asked next, by the names of operations."""
+    """A response with links to the next operations."""
 
     def __init__(self, shape: Any, about: str, **links: dict[str, Any]) -> None:
         super().__init__(shape, about)
@@ -169,9 +172,14 @@ def to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
     return {"operationId": operation, "description": about, "parameters": parameters}
 
 
-# ---- What the apps' operations share --------------------------------------------------------------------------------
+# ---- Parameters and examples ----------------------------------------------------------------------------------------
 IDEMPOTENCY_REPLAYED = OpenApiParameter(
-    "Idempotency-Replayed", str, "header", response=[202], enum=["true"], description="This is an earlier answer."
+    "Idempotency-Replayed",
+    str,
+    "header",
+    response=[202],
+    enum=["true"],
+    description="This is the response of an earlier request.",
 )
 
 
@@ -188,12 +196,12 @@ def retry_after(status: int, what: str, *, required: bool = False) -> OpenApiPar
         "header",
         required=required,
         response=[status],
-        description=f"Seconds until it is worth asking for the {what} again; not there once it has ended.",
+        description=f"Seconds until the next poll of the {what}. Absent once it has ended.",
     )
 
 
 def idempotency_key(description: str) -> OpenApiParameter:
-    """`description`: for how long a key is good, and what a repeat is."""
+    """`description`: the lifetime of a key, and the definition of a repeated request."""
     return OpenApiParameter(
         "Idempotency-Key",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"},
@@ -203,7 +211,7 @@ def idempotency_key(description: str) -> OpenApiParameter:
 
 
 def asked(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
-    """`media_type`: where the request has several."""
+    """`media_type`: for requests with several."""
     return OpenApiExample(name, value, description=about, request_only=True, media_type=media_type)
 
 
