@@ -61,7 +61,7 @@ class LinkRefused(Problem):
         " expires.",
     }
 
-    def __init__(self, refusal: links.Refused) -> None:
+    def __init__(self, refusal: links.LinkUnusable) -> None:
         super().__init__(self.WHY.get(refusal.outcome))
         self.code = refusal.outcome
 
@@ -89,7 +89,7 @@ class Download(APIView):
             return HttpResponse(status=204, headers=NO_TRACE)
         try:
             url = links.redeem(job_id, token_of(request), client_of(request))
-        except links.Refused as refusal:
+        except links.LinkUnusable as refusal:
             raise LinkRefused(refusal) from None
         return HttpResponseRedirect(url, headers=NO_TRACE)
 
@@ -107,7 +107,7 @@ class Download(APIView):
     def peek(self, request: Request, job_id: UUID) -> Receipt:
         try:
             return links.peek(job_id, token_of(request), client_of(request))
-        except links.Refused as refusal:
+        except links.LinkUnusable as refusal:
             raise LinkRefused(refusal) from None
 
 

@@ -1,6 +1,6 @@
-"""What a finished job delivers: a file's copy, all files joined, a zip, or a manifest.
+"""Bundles: the delivered object of a job, as a copy of one file, one joined file, a zip, or a manifest.
 
-Everything is streamed: memory does not grow with the number or the size of the files.
+All are streamed: memory does not grow with the number or the size of the files.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from exports.models.dataset import Format
 from exports.models.job import Compression, DeliveryKind
 from exports.source import encoding
 
-# Delivered objects live here, apart from every dataset: a base path never begins with an underscore.
+# The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
 PREFIX = "_receipts"
 READERS = 8
-# Files up to this size are fetched ahead of their turn, so that a bundle of many small ones does not wait for each.
+# Files up to this size are prefetched, so that a bundle of many small files does not wait for each.
 SMALL_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """The object that a receipt will name."""
+    """A delivered object, for the receipt."""
 
     stored: storage.StoredObject
     content_type: str
@@ -38,10 +38,10 @@ class Bundle:
 
 
 def make(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
-    """Make the delivered object: its own copy, so that later runs never change promised bytes.
+    """Create the delivered object. It is a copy, so that later exports never change it.
 
-    `checkpoint` is called before each part and before the commit; what it raises ends the work. Raises FileGone when
-    a chunk's object is no longer the one that the chunk ended with.
+    `checkpoint` is called before each part and before the commit, and its exceptions end the work. Raises FileGone when
+    a chunk's object was replaced or deleted.
     """
     if job.delivery == DeliveryKind.SINGLE and job.total == 1:
         return copy_of_one(job, token, checkpoint)
@@ -59,7 +59,7 @@ def make(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
 
 
 def key_of(job: Job, token: int, file_name: str) -> str:
-    """The token keeps two attempts apart: a stale one can only leave an orphan."""
+    """Return an object key with the token: a stale attempt can only leave an orphan."""
     return f"{PREFIX}/{job.job_id}/{token}/{file_name}"
 
 
@@ -89,7 +89,7 @@ def as_zip(job: Job) -> tuple[str, str, Iterable[bytes]]:
 
 
 def zipped(job: Job) -> Iterator[bytes]:
-    """The files under YYYY/MM/DD/, and manifest.json, which tells of the very bytes that were packed."""
+    """Yield a zip of the files under YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
     is_packed = job.compression == Compression.GZIP
     archive = ZipStream(
         compress_type=ZIP_STORED if is_packed else ZIP_DEFLATED,
@@ -111,7 +111,7 @@ def as_manifest(job: Job) -> tuple[str, str, Iterable[bytes]]:
 
 
 def as_single(job: Job) -> tuple[str, str, Iterable[bytes]]:
-    """One file of all: one header, then every file's rows. JSON documents become one array."""
+    """Join all files: one header, then the rows of every file. JSON documents become one array."""
     blocks = json_array(job) if job.format == Format.JSON else with_one_header(job)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
@@ -176,9 +176,9 @@ def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
 
 
 def contents(job: Job, *, without_header: bool = False) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
-    """Yield every chunk with its file's bytes, in request order; without_header: only the first keeps its header.
+    """Yield every chunk with its file's bytes, in request order. `without_header`: only the first keeps its header.
 
-    Small files are fetched ahead by a few threads; memory is bounded by READERS x SMALL_BYTES.
+    A few threads prefetch small files, which takes at most READERS x SMALL_BYTES of memory.
     """
     waiting: deque[tuple[Chunk, int, Future[bytes] | None]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
@@ -201,7 +201,7 @@ def whole(chunk: Chunk, start: int) -> bytes:
 
 
 def blocks_of(chunk: Chunk, start: int) -> Iterator[bytes]:
-    """The file's bytes, and only those that the chunk ended with: a file that changed since is an error."""
+    """Yield the file's bytes. Raises FileGone if it has changed since the chunk was done."""
     if start == chunk.bytes:
         return
     try:
@@ -210,8 +210,8 @@ def blocks_of(chunk: Chunk, start: int) -> Iterator[bytes]:
         raise FileGone from error
 
 
-def gone(job: Job) -> list[int]:
-    """Return the ids of the chunks whose object is not the one that they ended with."""
+def chunks_without_file(job: Job) -> list[int]:
+    """Return the ids of the chunks whose object was replaced or deleted."""
     with ThreadPoolExecutor(READERS) as pool:
         chunks = list(job.chunks.all())
         heads = pool.map(storage.head, [chunk.path for chunk in chunks])

@@ -1,4 +1,4 @@
-"""Single files of a finished job, as its manifest names them."""
+"""Downloads of single files of a successful job, as its manifest links them."""
 
 from datetime import date
 
@@ -47,7 +47,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
 
 
 def is_unchanged(chunk: Chunk) -> bool:
-    """Whether the bytes that lie at the path are the chunk's. Other ETags may still be the same bytes."""
+    """Whether the object at the path still has the chunk's bytes. Another ETag may still mean the same bytes."""
     try:
         head = storage.head(chunk.path)
     except storage.StorageError as error:

@@ -1,9 +1,8 @@
-"""One-time links: minted, revoked, bound to a client, and redeemed by one UPDATE that decides among any number of
-requests.
+"""One-time links: created, revoked, bound to a client, and redeemed by one UPDATE, however many requests compete.
 
-A link's token is its id and a signature over it, so nothing secret is stored, and the owner can be shown the link
-again until it is used. Giving out the object itself is left to S3: redeeming answers with a URL that lives for at
-most a minute, because S3 cannot make a URL that works once.
+A link's token is its id with a signature, so no secret is stored, and the owner can see the link again until it is
+used. S3 serves the object itself: redeeming returns a presigned URL that is valid for at most a minute, since S3 has no
+one-time URLs.
 """
 
 import hashlib
@@ -34,20 +33,22 @@ PREFIXES = {"prefix": {"ipv4": 24, "ipv6": 64}, "exact": {"ipv4": 32, "ipv6": 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who asks: for the audit, and for what links are bound to. The User-Agent is the whole header, "" without one."""
+    """The requesting client, for the audit log and for binding links. `user_agent` is the whole header or ""."""
 
     address: str | None
     user_agent: str
 
     @property
     def agent(self) -> str:
-        """The first 16 hex digits of the User-Agent's SHA-256. A digest, because the header itself is personal data
-        and is kept in the audit alone; to tell two clients apart 64 bits are plenty."""
+        """The first 16 hex digits of the User-Agent's SHA-256.
+
+        The header itself is personal data and only stored in the audit log. 64 bits are enough to distinguish clients.
+        """
         return hashlib.sha256(self.user_agent.encode()).hexdigest()[:16]
 
 
 class Bound(TypedDict):
-    """What a job or a link is bound to; "" binds to nothing."""
+    """The binding of a job or a link to a client; "" is no binding."""
 
     network: str
     agent: str
@@ -57,10 +58,10 @@ UNBOUND = Bound(network="", agent="")
 
 
 def bound_to(client: Client) -> Bound:
-    """Return what binds a link to this client, as EXPORT_BIND_IP and EXPORT_BIND_UA say now.
+    """Return the binding to this client under the current EXPORT_BIND_IP and EXPORT_BIND_UA.
 
-    `network` is such as `192.0.2.0/24` or `2001:db8::/64`: phones and offices change their address, seldom their
-    network. Without a known address it is "": what cannot be told cannot be asked for later.
+    `network` is for example `192.0.2.0/24` or `2001:db8::/64`: phones and offices often change their address, but
+    seldom their network. It is "" if the address is unknown.
     """
     env = settings.SLUICE
     network = ""
@@ -69,8 +70,8 @@ def bound_to(client: Client) -> Bound:
     return Bound(network=network, agent=client.agent if env.export_bind_ua else "")
 
 
-class Refused(Exception):
-    """The link cannot be used. `outcome` says why; it is the error code that the client sees."""
+class LinkUnusable(Exception):
+    """The link cannot be used. `outcome` is the reason, and the error code that the client sees."""
 
     def __init__(self, outcome: DownloadOutcome) -> None:
         super().__init__(outcome)
@@ -90,9 +91,9 @@ class NotOpen(Problem):
 
 
 def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
-    """Return a fresh link that lives as long as the receipt, and revoke the one before. Raises ReceiptExpired."""
+    """Return a new link that is valid as long as the receipt, and revoke the previous one. Raises ReceiptExpired."""
     with transaction.atomic():
-        # Two mints at once: one after the other. The database's clock, as it decides about redeeming too.
+        # The lock serializes concurrent calls. The database's clock decides here, as it does when a link is redeemed.
         locked = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
         if locked is None:
             raise ReceiptExpired
@@ -101,7 +102,7 @@ def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
 
 
 def revoke(link: Link) -> None:
-    """End a link that could still be used. The owner may mint another while the receipt lives. Raises NotOpen."""
+    """Revoke an open link. The owner may create another while the receipt is valid. Raises NotOpen."""
     open_ones = Link.objects.filter(pk=link.pk, used_at=None, revoked_at=None, expires_at__gt=Now())
     if not open_ones.update(revoked_at=Now()):
         raise NotOpen
@@ -118,21 +119,21 @@ def path_of(link: Link) -> str:
 
 # ---- Use ------------------------------------------------------------------------------------------------------------
 
-# What binds a link is asked for only where the link has it and the setting is still on. The address has to be inside
-# the link's network, not its network to be equal: so EXPORT_BIND_IP can be changed while links and jobs are under way.
-FITS = """(
+# A binding is checked only if the link has one and the setting is still on. The address has to be inside the link's
+# network; comparing networks instead would break existing links when EXPORT_BIND_IP is changed.
+IS_BOUND_CLIENT = """(
     (NOT %(bind_ip)s OR l.network = '' OR coalesce(%(address)s::inet <<= nullif(l.network, '')::inet, false))
     AND (NOT %(bind_ua)s OR l.agent = '' OR l.agent = %(agent)s)
 )"""
 
-# The row's lock lines the requests up; after the first one `used_at IS NULL` holds for nobody. The attempt is
-# written down in the same statement: no download without its audit row.
+# The row's lock serializes the requests, and after the first one `used_at IS NULL` is false. The same statement inserts
+# the audit row, so that there is no download without one.
 REDEEM = f"""
 WITH used AS (
     UPDATE exports_link l SET used_at = clock_timestamp()
     FROM exports_receipt r
     WHERE l.link_id = %(link)s AND r.job_id = l.receipt_id AND r.job_id = %(job)s AND r.deleted_at IS NULL
-      AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp() AND {FITS}
+      AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}
     RETURNING l.link_id, r.job_id, r.object_key, r.content_type, r.file_name
 ), audit AS (
     INSERT INTO exports_download (job_id, link_id, outcome, address, user_agent)
@@ -141,21 +142,21 @@ WITH used AS (
 SELECT object_key, content_type, file_name FROM used
 """
 
-# The order is the contract's. That somebody else used the link is told only to whom it was meant for.
+# The API fixes the order. Only the client that the link is bound to learns that it was used.
 WHY_NOT = f"""
 SELECT CASE
     WHEN l.expires_at <= clock_timestamp() OR r.deleted_at IS NOT NULL THEN 'link_expired'
     WHEN l.revoked_at IS NOT NULL THEN 'link_revoked'
-    WHEN NOT {FITS} THEN 'link_mismatch'
+    WHEN NOT {IS_BOUND_CLIENT} THEN 'link_mismatch'
     WHEN l.used_at IS NOT NULL THEN 'link_used'
 END AS outcome
 FROM exports_link l JOIN exports_receipt r ON r.job_id = l.receipt_id
 WHERE l.link_id = %(link)s AND r.job_id = %(job)s
 """
 
-# Also for a job without a receipt, or with a token that is no link of it. The job is locked against the purge: its
-# foreign key would be an error in the answer.
-WRITE_DOWN = """
+# Also for a job without a receipt, and for a token that is not one of its links. The job is locked against the purge,
+# which would otherwise make the foreign key fail.
+AUDIT_REFUSAL = """
 INSERT INTO exports_download (job_id, link_id, outcome, address, user_agent)
 SELECT j.job_id, l.link_id, %(outcome)s, %(address)s::inet, %(user_agent)s
 FROM exports_jobs j LEFT JOIN exports_link l ON l.link_id = %(link)s AND l.receipt_id = j.job_id
@@ -167,9 +168,9 @@ AUDITED_CHARACTERS = 200  # of the User-Agent
 
 
 def redeem(job_id: UUID, token: str, client: Client) -> str:
-    """Use a link up and return a presigned URL of the object. Raises Refused, and nothing is used up."""
+    """Redeem a link and return a presigned URL of the object. Raises LinkUnusable, and then the link stays unused."""
     link_id = read_token(token)
-    row = sql.one(REDEEM, link=link_id, job=job_id, **facts(client))
+    row = sql.one(REDEEM, link=link_id, job=job_id, **client_values(client))
     if row is None:
         refuse(job_id, link_id, why_not(job_id, link_id, client) or DownloadOutcome.USED, client)
     metrics.download(DownloadOutcome.REDEEMED)
@@ -182,7 +183,7 @@ def redeem(job_id: UUID, token: str, client: Client) -> str:
 
 
 def peek(job_id: UUID, token: str, client: Client) -> Receipt:
-    """Return the receipt that a link would give, and use nothing up: for HEAD and prefetches. Raises Refused."""
+    """Return the receipt of a link without redeeming it, for HEAD requests and prefetches. Raises LinkUnusable."""
     link_id = read_token(token)
     if outcome := why_not(job_id, link_id, client):
         refuse(job_id, link_id, outcome, client)
@@ -190,7 +191,7 @@ def peek(job_id: UUID, token: str, client: Client) -> Receipt:
 
 
 def read_token(token: str) -> UUID | None:
-    """Return the link's id if the signature is ours."""
+    """Return the link's id if the signature is valid."""
     try:
         return UUID(hex=signer.unsign(token))
     except (signing.BadSignature, ValueError):
@@ -198,23 +199,23 @@ def read_token(token: str) -> UUID | None:
 
 
 def why_not(job_id: UUID, link_id: UUID | None, client: Client) -> DownloadOutcome | None:
-    """Return why this client cannot use a link now, or None."""
-    row = sql.one(WHY_NOT, link=link_id, job=job_id, **facts(client))
+    """Return the reason why this client cannot use a link now, or None."""
+    row = sql.one(WHY_NOT, link=link_id, job=job_id, **client_values(client))
     if row is None:
         return DownloadOutcome.INVALID
     return DownloadOutcome(row["outcome"]) if row["outcome"] else None
 
 
 def refuse(job_id: UUID, link_id: UUID | None, outcome: DownloadOutcome, client: Client) -> NoReturn:
-    """Write the attempt down, as far as it belongs to a job at all, count it, and raise Refused."""
-    sql.one(WRITE_DOWN, link=link_id, job=job_id, outcome=outcome.value, **facts(client))
+    """Insert an audit row if the job exists, count the attempt, and raise LinkUnusable."""
+    sql.one(AUDIT_REFUSAL, link=link_id, job=job_id, outcome=outcome.value, **client_values(client))
     metrics.download(outcome)
     metrics.download_refused()
-    raise Refused(outcome)
+    raise LinkUnusable(outcome)
 
 
-def facts(client: Client) -> dict[str, Any]:
-    """Return what the statements above ask of a client."""
+def client_values(client: Client) -> dict[str, Any]:
+    """Return a client's values for the statements above."""
     env = settings.SLUICE
     return {
         "address": client.address,

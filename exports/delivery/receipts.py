@@ -1,4 +1,4 @@
-"""What a finished job hands out, and for how long."""
+"""Receipts: issued with a job's success, and revoked."""
 
 from datetime import timedelta
 
@@ -22,9 +22,9 @@ class NotReady(Problem):
 
 
 def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: str) -> Receipt:
-    """Write the receipt and its first link, which is bound to the client that made the job.
+    """Create the receipt and its first link, which is bound to the client that submitted the job.
 
-    Call it in the transaction that makes the job a success.
+    Call it in the transaction that sets the job to success.
     """
     receipt = Receipt.objects.create(
         job=job,
@@ -44,17 +44,19 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
 
 
 def fresh_link(job: Job, client: links.Client) -> Link:
-    """Return a new link, bound to whoever asks for it, and revoke the one before. Raises NotReady, ReceiptExpired."""
+    """Return a new link, bound to the requesting client, and revoke the previous. Raises NotReady, ReceiptExpired."""
     if job.status != JobStatus.SUCCESS:
         raise NotReady
     return links.mint(job.receipt, links.bound_to(client))
 
 
 def revoke(receipt: Receipt) -> None:
-    """End a receipt before its time: its link works no more, no other can be made, and the reaper deletes the delivered
-    object. A URL that somebody was given in the last minute may work to its end. Raises ReceiptExpired."""
+    """End a receipt early: its link is revoked, no other can be created, and the reaper deletes the delivered object.
+
+    A presigned URL that was handed out in the last minute may stay valid until it expires. Raises ReceiptExpired.
+    """
     with transaction.atomic():
-        # Locked, as where a link is minted: one that comes later finds the receipt over.
+        # The same lock as for creating a link: a later link finds the receipt expired.
         live = Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now()).first()
         if live is None:
             raise links.ReceiptExpired

@@ -1,4 +1,4 @@
-"""What a person may do to a job: cancel it, start its failed chunks again, ask for the same once more."""
+"""Actions on a job: retry its failed chunks, cancel it, submit the same request again."""
 
 import re
 from collections.abc import Collection
@@ -41,9 +41,9 @@ class NotReplayable(Problem):
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
-# Chunks before the job, as everywhere. The job's own condition makes the second of two retries a no-op; also one that
-# waited while the chunks of the first failed again, and has none in its snapshot. With `only` some of them are retried,
-# then just those: the job goes on, and fails again when the others are all that is left.
+# Chunks are locked before the job, as everywhere. The condition on the job makes the second of two retries a no-op,
+# also if it waited until the chunks of the first had failed again and are not in its snapshot. With `only`, a part of
+# the failed chunks is retried; when they have ended, the job fails again because of the others.
 RETRY = (
     """
 WITH again AS (
@@ -74,11 +74,11 @@ WITH again AS (
 
 
 def retry(job: Job, *, only: Collection[int] | None = None) -> int:
-    """Start the failed chunks of a failed job again, with all their attempts. Returns how many.
+    """Queue the failed chunks of a failed job, with all their attempts. Returns how many.
 
-    They are charged again. A job that failed at its delivery has no failed chunks: then the delivery is tried again,
-    for nothing. `only`: these chunks, all of which have failed. Raises NotFailed or QuotaExceeded: then nothing is
-    changed.
+    They are charged again. A job that failed while its files were bundled has no failed chunks: then only bundling is
+    retried, at no charge. `only`: these chunks, all of which must have failed. Raises NotFailed or QuotaExceeded, and
+    then changes nothing.
     """
     with transaction.atomic():
         chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
@@ -98,11 +98,10 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 
-# Chunks before the job, the chunks in one order: a batch that is being finished locks them in that order too. Running
-# chunks lose their token, so their holder can write nothing any more: it notices at its next part or heartbeat, ends
-# its call and its upload, and gives its slot back. `old` waits for the chunks before it takes the job's lock.
-# Chunks that came back into the queue while this waited for the job's lock are not in its snapshot. Then the sum does
-# not fit, no job is changed, and `cancel` begins anew.
+# Chunks are locked before the job, and in the order in which a finishing batch locks them. Running chunks lose their
+# token, which fences off their holder: at its next part or heartbeat it ends its call and its upload, and frees its
+# slot. `old` waits for the chunks before it locks the job. Chunks that returned to the queue while this waited for the
+# job's lock are not in its snapshot. Then the counts do not add up, no job is changed, and `cancel` repeats it.
 CANCEL = (
     """
 WITH mine AS MATERIALIZED (
@@ -139,9 +138,9 @@ WITH mine AS MATERIALIZED (
 
 
 def cancel(job: Job) -> int:
-    """End a job that has not ended. Returns how many chunks were not done yet. Raises AlreadyEnded.
+    """Cancel an active job. Returns the number of cancelled chunks. Raises AlreadyEnded.
 
-    Files that are done stay where they are, for others to reuse.
+    Finished files are kept for reuse.
     """
     while (chunks := try_to_cancel(job)) is None:
         if not Job.objects.active().filter(pk=job.pk).exists():
@@ -153,7 +152,7 @@ def cancel(job: Job) -> int:
 
 
 def try_to_cancel(job: Job) -> int | None:
-    """Return how many chunks were cancelled, or None: then nothing was changed, chunks included."""
+    """Return the number of cancelled chunks, or None if nothing was changed."""
     with transaction.atomic():
         chunks: int | None = sql.scalar(CANCEL, job=job.job_id)
         transaction.set_rollback(chunks is None)

@@ -1,7 +1,7 @@
-"""Quotas: how many jobs and chunks a user may start a day, in UTC and by the database's clock.
+"""Daily quotas of jobs and chunks for each user. A day is in UTC, by the database's clock.
 
-The debit is one conditional upsert, in the transaction that writes the job: of any number of parallel requests none
-can overspend, and a job that is not written costs nothing. Refunds are part of the statements that end chunks.
+The debit is one conditional upsert in the transaction that inserts the job: parallel requests cannot overspend, and a
+job that is not inserted costs nothing. Refunds are part of the statements that end chunks.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class QuotaExceeded(Problem):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A day's limits and what was used of them."""
+    """A day's limits and usage."""
 
     daily_jobs: int
     daily_chunks: int
@@ -33,7 +33,7 @@ class Quota:
     seconds_left: int
 
 
-# Staff may have given the user other limits. Also the arithmetic of the day is the database's.
+# Staff may have set other limits for the user.
 LIMITS = """
 WITH allowed AS (
     SELECT coalesce(max(daily_jobs), %(daily_jobs)s) AS daily_jobs,
@@ -43,12 +43,12 @@ WITH allowed AS (
 )
 """
 
-# The row stays locked to the end of the transaction, and whoever ends a chunk that is to be refunded waits for it. A
-# web host that is lost in between must not hold workers up until TCP notices.
-BE_QUICK = "SELECT set_config('idle_in_transaction_session_timeout', '30s', true)"
+# The debit locks the row until the end of the transaction, and workers that refund a chunk wait for it. Without this
+# timeout a web host that is lost in between would block them until TCP notices.
+LIMIT_IDLE_TIME = "SELECT set_config('idle_in_transaction_session_timeout', '30s', true)"
 
-# The row's lock lines up the debits of one user. Without a row yet the first insert decides, and the others wait for
-# it by the unique index.
+# The row's lock serializes the debits of one user. While there is no row, the unique index does: the first insert wins,
+# and the others wait for it.
 DEBIT = (
     LIMITS
     + """
@@ -72,8 +72,8 @@ FROM allowed a LEFT JOIN exports_usage u ON u.user_id = %(user)s AND u.day = a.d
 """
 )
 
-# Part of the statements that end chunks: wants a CTE `settled` with the job and `refund`, the number of its chunks that
-# ended without a file of their own. The day that paid gets them back. Usage is locked last of all.
+# Part of the statements that end chunks. Needs a CTE `settled` with the job and `refund`, the number of its chunks that
+# ended without a new file. The refund goes to the day that was charged. Usage is the last row to be locked.
 REFUND = """
 , refunded AS (
     UPDATE exports_usage u SET chunks = greatest(u.chunks - back.chunks, 0)
@@ -90,7 +90,7 @@ def debit(*, user_id: int, jobs: int, chunks: int) -> date:
 
     Raises QuotaExceeded, and takes nothing.
     """
-    sql.scalar(BE_QUICK)
+    sql.scalar(LIMIT_IDLE_TIME)
     day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
     if day is None:
         metrics.quota_refused()

@@ -1,4 +1,4 @@
-"""The rows that decide, one aggregate a file."""
+"""Models of exports, one aggregate per file."""
 
 from exports.models.chunk import Chunk
 from exports.models.dataset import Dataset

@@ -13,8 +13,8 @@ class ChunkQuerySet(models.QuerySet["Chunk"]):
 class Chunk(models.Model):
     """One (key, effective date) of a job: one call of the function, one file.
 
-    `rank` orders the queue over all jobs (see `exports.jobs.submission`); `token` is the fencing token of the lease,
-    and only rows that are running have one. docs/lifecycle.md lists the statements that write outcomes.
+    `rank` orders the queue across all jobs, see `exports.jobs.submission`. `token` is the fencing token of the lease,
+    which only running chunks have. docs/lifecycle.md lists the statements that change the status.
     """
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="chunks", db_index=False)
@@ -51,7 +51,7 @@ class Chunk(models.Model):
     class Meta:
         db_table = "exports_chunk"
         indexes = [
-            # The queue: a claim reads its first free entry, whatever waits behind it.
+            # The queue: a claim reads its first free entry, however many follow.
             models.Index(
                 fields=["dataset", "rank", "id"],
                 name="exports_chunk_ready",
@@ -62,7 +62,7 @@ class Chunk(models.Model):
                 name="exports_chunk_reusable",
                 condition=Q(status=ChunkStatus.PENDING, reusable=True),
             ),
-            # The rest of a batch of these, which is of one job.
+            # The other chunks of a batch for reuse, all of one job.
             models.Index(
                 fields=["job", "seq"],
                 name="exports_chunk_reusable_of_job",

@@ -29,7 +29,7 @@ def default_formats() -> list[str]:
 
 
 class Dataset(models.Model):
-    """What can be exported: one function of the source database, and where its files go."""
+    """A dataset that can be exported: one function of the source database, and the folder of its files."""
 
     name = models.SlugField(unique=True)
     function = models.CharField(
@@ -83,10 +83,12 @@ class Dataset(models.Model):
         if unknown := set(self.formats) - set(FORMATS):
             raise ValidationError({"formats": f"Not a format: {', '.join(sorted(unknown))}."})
         if other := self._sharing_a_path():
-            raise ValidationError({"base_path": f"It overlaps with that of {other}: files would overwrite each other."})
+            raise ValidationError(
+                {"base_path": f"It overlaps with the base path of {other}: files would overwrite each other."}
+            )
 
     def _sharing_a_path(self) -> "Dataset | None":
-        """Return a dataset whose folder holds ours, is ours, or lies in ours."""
+        """Return a dataset whose folder contains ours, is the same, or is inside it."""
         ours = f"{self.base_path}/"
         for other in Dataset.objects.exclude(pk=self.pk):
             theirs = f"{other.base_path}/"

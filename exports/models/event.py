@@ -9,16 +9,16 @@ ENDS = Q(kind="status", status__in=sorted(JOB_ENDED))
 
 class EventQuerySet(models.QuerySet["Event"]):
     def untold(self) -> "EventQuerySet":
-        """Ends of jobs for which no deliveries to webhooks were made yet."""
+        """Ends of jobs whose webhook deliveries are not created yet."""
         return self.filter(ENDS, told_at=None)
 
 
 class Event(models.Model):
-    """Something happened to a job: one of its chunks changed, or the job itself did. Append-only.
+    """A status change of a job or of one of its chunks. Append-only.
 
-    Rows are written by the statement that makes the change, so there is no change without its event and no event
-    without its change. `seq` grows strictly within a job, in the order of the commits, because it is taken under the
-    lock of the job's row. The number behind a statement's last chunk is left free: streams give it to `progress`.
+    The statement that makes the change inserts the row, so there is no change without its event and no event without
+    its change. `seq` grows strictly within a job, in the order of the commits, because it is assigned under the lock of
+    the job's row. The number after a statement's last chunk is left free: event streams use it for `progress`.
     """
 
     class Kind(models.TextChoices):

@@ -2,10 +2,10 @@ from django.db import models
 
 
 class File(models.Model):
-    """What lies at an object key, and that it is whole: the reuse cache.
+    """An entry of the reuse cache: the complete file at an object key.
 
-    A row is written in the statement that ends the chunk which made the file, so it never vouches for an upload
-    that a stale worker left behind. The object counts as valid only while its ETag is the one noted here.
+    The statement that ends a chunk writes the row of its file, so an upload of a stale worker is never referenced. The
+    object is valid only while it has the recorded ETag.
     """
 
     path = models.CharField(primary_key=True, max_length=1024)

@@ -37,13 +37,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status__in=JOB_ENDED)
 
     def ready_to_complete(self) -> "JobQuerySet":
-        """Every chunk is done, and no receipt was issued yet."""
+        """Jobs whose chunks are all done, without a receipt yet."""
         return self.active().filter(done=F("total"))
 
     def with_running(self) -> "JobQuerySet":
-        """Annotate `running`: the chunks that hold a slot now. Counted on the few slot rows, never on chunks.
+        """Annotate `running`, the number of chunks that hold a slot. Counted in the few slot rows, never in chunks.
 
-        Leaves `filters` where they are: up to a megabyte that no answer shows.
+        Defers `filters`: up to a megabyte that no response contains.
         """
         held = Slot.objects.filter(dataset=None, job_id=OuterRef("pk")).order_by().values("job_id")
         return self.defer("filters").annotate(
@@ -62,7 +62,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
 
     def with_queue_position(self) -> "JobQuerySet":
-        """Annotate `queue_position`: how many jobs were accepted earlier and have not begun either; 0 once begun."""
+        """Annotate `queue_position`: the number of earlier jobs that have not started; 0 once the job has started."""
         earlier = (
             Job.objects.filter(status=JobStatus.PENDING, created_at__lt=OuterRef("created_at"))
             .order_by()
@@ -74,7 +74,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 class Job(models.Model):
-    """One export submission. Its counters are written by the statements that docs/lifecycle.md lists, and no others."""
+    """One export submission. Only the statements that docs/lifecycle.md lists change its counters."""
 
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
@@ -136,7 +136,7 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["user", "-created_at", "-job_id"], name="exports_jobs_of_user"),
             models.Index(fields=["-created_at", "-job_id"], name="exports_jobs_newest"),
-            # The reaper's look at jobs that still move; ended ones, nearly all, are not in it.
+            # For the reaper: active jobs only. Ended ones, nearly all, are not in the index.
             models.Index(fields=["status"], name="exports_jobs_active", condition=Q(status__in=sorted(JOB_ACTIVE))),
             models.Index(fields=["finished_at"], name="exports_jobs_finished"),
         ]
@@ -169,7 +169,7 @@ class Job(models.Model):
 
     @property
     def milliseconds(self) -> float:
-        """From the submission to the end; 0 before."""
+        """Milliseconds from the submission to the end; 0 for an active job."""
         return (self.finished_at - self.created_at).total_seconds() * 1000 if self.finished_at else 0
 
     @property

@@ -26,7 +26,7 @@ class Link(models.Model):
     class Meta:
         db_table = "exports_link"
         constraints = [
-            # At most one link of a receipt can be redeemed at any time; minting revokes the older first.
+            # At most one link of a receipt is open at any time: creating one revokes the previous one.
             models.UniqueConstraint(
                 fields=["receipt"],
                 name="exports_link_one_open",
@@ -38,7 +38,7 @@ class Link(models.Model):
         return str(self.link_id)
 
     def state_at(self, now: datetime) -> str:
-        """Return `open`, or why it works no more: `used`, `revoked` or `expired`."""
+        """Return `open`, `used`, `revoked` or `expired`."""
         if self.used_at:
             return "used"
         if self.revoked_at:
@@ -47,7 +47,7 @@ class Link(models.Model):
 
 
 class Download(models.Model):
-    """One attempt to use a link, for the audit."""
+    """One attempt to use a link, for the audit log."""
 
     job = models.ForeignKey("exports.Job", models.CASCADE, related_name="downloads")
     link = models.ForeignKey(Link, models.CASCADE, null=True, blank=True, related_name="downloads")

@@ -7,19 +7,19 @@ from django.db.models.functions import Now
 if TYPE_CHECKING:
     from exports.models.link import Link
 
-# A link that is redeemed at the last moment leads to a URL that lives a little longer; so does the object. With the
-# reaper's interval it is gone within the promised minute.
-AFTERGLOW = timedelta(seconds=30)
+# A link that is redeemed at the last moment leads to a presigned URL that is valid a little longer, so the object is
+# kept that long. Together with the reaper's interval it is deleted within the promised minute.
+DELETION_DELAY = timedelta(seconds=30)
 
 
 class ReceiptQuerySet(models.QuerySet["Receipt"]):
     def due_for_deletion(self) -> "ReceiptQuerySet":
-        """Their time is over and the delivered object is still there."""
-        return self.filter(expires_at__lte=Now() - AFTERGLOW, deleted_at=None)
+        """Expired receipts whose delivered object still exists."""
+        return self.filter(expires_at__lte=Now() - DELETION_DELAY, deleted_at=None)
 
 
 class Receipt(models.Model):
-    """What a finished job hands out: one immutable object under a temporary prefix, for a limited time."""
+    """The result of a successful job: one immutable object under a temporary prefix, for a limited time."""
 
     job = models.OneToOneField("exports.Job", models.CASCADE, primary_key=True, related_name="receipt")
     object_key = models.CharField(max_length=1024)

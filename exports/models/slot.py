@@ -3,8 +3,10 @@ from django.db import models
 
 class SlotQuerySet(models.QuerySet["Slot"]):
     def provide(self, *, count: int, dataset: models.Model | None = None) -> None:
-        """Make sure that slots 1 to count exist, for all datasets together or for one. Never removes any:
-        a claim looks only at numbers up to the present limit."""
+        """Create the missing ones of slots 1 to `count`, for all datasets together or for one.
+
+        None are removed: a claim only considers numbers up to the current limit.
+        """
         self.model.objects.bulk_create(
             [self.model(dataset_id=dataset.pk if dataset else None, number=n) for n in range(1, count + 1)],
             ignore_conflicts=True,
@@ -17,9 +19,9 @@ class SlotQuerySet(models.QuerySet["Slot"]):
 class Slot(models.Model):
     """Permission for one concurrent call into the source database.
 
-    There is one row for each call that may run: rows without a dataset bound all calls together, rows with one
-    bound that dataset's. A slot is free when it has no token. A slot whose lease ran out is not free yet: the
-    reaper first ends the query that may still run under it, so the bound holds even for a worker that stands still.
+    There is one row for each call that may run. Rows without a dataset limit all calls together, rows with one limit
+    the calls of that dataset. A slot without a token is free. A slot whose lease expired is not free yet: the reaper
+    first ends the query that may still run under it, so the limit holds even when a worker is stopped.
     """
 
     dataset = models.ForeignKey("exports.Dataset", models.CASCADE, null=True, blank=True, db_index=False)

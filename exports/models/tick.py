@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Tick(models.Model):
-    """When periodic work last ran. One row a name: its lock is what makes a second beat harmless."""
+    """The last run of a periodic task. The lock of its row makes a second scheduler harmless."""
 
     name = models.CharField(primary_key=True, max_length=40)
     ran_at = models.DateTimeField()

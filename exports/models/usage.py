@@ -20,7 +20,7 @@ class Usage(models.Model):
 
 
 class Allowance(models.Model):
-    """A user's own daily limits, where staff gave them others than EXPORT_DAILY_JOBS and EXPORT_DAILY_CHUNKS."""
+    """A user's own daily limits, set by staff instead of EXPORT_DAILY_JOBS and EXPORT_DAILY_CHUNKS."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, models.CASCADE, primary_key=True, related_name="+")
     daily_jobs = models.PositiveIntegerField(null=True, blank=True, help_text="Empty: EXPORT_DAILY_JOBS.")

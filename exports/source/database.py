@@ -1,6 +1,6 @@
-"""The one call into the source database: a function's rows, streamed by COPY.
+"""The source database: connections, and calls of a dataset's function streamed by COPY.
 
-The source may be another server, a read replica say, so it is reached by psycopg alone and not through Django.
+The source may be another server, such as a read replica, so it is accessed by psycopg and not through Django.
 """
 
 import os
@@ -30,12 +30,12 @@ from exports.core.errors import (
     SourceUnavailable,
 )
 
-# Rows are handed on in blocks of about this many bytes: large enough that the cost a block is nothing,
-# small enough to stay in the processor's cache on the way to the hash and the upload.
+# Rows are passed on in blocks of about this size: large enough that the cost per block is negligible, small enough to
+# stay in the processor's cache on the way to the hash and the upload.
 BLOCK_BYTES = 256 * 1024
 
-# What COPY writes must not depend on how the server or the role is configured. `client_connection_check_interval`
-# ends a query whose worker was killed; without it the query runs on beside its own retry.
+# The output of COPY must not depend on the configuration of the server or the role. `client_connection_check_interval`
+# ends the query of a killed worker, which would otherwise run on beside its own retry.
 SESSION = " ".join(
     f"-c {setting}"
     for setting in (
@@ -52,18 +52,20 @@ SESSION = " ".join(
 
 
 def name_backend() -> str:
-    """Return such as `sluice-export-web1-4711-9f86d081`: of this host and process, and never the same again. Postgres
-    keeps 63 bytes of it."""
+    """Return a unique name such as `sluice-export-web1-4711-9f86d081c3a2`, with host and process.
+
+    Postgres keeps 63 bytes of it.
+    """
     host = re.sub(r"[^A-Za-z0-9._-]", "", socket.gethostname())[-28:]
     return f"sluice-export-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
 class Session:
-    """A connection to the source that serves the chunks of one worker, one after the other.
+    """A connection to the source for the chunks of one worker, one after the other.
 
-    It is opened by the first call and closed when the worker has nothing more to do: there is one connection for each
-    slot in use, and for a moment that of a worker that looks for its next chunk. `backend` names it in
-    pg_stat_activity: by that name the reaper ends the query of a worker that was lost.
+    It is opened by the first call and closed when the worker has no more chunks: so there is one connection for each
+    used slot, and briefly one for a worker that claims its next chunk. `backend` is its name in pg_stat_activity, by
+    which the reaper ends the query of a lost worker.
     """
 
     def __init__(self) -> None:
@@ -72,7 +74,7 @@ class Session:
         self._stream: Stream | None = None
         self._timeout = 0
         self.cancelled = False
-        self.may_run_on = False  # the last call, although it is over for us
+        self.may_run_on = False  # whether the server may still run the last call
 
     def __enter__(self) -> Self:
         return self
@@ -89,42 +91,41 @@ class Session:
 
     @contextmanager
     def ending_calls(self) -> Iterator[None]:
-        """End the call that an error leaves behind: before its slot is given to somebody else, not some time after."""
+        """After an error, end the call before its slot is freed for another worker."""
         self.may_run_on = False
         try:
             yield
         except BaseException:
-            self.may_run_on = True  # also when ending it is cut short
+            self.may_run_on = True  # also when ending it is interrupted
             self.may_run_on = not self._end_call()
             raise
 
     def _end_call(self) -> bool:
-        """Return whether it is sure that no call of ours runs on. When a connection broke, the server that runs the
-        query notices a second later, or never."""
+        """Return whether it is certain that the call has ended. A server notices a broken connection late or never."""
         if self._stream is not None:
             with suppress(ExportError):
                 self._stream.close()
         if self._connection is None or self._connection.info.transaction_status == TransactionStatus.IDLE:
             return True
         self.close()
-        name, self.backend = self.backend, name_backend()  # whoever looks for the old one must not find the next call
+        name, self.backend = self.backend, name_backend()  # ending the old one later must not hit the next call
         try:
             return not end_calls([name])
         except ExportError:
             return False
 
     def cancel(self) -> None:
-        """Ask the server to end the call that runs now, and let none begin while `cancelled` stands.
+        """Cancel the running call, and prevent new ones while `cancelled` is set. Safe from another thread.
 
-        Safe from another thread. Without the flag a worker that stood still before its call would make it after all,
-        beside the one of the worker that has its chunk by now.
+        Without the flag, a worker that was stopped before its call would still make it, at the same time as the worker
+        that has its chunk by then.
         """
         self.cancelled = True
         if (connection := self._connection) is not None:
             connection.cancel_safe(timeout=2)
 
     def columns(self, function: tuple[str, str]) -> list["Column"]:
-        """Return the columns that the function gives, without calling it: LIMIT 0 runs no scan."""
+        """Return the columns of the function without calling it: LIMIT 0 runs no scan."""
         with translated():
             connection = self._open()
             described = connection.execute(
@@ -135,7 +136,7 @@ class Session:
         return [Column(name, *types[oid]) for name, oid in oids.items()]
 
     def stream(self, statement: sql.Composed, *, timeout: int) -> "Stream":
-        """Prepare a COPY … TO STDOUT; it starts with the first block. `timeout`: statement_timeout in seconds."""
+        """Prepare a COPY … TO STDOUT, which starts with the first block. `timeout`: statement_timeout in seconds."""
         with translated():
             connection = self._open()
             if timeout != self._timeout:
@@ -145,24 +146,24 @@ class Session:
         return self._stream
 
     def _open(self) -> psycopg.Connection:
-        self._expect_wanted()
+        self._require_not_cancelled()
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._timeout = 0
             self._connection = connect(self.backend)
-        self._expect_wanted()  # connecting may have taken long
+        self._require_not_cancelled()  # connecting may have taken a while
         return self._connection
 
-    def _expect_wanted(self) -> None:
+    def _require_not_cancelled(self) -> None:
         if self.cancelled:
             raise LeaseLost
 
 
-# What Postgres says with 53300 when the role, the database or the server has as many connections as it may. Of a
-# connection that is refused libpq keeps the SQLSTATE to itself, so that only the words tell.
+# Postgres' messages for SQLSTATE 53300: the role, the database or the server has reached its connection limit. libpq
+# does not expose the SQLSTATE of a refused connection, so only the text identifies it.
 NO_ROOM = ("too many connections", "too many clients", "connection slots are reserved")
 
 
-# A source that went away without a word is noticed within a minute.
+# Detects within a minute that the source is gone without closing the connection.
 KEEPALIVES: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
 
@@ -182,7 +183,7 @@ def connect(backend: str) -> psycopg.Connection:
     except psycopg.OperationalError as error:
         if any(words in str(error) for words in NO_ROOM):
             raise SourceConnectionsExhausted("SQLSTATE 53300") from None
-        if "unsupported startup parameter" in str(error):  # of PgBouncer alone
+        if "unsupported startup parameter" in str(error):  # PgBouncer's own message
             raise SourceBehindPooler("a pooler answers") from None
         raise
     if connection.info.parameter_status("DateStyle") != "ISO, YMD":
@@ -192,7 +193,7 @@ def connect(backend: str) -> psycopg.Connection:
 
 
 class Column(NamedTuple):
-    """A column of a dataset. Types are written as Postgres writes them: `timestamp with time zone`."""
+    """A column of a dataset. Type names are those of Postgres, such as `timestamp with time zone`."""
 
     name: str
     type: str
@@ -200,7 +201,7 @@ class Column(NamedTuple):
     is_text: bool
 
 
-# A domain counts as the type that it is made of; categories S and E are strings and enums.
+# A domain is resolved to its base type. Categories S and E are strings and enums.
 TYPES = """
 SELECT t.oid, format_type(coalesce(nullif(t.typbasetype, 0), t.oid), NULL),
        CASE WHEN t.typcategory = 'A' THEN format_type(t.typelem, NULL) END, t.typcategory IN ('S', 'E')
@@ -209,11 +210,12 @@ FROM pg_type t WHERE t.oid = ANY(%s)
 
 
 class Stream:
-    """The bytes that a COPY sends, in blocks. At the end `rows` says how many rows the server counted, the header
-    not among them, and `first_line` how many bytes the first line has.
+    """The output of a COPY in blocks.
 
-    psycopg's own reader waits anew for each row, which takes half as long again as psql. Here psycopg only waits for
-    data, so that signals and cancelling work as usual; the rows that libpq holds by then are taken in one tight loop.
+    At the end, `rows` is the server's row count without the header, and `first_line` the length of the first line.
+
+    psycopg's own reader waits for each row separately, which takes 1.5 times as long as psql. Here psycopg only waits
+    for data, so that signals and cancelling work as usual; the rows that libpq has received are read in a tight loop.
     """
 
     def __init__(self, connection: psycopg.Connection, statement: sql.Composed) -> None:
@@ -227,7 +229,7 @@ class Stream:
         return self._blocks
 
     def close(self) -> None:
-        """End the COPY where it is. Raises what the server says to that, if it says anything else than that it did."""
+        """Stop the COPY. Raises the server's error, if it is not the cancellation itself."""
         self._blocks.close()
 
     def _read(self) -> Generator[bytearray]:
@@ -246,7 +248,7 @@ class Stream:
             yield block
 
     def _drain(self, block: bytearray) -> bool:
-        """Move the rows that libpq holds into the block, up to its size. Return True at the end of the COPY."""
+        """Append the rows that libpq has received, up to the block size. Return True at the end of the COPY."""
         take = self._connection.pgconn.get_copy_data
         size, row = take(1)
         while size > 0:
@@ -255,11 +257,11 @@ class Stream:
                 return False
             size, row = take(1)
         if size < 0:
-            self._read_verdict()
+            self._read_result()
         return size < 0
 
-    def _read_verdict(self) -> None:
-        """Read how the COPY ended: only now is it known whether all rows came."""
+    def _read_result(self) -> None:
+        """Read the result of the COPY. Only now is it known whether all rows were received."""
         results = []
         while (result := self._connection.pgconn.get_result()) is not None:
             results.append(result)
@@ -275,10 +277,10 @@ STILL_THERE = "SELECT application_name FROM pg_stat_activity WHERE application_n
 
 
 def end_calls(backends: list[str]) -> set[str]:
-    """End the connections of these names, and with them the calls that a lost worker may have left running.
+    """End the connections of these names, with the calls that lost workers may have left running.
 
-    Returns those that are still there after some seconds. Raises an ExportError when the source cannot be asked, or
-    does not let us end them: then nobody knows, and the slots stay taken.
+    Return those that still exist after some seconds. Raises an ExportError when the source is unreachable or does not
+    permit it: then the state of the calls is unknown, and the slots must stay held.
     """
     with (
         translated(),
@@ -294,7 +296,7 @@ UNREACHABLE = ("08", "53300", "57P")
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn psycopg's errors into ours. Their messages, details and hints may quote rows, and go no further."""
+    """Translate psycopg's errors. Their messages, details and hints may quote rows, and are dropped."""
     try:
         yield
     except psycopg.Error as error:
@@ -302,10 +304,10 @@ def translated() -> Iterator[None]:
 
 
 def as_export_error(code: str | None) -> ExportError:
-    """Return our error for a SQLSTATE; None stands for a connection that failed or broke."""
+    """Return the export error of a SQLSTATE. None stands for a connection that failed or broke."""
     detail = f"SQLSTATE {code}" if code else ""
     if code is None or code.startswith(UNREACHABLE):
         return SourceUnavailable(detail)
-    if code == "57014":  # query_canceled: the statement timeout, as nobody else cancels without taking the lease
+    if code == "57014":  # query_canceled: the statement timeout, as all other cancellations end in LeaseLost
         return SourceTimeout(detail)
     return PermanentSourceError(detail) if code.startswith(PERMANENT) else SourceError(detail)

@@ -1,6 +1,6 @@
-"""How rows become the bytes of a file: the COPY that asks for them, and what is added around its lines.
+"""Encoding of rows into a file: the COPY statement, and the bytes around its lines.
 
-All formatting of values is done by Postgres, inside the COPY: that is exact, and as fast as the server.
+Postgres formats all values inside the COPY, which is exact and as fast as the server.
 """
 
 import re
@@ -18,11 +18,11 @@ CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjso
 GZIP_LEVEL = 4
 BOM = b"\xef\xbb\xbf"
 
-# A cell that a spreadsheet would take for a formula, and the numbers that are none although they begin like one.
+# Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one.
 FORMULA = r"^ *[=+@\t\r-]"
 NUMBER = r"^[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
-# JSON that Postgres writes has no raw control characters, so with these two COPY's CSV mode never quotes a line.
+# Postgres' JSON has no raw control characters, so with these two as quote and delimiter COPY never quotes a line.
 JSON_LINES = sql.SQL(r"(FORMAT csv, QUOTE E'\x01', DELIMITER E'\x02')")
 
 
@@ -31,12 +31,12 @@ def content_type(shape: Shape) -> str:
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Whether the COPY names columns; the default CSV takes whatever the function gives."""
+    """Whether the COPY has to list the columns. The default CSV selects all of them by `*`."""
     return shape.format != "csv" or shape.dialect.formula_policy == "escape"
 
 
 def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns: list[Column]) -> sql.Composed:
-    """Return the one statement that reads a chunk: identifiers quoted as identifiers, values as values."""
+    """Return the statement that reads a chunk, with identifiers and values quoted."""
     call = sql.SQL("{}({}::text, {}::date)").format(sql.Identifier(*function), pair.key, pair.effective_date)
     if shape.format == "csv":
         cells = csv_cells(shape.dialect, columns)
@@ -44,7 +44,7 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
         return sql.SQL("COPY (SELECT {} FROM {} AS call) TO STDOUT {}").format(cells, call, options)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
     rows = sql.SQL("SELECT {} FROM {} AS call").format(cells, call)
-    # Values of type json keep their own white space; a raw line end can only be that.
+    # Values of type json keep their white space, which is the only source of raw line ends.
     line = sql.SQL(r"translate(row_to_json(line)::text, E'\n\r', '  ')")
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
@@ -52,10 +52,10 @@ def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns:
 def csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
     if dialect.formula_policy == "none":
         return sql.SQL("*")
-    return sql.SQL(", ").join(guarded(column) for column in columns)
+    return sql.SQL(", ").join(escape_formulas(column) for column in columns)
 
 
-def guarded(column: Column) -> sql.Composable:
+def escape_formulas(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
     header = sql.Identifier("'" + column.name if re.match(FORMULA, column.name) else column.name)
     if not column.is_text:
@@ -66,7 +66,7 @@ def guarded(column: Column) -> sql.Composable:
     ).format(name=name, header=header, formula=FORMULA, number=NUMBER)
 
 
-# What JSON cannot carry as it is. Integers beyond 2^53 and decimals become strings, so that no reader rounds them.
+# Types without a faithful JSON value. Integers beyond 2^53 and decimals become strings, so that no reader rounds them.
 JSON_AS = {
     "bigint": "{}::text",
     "numeric": "{}::text",
@@ -74,8 +74,8 @@ JSON_AS = {
     "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
     "timestamp without time zone": "{}::timestamptz",  # the session's time zone is UTC
 }
-# Dimensions and NULLs must stay. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes: split at them,
-# every second part is an element.
+# Dimensions and NULLs are kept. Postgres writes a bytea[] as `["\\x00ff",null]`. Hex has no quotes, so after splitting
+# at quotes every second part is an element.
 JSON_ARRAY_AS = {
     "bigint": "{}::text[]",
     "numeric": "{}::text[]",
@@ -99,10 +99,10 @@ def json_cell(column: Column) -> sql.Composable:
 
 
 class Encoding:
-    """The bytes of one file, in blocks: a head, the lines of the stream, a tail, and gzip around them if asked for.
+    """The bytes of one file in blocks: a head, the lines of the stream and a tail, compressed if requested.
 
-    After the last block `rows` and `header_bytes` are known. The header is a gzip member of its own, so that files
-    can be joined later, compressed or not, by leaving out the first `header_bytes` of all but the first.
+    After the last block `rows` and `header_bytes` are known. The header is a separate gzip member. So files, compressed
+    or not, can be concatenated later without the first `header_bytes` of all but the first.
     """
 
     def __init__(self, stream: Stream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
@@ -133,7 +133,7 @@ class Encoding:
 
 
 def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, version: int) -> tuple[bytes, bytes]:
-    """Return what stands before and behind the rows: nothing, but for the format json."""
+    """Return the bytes before and after the rows. They are empty except for the format json."""
     if shape.format != "json":
         return b"", b""
     facts = {
@@ -147,7 +147,7 @@ def envelope(shape: Shape, pair: Pair, columns: list[Column], *, dataset: str, v
 
 
 def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Put a comma behind every line but the last. JSON lines have no line ends inside."""
+    """Put a comma after every line but the last. JSON lines contain no line ends."""
     held = b""
     for block in blocks:
         if block:
@@ -158,7 +158,7 @@ def comma_separated(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
 
 
 def gzip(blocks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Compress the blocks into one gzip member. It bears no time: equal rows make equal files."""
+    """Compress the blocks into one gzip member without a timestamp, so that equal rows make equal files."""
     member = zlib.compressobj(GZIP_LEVEL, wbits=31)
     for block in blocks:
         if packed := member.compress(block):

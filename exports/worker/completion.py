@@ -269,7 +269,7 @@ def repair(job: Job, token: int) -> None:
     The last attempt fails the job instead, since no attempt would be left to bundle the new files.
     """
     adopted = sql.scalar(ADOPT, job=job.job_id, token=token)
-    chunks = bundles.gone(job)
+    chunks = bundles.chunks_without_file(job)
     if not chunks or job.completion_attempts >= settings.SLUICE.export_max_attempts:
         fail(job, token, "files were replaced meanwhile")
         return

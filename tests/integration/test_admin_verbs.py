@@ -313,7 +313,7 @@ def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
 
     assert said(press(pages, link, "revoke")) == ["Revoked 1 link. It works no more."]
 
-    with pytest.raises(links.Refused, match="link_revoked"):
+    with pytest.raises(links.LinkUnusable, match="link_revoked"):
         links.redeem(delivered.pk, links.token_of(link), nobody)
     assert links.mint(delivered).pk != link.pk
     assert "Only a link that still works can be revoked" in text_of(pages.get(page_of(link, "revoke")))
@@ -336,7 +336,7 @@ def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Rece
     response = press(pages, delivered, "revoke")
 
     assert said(response) == ["Revoked 1 receipt. Its link works no more, and its object is deleted within a minute."]
-    with pytest.raises(links.Refused):
+    with pytest.raises(links.LinkUnusable):
         links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
     with pytest.raises(links.ReceiptExpired):
         links.mint(delivered)

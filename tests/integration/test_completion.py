@@ -356,7 +356,7 @@ def test_of_a_hundred_requests_one_gets_the_redirect(dataset: Dataset, alice: Us
     def attempt(_: int) -> str:
         try:
             return links.redeem(job.pk, token, CLIENT)[:4]
-        except links.Refused as refusal:
+        except links.LinkUnusable as refusal:
             return refusal.outcome
 
     # The pool holds ten connections; the others wait for one, and then ask.

@@ -158,8 +158,8 @@ MUTANTS = [
     ),
     LINKS(
         name="a link worked after its time",
-        old="AND l.expires_at > clock_timestamp() AND {FITS}",
-        new="AND {FITS}",
+        old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
+        new="AND {IS_BOUND_CLIENT}",
         tests=completion("a_link_ends_with_its_time"),
     ),
     LINKS(
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     LINKS(
         name="a link worked for everybody",
-        old="AND l.expires_at > clock_timestamp() AND {FITS}",
+        old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
         new="AND l.expires_at > clock_timestamp()",
         tests=links("a_link_is_for_the_client_that_made_the_job"),
     ),

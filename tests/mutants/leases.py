@@ -213,7 +213,7 @@ MUTANTS = [
     Mutant(
         name="a slot were given to others while its call runs on",
         file="exports/source/database.py",
-        old="            self.may_run_on = True  # also when ending it is cut short\n"
+        old="            self.may_run_on = True  # also when ending it is interrupted\n"
         "            self.may_run_on = not self._end_call()\n",
         new="",
         tests=tests_of("tests/chaos/test_source.py", "calls_that_break_off_end_before_others_get_their_slots"),
