@@ -8,14 +8,15 @@ from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
-import requests
+import httpx2
 from django.conf import settings
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
 
 from config.env import Environment
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
-from config.platform.http import health
+from config.platform.http import health, outbound
+from config.platform.http.outbound import Deadline
 
 SECONDS = 4
 METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their credentials
@@ -83,13 +84,11 @@ def finding_for(status: int | None, *, server: str, url: str, key: str, worker: 
 
 
 def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
-    with requests.Session() as session:
-        session.trust_env = False
-        try:
-            with session.get(url, headers=headers, timeout=SECONDS, allow_redirects=False, stream=True) as response:
-                return response.status_code
-        except requests.RequestException:
-            return None
+    try:
+        with outbound.Client(Deadline(SECONDS)) as client, client.send("GET", url, headers=headers) as response:
+            return response.status_code
+    except (httpx2.TransportError, httpx2.InvalidURL):
+        return None
 
 
 # ---- Webhooks -------------------------------------------------------------------------------------------------------

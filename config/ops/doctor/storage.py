@@ -6,15 +6,18 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-import requests
+import httpx2
 from django.conf import settings
 
 from config.ops.doctor import clocks
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
 from config.platform import storage
+from config.platform.http import outbound
+from config.platform.http.outbound import Deadline, ResponseTooLarge
 from config.platform.storage import probe
 
 SECONDS = 4
+MAX_BODY_BYTES = 1024**2
 DAY = 86_400
 PAGE = "docs/object-storage.md"
 
@@ -93,16 +96,16 @@ def check_presigned(key: str) -> Iterator[Finding]:
         yield failure("The test object was deleted.", "Check which key deleted it; the download key may be allowed to.")
         return
     try:
-        response = get(probe.presign(key))
-    except requests.RequestException:
+        status, content = get(probe.presign(key))
+    except httpx2.TransportError:
         yield warning(
             "S3_PUBLIC_ENDPOINT_URL cannot be reached from here; clients may be able to reach it.",
             "Run the doctor where clients are, or check that its host resolves and its port is open.",
         )
         return
-    if response.status_code != HTTPStatus.OK or response.content != probe.CONTENT:
+    if status != HTTPStatus.OK or content != probe.CONTENT:
         yield failure(
-            f"A presigned URL of S3_PUBLIC_ENDPOINT_URL returned status {response.status_code}: links do not work.",
+            f"A presigned URL of S3_PUBLIC_ENDPOINT_URL returned status {status}: links do not work.",
             "Check that the proxy in front of the storage passes the Host header on unchanged, "
             "and that the download key can read _receipts/*.",
         )
@@ -116,8 +119,8 @@ def check_public_access(key: str) -> Iterator[Finding]:
     bucket_url = object_url.removesuffix(f"/{key}")
     requests_by_name = {"read objects": object_url, "list the bucket": f"{bucket_url}?list-type=2&max-keys=1"}
     try:
-        allowed = [name for name, url in requests_by_name.items() if get(url).status_code == HTTPStatus.OK]
-    except requests.RequestException:
+        allowed = [name for name, url in requests_by_name.items() if get(url)[0] == HTTPStatus.OK]
+    except httpx2.TransportError:
         return  # check_presigned reported it
     if allowed:
         yield failure(
@@ -128,10 +131,13 @@ def check_public_access(key: str) -> Iterator[Finding]:
         yield ok("The bucket has no public access.")
 
 
-def get(url: str) -> requests.Response:
-    with requests.Session() as session:
-        session.trust_env = False
-        return session.get(url, timeout=SECONDS, allow_redirects=False)
+def get(url: str) -> tuple[int, bytes]:
+    """Return the status and the body. Raises httpx2.TransportError."""
+    with outbound.Client(Deadline(SECONDS)) as client, client.send("GET", url) as response:
+        try:
+            return response.status_code, outbound.read_body(response, limit=MAX_BODY_BYTES)
+        except ResponseTooLarge:
+            return response.status_code, b""
 
 
 def check_lifecycle(_key: str) -> Iterator[Finding]:

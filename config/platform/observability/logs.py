@@ -113,14 +113,13 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             "django.server": silent(),
             "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
             "uvicorn.error": {"handlers": [], "level": "INFO", "propagate": True},
-            # Where webhooks lead is their owner's secret; these quote hosts, addresses and whole URLs.
-            "requests_hardened": silent(),
             "urllib3": silent(),
             # A collector that takes nothing: `traces_not_sent` says so once a minute, without its address and words.
             "opentelemetry": silent(),
             "sentry_sdk": silent(),
             # OPENAI_LOG, a variable of the library's own, would have it tell requests with documents in them.
             "openai": silent(),
+            # The URLs of webhooks are their owners' secrets; these log hosts and whole URLs.
             "httpx2": silent(),
             "httpcore2": silent(),
             "uvicorn.access": silent(),  # its lines hold query strings, and with them download links
