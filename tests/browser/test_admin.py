@@ -38,6 +38,7 @@ def test_the_start_page_says_what_to_do_first(
     accessible(page)
 
 
+@pytest.mark.slow
 def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
 ) -> None:
@@ -77,6 +78,7 @@ def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
         accessible(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["admin-file", "admin-receipt", "admin-link", "admin-chunk-failed"])
 def test_long_values_do_not_run_out_of_a_phone(page: Page, alice_is_staff: User, name: str) -> None:
     """A checksum has 64 characters without a break."""
@@ -109,6 +111,7 @@ def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_i
     assert done.filter(user=alice_is_staff, change_message__contains="3 failed chunks").count() >= 2
 
 
+@pytest.mark.slow
 def test_a_rows_button_leads_there_and_back(page: Page, alice_is_staff: User) -> None:
     busy(alice_is_staff)
     path = PAGES["admin-job-running"].path(alice_is_staff)

@@ -43,6 +43,7 @@ def run(block: Locator, body: Any) -> Any:
     return json.loads(live.locator("code.language-json").first.inner_text())
 
 
+@pytest.mark.slow
 def test_it_shows_every_operation_in_silence(anonymous: Page) -> None:
     """To anybody, within the page's policy; `watch` fails it for an error on the console or a look elsewhere."""
     page = draw(anonymous)
@@ -61,6 +62,7 @@ def test_it_shows_every_operation_in_silence(anonymous: Page) -> None:
     assert "unsafe" not in policy(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_has_the_look_of_the_readers_system(
     browser: Browser, browser_context_args: dict[str, Any], watch: Watch, scheme: Any
@@ -83,6 +85,7 @@ def test_it_can_be_tried_with_the_session(page: Page, dataset: Dataset, alice: U
     assert str(Job.objects.get(user=alice).pk) == answer["jobId"]
 
 
+@pytest.mark.slow
 def test_it_can_be_tried_with_a_token(anonymous: Page, dataset: Dataset, bob: User) -> None:
     page = draw(anonymous)
     page.locator(".btn.authorize").first.click()

@@ -159,6 +159,7 @@ def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
 
 
 # ---- Watching -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_stages_are_shown_as_they_come_also_after_a_reload(
     page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
 ) -> None:
@@ -185,6 +186,7 @@ def test_stages_are_shown_as_they_come_also_after_a_reload(
     accessible(page)
 
 
+@pytest.mark.slow
 def test_it_goes_on_when_the_stream_is_cut(page: Page, alice: User, watch: Watch) -> None:
     watch.expect("net::ERR_FAILED")
     task = make_task(alice)
@@ -263,6 +265,7 @@ def test_what_was_opened_and_chosen_stays_when_news_come(page: Page, alice: User
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_values_lead_to_where_they_stand(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -335,6 +338,7 @@ def test_the_tree_is_opened_by_the_keyboard(page: Page, alice: User) -> None:
     expect(page.locator("#json .value")).to_have_text("1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.name)
 def test_every_page_is_accessible_and_fits_a_phone(
     scene: Scene, page: Page, alice: User, accessible: Accessible

@@ -190,6 +190,7 @@ def test_csv_options_are_shown_where_they_count(dataset: Dataset, page: Page) ->
 # ---- While it runs --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset, gate: Gate, alice: User, page: Page, context: BrowserContext, watch: Watch, workers: Workers
 ) -> None:
@@ -270,6 +271,7 @@ def line(web: Any) -> Iterator[Line]:
         yield line
 
 
+@pytest.mark.slow
 def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset, gate: Gate, alice: User, page: Page, line: Line, watch: Watch, workers: Workers
 ) -> None:
@@ -291,6 +293,7 @@ def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917
     expect(heading(page)).to_contain_text("ready", timeout=SOON)
 
 
+@pytest.mark.slow
 def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset, gate: Gate, alice: User, page: Page, workers: Workers, accessible: Accessible
 ) -> None:
@@ -363,6 +366,7 @@ def test_a_server_that_fails_takes_nothing_from_the_form(
     assert Job.objects.count() == 1
 
 
+@pytest.mark.slow
 def test_a_receipt_that_is_over_says_so_without_a_reload(
     dataset: Dataset, alice: User, page: Page, accessible: Accessible
 ) -> None:
@@ -403,6 +407,7 @@ def test_several_are_ticked_counted_and_cancelled(
     assert failed.status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", scenes_exports.SCENES, ids=lambda scene: scene.name)
 def test_each_state_is_accessible_and_fits_a_phone(scene: Any, alice: User, page: Page, accessible: Accessible) -> None:
     scene.prepare(alice)

@@ -212,6 +212,7 @@ def test_what_cannot_be_saved_stays_in_the_form(editor: Page, rule: Rule, access
     assert (rule.name, rule.json_schema) == ("Mended", {"type": "object"})
 
 
+@pytest.mark.slow
 def test_the_second_of_two_tabs_is_told_and_decides(
     editor: Page, context: BrowserContext, watch: Watch, rule: Rule, accessible: Accessible
 ) -> None:
@@ -235,6 +236,7 @@ def test_the_second_of_two_tabs_is_told_and_decides(
     assert (rule.version, rule.system_prompt) == (3, "From the second tab.")
 
 
+@pytest.mark.slow
 def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, watch: Watch, rule: Rule) -> None:
     page = editor
     for words in ("503", "Failed to load", "htmx:"):
@@ -307,6 +309,7 @@ def test_a_rule_is_deleted_when_asked_twice(editor: Page, rule: Rule) -> None:
 # ---- Versions -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessible: Accessible) -> None:
     scenes_rules.edited(alice)
     rule = scenes_rules.newest(alice)
@@ -415,6 +418,7 @@ def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule
     assert (rule.version, rule.system_prompt) == (2, "Typed without scripts.")
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
     scenes_rules.edited(alice)
     rule = scenes_rules.newest(alice)

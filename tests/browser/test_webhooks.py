@@ -82,6 +82,7 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
     expect(page.locator("#secret")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook: Webhook, there: Receiver) -> None:
     workers.start("webhooks")
     there.then = answer(503)
@@ -95,6 +96,7 @@ def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook
     expect(page.get_by_role("row")).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_all_that_failed_is_sent_again_with_the_number_told_first(
     page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
 ) -> None:
@@ -150,6 +152,7 @@ def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, ac
     expect(page.locator(".message.warning")).to_contain_text("Disabled by a user.")
 
 
+@pytest.mark.slow
 def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook, accessible: Accessible) -> None:
     open_page(page, hook)
     page.get_by_label("Export failed").check()
@@ -170,6 +173,7 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
     assert not Webhook.objects.exists()
 
 
+@pytest.mark.slow
 def test_the_log_is_filtered_and_paged(page: Page, alice: User, accessible: Accessible) -> None:
     scenes_webhooks.sent(alice)
     page.goto(scenes_webhooks.path_of(alice))
@@ -182,6 +186,7 @@ def test_the_log_is_filtered_and_paged(page: Page, alice: User, accessible: Acce
     accessible(page)
 
 
+@pytest.mark.slow
 def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
     page: Page, watch: Watch, workers: Workers, hook: Webhook
 ) -> None:

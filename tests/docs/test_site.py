@@ -162,6 +162,7 @@ def url(site: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_in_a_browser_pages_are_quiet_and_their_diagrams_are_drawn(
     site: Path, url: str, read: dict[Path, Read]
 ) -> None:

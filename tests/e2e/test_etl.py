@@ -126,6 +126,7 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
 
 
 # ---- Workers that die -----------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_the_stage_of_a_killed_worker_is_done_by_another(alice: User, rule: Rule, workers: Workers) -> None:
     """B2, B10: kill -9 in OCR, and again in post-processing; each is done again, and nothing else is."""
     workers.start("maintenance", concurrency=1)

@@ -129,6 +129,7 @@ def total(field: str) -> dict[str, float]:
     return {name: float(number) for name, number in sums}
 
 
+@pytest.mark.slow
 def test_a_scrape_of_any_web_process_tells_what_the_rows_say(
     client: Client, source_db: psycopg.Connection, workers: Workers, webs: list[Web]
 ) -> None:

@@ -261,6 +261,7 @@ def test_a_role_with_fewer_connections_than_workers_slows_a_job_and_fails_nothin
     wait_until(lambda: not Slot.objects.held().exists())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("roomy")
 def test_a_datasets_cap_holds_over_all_workers(
     owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
@@ -309,6 +310,7 @@ def follow(owner: psycopg.Connection, replica: psycopg.Connection) -> None:
     wait_until(lambda: replica.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", lsn).fetchone() == (True,))
 
 
+@pytest.mark.slow
 def test_a_hot_standby_is_read_and_the_primary_is_left_alone(
     things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
 ) -> None:

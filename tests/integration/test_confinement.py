@@ -92,6 +92,7 @@ def test_it_is_not_root_and_cannot_become_it() -> None:
     assert int(facts.partition("CapPrm:\t")[2].split()[0], 16) & ~reading == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_it_can_read_documents_with_what_is_left(without: list[str], tmp_path: Path) -> None:
     """B13. With recognition, which loads most of its libraries late; and it leaves nothing in anybody's home."""

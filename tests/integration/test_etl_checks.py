@@ -18,6 +18,7 @@ def checked(**variables: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -34,6 +35,7 @@ def test_it_refuses_a_name_that_leads_nowhere(name: str, value: str, said: str) 
     assert said in errors
 
 
+@pytest.mark.slow
 def test_it_warns_of_a_server_without_a_model() -> None:
     code, errors = checked(ETL_LLM_BASE_URL="http://127.0.0.1:1/v1")
 

@@ -246,6 +246,7 @@ def a_port(*, listening: bool) -> Iterator[int]:
         yield server.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listening", [False, True])
 def test_it_tells_what_was_counted_while_the_database_is_away(
     client: Client, settings: LazySettings, *, listening: bool

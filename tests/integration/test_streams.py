@@ -123,6 +123,7 @@ def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, al
     assert first in news
 
 
+@pytest.mark.slow
 def test_a_backlog_holds_no_other_job_up(dataset: Dataset, alice: User) -> None:
     """A25: a page has room for all; who has most to hear waits for the next one."""
     first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)

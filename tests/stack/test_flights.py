@@ -1,9 +1,11 @@
 import psycopg
+import pytest
 
 from config.dev.stack import flights
 from config.dev.stack.servers import Servers
 
 
+@pytest.mark.slow
 def test_all_flights_are_there_once_however_often_they_are_loaded(stack_servers: Servers) -> None:
     url = stack_servers.postgres.url("source")
     assert flights.load(url) is True

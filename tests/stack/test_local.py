@@ -29,6 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("local")
 
 
+@pytest.mark.slow
 def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Path) -> None:
     with up(root) as stack:
         pids = process_tree.members(stack.pid)

@@ -666,12 +666,14 @@ def import_like_the_image(packages: set[str], code: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow
 def test_requirements_txt_is_all_that_the_processes_import() -> None:
     done = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_THE_IMAGE)
 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_recognises_text_is_in_a_layer_of_its_own() -> None:
     plain = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_A_READER)
     with_ocr = import_like_the_image(locked("requirements.txt") | locked("requirements-ocr.txt"), IMPORT_LIKE_A_READER)
