@@ -44,10 +44,10 @@ def known(task_ids: Iterable[int]) -> dict[int, RunState]:
     states = run_states(ids)
     unsaid = [task_id for task_id in ids if task_id not in states or states[task_id].result_is_elsewhere]
     rows = Task.objects.in_bulk(unsaid) if unsaid else {}
-    return {task_id: seen for task_id in ids if (seen := laid_over(rows.get(task_id), states.get(task_id))) is not None}
+    return {task_id: seen for task_id in ids if (seen := merged(rows.get(task_id), states.get(task_id))) is not None}
 
 
-def laid_over(row: Task | None, state: RunState | None) -> RunState | None:
+def merged(row: Task | None, state: RunState | None) -> RunState | None:
     """Return which of the two is right.
 
     The end falls in Redis and is then written into the row, and a retry begins in the row: so the row is right when it
@@ -86,7 +86,7 @@ def shown(rows: Collection[Task]) -> list[RunState]:
     for row in rows:
         row.result = None  # not read, and not to be: two hundred of them are too much for a list
     states = run_states(row.pk for row in rows if not row.has_ended)
-    return [seen for row in rows if (seen := laid_over(row, states.get(row.pk))) is not None]
+    return [seen for row in rows if (seen := merged(row, states.get(row.pk))) is not None]
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------

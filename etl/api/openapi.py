@@ -61,7 +61,7 @@ UNSUPPORTED = {
     "title": "Unsupported Media Type",
     "status": 415,
     "detail": "This is a DOCX file. The configured OCR provider supports PDF, PNG, JPEG, TIFF, WebP, plain text, "
-    "Markdown. The provider mineru takes such files; the operator can set ETL_OCR_PROVIDER=mineru.",
+    "Markdown. The provider mineru supports such files; the operator can set ETL_OCR_PROVIDER=mineru.",
     "code": "unsupported_format",
     "requestId": REQUEST_ID,
 }

@@ -1,6 +1,6 @@
-"""What is refused at the door: documents that are empty, too large, or of a kind that the provider does not take.
+"""Validation of submitted documents: size and format.
 
-Those of the same names in `etl.core.errors` are what a task ends with when only reading the document shows it.
+`etl.core.errors` has the corresponding errors of tasks, for problems that only parsing reveals.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from etl.pipeline import engines
 
 log = structlog.get_logger(__name__)
 
-# What clients say instead of the registered names, or when they do not know.
+# Unregistered names that clients use.
 OTHER_NAMES = {
     "image/jpg": DocumentFormat.JPEG,
     "image/tif": DocumentFormat.TIFF,
@@ -70,16 +70,16 @@ def word(kind: DocumentFormat) -> str:
 
 
 def advice(kind: DocumentFormat | None) -> str:
-    """Say which of the other providers takes such files, if one does."""
+    """Return a sentence that names another provider for this format, or ""."""
     for name, provider in engines.providers():
         if kind in provider.formats:
-            return f" {provider.title or name} takes such files; the operator can set ETL_OCR_PROVIDER={name}."
+            return f" {provider.title or name} supports such files; the operator can set ETL_OCR_PROVIDER={name}."
     return ""
 
 
 @contextmanager
 def storing() -> Iterator[None]:
-    """Whatever goes wrong with the object storage in here is, to the client, that it is away."""
+    """Translate storage errors into StorageUnavailable."""
     try:
         yield
     except storage.StorageError as error:
@@ -88,7 +88,7 @@ def storing() -> Iterator[None]:
 
 
 def checked(head: bytes, *, size: int, name: str, pointer: str) -> DocumentFormat:
-    """Return the kind of a document that may come in, by its first bytes. Raises the problems above."""
+    """Return the format of an acceptable document, by its first bytes. Raises the problems above."""
     check_size(size, pointer=pointer)
     kind = sniff(head, name)
     if kind is None or kind not in engines.provider().formats:
@@ -104,7 +104,7 @@ def check_size(size: int, *, pointer: str) -> None:
 
 
 def check_type(content_type: str) -> None:
-    """Raise UnsupportedFormat for a declared type that the provider does not take. The bytes decide later."""
+    """Raise FormatNotAccepted for a declared type that the provider does not support. The content is checked later."""
     bare = content_type.partition(";")[0].strip().lower()
     kind = OTHER_NAMES.get(bare) or next((kind for kind, name in MEDIA_TYPES.items() if name == bare), None)
     if bare != ANYTHING and kind not in engines.provider().formats:

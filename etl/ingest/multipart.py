@@ -1,4 +1,4 @@
-"""Reading requests that a file comes with: in bounded space, whatever they say of its length."""
+"""Uploads by multipart/form-data, in bounded space whatever length they declare."""
 
 import tempfile
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from config.platform.http.body_limits import Files
 from config.platform.http.problems import NoRoom, is_full
 from etl.ingest.acceptance import UploadTooLarge
 
-# What multipart/form-data may hold besides the file: boundaries, headers, other fields.
+# The allowance for boundaries, headers and other fields.
 FRAMING_BYTES = 64 * 1024
-# Where files are sent to; everywhere else bodies are small.
+# The paths that accept files. All other paths have a small body limit.
 FILES = {
     "/api/v1/etl/submit": Files(most=settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge),
-    # The plain form of the page. What is a little too large is refused by the page itself, in HTML.
+    # The form on the page. The view itself rejects slightly too large files, with an HTML page.
     "/app/documents/submit": Files(
         most=2 * settings.SLUICE.etl_max_file_bytes + FRAMING_BYTES, problem=UploadTooLarge, page="/app/documents"
     ),
@@ -26,9 +26,9 @@ FILES = {
 
 
 class BoundedFile(FileUploadHandler):
-    """Writes a file of the request to disk, and stops at the first byte too many, however long it claims to be.
+    """Upload handler that writes to an unnamed temporary file, and stops at the size limit.
 
-    The file has no name there: it is gone with this process, however that ends.
+    The kernel deletes the file with the process, even after a crash.
     """
 
     def new_file(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ class BoundedFile(FileUploadHandler):
 
     @contextmanager
     def closed_unless_whole(self) -> Iterator[None]:
-        """Django closes, and with it deletes, only the files that were read to their end."""
+        """Close, and so delete, the file on errors: Django closes only files that were read completely."""
         try:
             with room():
                 yield

@@ -1,7 +1,7 @@
-"""Documents on their way in, and how they get into object storage.
+"""Storage of submitted documents.
 
-A document comes with the request, or was put into the bucket before by a presigned PUT. Either way the task gets a copy
-of its own under `etl/documents/`, which no URL that is still good can change.
+A document comes with the request, or was uploaded earlier by a presigned PUT. Either way the task gets its own copy
+under `etl/documents/`, which a presigned URL that is still valid cannot change.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # ---- Documents ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocument:
-    """A document in its place: an object that nobody else can write to."""
+    """A stored document, as an object that clients cannot write to."""
 
     key: str
     kind: DocumentFormat
@@ -41,7 +41,7 @@ class StoredDocument:
     filename: str
 
     def drop(self) -> None:
-        """Delete it again, as no task was made for it. If that fails, the sweep does it."""
+        """Delete the object if no task was created. If that fails, the hourly sweep deletes it."""
         with suppress(storage.StorageError):
             storage.delete(self.key)
 
@@ -51,13 +51,13 @@ def new_key(kind: DocumentFormat) -> str:
 
 
 class SentFile:
-    """A document that came with the request."""
+    """A document in the request body."""
 
     def __init__(self, file: UploadedFile) -> None:
         self.file = file
 
     def identity(self) -> dict[str, Any]:
-        """Return what it is known by when the request is repeated: its bytes."""
+        """Return the document's part of the request fingerprint: a hash of its bytes."""
         digest = hashlib.sha256()
         for block in self.file.chunks():
             digest.update(block)
@@ -73,7 +73,7 @@ class SentFile:
         return checked(self.file.read(HEAD_BYTES), size=self.size, name=self.file.name or "", pointer="/file")
 
     def check(self) -> None:
-        """Raise a problem if it may not come in."""
+        """Raise a problem if the document is not accepted."""
         _ = self.kind
 
     def store(self) -> StoredDocument:
@@ -93,7 +93,7 @@ class SentFile:
 
 
 class EarlierUpload:
-    """A document that this user has put into the bucket before."""
+    """A document that this user uploaded earlier by a presigned URL."""
 
     def __init__(self, file_key: str, *, user_id: int) -> None:
         self.key, self.user_id = file_key, user_id
@@ -123,11 +123,11 @@ class EarlierUpload:
         return checked(first, size=self.head.size, name=self.name, pointer="/file_key")
 
     def check(self) -> None:
-        """Raise a problem if it may not come in: somebody else's looks like one that is not there."""
+        """Raise a problem if the document is not accepted. Another user's upload looks like a missing one."""
         _ = self.kind
 
     def store(self) -> StoredDocument:
-        """Copy the very bytes that were looked at. Raises StorageUnavailable."""
+        """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with unchanged():
             storage.copy(self.key, key, if_match_source=self.head.etag, content_type=self.kind.media_type, sha256="")
@@ -152,7 +152,7 @@ def unchanged() -> Iterator[None]:
 # ---- Presigned uploads ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTarget:
-    """Where a client may put a document, once it has asked: good for exactly this type and number of bytes."""
+    """A presigned upload, valid for exactly this content type and number of bytes."""
 
     file_key: str
     ticket: storage.Ticket
@@ -160,7 +160,7 @@ class UploadTarget:
 
 
 def offer(*, user_id: int, filename: str, content_type: str, size: int) -> UploadTarget:
-    """Return a place for a document. Raises what is refused already by what the client says of it."""
+    """Presign an upload. Raises a problem if the declared type or size is not accepted."""
     check_size(size, pointer="/size")
     check_type(content_type)
     key = f"{UPLOADS}{user_id}/{uuid4()}"
@@ -170,7 +170,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
         seconds=UPLOAD_SECONDS,
         content_type=content_type,
         size=size,
-        # There is no row before the submission: the name waits with the object.
+        # There is no row before the submission, so the object keeps the file name.
         metadata={"filename": packed(shown_name(filename, default=""))},
     )
     return UploadTarget(file_key=key, ticket=ticket, expires_at=expires_at)
@@ -178,7 +178,7 @@ def offer(*, user_id: int, filename: str, content_type: str, size: int) -> Uploa
 
 # ---- Names ----------------------------------------------------------------------------------------------------------
 def shown_name(name: str, *, default: str) -> str:
-    """Return a client's name for a file as it may be shown: the last part of a path, printable, not too long."""
+    """Return a safe display name: the last part of the path, printable, and of limited length."""
     last = re.split(r"[/\\]", name)[-1]
     clean = "".join(char for char in last if char.isprintable()).strip()
     if clean in ("", ".", ".."):
@@ -188,7 +188,7 @@ def shown_name(name: str, *, default: str) -> str:
 
 
 def packed(name: str) -> str:
-    """Return a name as ASCII, as headers have to be; percents could come to more than the 2 KiB that S3 takes."""
+    """Encode a name in ASCII for a header. Percent-encoding could exceed S3's limit of 2 KiB."""
     return urlsafe_b64encode(name.encode()).decode()
 
 

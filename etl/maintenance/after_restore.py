@@ -1,9 +1,8 @@
-"""After the database was restored to an earlier point, while Redis and object storage go on from a later one.
+"""Reconciliation after the database was restored to an earlier point than Redis and object storage.
 
-The numbers of tasks, fences and runs go back with the rows; what lies in Redis and in object storage under those that
-were given out since belongs to a time that never was. `manage.py reconcile` puts that right before anything of Sluice's
-is started again. Each function may be run twice, may be cut short anywhere and run again, and is right beside workers
-that run.
+Task ids, fences and runs go back with the rows, while Redis and object storage still have state under the numbers that
+were used since. `manage.py reconcile` repairs that before Sluice starts again. Each function is idempotent, may be
+interrupted and run again, and is safe beside running workers.
 """
 
 import sys
@@ -21,31 +20,33 @@ from etl.pipeline import artifacts
 log = structlog.get_logger(__name__)
 
 BATCH = 500
-# More retries than anybody makes of one task between two backups.
-FENCES = 1_000
+# More than the retries of one task between two backups.
+FENCE_STEP = 1_000
 
 
 def raise_fences() -> int:
-    """Give every task a fence that nobody has seen. Returns how many there are.
+    """Give every task an unused fence. Return the number of tasks.
 
-    Run-states of before are older than their rows then: recovery makes them anew, from the furthest artefact. Runs are
-    named by fences: a retry finds nothing that another retry, which nobody remembers, has left under its name.
+    All existing run-states are then older than their rows, and recovery recreates them from the furthest artifact. Runs
+    are numbered by fences, so a retry cannot find artifacts of a retry that the restored database does not know.
     """
-    return Task.objects.update(fence=F("fence") + FENCES)
+    return Task.objects.update(fence=F("fence") + FENCE_STEP)
 
 
-def forget_strangers() -> int:
-    """Forget the run-states of tasks that have no row any more. Returns how many. Raises Unavailable."""
+def forget_unknown_tasks() -> int:
+    """Delete the run-states of tasks without a row. Return their number. Raises Unavailable."""
     forgotten = 0
-    for task_ids in runstate.all_of_them(size=BATCH):
+    for task_ids in runstate.scan_all(size=BATCH):
         for task_id in without_row(task_ids):
             forgotten += runstate.forget(task_id, fence=sys.maxsize)
     return forgotten
 
 
-def strange_artefacts(*, delete: bool) -> int:
-    """Find, and delete, what was stored for tasks that have no row any more. Returns how many objects. Their documents
-    are deleted by the hourly sweep. Raises StorageError."""
+def unknown_artifacts(*, delete: bool) -> int:
+    """Count, and on request delete, the artifacts of tasks without a row. Raises StorageError.
+
+    The hourly sweep deletes their documents.
+    """
     found = 0
     by_task = groupby((item.key for item in storage.list_objects(artifacts.TASKS)), key=task_of)
     while batch := {task_id: list(keys) for task_id, keys in islice(by_task, BATCH)}:
@@ -57,12 +58,12 @@ def strange_artefacts(*, delete: bool) -> int:
 
 
 def task_of(key: str) -> int:
-    """Return the id of the task that an artefact is of; 0 for what is none."""
+    """Return the task id in an artifact's key; 0 if there is none."""
     number = key.removeprefix(artifacts.TASKS).partition("/")[0]
     return int(number) if number.isdecimal() else 0
 
 
 def without_row(task_ids: Iterable[int]) -> Iterator[int]:
-    """Yield those of the ids that no row has. A row is there before anything else of its task."""
+    """Yield the ids without a row. A task's row exists before all its other data."""
     ids = set(task_ids)
     yield from sorted(ids - set(Task.objects.filter(pk__in=ids).values_list("pk", flat=True)))

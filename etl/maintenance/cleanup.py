@@ -1,5 +1,4 @@
-"""The janitors: of object storage, documents that no task names and uploads that nobody submitted; of ETL_CACHE_DIR,
-what killed workers left."""
+"""Cleanup of unreferenced documents, old uploads, and folders that killed workers left in ETL_CACHE_DIR."""
 
 from datetime import timedelta
 
@@ -13,9 +12,9 @@ from etl.pipeline import artifacts
 
 log = structlog.get_logger(__name__)
 
-# Objects that nothing names are left alone for so long: what names them may be about to be written.
+# Unreferenced objects are kept for this long: the row that references them may be about to be committed.
 GRACE = timedelta(hours=1)
-# An upload's URL lives for less, and what was submitted from it is a copy.
+# The upload's URL expires earlier, and a submission copies the object.
 UPLOADS_KEPT = timedelta(hours=24)
 BATCH = 500
 
@@ -28,7 +27,7 @@ def sweep() -> list[str]:
 
 
 def delete_orphans() -> int:
-    """Delete documents that no row names: the submission died between the object and the row, or was refused."""
+    """Delete unreferenced documents: their submission failed after storing the object."""
     found = old_objects(artifacts.DOCUMENTS, GRACE)
     orphans: list[str] = []
     for start in range(0, len(found), BATCH):
@@ -39,12 +38,12 @@ def delete_orphans() -> int:
 
 
 def delete_uploads() -> int:
-    """Delete uploads whose time is over."""
+    """Delete old uploads."""
     return delete(old_objects(artifacts.UPLOADS, UPLOADS_KEPT), "uploads_deleted")
 
 
 def abort_uploads() -> int:
-    """Abort multipart uploads of documents that nobody goes on with."""
+    """Abort abandoned multipart uploads of documents."""
     before = storage.now() - GRACE
     old = [upload for upload in storage.list_uploads("etl/") if upload.initiated < before]
     for upload in old:

@@ -1,4 +1,4 @@
-"""What staff do by hand, where recovery would come later. It is as safe as what recovery does."""
+"""Manual recovery of a task by staff, as safe as the periodic one."""
 
 from contextlib import closing
 
@@ -43,8 +43,9 @@ class NotSent(Problem):
 
 
 def wake(task: Task) -> str:
-    """Do at once for one task what recovery does for all in time: make its run-state anew where it is lost, write down
-    an end, or send its message again, also where one was sent lately. Returns what was done.
+    """Recover one task now: recreate a lost run-state, record an end, or resend the wake-up message.
+
+    Unlike periodic recovery, this does not wait after a recent message. Return a text on what was done.
 
     Raises NotOpen, BeingWorkedOn, LookAgain, NotDue, NotSent, RunStateUnavailable and StorageUnavailable.
     """
@@ -52,32 +53,32 @@ def wake(task: Task) -> str:
     if row is None:
         raise NotOpen
     try:
-        return woken(row, runstate.look({row.pk: row.fence})[row.pk])
+        return recover(row, runstate.find_due({row.pk: row.fence})[row.pk])
     except runstate.Unavailable:
         raise RunStateUnavailable from None
     except storage.StorageError:
         raise StorageUnavailable from None
 
 
-def woken(task: Task, answer: TransitionResult) -> str:
+def recover(task: Task, answer: TransitionResult) -> str:
     if answer.verdict is Verdict.HELD:
         raise BeingWorkedOn
     if answer.verdict is Verdict.EARLY:
-        raise NotDue(f"The task waits for its next attempt, in {answer.seconds:.0f} s, and is sent by itself then.")
+        raise NotDue(f"The task is waiting for its next attempt, which starts automatically in {answer.seconds:.0f} s.")
     if answer.verdict is Verdict.OVER:
         if answer.state is None:
             raise LookAgain
-        recovery.write_down(answer.state)
-        return "Its end is written down."
-    with closing(recovery.RecoveryPass()) as this:
+        recovery.record_end(answer.state)
+        return "The end of the task was recorded."
+    with closing(recovery.RecoveryPass()) as recovery_pass:
         if answer.verdict in {Verdict.GONE, Verdict.STALE}:
-            if not this.take_up(task, is_gone=answer.verdict is Verdict.GONE):
+            if not recovery_pass.recreate(task, is_gone=answer.verdict is Verdict.GONE):
                 raise LookAgain
-            said = "Its lost state is made anew."
+            done = "The lost state was recreated."
         else:
             state = runstate.read(task.pk)
-            this.hint(task.pk, state.phase if state else Phase(task.phase))
-            said = "Its message is sent again."
-    if this.owed:
+            recovery_pass.wake_worker(task.pk, state.phase if state else Phase(task.phase))
+            done = "The wake-up message was sent again."
+    if recovery_pass.owed:
         raise NotSent
-    return said
+    return done

@@ -1,4 +1,4 @@
-"""What a person may do to a task: cancel it before it starts, take it up again after it has ended."""
+"""Actions on tasks: cancel before the start, retry after the end."""
 
 from typing import Any
 
@@ -48,10 +48,10 @@ class RunStateUnavailable(Problem):
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 def cancel(*, task: Task) -> None:
-    """End a task that no worker has begun with: from then on none will. Raises NotCancellable and RunStateUnavailable.
+    """Cancel a task that no worker has started. Raises NotCancellable and RunStateUnavailable.
 
-    Redis decides, in one step, between this and a worker that starts, however old the row is that was read. A task
-    without a run-state may have been started, so it is not cancelled: it goes on.
+    Redis decides atomically between a cancellation and a starting worker, so a stale row does no harm. A task without a
+    run-state may have been started, so it is not cancelled.
     """
     if task.has_ended:
         raise NotCancellable(f"The task has ended: {task.status}.")
@@ -68,7 +68,7 @@ def cancel(*, task: Task) -> None:
 
 def why_not(answer: runstate.TransitionResult) -> str | None:
     if answer.state is None or answer.verdict in {Verdict.STALE, Verdict.NEWER}:
-        return "The task is being taken up again; a worker may have begun with it."
+        return "The task is being recovered, and a worker may have started it."
     if answer.verdict is Verdict.OVER:
         return f"The task has ended: {answer.state.status}."
     return f"The task has started: {answer.state.phase}."
@@ -76,21 +76,21 @@ def why_not(answer: runstate.TransitionResult) -> str | None:
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 def retry(*, task: Task, from_stage: Phase, rule_content: RuleContent | None = None) -> Task:
-    """Take a task that has ended up again, from a stage on. Returns its row, which is pending again.
+    """Retry an ended task from a stage. Return its row, which is pending again.
 
-    `rule_content`: None for the rule that it had, in the same version. Called outside of transactions. Raises NotEnded,
-    ArtefactMissing, QueueFull, RunStateUnavailable and StorageUnavailable.
+    `rule_content`: None for the previous rule in the same version. Call outside transactions. Raises NotEnded,
+    OcrResultMissing, QueueFull, RunStateUnavailable and StorageUnavailable.
     """
     ended = as_ended(task)
     stored = find_ocr(ended) if from_stage == Phase.POSTPROCESS else None
     with transaction.atomic():
         again = Task.objects.select_for_update().get(pk=task.pk)
-        # Another retry may have come meanwhile, and gone: then what was found in object storage is an older one's.
+        # Another retry may have run meanwhile. The OCR result found above would belong to an older run.
         if not again.has_ended or again.fence != ended.fence:
             raise NotEnded
         forget(again)
         queue_limit.enter()
-        begin_anew(again, from_stage, rule_content, stored)
+        reset(again, from_stage, rule_content, stored)
         again.save()
     metrics.task_moved(Status.PENDING)
     log.info("task_retried", etl_task_id=again.pk, stage=str(from_stage), run=again.run)
@@ -99,16 +99,16 @@ def retry(*, task: Task, from_stage: Phase, rule_content: RuleContent | None = N
 
 
 def rule_of(task: Task, rule_id: int | None, *, user: User) -> RuleContent:
-    """Return the rule of a retry: the one that is named, as it is now, or the task's own in its version."""
+    """Return the rule of a retry: the given one in its current version, or the task's own in its recorded version."""
     if rule_id is None:
         return catalog.content(rule_id=task.rule_id, version=task.rule_version)
     return catalog.resolve(user=user, rule_id=rule_id)
 
 
 def as_ended(task: Task) -> Task:
-    """Return the row as it is now, with an end that Redis has decided and nobody has written down yet.
+    """Return the current row of an ended task, after recording an end that only Redis has.
 
-    Also asks whether Redis is there at all.
+    Fails early if Redis is unavailable.
     """
     try:
         state = runstate.read_many([task.pk]).get(task.pk)
@@ -125,9 +125,10 @@ def as_ended(task: Task) -> Task:
 
 
 def forget(task: Task) -> None:
-    """Take away what Redis shows of the run before: if Redis were away once the row is pending, nothing could.
+    """Delete the run-state of the previous run before the row becomes pending.
 
-    Until then the row is read, which says the same. Raises RunStateUnavailable.
+    Afterwards Redis might be unavailable, and clients would see the old end. Until the commit, they read the row, which
+    has the same end. Raises RunStateUnavailable.
     """
     try:
         runstate.forget(task.pk, fence=task.fence)
@@ -145,15 +146,15 @@ def find_ocr(task: Task) -> StoredOcr:
     return stored
 
 
-def begin_anew(task: Task, stage: Phase, rule: RuleContent | None, stored: StoredOcr | None) -> None:
-    """Change a row that has ended into one that has not begun."""
+def reset(task: Task, stage: Phase, rule: RuleContent | None, stored: StoredOcr | None) -> None:
+    """Reset an ended row to one that has not started."""
     rule_before, status_before = (task.rule_id, task.rule_version), task.status
     if rule is not None:
         task.rule_id, task.rule_version = rule.rule_id, rule.version
     task.fence += 1
-    task.run = task.fence  # a greater fence than that is of a run-state that was lost meanwhile
+    task.run = task.fence  # a fence that is greater than its run shows that a run-state was lost
     if status_before != Status.FAILED or (task.rule_id, task.rule_version) != rule_before:
-        task.journal_run = task.run  # asked anew; a task that failed goes on with the answers that are paid
+        task.journal_run = task.run  # only a retry of a failed task reuses its paid responses
     if stage == Phase.OCR:
         task.ocr_run = task.run
     task.status, task.phase = Status.PENDING, stage
@@ -164,7 +165,7 @@ def begin_anew(task: Task, stage: Phase, rule: RuleContent | None, stored: Store
 
 
 def metadata_of(task: Task, stored: StoredOcr | None) -> dict[str, Any]:
-    """Return what stays of a task's metadata: what OCR has found, where it is not done again."""
+    """Return the metadata of the new run: those of the reused OCR result, if any."""
     if stored is None:
         return runstate.whole_metadata({})
     attempts = runstate.attempts_of(task.metadata)

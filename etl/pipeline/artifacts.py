@@ -1,13 +1,13 @@
-"""What stages leave in object storage, under keys that a task's row tells: whoever takes a task up finds it again.
+"""Artifacts of tasks in object storage. Their keys follow from the task's row, so that a retry finds them.
 
     etl/tasks/17/ocr-1/3f9a….md              the Markdown, named by its content
     etl/tasks/17/ocr-1/result.json           the commit of OCR: pages, metadata, warnings, and which Markdown
     etl/tasks/17/result-1/output.json        the commit of post-processing
-    etl/tasks/17/result-1/journal/5c1e….json     answers of models in this run, good or not
-    etl/tasks/17/journal-1/5c1e….json        answers that were accepted, also for a later run
+    etl/tasks/17/result-1/journal/5c1e….json     model responses of this run, valid or not
+    etl/tasks/17/journal-1/5c1e….json        accepted responses, which later runs can reuse
 
-A commit is written once (If-None-Match): of two workers that finish the same run, the second takes over what the
-first one stored. Numbers are those of the row's runs.
+A commit is written once (If-None-Match): when two workers finish the same run, the second one uses the output of the
+first. The numbers are `ocr_run`, `run` and `journal_run` of the row.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ MARKDOWN = "text/markdown; charset=utf-8"
 
 
 class ArtifactOwner(Protocol):
-    """What names a task's artefacts: a row, or a run-state."""
+    """A row or a run-state: it has the numbers in the keys of its artifacts."""
 
     @property
     def task_id(self) -> int: ...
@@ -70,7 +70,7 @@ def response_key(owner: ArtifactOwner, entry: str, *, run: bool) -> str:
 # ---- OCR ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOcr:
-    """The commit of OCR, without the Markdown. `facts` is `OCRResult.as_dict()`; `attempts`: runs that it took."""
+    """The commit of OCR, without the Markdown. `facts`: `OCRResult.as_dict()`; `attempts`: how many OCR took."""
 
     markdown_key: str
     facts: dict[str, Any]
@@ -91,10 +91,10 @@ def find_ocr(owner: ArtifactOwner) -> StoredOcr | None:
 def keep_ocr(
     owner: ArtifactOwner, result: OCRResult, *, warnings: list[dict[str, Any]], attempts: int, check: Callable[[], None]
 ) -> StoredOcr:
-    """Store what OCR found; the Markdown first, so that a commit never names what is not there.
+    """Store an OCR result: the Markdown first, so that the commit never names a missing object.
 
-    Returns what is stored in the end: ours, or that of another worker that was first. Raises StorageError, and what
-    `check` raises.
+    Return the stored commit, which is another worker's if that one was first. Raises StorageError, and the errors of
+    `check`.
     """
     text = clean(result.markdown).encode()
     key = f"{ocr_folder(owner)}{hashlib.sha256(text).hexdigest()}.md"
@@ -104,14 +104,14 @@ def keep_ocr(
 
 
 def load_ocr(stored: StoredOcr) -> OCRResult:
-    """Return the whole result of OCR. Raises Missing when the Markdown is gone, and StorageError."""
+    """Return the whole OCR result. Raises Missing if the Markdown no longer exists, and StorageError."""
     markdown = b"".join(storage.read(stored.markdown_key)).decode()
     return OCRResult.from_dict(stored.facts, markdown=markdown)
 
 
 # ---- Small JSON objects ---------------------------------------------------------------------------------------------
 def find(key: str) -> dict[str, Any] | None:
-    """Return a JSON object, or None when there is none. Raises StorageError."""
+    """Return a stored JSON object, or None. Raises StorageError."""
     try:
         found: dict[str, Any] = json.loads(b"".join(storage.read(key)))
     except storage.Missing:
@@ -120,17 +120,17 @@ def find(key: str) -> dict[str, Any] | None:
 
 
 def commit(key: str, ours: dict[str, Any], *, check: Callable[[], None]) -> dict[str, Any]:
-    """Store a JSON object unless one is there, and return the one that is there then. Raises StorageError."""
+    """Store a JSON object unless the key exists. Return the object that is stored then. Raises StorageError."""
     if put_once(key, dumped(ours), content_type=JSON, check=check):
         return clean(ours)  # type: ignore[no-any-return]
     theirs = find(key)
     if theirs is None:
-        raise storage.UploadFailed("the object came and went", retryable=True)
+        raise storage.UploadFailed("the object was deleted while it was written", retryable=True)
     return theirs
 
 
 def put_once(key: str, content: bytes, *, content_type: str, check: Callable[[], None]) -> bool:
-    """Store an object unless there is one. Returns whether it was stored."""
+    """Store an object unless the key exists. Return whether it was stored."""
     try:
         storage.put(key, content, content_type=content_type, checkpoint=check)
     except storage.Conflict:
@@ -139,12 +139,12 @@ def put_once(key: str, content: bytes, *, content_type: str, check: Callable[[],
 
 
 def dumped(value: Any) -> bytes:
-    """Return JSON as it is stored, here and in run-states and rows."""
+    """Serialize to JSON as artifacts, run-states and rows store it."""
     return json.dumps(clean(value), ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def clean(value: Any) -> Any:
-    """Return a value as JSON that Postgres can hold. What it cannot becomes another character, so that offsets stay."""
+    """Return a value that Postgres can store as JSON. Characters are replaced, not removed: offsets must not change."""
     if isinstance(value, str):
         return UNSTORABLE.sub("\ufffd", value)
     if isinstance(value, float):

@@ -1,10 +1,10 @@
-"""What `manage.py check`, and with it `migrate`, says of settings that are well-formed and do not fit."""
+"""System checks of settings that are well-formed but not valid. `manage.py check` and `migrate` run them."""
 
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
-from django.core.checks import Warning as Concern
+from django.core.checks import Warning as CheckWarning
 from django.utils.module_loading import import_string
 
 from config.platform.startup import TAG
@@ -24,7 +24,7 @@ def strategy() -> list[CheckMessage]:
     if name in settings.ETL_STRATEGIES:
         return []
     known = ", ".join(settings.ETL_STRATEGIES)
-    return [Error(f"ETL_POSTPROCESS_LONG_STRATEGY names no strategy: {known}.", id="etl.E001")]
+    return [Error(f"ETL_POSTPROCESS_LONG_STRATEGY must be one of: {known}.", id="etl.E001")]
 
 
 def provider() -> list[CheckMessage]:
@@ -35,12 +35,12 @@ def provider() -> list[CheckMessage]:
     except ImportError:
         return [Error(f"ETL_OCR_PROVIDER: {path} cannot be imported.", id="etl.E002")]
     if not (isinstance(found, type) and issubclass(found, OCRProvider)):
-        return [Error(f"ETL_OCR_PROVIDER: {path} is no OCRProvider.", id="etl.E003")]
+        return [Error(f"ETL_OCR_PROVIDER: {path} is not an OCRProvider.", id="etl.E003")]
     return []
 
 
 def processors() -> list[CheckMessage]:
-    """Each entry of ETL_POSTPROCESSORS is a class that knows its name there, and a name that a rule can hold."""
+    """Check that each entry is a PostProcessor whose `mode` is its key and fits a rule's column."""
     return [fault for mode, path in settings.ETL_POSTPROCESSORS.items() for fault in processor(mode, path)]
 
 
@@ -50,15 +50,15 @@ def processor(mode: str, path: str) -> list[CheckMessage]:
     except ImportError:
         return [Error(f"ETL_POSTPROCESSORS: {path} cannot be imported.", id="etl.E004")]
     if not (isinstance(found, type) and issubclass(found, PostProcessor)):
-        return [Error(f"ETL_POSTPROCESSORS: {path} is no PostProcessor.", id="etl.E005")]
+        return [Error(f"ETL_POSTPROCESSORS: {path} is not a PostProcessor.", id="etl.E005")]
     if getattr(found, "mode", None) != mode or len(mode) > LONGEST_MODE:
-        hint = f"The name is the class' mode, of {LONGEST_MODE} characters at most."
-        return [Error(f"ETL_POSTPROCESSORS: {path} does not serve {mode}.", hint=hint, id="etl.E006")]
+        hint = f"The key must be the class's `mode`, of at most {LONGEST_MODE} characters."
+        return [Error(f"ETL_POSTPROCESSORS: {path} does not have the mode {mode}.", hint=hint, id="etl.E006")]
     return []
 
 
 def model() -> list[CheckMessage]:
     if settings.SLUICE.etl_llm_base_url and not settings.SLUICE.etl_llm_model:
         hint = "Rules with the mode llm will fail with llm_unavailable."
-        return [Concern("ETL_LLM_BASE_URL is set, and ETL_LLM_MODEL is not.", hint=hint, id="etl.W001")]
+        return [CheckWarning("ETL_LLM_BASE_URL is set, but ETL_LLM_MODEL is not.", hint=hint, id="etl.W001")]
     return []

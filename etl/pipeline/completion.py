@@ -1,7 +1,7 @@
-"""How a stage ends. Redis decides, under the holder's token; then the row is written, under the fence.
+"""The end of a stage. Redis decides, under the lease token; then the row is written, under the fence.
 
-A process may die between the two: recovery writes the row from the run-state then. Or Redis may lose the state
-between the two: then recovery takes the task up from its furthest artefact, and it ends again, in the same way.
+If the process dies between the two, recovery writes the row from the run-state. If Redis loses the run-state between
+the two, recovery recreates it from the furthest artifact, and the task ends again in the same way.
 """
 
 from contextlib import suppress
@@ -25,14 +25,14 @@ log = structlog.get_logger(__name__)
 
 
 def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> None:
-    """OCR is done. `move_id`, here and below: the same for each try of the same end. Raises Fenced and Unavailable."""
+    """End OCR. `move_id`, here and below: the same for each retry of the same end. Raises Fenced and Unavailable."""
     answer = runstate.advance(state, move_id=move_id, **facts_of(stored))
     if not answer.moved:
         raise Fenced
 
 
 def complete(state: RunState, output: dict[str, Any], move_id: str | None = None) -> None:
-    """Post-processing is done, and the task. Raises Fenced and Unavailable."""
+    """End post-processing, and with it the task. Raises Fenced and Unavailable."""
     provenance, result = output["metadata"]["provenance"], result_of(state, output)
     answer = runstate.complete(
         state,
@@ -46,7 +46,7 @@ def complete(state: RunState, output: dict[str, Any], move_id: str | None = None
 
 
 def fail(state: RunState, error: EtlError, context: StageContext, move_id: str | None = None) -> None:
-    """The task has failed. Raises Fenced and Unavailable."""
+    """End the task as failed. Raises Fenced and Unavailable."""
     answer = runstate.fail(
         state,
         error=artifacts.clean(explain(error, stage=state.phase)),
@@ -60,9 +60,9 @@ def fail(state: RunState, error: EtlError, context: StageContext, move_id: str |
 
 
 def settle(answer: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
-    """After Redis has decided an end: write the row, or leave that to recovery where the database is away.
+    """Write the row after Redis accepted an end; leave it to recovery if the database is unavailable.
 
-    Raises Fenced where Redis has decided otherwise.
+    Raises Fenced if Redis rejected the end.
     """
     if not (answer.moved and answer.state):
         raise Fenced
@@ -75,8 +75,9 @@ def settle(answer: TransitionResult, *, result: dict[str, Any] | None = None) ->
 
 
 def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:
-    """Write the end of a task into its row. Returns whether the row took it: it does not when it has one already, or
-    when the task was taken up again. Raises Django's errors, and StorageError where the result has to be fetched.
+    """Write the end of a task into its row. Return False if the row has ended already, or the task was retried.
+
+    Raises Django's errors, and StorageError when the result has to be fetched.
     """
     if state.result_is_elsewhere and result is None:
         result = result_of(state, artifacts.find(artifacts.output_key(state)) or {})
@@ -103,7 +104,7 @@ def write(state: RunState, result: dict[str, Any] | None) -> bool:
 
 
 def correct(task_id: int) -> None:
-    """Where a row has ended otherwise than Redis says, Redis is put right. It may have come back from an older copy."""
+    """Overwrite a run-state that contradicts an ended row. Redis may have been restored from an older copy."""
     row = Task.objects.filter(pk=task_id).first()
     if row is None or not row.has_ended:
         return
@@ -116,7 +117,7 @@ def correct(task_id: int) -> None:
 
 # ---- Shapes ---------------------------------------------------------------------------------------------------------
 def facts_of(stored: StoredOcr) -> dict[str, str]:
-    """Return the fields of a run-state that a stored result of OCR gives."""
+    """Return the run-state fields of a stored OCR result."""
     return {
         "markdown_key": stored.markdown_key,
         "provider": stored.facts["provider"],
@@ -127,12 +128,12 @@ def facts_of(stored: StoredOcr) -> dict[str, str]:
 
 
 def result_of(state: RunState, output: dict[str, Any]) -> dict[str, Any]:
-    """Return a task's `result`: what is stored and, where it has data, its key."""
+    """Return a task's `result`: the stored output and, if it has data, its key."""
     return output | ({"output_s3_key": artifacts.output_key(state)} if "data" in output else {})
 
 
 def warnings_of(state: RunState, context: StageContext) -> list[dict[str, Any]]:
-    """Return the warnings of the stages before, and of this one."""
+    """Return the warnings of earlier stages and of this one, without duplicates."""
     known: list[dict[str, Any]] = list(state.metadata["warnings"])
     return known + [new for warning in context.warnings if (new := artifacts.clean(warning.as_dict())) not in known]
 

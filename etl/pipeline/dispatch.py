@@ -1,7 +1,7 @@
-"""Sending a task on its way: the chain `etl.ocr | etl.postprocess`, or what is left of it.
+"""Wake-up messages: the Celery chain `etl.ocr | etl.postprocess`, or the rest of it.
 
-A message only wakes a worker; the run-state decides what it finds. One that is lost is sent again by recovery, one that
-comes twice finds nothing to do. Tasks are named, not imported, so that nothing here depends on the code that runs them.
+A message only wakes a worker; the run-state decides whether there is work. Recovery resends lost messages, and
+duplicates have no effect. Celery tasks are named, not imported: this module must not depend on the code that they run.
 """
 
 from contextlib import nullcontext
@@ -23,39 +23,38 @@ POSTPROCESS = "etl.postprocess"
 RECOVER = "etl.recover"
 SWEEP = "etl.sweep"
 
-# A broker that accepts connections but does not respond must not block a request: about 2 s at worst.
+# A broker that accepts connections but never replies must not block a request: about 2 s at most.
 SHORT_TIMEOUTS = timeouts(1, connect=1, retries=1)
-ONCE_MORE = {"max_retries": 1, "interval_start": 0}
-# Workers keep messages with a countdown in memory, and the broker takes those that wait too long for lost. What waits
-# longer than this is sent by recovery when its time has come.
+RETRY_ONCE = {"max_retries": 1, "interval_start": 0}
+# Workers keep messages with a countdown in memory, and the broker redelivers those that wait too long. Recovery sends
+# the messages of tasks that wait longer than this.
 LONGEST_COUNTDOWN = 60.0
 
 
 def begin(task: Task, *, phase: Phase) -> None:
-    """Make the run-state of a new task, or of one that is taken up again, and wake a worker; or leave both to recovery,
-    in bounded time: about 3 s at the worst."""
+    """Create the run-state of a new or retried task and wake a worker, within about 3 s; or leave both to recovery."""
     try:
         runstate.create(task, phase=phase)
     except runstate.Unavailable as reason:
-        # Without a run-state a worker finds nothing to do: the message would be for nothing.
+        # Without a run-state a worker finds no work, so do not send a message.
         log.warning("task_left_to_recovery", etl_task_id=task.pk, reason=str(reason))
     else:
         start(task_id=task.pk, phase=phase)
 
 
 def connection() -> Connection:
-    """Return a connection to the broker, to be released; it connects when the first message is sent."""
+    """Return a connection to the broker, which the caller releases. It connects with the first message."""
     return current_app.connection_for_write(transport_options=SHORT_TIMEOUTS)
 
 
 def start(*, task_id: int, phase: Phase, delay: float = 0, broker: Connection | None = None) -> str:
-    """Send the chain from this stage on, and note in the run-state that it was sent. Returns the id of its first
-    message, or "" where the broker did not take it in bounded time: recovery sends it again.
+    """Send the chain from this stage on, and record that in the run-state.
 
-    `broker`: the connection to send it by, for those who send many; else one of its own.
+    Return the id of the first message, or "" if the broker did not accept it in time; recovery resends it then.
+    `broker`: a connection to share between many messages.
     """
-    with nullcontext(broker) if broker else connection() as this:
-        job_id = publish(task_id, phase, delay, this)
+    with nullcontext(broker) if broker else connection() as connected:
+        job_id = publish(task_id, phase, delay, connected)
     if job_id:
         try:
             runstate.enqueued(task_id, job_id=job_id, delay=delay)
@@ -69,7 +68,7 @@ def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str
     whole = chain(*links) if phase == Phase.OCR else links[1]
     later: dict[str, Any] = {"countdown": countdown(delay)} if delay else {}
     try:
-        sent: Any = whole.apply_async(connection=broker, retry_policy=ONCE_MORE, **later)
+        sent: Any = whole.apply_async(connection=broker, retry_policy=RETRY_ONCE, **later)
     except BROKER_ERRORS as error:
         log.warning("wakeup_not_sent", etl_task_id=task_id, phase=str(phase), reason=type(error).__name__)
         return ""
@@ -77,9 +76,9 @@ def publish(task_id: int, phase: Phase, delay: float, broker: Connection) -> str
 
 
 def signature(name: str, task_id: int) -> Signature:
-    """Return the message; the queue is in the settings' routes. What the stage before returns is not handed on.
+    """Return the message. The queue is in the settings' routes; the result of the stage before is not passed on.
 
-    Without limits of time, so that those of the worker hold: Celery sends the sender's, if it happens to know the task.
+    It carries no time limits, so that the worker's apply: Celery would send the sender's if it has the task registered.
     """
     return current_app.signature(
         name, kwargs={"task_id": task_id}, immutable=True, time_limit=None, soft_time_limit=None

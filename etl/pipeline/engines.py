@@ -1,4 +1,4 @@
-"""The configured provider and processors, each made once in a process: after the fork, when it is first needed."""
+"""The configured provider and processors. Each is created once per process, on first use, after the fork."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,28 +14,30 @@ from etl.providers.base import OCRProvider
 
 
 def provider() -> OCRProvider:
-    """Return the provider that ETL_OCR_PROVIDER names: one of ours, or a dotted path."""
+    """Return the provider of ETL_OCR_PROVIDER: a name in ETL_OCR_PROVIDERS or a dotted path."""
     name: str = settings.SLUICE.etl_ocr_provider
     return _provider(settings.ETL_OCR_PROVIDERS.get(name, name))
 
 
 def formats() -> list[DocumentFormat]:
-    """Return what the configured provider takes, in the order to name it in."""
+    """Return the formats that the configured provider accepts, in display order."""
     return sorted(provider().formats, key=list(DocumentFormat).index)
 
 
 def providers() -> Iterator[tuple[str, OCRProvider]]:
-    """Yield those of ETL_OCR_PROVIDERS that can be used here, by name; each is made when its turn comes."""
+    """Yield the names and providers of ETL_OCR_PROVIDERS whose libraries are installed."""
     for name, path in settings.ETL_OCR_PROVIDERS.items():
         with suppress(ImportError):
             yield name, _provider(path)
 
 
 def processor(mode: str) -> PostProcessor:
-    """Return the processor that serves a rule's `postprocess_mode`. Raises LlmForbidden: the entry may be gone since
-    the rule was saved, or be missing in this process."""
+    """Return the processor of a rule's `postprocess_mode`.
+
+    Raises LlmForbidden if the mode is not configured: it may have been removed since the rule was saved.
+    """
     if mode not in settings.ETL_POSTPROCESSORS:
-        raise LlmForbidden(f"There is no mode {mode[:40]} here: see ETL_POSTPROCESSORS.")
+        raise LlmForbidden(f"The mode {mode[:40]} is not configured in ETL_POSTPROCESSORS.")
     return _processor(settings.ETL_POSTPROCESSORS[mode])
 
 

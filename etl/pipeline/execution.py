@@ -1,7 +1,7 @@
-"""How a stage is run: begin, work under a lease, write down how it ended. The same for both.
+"""Execution of both stages: start, run under a lease, record the outcome.
 
-At-least-once execution, exactly-once effect: any line here may be the last one that a worker runs, and any of it may
-run twice. Only who holds the token in the run-state changes anything; what is stored, is stored once.
+At-least-once execution, exactly-once effect: a worker may die at any line, and any line may run twice. Only the holder
+of the lease token changes the run-state, and each artifact is stored once.
 """
 
 import time
@@ -45,23 +45,26 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 PROGRESS_SECONDS = 0.5  # between two writes of progress
-AWAY_SECONDS = 5.0  # and after one that Redis did not take
-AGAIN_SECONDS = 0.5
-BEGIN_SECONDS = 3.0  # for which a message waits for Redis
-NEARLY_SECONDS = 5.0  # by which clocks may differ: a message that comes so much too early comes again
+UNAVAILABLE_SECONDS = 5.0  # after a write that failed
+RETRY_SECONDS = 0.5
+BEGIN_SECONDS = 3.0  # that a message waits for Redis
+CLOCK_SKEW_SECONDS = 5.0  # a message that is early by less than this is sent again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What is different between the two. `find`: what was stored already; `warn`: what to say of an end without that.
-    `end` takes the id of its move. `span`: the percent that it begins and ends with."""
+    """The differences between the two stages.
+
+    `find`: returns the stored output, if any. `warn`: adds warnings to a failure without output. `end`: takes the id of
+    its transition. `span`: the percent of progress at the start and at the end.
+    """
 
     run: Callable[[RunState, StageContext], Any]
     find: Callable[[RunState], Any]
     warn: Callable[[RunState, StageContext], None]
     end: Callable[[RunState, Any, str], None]
     timeout: type[EtlError]
-    code: str  # for what is nobody's fault but ours
+    code: str  # of internal errors
     span: tuple[int, int]
 
 
@@ -88,7 +91,7 @@ STAGES = {
 
 
 def run(phase: Phase, *, task_id: int) -> bool:
-    """Run a stage, if there is anything to run. Returns whether the next link of the chain may begin."""
+    """Run a stage if it is due. Return whether the next stage may start."""
     try:
         fence = fence_of(task_id)
         since = time.monotonic()
@@ -98,10 +101,10 @@ def run(phase: Phase, *, task_id: int) -> bool:
         return False
     except DATABASE_ERRORS as error:
         log.warning("database_unavailable", etl_task_id=task_id, error=logs.describe(error))
-        return False  # no attempt is burned: recovery sends it again
+        return False  # no attempt is used: recovery sends the message again
     if answer.verdict is Verdict.PASSED:
-        return True  # a message that came twice, or whose worker died right after the work
-    if answer.verdict is Verdict.EARLY and answer.seconds < NEARLY_SECONDS:
+        return True  # a duplicate message, or the worker died right after the stage ended
+    if answer.verdict is Verdict.EARLY and answer.seconds < CLOCK_SKEW_SECONDS:
         dispatch.start(task_id=task_id, phase=phase, delay=answer.seconds)
     if answer.state is None or answer.verdict not in {Verdict.MOVED, Verdict.SPENT}:
         log.info("nothing_to_do", etl_task_id=task_id, stage=str(phase), verdict=str(answer.verdict))
@@ -116,9 +119,9 @@ def run(phase: Phase, *, task_id: int) -> bool:
 
 
 def fence_of(task_id: int) -> int | None:
-    """Return the fence of a task whose row is open; None of another, and then Redis is put right.
+    """Return the fence of an open task. Otherwise correct its run-state and return None.
 
-    Redis may have come back from an older copy, in which a task that was cancelled still waits. Raises Django's errors.
+    Redis may have been restored from an older copy in which a cancelled task is still pending. Raises Django's errors.
     """
     fence = Task.objects.open().filter(pk=task_id).values_list("fence", flat=True).first()
     if fence is None:
@@ -127,9 +130,9 @@ def fence_of(task_id: int) -> int | None:
 
 
 def begin(phase: Phase, *, task_id: int, fence: int) -> TransitionResult:
-    """Start; try again for a moment, as the same move: Redis may have made it, and have been late to say so.
+    """Start the stage; while Redis is unavailable, retry briefly with the same transition id.
 
-    Raises Unavailable.
+    Redis may have made the transition although its reply was late. Raises Unavailable.
     """
     move_id = runstate.new_id()
     until = time.monotonic() + min(BEGIN_SECONDS, settings.SLUICE.etl_lease_seconds / 3)
@@ -137,13 +140,13 @@ def begin(phase: Phase, *, task_id: int, fence: int) -> TransitionResult:
         try:
             return runstate.start(task_id, phase=phase, fence=fence, move_id=move_id)
         except runstate.Unavailable:
-            if time.monotonic() + AGAIN_SECONDS >= until:
+            if time.monotonic() + RETRY_SECONDS >= until:
                 raise
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(RETRY_SECONDS)
 
 
 class StageRun:
-    """One run of a stage: the state that it began with, which has the token, and the work."""
+    """One run of a stage. `state`: as of the start, with the lease token."""
 
     def __init__(self, state: RunState, *, since: float) -> None:
         self.state = state
@@ -152,51 +155,51 @@ class StageRun:
         self.heartbeat = Heartbeat(
             self.renew, lease=settings.SLUICE.etl_lease_seconds, unavailable=(runstate.Unavailable,), since=since
         )
-        self.context = context_of(state, self.heartbeat.lost, self.stage.span)
+        self.context = build_context(state, self.heartbeat.lost, self.stage.span)
 
     def renew(self) -> None:
         if runstate.renew(self.state) is not Verdict.MOVED:
             raise LeaseLost
 
     def do(self, *, is_spent: bool) -> bool:
-        """Bring the stage to an outcome. Returns whether it was a success."""
-        how = "released"  # whatever is raised from here was told to the worker, not to the stage
+        """Run the stage to an outcome. Return whether it succeeded."""
+        how = "released"  # an exception that leaves this block stops the worker, not the stage
         try:
             with self.heartbeat:
-                how = self.bury() if is_spent else self.attempt()
+                how = self.fail_exhausted() if is_spent else self.attempt()
         finally:
             metrics.stage_ended(self.state.phase, how, time.monotonic() - self.since)
             tracing.tell(outcome=how)
         return how == "done"
 
     def attempt(self) -> str:
-        """Return how it ended, as the metrics call it."""
+        """Return the outcome, as the metrics label it."""
         if self.state.attempts[self.state.phase] == 1:
             metrics.task_moved(self.state.status)
         try:
             return self.succeed()
         except Fenced:
-            return self.tell_loss()
+            return self.report_lease_loss()
         except runstate.Unavailable as error:
             log.warning("run_state_unavailable", reason=str(error))
-            return self.tell_loss()
-        except Exception as error:  # noqa: BLE001 - providers and processors are anybody's code
-            return self.end_badly(meaning(error, self.stage))
+            return self.report_lease_loss()
+        except Exception as error:  # noqa: BLE001 - providers and processors are third-party code
+            return self.handle_failure(as_etl_error(error, self.stage))
         except BaseException:
-            # The worker is told to leave: hand the stage on at once, not after the lease, and burn no attempt.
-            self.hand_on()
+            # The worker is shutting down: release the stage now, not when the lease expires, and use no attempt.
+            self.release()
             raise
 
     def succeed(self) -> str:
         return self.finish(self.stage.run(self.state, self.context))
 
     def finish(self, done: Any) -> str:
-        self.insist(lambda move_id: self.stage.end(self.state, done, move_id))
+        self.retry_while_leased(lambda move_id: self.stage.end(self.state, done, move_id))
         log.info("stage_done", attempt=self.state.attempts[self.state.phase])
         return "done"
 
-    def end_badly(self, error: EtlError, *, may_wait: bool = False) -> str:
-        """An attempt failed: another one later, or the end of the task. `may_wait`: also after the last attempt."""
+    def handle_failure(self, error: EtlError, *, may_wait: bool = False) -> str:
+        """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt."""
         attempt = self.state.attempts[self.state.phase]
         facts = {"code": error.code, "attempt": attempt}
         tracing.tell(failed=error.code)
@@ -206,14 +209,14 @@ class StageRun:
                 self.wait(delay)
                 log.warning("stage_retrying", **facts, delay=round(delay, 1))
                 return "retried"
-            self.insist(lambda move_id: completion.fail(self.state, error, self.context, move_id))
+            self.retry_while_leased(lambda move_id: completion.fail(self.state, error, self.context, move_id))
         except (Fenced, runstate.Unavailable):
-            return self.tell_loss()
+            return self.report_lease_loss()
         log.warning("stage_failed", **facts)
         return "failed"
 
-    def bury(self) -> str:
-        """Every attempt is used up, and the last one left no outcome. It may have left a result all the same."""
+    def fail_exhausted(self) -> str:
+        """End a stage that has no attempts left. The last one may have stored its output before it died."""
         try:
             done = self.stage.find(self.state)
             if done is not None:
@@ -221,37 +224,39 @@ class StageRun:
             with suppress(*DATABASE_ERRORS):
                 self.stage.warn(self.state, self.context)
         except (Fenced, runstate.Unavailable):
-            return self.tell_loss()
+            return self.report_lease_loss()
         except storage.StorageError as error:
-            # Not to know what there is is no reason to throw it away.
-            return self.end_badly(meaning(error, self.stage), may_wait=True)
-        except Exception as error:  # noqa: BLE001 - what is stored may be anything
-            return self.end_badly(meaning(error, self.stage))
-        return self.end_badly(StageLost(code=self.stage.code))
+            # The output may be there: do not fail the task because it cannot be read now.
+            return self.handle_failure(as_etl_error(error, self.stage), may_wait=True)
+        except Exception as error:  # noqa: BLE001 - stored data may have any shape
+            return self.handle_failure(as_etl_error(error, self.stage))
+        return self.handle_failure(StageLost(code=self.stage.code))
 
     def wait(self, delay: float) -> None:
-        is_hinted = delay <= dispatch.LONGEST_COUNTDOWN
-        verdict = self.insist(
-            lambda move_id: runstate.wait(self.state, delay=delay, is_hinted=is_hinted, move_id=move_id)
+        wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
+        verdict = self.retry_while_leased(
+            lambda move_id: runstate.wait(self.state, delay=delay, wakes_up=wakes_up, move_id=move_id)
         )
         if verdict is not Verdict.MOVED:
             raise Fenced
-        if is_hinted:
+        if wakes_up:
             dispatch.start(task_id=self.state.task_id, phase=self.state.phase, delay=delay)
 
-    def hand_on(self) -> None:
+    def release(self) -> None:
         with suppress(runstate.Unavailable):
             if runstate.release(self.state) is Verdict.MOVED:
                 dispatch.start(task_id=self.state.task_id, phase=self.state.phase)
                 log.info("stage_released")
 
-    def tell_loss(self) -> str:
+    def report_lease_loss(self) -> str:
         log.warning("lease_lost", attempt=self.state.attempts[self.state.phase])
         return "lost"
 
-    def insist(self, call: Callable[[str], T]) -> T:
-        """Return what `call` returns, given the id of its move; while Redis is away, try again for as long as the lease
-        is ours, and once more: a move that was made without our hearing of it took the lease, too."""
+    def retry_while_leased(self, call: Callable[[str], T]) -> T:
+        """Call with a transition id, and retry while Redis is unavailable and the lease holds, and once after that.
+
+        The last try is needed because a transition whose reply was lost has already taken the lease back.
+        """
         move_id = runstate.new_id()
         is_last = False
         while True:
@@ -260,11 +265,11 @@ class StageRun:
             except runstate.Unavailable:
                 if is_last:
                     raise
-                is_last = self.heartbeat.lost.wait(AGAIN_SECONDS) or self.heartbeat.lost.is_set()
+                is_last = self.heartbeat.lost.wait(RETRY_SECONDS) or self.heartbeat.lost.is_set()
 
 
-def meaning(error: Exception, stage: Stage) -> EtlError:
-    """Return what an exception means for the task. Others' words stay out of it: they may quote the document."""
+def as_etl_error(error: Exception, stage: Stage) -> EtlError:
+    """Translate an exception into an EtlError. Drop its message, which may quote the document."""
     if isinstance(error, EtlError):
         return error
     if isinstance(error, OutOfTime | SoftTimeLimitExceeded):
@@ -281,7 +286,7 @@ def meaning(error: Exception, stage: Stage) -> EtlError:
 
 # ---- Attempts -------------------------------------------------------------------------------------------------------
 def delay_after(attempt: int, error: EtlError) -> float:
-    """Return the seconds until the next attempt: what the peer asked for, or twice as many each time, with jitter."""
+    """Return the seconds until the next attempt: the peer's Retry-After, or exponential backoff with jitter."""
     env = settings.SLUICE
     longest: float = env.etl_retry_backoff_max_seconds
     if error.retry_after is not None:
@@ -289,12 +294,12 @@ def delay_after(attempt: int, error: EtlError) -> float:
     return backoff.exponential(attempt, base=env.etl_retry_backoff_base_seconds, maximum=longest)
 
 
-# ---- What is lent to the stage --------------------------------------------------------------------------------------
-def context_of(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> StageContext:
+# ---- The context ----------------------------------------------------------------------------------------------------
+def build_context(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> StageContext:
     return StageContext(
         seconds=settings.SLUICE.etl_task_timeout,
         provider_task_id=state.provider_task_id if state.phase == Phase.OCR else "",
-        # Of the journal's run, not of this one: questions that hold it must be found there again.
+        # From `journal_run`, not `run`: prompts contain it, and their cached responses must be found again.
         secret=salted_hmac(
             "etl.core.stage_context", f"{state.task_id}/{state.journal_run}", algorithm="sha256"
         ).digest(),
@@ -307,35 +312,35 @@ def context_of(state: RunState, lost: LeaseLostEvent, span: tuple[int, int]) -> 
 
 
 class ProgressReporter:
-    """Writes how far a stage is, a few times a second at most. What Redis does not take is told with the next news."""
+    """Writes progress to the run-state, at most twice a second. A failed write is made up by the next one."""
 
     def __init__(self, state: RunState, span: tuple[int, int]) -> None:
         self.state = state
         self.begin, self.end = span
         self.not_before = 0.0
-        self.told = state.progress
+        self.reported = state.progress
 
     def __call__(self, done: int, total: int) -> None:
-        # Never the percent that the stage ends with: that one comes with its outcome.
+        # Never the final percent: the stage's outcome sets that.
         share = (self.end - self.begin) * min(max(done, 0), total) // max(total, 1)
         percent = min(self.begin + share, self.end - 1)
         now = time.monotonic()
-        if percent <= self.told or now < self.not_before:
+        if percent <= self.reported or now < self.not_before:
             return
         self.not_before = now + PROGRESS_SECONDS
         try:
             verdict = runstate.note_progress(self.state, percent, step=f"{done}/{total}")
         except runstate.Unavailable:
-            self.not_before = now + AWAY_SECONDS
+            self.not_before = now + UNAVAILABLE_SECONDS
             return
         if verdict is not Verdict.MOVED:
             raise Fenced
-        self.told = percent
+        self.reported = percent
 
 
 def remember(state: RunState, provider_task_id: str) -> None:
-    """Note the provider's job at once. Raises Fenced: who has lost the lease has begun a job for nothing."""
-    with suppress(runstate.Unavailable):  # a job that is forgotten is begun anew by the next attempt
+    """Record the provider's job at once. Raises Fenced if the lease is lost."""
+    with suppress(runstate.Unavailable):  # the next attempt starts a new job
         if runstate.note_provider_task(state, artifacts.clean(provider_task_id)) is not Verdict.MOVED:
             raise Fenced
 

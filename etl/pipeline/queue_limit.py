@@ -6,7 +6,7 @@ from django.db import connection
 from config.platform.http.problems import Problem
 from etl.models import Task
 
-# Any number that nothing else takes as an advisory lock.
+# The key of the advisory lock: arbitrary, but unique in this project.
 LOCK = 0x536C_7569_6365
 
 
@@ -18,10 +18,10 @@ class QueueFull(Problem):
 
 
 def enter() -> None:
-    """Return if one more task may be accepted. Raises QueueFull.
+    """Reserve a place in the queue. Raises QueueFull.
 
-    Called in the transaction that makes the task or takes it up again: the lock keeps others from counting until that
-    is committed, so that no two take the last place.
+    Call in the transaction that creates or retries the task: the advisory lock lasts until the commit, so that two
+    transactions cannot take the last place.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -29,10 +29,7 @@ def enter() -> None:
 
 
 def check() -> None:
-    """Return if one more task might be accepted at this moment, for those who want to know before they do work for it.
-
-    Raises QueueFull.
-    """
+    """Check for a free place without reserving it, before expensive work. Raises QueueFull."""
     size = settings.SLUICE.etl_queue_size
     if Task.objects.open().order_by()[:size].count() >= size:
         raise QueueFull

@@ -1,4 +1,4 @@
-"""The journal of paid answers, in object storage: a stage that is run again does not pay for them twice."""
+"""Cache of paid model responses in object storage, so that a stage that runs again does not pay twice."""
 
 from typing import Any
 
@@ -11,14 +11,16 @@ log = structlog.get_logger(__name__)
 
 
 class StoredResponseCache:
-    """`etl.core.stage_context.ResponseCache` for one task. The first answer stored under a key wins."""
+    """`etl.core.stage_context.ResponseCache` for one task. The first entry under a key wins."""
 
     def __init__(self, owner: artifacts.ArtifactOwner) -> None:
         self._owner = owner
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return what was kept under this key, in this run or for the whole task. Raises StorageError: not to know is
-        no reason to pay again."""
+        """Return the entry of this run or of the whole task.
+
+        Raises StorageError: a failed read is not a cache miss, as paying again is worse than a retry.
+        """
         for run in (True, False):
             found = artifacts.find(artifacts.response_key(self._owner, key, run=run))
             if found is not None:
@@ -26,17 +28,17 @@ class StoredResponseCache:
         return None
 
     def put(self, key: str, entry: dict[str, Any], *, run: bool) -> None:
-        """Keep an answer. Where that fails the work goes on with it: it is there, and was paid."""
+        """Store a response. A failure is only logged: the response is paid, so the stage continues with it."""
         try:
             artifacts.put_once(
                 artifacts.response_key(self._owner, key, run=run),
                 artifacts.dumped(entry),
                 content_type=artifacts.JSON,
-                check=unchecked,
+                check=no_check,
             )
         except storage.StorageError as error:
             log.warning("answer_not_kept", reason=str(error))
 
 
-def unchecked() -> None:
-    """An answer is kept also by whoever has lost the lease: the next one will want it."""
+def no_check() -> None:
+    """Store the response even if the lease is lost: the next holder can use it."""

@@ -1,4 +1,4 @@
-"""Trying a rule out: post-processing of given Markdown, here and now, without a task and without a trace."""
+"""Rule trials: synchronous post-processing of given Markdown. No task is created, and nothing is stored."""
 
 import re
 import threading
@@ -20,8 +20,8 @@ from etl.providers.base import PAGE_MARKER, OCRResult, Page
 from rules.library.content import RuleContent
 
 MARKER = re.compile(rf"^{PAGE_MARKER}[ \t]*$\n?", re.MULTILINE)
-MAX_SECONDS = 120  # people wait for it, and so does the proxy before us
-# In each process. A model may take all that time, and a web process has its threads for other things as well.
+MAX_SECONDS = 120  # a user and the reverse proxy wait for the response
+# Per process: a slow model must not use up the web process's threads.
 MAX_AT_ONCE = 8
 RETRY_AFTER_SECONDS = 10
 ATTEMPTS = {"ocr": 0, "postprocess": 1}
@@ -36,10 +36,9 @@ class TooManyTrials(Problem):
 
 
 def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:
-    """Return what a task's result would hold, or the error that it would end with; one attempt, at most MAX_SECONDS.
+    """Return the result or error that a task would end with, after one attempt of at most MAX_SECONDS.
 
-    Raises TooManyTrials. No database connection is held while a model works: a pool of ten would be gone with ten
-    trials.
+    Raises TooManyTrials. No database connection is held during the model call: ten trials would exhaust a pool of ten.
     """
     if not places.acquire(blocking=False):
         raise TooManyTrials
@@ -67,21 +66,21 @@ def answer(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[
 
 
 def result_of(rule: RuleContent, ocr: OCRResult, done: Processed, *, context: StageContext) -> dict[str, Any]:
-    """Return what a task's `result` holds, null where that is about files."""
+    """Return a task's `result`, with null for its files."""
     origin = ResultOrigin(metadata=ocr.metadata, attempts=ATTEMPTS, usage=context.usage.as_dict())
     output = output_of(done, origin, rule=rule, context=context)
     return output | ({"output_s3_key": None} if "data" in output else {})
 
 
 def ocr_of(markdown: str) -> OCRResult:
-    """Return Markdown as if OCR had found it: in pages where it has our markers, else as one page."""
+    """Return Markdown as an OCR result: split at page markers, or one page without them."""
     pages = tuple(pages_in(markdown)) or (Page(number=1, start=0, end=len(markdown), method="text"),)
     metadata = {"pages": len(pages), "duration_ms": 0, "version": ""}
     return OCRResult(markdown=markdown, pages=pages, provider="", provider_task_id="", metadata=metadata)
 
 
 def pages_in(markdown: str) -> Iterator[Page]:
-    """Yield nothing for markers that are out of order, or that come after text: no text may be lost to them."""
+    """Yield the pages; none if markers are out of order or follow other text, so that no text is lost."""
     markers = list(MARKER.finditer(markdown))
     numbers = [int(marker["number"]) for marker in markers]
     if not markers or markdown[: markers[0].start()].strip() or any(a >= b for a, b in pairwise(numbers)):

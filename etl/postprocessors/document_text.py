@@ -25,7 +25,7 @@ TURNS = re.compile(
     r"<\|[^|<>\n]{1,60}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</?(?:think|system|assistant)>", re.IGNORECASE
 )
 
-PLEAS = re.compile(
+PROMPT_INJECTION = re.compile(
     r"\b(?:ignore|disregard|forget|override)\s{1,3}(?:\w{1,30}\s{1,3}){0,4}?(?:previous|prior|above|earlier|preceding|all|your)"
     r"\s{1,3}(?:\w{1,30}\s{1,3}){0,3}?(?:instruction|prompt|rule|direction|command|context)"
     r"|\byou\s{1,3}are\s{1,3}now\s{1,3}an?\b"
@@ -104,19 +104,19 @@ def apart(mark: re.Match[str]) -> str:
 
 
 # ---- Pleas ----------------------------------------------------------------------------------------------------------
-def look_for_pleas(ocr: OCRResult, *, context: StageContext) -> None:
+def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
     """Warn of pages that seem to speak to a language model, hidden text included.
 
     A hint for people, and no defence: what holds is that the answer is data, checked by a schema, and opens nothing.
     """
-    pages = [page.number for page in ocr.pages if pleads(ocr.markdown[page.start : page.end])]
+    pages = [page.number for page in ocr.pages if looks_like_prompt_injection(ocr.markdown[page.start : page.end])]
     if pages:
         named = ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
         detail = f"Text that reads like instructions to a language model is on these pages: {named}."
         context.warn("possible_prompt_injection", detail, page=pages[0])
 
 
-def pleads(text: str) -> bool:
+def looks_like_prompt_injection(text: str) -> bool:
     if any("\U000e0020" <= letter <= "\U000e007e" for letter in set(text)) or TURNS.search(text):
         return True
-    return bool(PLEAS.search(unicodedata.normalize("NFKC", INVISIBLE.sub("", text))))
+    return bool(PROMPT_INJECTION.search(unicodedata.normalize("NFKC", INVISIBLE.sub("", text))))

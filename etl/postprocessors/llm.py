@@ -44,7 +44,7 @@ class Llm(PostProcessor):
         text = document_text.clean(ocr)
         if not text.pages:
             raise EmptyDocument
-        document_text.look_for_pleas(ocr, context=context)
+        document_text.warn_of_prompt_injection(ocr, context=context)
         model = Model(rule, context=context)
         name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
         check(found.answer.data, rule, context=context)

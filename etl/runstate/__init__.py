@@ -1,22 +1,22 @@
-"""A task's run-state: one Redis hash a task, changed by one script. What passes between a row's making and its end.
+"""Run-states: one Redis hash per open task, changed only by one script.
 
-`script.lua` compares and advances in one step, by the server's clock; `moves` has what it can be asked for. Every move
-names what must hold (the fence, the holder's token, the status before), and the verdict says whether it did. A state
-never goes back: whoever comes late or twice is told so, and nothing changes.
+`script.lua` compares and sets atomically, by the Redis server's clock; `transitions.py` has the transitions. Each names
+its conditions (fence, lease token, status), and the verdict reports whether they held. A state never goes back: late or
+duplicate transitions change nothing.
 
-The hash may be gone at any time: recovery makes it anew, under a greater fence (`etl/maintenance/recovery.py`).
+The hash may be lost at any time: recovery recreates it under a greater fence (`etl/maintenance/recovery.py`).
 """
 
 from etl.runstate.script import (
     TransitionResult,
     Unavailable,
     Verdict,
-    all_of_them,
     key_of,
     new_id,
     read,
     read_many,
-    scan,
+    scan_all,
+    scan_open,
 )
 from etl.runstate.shared_values import get_shared, once, put_shared
 from etl.runstate.state import HALF, RunState, attempts_of, whole_metadata
@@ -28,8 +28,9 @@ from etl.runstate.transitions import (
     create,
     enqueued,
     fail,
+    find_due,
     forget,
-    look,
+    mark_unsent,
     most_attempts,
     note_progress,
     note_provider_task,
@@ -37,7 +38,6 @@ from etl.runstate.transitions import (
     release,
     renew,
     start,
-    unsent,
     wait,
 )
 
@@ -49,17 +49,17 @@ __all__ = [
     "Unavailable",
     "Verdict",
     "advance",
-    "all_of_them",
     "attempts_of",
     "cancel",
     "complete",
     "create",
     "enqueued",
     "fail",
+    "find_due",
     "forget",
     "get_shared",
     "key_of",
-    "look",
+    "mark_unsent",
     "most_attempts",
     "new_id",
     "note_progress",
@@ -71,9 +71,9 @@ __all__ = [
     "read_many",
     "release",
     "renew",
-    "scan",
+    "scan_all",
+    "scan_open",
     "start",
-    "unsent",
     "wait",
     "whole_metadata",
 ]

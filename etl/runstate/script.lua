@@ -1,29 +1,27 @@
--- The one way in which a task's run-state changes: compare, then advance, in one step that nobody can get between.
+-- Compare-and-set for run-states: checks the conditions of a transition and applies it atomically.
 --
--- KEYS[1] is the task's hash. ARGV[1] is a move, as JSON; etl/runstate/transitions.py describes the moves. Leases and times
--- are by this server's clock. Returns {verdict, seconds, field, value, field, value, ...}, the fields only if the move
--- asks.
+-- KEYS[1] is the task's hash. ARGV[1] is the transition as JSON (`move` below); etl/runstate/transitions.py builds it.
+-- All times are by this server's clock. Returns {verdict, seconds, field, value, ...}, with fields only on request.
 --
--- What a move may say, in the order in which it is looked at:
---   id                  its own: who sends it again is told what became of it, and nothing is done twice
---   create, again       make the hash of `set`; with `again` also in the place of one of the same fence
---   forget              delete the hash, but not one of a greater fence
---   fence, phase        these must be the hash's
---   unstarted           no worker may have begun
---   before              its status must be one of these
---   token               the holder's must be this one
---   free                nobody may hold a live lease, and its next attempt must be due
---   hint, longest       no hint may have been sent for `hint` seconds; for twice as long after each, up to `longest`
---                       times as long
---   take, lease         give this token a lease, and one attempt more of the field `attempts`, of which `most` may be
---   lease               lengthen the lease
---   drop                take token and lease back
---   delay, hinted       the next attempt is due in so many seconds; a hint was sent, and is due in so many
---   after               the status that follows
---   set, increase, lift fields to write, to add to, to raise to at least this
---   visible             what changes can be seen: a revision more
+-- Keys of a transition, in the order of evaluation:
+--   id                  a repeated id returns the first verdict and changes nothing
+--   create, again       create the hash from `set`; with `again`, also replace one with the same fence
+--   forget              delete the hash unless its fence is greater
+--   fence, phase        must equal the hash's
+--   unstarted           no worker may have started
+--   before              the status must be one of these
+--   token               must be the lease's token
+--   free                no live lease, and the next attempt is due
+--   hint, longest       no wake-up message within `hint` seconds; doubled after each one, up to `longest` times
+--   take, lease         take the lease under this token, and one of at most `most` attempts, counted in field `attempts`
+--   lease               renew the lease
+--   drop                return token and lease
+--   delay, hinted       seconds until the next attempt is due, and until a wake-up message that was sent is due
+--   after               the new status
+--   set, increase, lift fields to set, to add to, and to raise to at least this value
+--   visible             clients can see the change: increment the revision
 --   ttl                 seconds until the hash expires
---   tell                answer with the hash, too: true, or "news" for what recovery has to look at
+--   tell                return the hash: true, or "news" when the verdict is moved or over
 local key = KEYS[1]
 local move = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
@@ -48,7 +46,7 @@ local function answer(verdict, seconds)
     return reply
 end
 
--- What cannot be read, as of another type or without a field, is as good as nothing: it must not trouble the others.
+-- An invalid hash (another type, a missing field) counts as missing, so that recovery can recreate it.
 local function is_whole()
     if redis.call('TYPE', key).ok ~= 'hash' then
         return false
@@ -80,7 +78,7 @@ local fence, status, phase, token = tonumber(had[1] or ''), had[2], had[3], had[
 local lease_until, available_at = tonumber(had[5] or '') or 0, tonumber(had[6] or '') or 0
 local hinted_at, hints = tonumber(had[8] or '') or 0, tonumber(had[9] or '') or 0
 
--- Where a reply was lost, the client sends the same move again, perhaps after moves of others, and is told the same.
+-- A client that lost the reply sends the same transition again, perhaps after other ones. It gets the same verdict.
 local known = had[10] or ''
 local function remember(verdict)
     if move.id then
@@ -93,7 +91,7 @@ if told then
     return answer(told)
 end
 
--- ---- Making one -------------------------------------------------------------------------------------------------
+-- ---- Create -----------------------------------------------------------------------------------------------------
 if move.create then
     if fence and (fence > move.fence or (fence == move.fence and not move.again)) then
         return answer(fence == move.fence and 'same' or 'newer')
@@ -108,7 +106,7 @@ if move.create then
     return remember('moved')
 end
 
--- ---- Taking one away --------------------------------------------------------------------------------------------
+-- ---- Forget -----------------------------------------------------------------------------------------------------
 if move.forget then
     if fence and fence > move.fence then
         return answer('newer')
@@ -117,7 +115,7 @@ if move.forget then
     return answer('gone')
 end
 
--- ---- Comparing --------------------------------------------------------------------------------------------------
+-- ---- Compare ----------------------------------------------------------------------------------------------------
 if not fence then
     return answer('gone')
 end
@@ -128,7 +126,7 @@ if ENDED[status] then
     return answer('over')
 end
 if move.hint then
-    redis.call('EXPIRE', key, move.ttl)  -- an open task's state must not expire, however long it waits
+    redis.call('EXPIRE', key, move.ttl)  -- an open task's state must not expire while it waits
 end
 if move.phase and phase ~= move.phase then
     return answer(STAGES[phase] > STAGES[move.phase] and 'passed' or 'behind')
@@ -160,7 +158,7 @@ if move.hint and now - hinted_at < move.hint * math.min(2 ^ hints, move.longest)
     return answer('waiting')
 end
 
--- ---- Advancing --------------------------------------------------------------------------------------------------
+-- ---- Set --------------------------------------------------------------------------------------------------------
 if move.take then
     redis.call('HSET', key, 'token', move.take, 'lease_until', instant(now + move.lease), 'hints', 0)
     if tonumber(redis.call('HGET', key, move.attempts) or '') >= move.most then

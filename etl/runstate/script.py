@@ -1,4 +1,4 @@
-"""The run-states in Redis: reading them, and the one script that changes them."""
+"""Access to run-states in Redis: reads, and the script for all changes."""
 
 import json
 import os
@@ -32,32 +32,32 @@ OPEN = frozenset(Status.values) - ENDED
 
 
 class Unavailable(Exception):
-    """Redis did not answer in time, or refused."""
+    """Redis did not reply in time, or returned an error."""
 
 
 class Verdict(StrEnum):
-    """What became of a move."""
+    """The result of a transition."""
 
     MOVED = "moved"
-    GONE = "gone"  # there is no run-state, or none that can be read
+    GONE = "gone"  # the run-state does not exist or cannot be read
     STALE = "stale"  # the run-state's fence is smaller than the caller's
-    NEWER = "newer"  # it is greater
-    SAME = "same"  # there is one of this fence already
+    NEWER = "newer"  # the run-state's fence is greater
+    SAME = "same"  # a run-state with this fence exists
     OVER = "over"  # the task has ended
-    PASSED = "passed"  # it is in a later stage
-    BEHIND = "behind"  # it is in an earlier stage
-    STARTED = "started"  # a worker has begun, or may have
-    ELSEWHERE = "elsewhere"  # its status is none that the move begins at
-    LOST = "lost"  # somebody else's token is in place, or nobody's
-    HELD = "held"  # somebody holds a live lease
-    EARLY = "early"  # it waits for its next attempt
-    SPENT = "spent"  # no attempts are left; the lease was given, to end the task with
-    WAITING = "waiting"  # a hint was sent lately
+    PASSED = "passed"  # the task is in a later stage
+    BEHIND = "behind"  # the task is in an earlier stage
+    STARTED = "started"  # a worker has, or may have, started
+    ELSEWHERE = "elsewhere"  # the transition does not start from this status
+    LOST = "lost"  # another worker has the lease, or nobody has it
+    HELD = "held"  # another worker has a live lease
+    EARLY = "early"  # the next attempt is not due
+    SPENT = "spent"  # no attempts are left; the lease was taken to fail the task
+    WAITING = "waiting"  # a wake-up message was sent recently
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
 class RedisClientKey(NamedTuple):
-    """A connection pool and the script. `process` keeps a fork from using its parent's sockets."""
+    """The cache key of a client. `process`: a forked process must not use its parent's sockets."""
 
     process: int
     url: str
@@ -65,11 +65,11 @@ class RedisClientKey(NamedTuple):
 
 @cache
 def connect(door: RedisClientKey) -> tuple[Redis, Script]:
-    # Tried once more where a connection is found broken, as after Redis was started anew; not where there is no answer.
+    # Retry once on a broken connection, as after a restart of Redis, but not on a timeout.
     client = Redis.from_url(
         door.url,
         decode_responses=True,
-        encoding_errors="replace",  # one odd value must not fail the pipeline that it is in
+        encoding_errors="replace",  # one invalid value must not fail the whole pipeline
         socket_connect_timeout=CONNECT_SECONDS,
         socket_timeout=READ_SECONDS,
         retry=Retry(NoBackoff(), 1, supported_errors=(Unreachable,)),
@@ -95,14 +95,13 @@ def key_of(task_id: int) -> str:
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
 def read(task_id: int) -> RunState | None:
-    """Return a task's run-state; None where there is none, or where the row alone has all of it. Raises Unavailable."""
+    """Return a task's run-state; None if there is none, or if only the row has its result. Raises Unavailable."""
     state = read_many([task_id]).get(task_id)
     return None if state is None or state.result_is_elsewhere else state
 
 
 def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the run-states that there are, in one round trip; also those whose result is elsewhere. Raises
-    Unavailable."""
+    """Return the existing run-states in one round trip, even if only the row has the result. Raises Unavailable."""
     ids = list(task_ids)
     with answering():
         pipeline = redis()[0].pipeline(transaction=False)
@@ -115,9 +114,9 @@ def read_many(task_ids: Iterable[int]) -> dict[int, RunState]:
 
 
 def seen(task_id: int, had: Mapping[str, str] | ResponseError) -> RunState | None:
-    """Return the run-state that a reply tells of; None for one that cannot be read, which the log says once.
+    """Return the run-state of a reply, or None after logging an unreadable one.
 
-    Raises other errors of Redis than of the one key.
+    Raises errors of Redis that are not about this key.
     """
     if isinstance(had, ResponseError):
         if not is_of_the_key(had):
@@ -137,16 +136,16 @@ def is_of_the_key(error: ResponseError) -> bool:
 
 @lru_cache(maxsize=1_000)
 def complain(task_id: int, reason: str) -> None:
-    """Once: who looks at a task looks several times a second."""
+    """Log an unreadable run-state, but only once: clients poll several times a second."""
     log.error("run_state_unreadable", etl_task_id=task_id, reason=reason)
 
 
-def scan(*, size: int, most: int) -> Iterator[list[int]]:
-    """Yield the tasks whose run-states say that they go on, by batches. Raises Unavailable.
+def scan_open(*, size: int, most: int) -> Iterator[list[int]]:
+    """Yield the ids of tasks with an open run-state, in batches. Raises Unavailable.
 
-    `most`: how many batches, of about `size` keys of anybody's each; the log says where that was not enough.
+    `most`: the number of batches, of about `size` keys each. The log reports when there are more.
     """
-    pages = all_of_them(size=size)
+    pages = scan_all(size=size)
     for task_ids in islice(pages, most):
         with answering():
             open_ones = going_on(task_ids)
@@ -155,8 +154,8 @@ def scan(*, size: int, most: int) -> Iterator[list[int]]:
         log.warning("run_states_not_all_looked_at", keys=size * most)
 
 
-def all_of_them(*, size: int) -> Iterator[list[int]]:
-    """Yield the tasks that have a run-state, by batches; some come twice. Raises Unavailable."""
+def scan_all(*, size: int) -> Iterator[list[int]]:
+    """Yield the ids of tasks with a run-state, in batches; SCAN may repeat some. Raises Unavailable."""
     prefix, cursor = key_of(0)[:-1], 0
     while True:
         with answering():
@@ -175,13 +174,13 @@ def going_on(task_ids: list[int]) -> list[int]:
 
 
 def escaped(text: str) -> str:
-    """Return a pattern of Redis that fits this text alone."""
+    """Escape a text for Redis' MATCH."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)
 
 
-# ---- Moving ---------------------------------------------------------------------------------------------------------
+# ---- Transitions ----------------------------------------------------------------------------------------------------
 class TransitionResult(NamedTuple):
-    """`seconds`: how long a lease is held, or how early it is. `state`: as it is now, where the move asked for it."""
+    """`seconds`: left of the lease, or until the next attempt. `state`: the current one, if requested."""
 
     verdict: Verdict
     seconds: float = 0
@@ -193,18 +192,18 @@ class TransitionResult(NamedTuple):
 
 
 def new_id() -> str:
-    """Return an id for a move that may have to be sent again: who sends the same id is told what the first one was."""
+    """Return a new transition id. A repeated id returns the first verdict, so transitions can be retried safely."""
     return secrets.token_hex(8)
 
 
 def move(task_id: int, **conditions: Any) -> TransitionResult:
-    """Have the script make a move, whose words `script.lua` explains; None is: not said. Raises Unavailable."""
+    """Run one transition. `script.lua` documents the conditions; None omits one. Raises Unavailable."""
     with answering():
         return answered(task_id, redis()[1](keys=[key_of(task_id)], args=[described(conditions)]))
 
 
 def move_many(moves: Mapping[int, Mapping[str, Any]]) -> dict[int, TransitionResult]:
-    """Make a move for each of these tasks, in one round trip. Raises Unavailable: not for what one task alone has."""
+    """Run one transition per task, in one round trip. Raises Unavailable, but not for an error of a single key."""
     client, script = redis()
     with answering():
         pipeline = client.pipeline(transaction=False)

@@ -1,4 +1,4 @@
-"""What stands beside the run-states: notes that processes leave each other, and which of them ran periodic work."""
+"""Short-lived values in Redis that all processes share, beside the run-states."""
 
 from collections.abc import Callable
 from typing import TypeVar, cast
@@ -15,22 +15,22 @@ def key_of(name: str) -> str:
 
 
 def put_shared(name: str, text: str, *, seconds: int) -> None:
-    """Leave a note for other processes, for a while, beside the run-states. Raises Unavailable."""
+    """Store a value for `seconds`. Raises Unavailable."""
     with script.answering():
         script.redis()[0].set(key_of(name), text, ex=seconds)
 
 
 def get_shared(name: str) -> str | None:
-    """Return the note of this name, None if there is none (any more). Raises Unavailable."""
+    """Return a value, or None if it does not exist or has expired. Raises Unavailable."""
     with script.answering():
         return cast("str | None", script.redis()[0].get(key_of(name)))
 
 
 def once(name: str, *, every: float, run: Callable[[], T]) -> bool:
-    """Run periodic work unless it just ran: of any number of beats, one gets to. Returns whether it was run.
+    """Run periodic work unless another beat just ran it. Return whether it ran.
 
-    Half an interval, because a tick that came late must not make the next one look like a repetition. Only to spare
-    work: what is run must bear being run beside itself. Raises Unavailable.
+    The key expires after half an interval, so that a late tick does not suppress the next one. This only saves work:
+    `run` must be safe to run concurrently. Raises Unavailable.
     """
     with script.answering():
         is_first = script.redis()[0].set(key_of(name), "1", nx=True, px=int(every * 500))

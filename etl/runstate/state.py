@@ -1,4 +1,4 @@
-"""What a run-state holds, and how it is read out of a hash or a row."""
+"""The fields of a run-state, and their parsing from a hash or a row."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
 
-# Revisions grow with every change, also when a state is made anew: each fence begins a range of its own.
+# Revisions only grow, even when a state is recreated: each fence has a range of its own.
 REVISIONS = 1_000_000
 HALF, WHOLE = 50, 100
 USAGE = ("prompt_tokens", "completion_tokens", "calls")
@@ -26,8 +26,10 @@ TEXTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """Everything that `GET /tasks/{id}` shows, and what workers need. Times are aware; `lease_until` and `available_at`
-    are seconds of the epoch, by Redis' clock, 0 for none."""
+    """The data of `GET /tasks/{id}`, and of workers.
+
+    Times are aware. `lease_until` and `available_at` are epoch seconds by Redis' clock, 0 for none.
+    """
 
     task_id: int
     user_id: int
@@ -52,7 +54,7 @@ class RunState:
     markdown_key: str = ""
     provider: str = ""
     provider_task_id: str = ""
-    # Of the stage that goes on: `3/10` pages or calls are done, as far as they have been told; "" before that.
+    # Of the running stage: `3/10` pages or calls are done; "" at the start.
     step: str = ""
     error: dict[str, Any] | None = None
     result: dict[str, Any] | None = None
@@ -62,7 +64,7 @@ class RunState:
     token: str = ""
     lease_until: float = 0
     available_at: float = 0
-    # The result is too large to be here: the row has it, once it is written.
+    # The result is too large for Redis; the row has it once the end is recorded.
     result_is_elsewhere: bool = False
     created_at: datetime
     updated_at: datetime
@@ -73,15 +75,15 @@ class RunState:
 
     @property
     def number(self) -> int:
-        """What events of this state are numbered by: its revision, and at the end the last one that its fence has.
+        """The event number: the revision, or for an ended task the last revision of its fence.
 
-        So the end has the same number whether Redis tells of it or, later, the row.
+        The end has the same number whether it is read from Redis or, later, from the row.
         """
         return last_revision(self.fence) if self.has_ended else self.revision
 
     @classmethod
     def of_row(cls, task: Task) -> "RunState":
-        """Return what the row says, in the same shape: for a task without a run-state."""
+        """Convert a row, for a task without a run-state."""
         return cls(
             task_id=task.pk,
             user_id=task.user_id,
@@ -123,7 +125,7 @@ def attempts_of(metadata: Mapping[str, Any]) -> dict[str, int]:
 
 
 def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a task's metadata with every name of the contract in it."""
+    """Return a task's metadata with every field of the API."""
     return {
         "attempts": attempts_of(metadata),
         "artifact_mineru_markdown_key": metadata.get("artifact_mineru_markdown_key"),
@@ -137,11 +139,11 @@ def whole_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Unreadable(Exception):
-    """What is in a hash is no run-state."""
+    """The hash is not a valid run-state."""
 
 
 def parsed(task_id: int, had: Mapping[str, str]) -> RunState:
-    """Return the run-state that a hash holds. Raises Unreadable."""
+    """Parse a hash. Raises Unreadable."""
     try:
         return read_fields(task_id, had)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:

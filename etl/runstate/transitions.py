@@ -1,4 +1,4 @@
-"""The moves of run-states: who may ask for what, and what changes."""
+"""The transitions of run-states, with their conditions and effects."""
 
 import json
 import secrets
@@ -13,14 +13,14 @@ from etl.models import Task
 from etl.runstate.script import TransitionResult, Verdict, move, move_many
 from etl.runstate.state import HALF, TEXTS, USAGE, WHOLE, WHOLE_NUMBERS, RunState
 
-# A larger result is in the row and in object storage alone: every read of a state, and every event, would carry it.
+# Larger results are only in the row and in object storage: every read of a state and every event would carry them.
 RESULT_BYTES = 256 * 1024
-# How far apart hints for a task that waits may come, in intervals of recovery: a long queue must not fill with copies.
+# The longest pause between wake-up messages of a waiting task, in recovery intervals: copies would fill a long queue.
 LONGEST_PAUSE = 4
 
 
 class Arrow(NamedTuple):
-    """A move that changes the status. `docs/lifecycle.md` draws them all."""
+    """A transition that changes the status. `docs/lifecycle.md` draws all of them."""
 
     before: tuple[Status, ...]
     after: Status
@@ -47,11 +47,11 @@ def create(
     again: bool = False,
     facts: Mapping[str, str] | None = None,
 ) -> TransitionResult:
-    """Make the run-state of a task, in the place of one with a smaller fence.
+    """Create the run-state of a task, and replace one with a smaller fence.
 
-    `started`: a worker may have begun with it already, so that nobody can cancel it. `again`: also in the place of one
-    with the same fence. `facts`: more fields, as strings.
-    The verdict is SAME or NEWER where there is one of this fence, or a greater one. Raises Unavailable.
+    `started`: a worker may have started already, so the task cannot be cancelled. `again`: also replace one with the
+    same fence. `facts`: more fields, as strings. The verdict is SAME or NEWER if a run-state with this or a greater
+    fence exists. Raises Unavailable.
     """
     known = RunState.of_row(task)
     ended = known.has_ended
@@ -81,7 +81,7 @@ def create(
 
 
 def facts_of_end(state: RunState) -> dict[str, Any]:
-    """Return the fields of the hash that only a task that has ended has."""
+    """Return the hash fields of an ended task."""
     return {
         "updated_at": state.updated_at.timestamp(),
         "postprocess": json.dumps(state.metadata["postprocess"]),
@@ -91,29 +91,29 @@ def facts_of_end(state: RunState) -> dict[str, Any]:
 
 
 def forget(task_id: int, *, fence: int) -> bool:
-    """Take the run-state of a task away that has ended in its row, under this fence: who looks then reads the row.
+    """Delete the run-state of a task whose row has ended, unless its fence is greater. Readers use the row then.
 
-    Returns whether there is none now: one of a greater fence stays. Raises Unavailable.
+    Return whether there is none now. Raises Unavailable.
     """
     return move(task_id, forget=True, fence=fence).verdict is Verdict.GONE
 
 
 def enqueued(task_id: int, *, job_id: str, delay: float = 0) -> None:
-    """Note the id of the message that was sent for a task, and when it is due. Raises Unavailable."""
+    """Record the id of a wake-up message and when it is due. Raises Unavailable."""
     move(task_id, set={"job_id": job_id}, hinted=delay)
 
 
-def unsent(task_ids: Iterable[int]) -> None:
-    """Take back that hints were sent: the broker did not take them. Raises Unavailable."""
+def mark_unsent(task_ids: Iterable[int]) -> None:
+    """Mark wake-up messages as not sent, after the broker did not accept them. Raises Unavailable."""
     move_many({task_id: {"set": {"hinted_at": "0", "hints": "0"}} for task_id in task_ids})
 
 
 def start(task_id: int, *, phase: Phase, fence: int | None = None, move_id: str | None = None) -> TransitionResult:
-    """Begin a run of a stage: a new token, a lease, one attempt more.
+    """Start a run of a stage: take a lease under a new token, and use one attempt.
 
-    `fence`: the row's, where it is known. `move_id`, here and below: the same for each try of the same move.
-    MOVED, with the state that has the token; SPENT, with it too, when the task can only be ended; anything else: not
-    now, or not this. Raises Unavailable.
+    `fence`: the row's, if known. `move_id`, here and below: the same for each retry of the same transition. The verdict
+    is MOVED with the new state, or SPENT with it when no attempts are left and the task can only fail. After any other
+    verdict the caller must not run the stage. Raises Unavailable.
     """
     return move(
         task_id,
@@ -130,38 +130,38 @@ def start(task_id: int, *, phase: Phase, fence: int | None = None, move_id: str 
 
 
 def most_attempts(phase: Phase) -> int:
-    """Return how many runs of a stage there may be, the first included."""
+    """Return the maximum number of runs of a stage, including the first."""
     env = settings.SLUICE
     return int(env.etl_ocr_max_attempts if phase == Phase.OCR else env.etl_postprocess_max_attempts)
 
 
 def held(state: RunState) -> dict[str, Any]:
-    """What must hold for every move of whoever holds the lease."""
+    """Return the conditions of every transition by the lease's holder."""
     return {"fence": state.fence, "token": state.token, "phase": state.phase}
 
 
 def renew(state: RunState) -> Verdict:
-    """Lengthen the lease to its whole length. Raises Unavailable."""
+    """Renew the lease for its full length. Raises Unavailable."""
     return move(state.task_id, **held(state), lease=settings.SLUICE.etl_lease_seconds).verdict
 
 
 def note_progress(state: RunState, percent: int, *, step: str = "") -> Verdict:
-    """`step`: what the percent comes from, `3/10`. Raises Unavailable."""
+    """Record progress. `step`: done and total, as in `3/10`. Raises Unavailable."""
     return move(state.task_id, **held(state), lift={"progress": percent}, set={"step": step}, visible=True).verdict
 
 
 def note_provider_task(state: RunState, provider_task_id: str) -> Verdict:
-    """Raises Unavailable."""
+    """Record the provider's job id. Raises Unavailable."""
     return move(state.task_id, **held(state), set={"provider_task_id": provider_task_id}, visible=True).verdict
 
 
 def note_usage(state: RunState, usage: Usage) -> None:
-    """Add to what models were asked and have answered, over all attempts. Raises Unavailable."""
+    """Add to the model usage of all attempts. Raises Unavailable."""
     move(state.task_id, **held(state), increase=usage.as_dict(), visible=True)
 
 
 def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, **facts: str) -> TransitionResult:
-    """OCR is done, its result stored: post-processing may begin. Raises Unavailable."""
+    """Move from OCR, whose result is stored, to post-processing. Raises Unavailable."""
     return move(
         state.task_id,
         id=move_id,
@@ -170,15 +170,15 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
         set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
         drop=True,
         delay=0,
-        hinted=0,  # the chain sends what comes next
+        hinted=0,  # the chain sends the next message
         lift={"progress": HALF},
     )
 
 
-def wait(state: RunState, *, delay: float, is_hinted: bool, move_id: str | None = None) -> Verdict:
-    """Give the lease back, and be tried again after some seconds. `is_hinted`: a message is sent for then.
+def wait(state: RunState, *, delay: float, wakes_up: bool, move_id: str | None = None) -> Verdict:
+    """Return the lease and schedule the next attempt after `delay` seconds.
 
-    Raises Unavailable.
+    `wakes_up`: the caller sends a wake-up message with that delay. Raises Unavailable.
     """
     return move(
         state.task_id,
@@ -186,28 +186,28 @@ def wait(state: RunState, *, delay: float, is_hinted: bool, move_id: str | None 
         **held(state),
         drop=True,
         delay=delay,
-        hinted=delay if is_hinted else -settings.SLUICE.etl_recovery_seconds,
+        hinted=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
         visible=True,
     ).verdict
 
 
 def release(state: RunState) -> Verdict:
-    """Give the lease back as if it had never been taken, for a worker that is told to leave. Raises Unavailable."""
-    burned = {f"attempts_{state.phase}": -1}
-    return move(state.task_id, **held(state), drop=True, delay=0, increase=burned, visible=True).verdict
+    """Return the lease and the attempt, for a worker that shuts down. Raises Unavailable."""
+    returned = {f"attempts_{state.phase}": -1}
+    return move(state.task_id, **held(state), drop=True, delay=0, increase=returned, visible=True).verdict
 
 
 def complete(
     state: RunState, *, result: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
 ) -> TransitionResult:
-    """The end of a task that succeeded. `usage`: at least this much was used. Raises Unavailable."""
+    """End a task as completed. `usage`: a lower bound. Raises Unavailable."""
     return end(state, COMPLETE, facts | result_facts(result), {**usage, "progress": WHOLE}, move_id)
 
 
 def fail(
     state: RunState, *, error: dict[str, Any], usage: Mapping[str, int], move_id: str | None = None, **facts: str
 ) -> TransitionResult:
-    """The end of a task that failed. Its progress stays. Raises Unavailable."""
+    """End a task as failed, with its progress unchanged. Raises Unavailable."""
     return end(state, FAIL, facts | {"error": json.dumps(error)}, usage, move_id)
 
 
@@ -233,7 +233,7 @@ def result_facts(result: Any) -> dict[str, str]:
 
 
 def cancel(task_id: int, *, fence: int) -> TransitionResult:
-    """End a task that no worker has begun with. Raises Unavailable."""
+    """Cancel a task that no worker has started. Raises Unavailable."""
     return move(
         task_id,
         **CANCEL.conditions(),
@@ -243,11 +243,11 @@ def cancel(task_id: int, *, fence: int) -> TransitionResult:
     )
 
 
-def look(fences: Mapping[int, int]) -> dict[int, TransitionResult]:
-    """Look at open tasks, for recovery: `{task_id: the row's fence}`. Keeps the states of those that go on alive.
+def find_due(fences: Mapping[int, int]) -> dict[int, TransitionResult]:
+    """Find the open tasks that need a wake-up message, and keep the states of all from expiring.
 
-    MOVED: nobody works on it, it is due, and no hint was sent lately; one should be, and counts as sent. Raises
-    Unavailable.
+    `fences`: `{task_id: the row's fence}`. The verdict MOVED means: no worker has the task, it is due, and no message
+    was sent recently; the caller must send one, which already counts as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
     due = {"free": True, "hint": every, "longest": LONGEST_PAUSE, "hinted": 0, "tell": "news"}

@@ -201,7 +201,7 @@ def test_staff_wake_a_task_whose_message_was_lost(hands: Client, alice: User) ->
     task = make_task(alice)
     valkey().delete(settings.ETL_QUEUES[Phase.OCR])
     wake = f"{LIST}{task.pk}/wake/"
-    for words in ("Its message is sent again.", "Its lost state is made anew."):
+    for words in ("The wake-up message was sent again.", "The lost state was recreated."):
         assert said(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 task. {words}"
         assert queued(settings.ETL_QUEUES[Phase.OCR]) == 1
         assert runstate.read(task.pk)

@@ -22,9 +22,9 @@ def checked(**variables: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("ETL_POSTPROCESS_LONG_STRATEGY", "chunked", "ETL_POSTPROCESS_LONG_STRATEGY names no strategy: direct"),
+        ("ETL_POSTPROCESS_LONG_STRATEGY", "chunked", "ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct"),
         ("ETL_OCR_PROVIDER", "nobody.Provider", "(etl.E002) ETL_OCR_PROVIDER: nobody.Provider cannot be imported."),
-        ("ETL_OCR_PROVIDER", "pathlib.Path", "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is no OCRProvider."),
+        ("ETL_OCR_PROVIDER", "pathlib.Path", "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is not an OCRProvider."),
     ],
 )  # fmt: skip
 def test_it_refuses_a_name_that_leads_nowhere(name: str, value: str, said: str) -> None:
@@ -40,7 +40,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     code, errors = checked(ETL_LLM_BASE_URL="http://127.0.0.1:1/v1")
 
     assert code == 0
-    assert "(etl.W001) ETL_LLM_BASE_URL is set, and ETL_LLM_MODEL is not." in errors
+    assert "(etl.W001) ETL_LLM_BASE_URL is set, but ETL_LLM_MODEL is not." in errors
 
 
 @pytest.mark.slow
@@ -64,6 +64,6 @@ def test_nothing_starts_that_could_only_fail(command: list[str]) -> None:
     assert done.returncode == 1
     first, strategy, provider = done.stderr.strip().splitlines()[-3:]
     assert first == "These settings do not work together:"
-    assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY names no strategy: direct")
+    assert strategy.startswith("  ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct")
     assert provider == "  ETL_OCR_PROVIDER: nobody.Provider cannot be imported."
     assert "Traceback" not in done.stderr

@@ -79,7 +79,7 @@ def test_one_whose_state_was_lost_is_not(alice: User) -> None:
 
 def recovery_makes_it_anew(task: Task) -> None:
     age(task)
-    recovery.look()
+    recovery.recover_all()
 
 
 def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, settings: LazySettings) -> None:

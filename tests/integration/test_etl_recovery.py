@@ -62,7 +62,7 @@ def test_a_stage_of_a_worker_that_died_is_told_from_a_message_that_was_lost(alic
         valkey().hset(runstate.key_of(task.pk), "hinted_at", 0)
     before = counted()
     with structlog.testing.capture_logs() as lines:
-        recovery.look()
+        recovery.recover_all()
     assert counted() == {what: count + 1 for what, count in before.items()}
     told = {line["etl_task_id"]: line["lost"] for line in lines if line["event"] == "hint_sent_again"}
     assert told == {died.pk: "lease", unsent.pk: "hint"}
@@ -150,10 +150,10 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
 def test_whoever_is_about_to_make_the_state_is_given_time(alice: User) -> None:
     """B1, B10: between a row and its run-state there is a moment. It goes on within two intervals."""
     task = make_row(alice)
-    recovery.look()
+    recovery.recover_all()
     assert runstate.read(task.pk) is None
     age(task, seconds=31)
-    recovery.look()
+    recovery.recover_all()
     assert seen(task).fence == 2
     assert runstate.create(task, phase=Phase.OCR).verdict == "newer"  # the late submitter
 
@@ -165,10 +165,10 @@ def test_a_retry_whose_state_was_not_made_is_made(alice: User) -> None:
     Task.objects.filter(pk=task.pk).update(
         status="pending", phase="ocr", fence=2, run=2, ocr_run=2, result=None, metadata={}
     )
-    recovery.look()
+    recovery.recover_all()
     assert seen(task).status == "completed"
     age(task)
-    recovery.look()
+    recovery.recover_all()
     assert (seen(task).status, seen(task).fence, row_of(task).fence) == ("pending", 2, 2)
     run(task)
     assert row_of(task).status == "completed"
@@ -181,10 +181,10 @@ def test_a_state_of_another_time_is_put_right(alice: User) -> None:
     old = copy_of(task)
     flush()
     age(task)
-    recovery.look()
+    recovery.recover_all()
     valkey().restore(runstate.key_of(task.pk), 0, old, replace=True)
     age(task)
-    recovery.look()
+    recovery.recover_all()
     assert seen(task).fence == row_of(task).fence == 2
 
 
@@ -200,7 +200,7 @@ def test_what_has_ended_is_left_alone(alice: User) -> None:
     valkey().restore(runstate.key_of(old.pk), 0, copy)
     for task in (ended, old):
         Task.objects.filter(pk=task.pk).update(updated_at=row_of(task).created_at)
-    recovery.look()
+    recovery.recover_all()
     assert runstate.read(ended.pk) is None
     expect_in_queues(0, 0)
     assert run(old) == [False, False]
@@ -221,7 +221,7 @@ def test_one_that_cannot_be_read_is_made_anew_and_the_others_go_on(alice: User) 
     valkey().set(runstate.key_of(tasks[1].pk), "odd")
     valkey().hset(runstate.key_of(tasks[2].pk), "ocr", "{")
     assert [lookup.known([task.pk])[task.pk].status for task in tasks] == ["pending"] * 3
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(3, 0)
     assert [seen(task).fence for task in tasks] == [row_of(task).fence for task in tasks] == [1, 2, 2]
     assert all(run(task) == [True, True] for task in tasks)
@@ -243,7 +243,7 @@ def test_hints_of_a_look_that_was_cut_short_do_not_count_as_sent(alice: User) ->
     with connection.execute_wrapper(away):
         recovery.recover()
     expect_in_queues(0, 0)
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(2, 0)
 
 
@@ -255,7 +255,7 @@ def test_a_worker_begins_with_nothing_that_its_row_has_another_life_of(alice: Us
     assert run(task) == [False, False]
     assert seen(task).attempts["ocr"] == 0
     age(task)
-    recovery.look()
+    recovery.recover_all()
     assert run(task) == [True, True]
 
 
@@ -300,11 +300,11 @@ def test_a_lost_message_is_sent_again_but_not_each_time(alice: User) -> None:
     """B2, B10."""
     task = make_task(alice)
     valkey().delete("etl-ocr")
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(0, 0)
     due_for_a_hint(task)
     for _ in range(3):
-        recovery.look()
+        recovery.recover_all()
     expect_in_queues(1, 0)
     assert seen(task).job_id
 
@@ -314,7 +314,7 @@ def test_the_next_link_that_was_not_sent_is_sent(alice: User) -> None:
     task = make_task(alice)
     run(task, Phase.OCR)
     due_for_a_hint(task)
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(1, 1)
 
 
@@ -324,10 +324,10 @@ def test_a_lost_worker_s_stage_is_sent_again(alice: User) -> None:
     runstate.start(task.pk, phase=Phase.OCR)
     due_for_a_hint(task)
     valkey().delete("etl-ocr")
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(0, 0)
     valkey().hset(runstate.key_of(task.pk), "lease_until", 1)
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(1, 0)
     assert run(task) == [True, True]
     assert row_of(task).metadata["attempts"]["ocr"] == 2
@@ -338,10 +338,10 @@ def test_one_that_waits_for_its_next_attempt_is_not_hurried(alice: User, rehears
     task = make_task(alice, "raise ProviderUnavailable")
     run(task, Phase.OCR)
     valkey().delete("etl-ocr")
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(0, 0)
     valkey().hset(runstate.key_of(task.pk), "available_at", 1)
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(1, 0)  # no message was sent for such a long pause, so it is due at once
 
 
@@ -352,7 +352,7 @@ def test_a_look_sends_all_its_messages_by_one_connection(alice: User) -> None:
     for task in tasks:
         due_for_a_hint(task)
     before = connections_so_far()
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(len(tasks), 0)
     assert connections_so_far() - before < len(tasks) / 2  # some of them are of this test
 
@@ -364,8 +364,8 @@ def test_a_broker_that_is_away_is_asked_once(alice: User) -> None:
     for task in tasks:
         due_for_a_hint(task)
     with socket.create_server(("127.0.0.1", 0)) as silent, broker_at(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"):
-        expect_within(5, recovery.look)
-    recovery.look()
+        expect_within(5, recovery.recover_all)
+    recovery.recover_all()
     expect_in_queues(5, 0)
 
 
@@ -382,7 +382,7 @@ def test_an_end_is_written_down(alice: User, status: str) -> None:
     Task.objects.filter(pk=task.pk).update(
         status="pending", phase="ocr", progress=0, result=None, error=None, metadata={}
     )
-    recovery.look()
+    recovery.recover_all()
     assert Task.objects.values().get(pk=task.pk) == before
     assert before["status"] == status
 
@@ -395,7 +395,7 @@ def test_a_large_end_is_written_down_from_what_is_stored(alice: User, monkeypatc
     assert before
     assert runstate.read(task.pk) is None
     Task.objects.filter(pk=task.pk).update(status="pending", result=None)
-    recovery.look()
+    recovery.recover_all()
     assert row_of(task).result == before
 
 
@@ -410,7 +410,7 @@ def test_any_number_of_them_at_once_do_what_one_would(alice: User) -> None:
 
     def look(_: int) -> None:
         try:
-            recovery.look()
+            recovery.recover_all()
         finally:
             connection.close()
 
@@ -434,7 +434,7 @@ def test_it_looks_at_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatc
     rule = make_rule(alice)
     for _ in range(8):
         age(make_row(alice, rule=rule))
-    recovery.look()
+    recovery.recover_all()
     expect_in_queues(8, 0)
 
 
@@ -448,7 +448,7 @@ def test_without_redis_or_storage_it_does_nothing_and_says_so(
     age(task)
     endpoint = settings.SLUICE.s3_endpoint_url
     rehearsed(s3_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
-    recovery.look()
+    recovery.recover_all()
     assert (row_of(task).fence, runstate.read(task.pk)) == (1, None)
     rehearsed(s3_endpoint_url=endpoint, etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     recovery.recover()
@@ -534,7 +534,7 @@ def test_a_task_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -
     task = make_task(alice)
     flush()
     age(task)
-    recovery.look()
+    recovery.recover_all()
     assert seen(task).status == "pending"
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))
@@ -547,7 +547,7 @@ def test_a_retry_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) 
     actions.retry(task=row_of(task), from_stage=Phase.POSTPROCESS)
     flush()
     age(task)
-    recovery.look()
+    recovery.recover_all()
     assert (seen(task).status, seen(task).phase) == ("pending", "postprocess")
     with pytest.raises(actions.NotCancellable):
         actions.cancel(task=row_of(task))

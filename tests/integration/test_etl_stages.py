@@ -213,12 +213,12 @@ def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> No
     state = runstate.start(task.pk, phase=Phase.OCR).state
     assert state
     execution.STAGES[Phase.OCR].run(
-        state, execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), (0, 50))
+        state, execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), (0, 50))
     )
     assert run_when_due(task, Phase.OCR)
     state = runstate.start(task.pk, phase=Phase.POSTPROCESS).state
     assert state
-    context = execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), (50, 100))
+    context = execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), (50, 100))
     execution.STAGES[Phase.POSTPROCESS].run(state, context)
     assert run_when_due(task, Phase.POSTPROCESS)
 
@@ -376,7 +376,7 @@ def die_after_storing(task: Task, phase: Phase) -> None:
     state = runstate.start(task.pk, phase=phase).state
     assert state
     stage = execution.STAGES[phase]
-    stage.run(state, execution.context_of(state, LeaseLostEvent(9, since=time.monotonic()), stage.span))
+    stage.run(state, execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), stage.span))
 
 
 def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
@@ -469,7 +469,7 @@ def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
         valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
     for state, lines in zip(states, (0, 1), strict=True):
         assert state
-        execution.StageRun(state, since=time.monotonic()).hand_on()
+        execution.StageRun(state, since=time.monotonic()).release()
         assert len([line for line in caplog.messages if "stage_released" in line]) == lines
 
 

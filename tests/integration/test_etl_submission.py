@@ -218,7 +218,7 @@ def test_a_process_that_is_killed_leaves_no_file_of_a_request(settings: LazySett
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(DOCX, "MinerU takes such files"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
+    [(DOCX, "MinerU supports such files"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
      (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
      (b"PK\x05\x06" + bytes(18), "known")],
 )  # fmt: skip

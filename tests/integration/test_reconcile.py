@@ -193,15 +193,15 @@ def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Cha
     runstate.create(task, phase=Phase.OCR)
     Task.objects.filter(pk=task.pk).update(fence=1)
     age(task)
-    recovery.look()
-    assert runstate.look({task.pk: 1})[task.pk].verdict is runstate.Verdict.NEWER
+    recovery.recover_all()
+    assert runstate.find_due({task.pk: 1})[task.pk].verdict is runstate.Verdict.NEWER
 
     reconcile()
     age(task)
-    recovery.look()
+    recovery.recover_all()
 
     state: Any = runstate.read(task.pk)
-    assert state.fence == 1 + after_restore.FENCES
+    assert state.fence == 1 + after_restore.FENCE_STEP
     run(task)
     assert Task.objects.get(pk=task.pk).status == "completed"
 
@@ -210,7 +210,7 @@ def test_run_states_of_documents_that_are_not_there_are_forgotten(alice: User, r
     kept, lost = make_task(alice), make_task(alice)
     Task.objects.filter(pk=lost.pk).delete()
 
-    assert after_restore.forget_strangers() == 1
+    assert after_restore.forget_unknown_tasks() == 1
     assert runstate.read(lost.pk) is None
     assert runstate.read(kept.pk)
 

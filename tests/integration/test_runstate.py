@@ -172,7 +172,7 @@ def test_a_lease_that_is_over_can_be_taken_and_its_holder_is_fenced() -> None:
     assert now.attempts["ocr"] == 2
     assert runstate.renew(late) is Verdict.LOST
     assert runstate.note_progress(late, 40) is Verdict.LOST
-    assert runstate.wait(late, delay=1, is_hinted=True) is Verdict.LOST
+    assert runstate.wait(late, delay=1, wakes_up=True) is Verdict.LOST
     assert runstate.release(late) is Verdict.LOST
     assert runstate.advance(late, markdown_key="late.md").verdict is Verdict.LOST
     assert runstate.fail(late, error={}, usage={}).verdict is Verdict.LOST
@@ -204,7 +204,7 @@ def test_attempts_are_counted_until_they_are_spent() -> None:
 def test_it_waits_for_its_next_attempt() -> None:
     made()
     state = started()
-    assert runstate.wait(state, delay=3000, is_hinted=True) is Verdict.MOVED
+    assert runstate.wait(state, delay=3000, wakes_up=True) is Verdict.MOVED
     early = runstate.start(17, phase=Phase.OCR)
     assert early.verdict is Verdict.EARLY
     assert 2970 < early.seconds <= 3000
@@ -325,7 +325,7 @@ def test_the_script_is_loaded_again_when_the_server_forgot_it() -> None:
     valkey().script_flush()
     assert runstate.start(17, phase=Phase.OCR).moved
     valkey().script_flush()
-    assert runstate.look({17: 1})[17].verdict is Verdict.HELD
+    assert runstate.find_due({17: 1})[17].verdict is Verdict.HELD
 
 
 def test_a_move_that_is_sent_again_is_made_once() -> None:
@@ -413,9 +413,9 @@ def test_what_cannot_be_read_is_as_good_as_nothing_and_troubles_nobody_else(
     harm(17, how)
     for _ in range(3):
         assert runstate.read_many([16, 17, 18]).keys() == {16, 18}
-    answers = runstate.look({16: 1, 17: 1, 18: 1})
+    answers = runstate.find_due({16: 1, 17: 1, 18: 1})
     assert [answer.verdict for answer in answers.values()] == ["moved", "gone", "moved"]
-    runstate.unsent([16, 17, 18])
+    runstate.mark_unsent([16, 17, 18])
     assert runstate.start(17, phase=Phase.OCR).state is None
     assert runstate.cancel(17, fence=1).verdict in {Verdict.GONE, Verdict.STARTED}
     assert runstate.create(row(fence=2), phase=Phase.OCR).moved
@@ -433,9 +433,9 @@ def test_those_that_go_on_are_found_among_other_keys(settings: LazySettings) -> 
     harm(12, "status=odd")
     for key in ("odd[*]?:task:x", "odd[*]?:recovery", "oddy:task:5", "task:5"):
         valkey().set(key, "x")
-    found = [task_id for batch in runstate.scan(size=7, most=100) for task_id in batch]
+    found = [task_id for batch in runstate.scan_open(size=7, most=100) for task_id in batch]
     assert set(found) == set(range(13, 41))
-    assert sum(1 for _ in runstate.scan(size=7, most=2)) <= 2
+    assert sum(1 for _ in runstate.scan_open(size=7, most=2)) <= 2
 
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------
@@ -470,7 +470,7 @@ def test_a_row_that_has_ended_is_told_as_it_is() -> None:
 
 
 def looked() -> Verdict:
-    return runstate.look({17: 1})[17].verdict
+    return runstate.find_due({17: 1})[17].verdict
 
 
 # ---- Hints ----------------------------------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ def test_a_hint_is_due_when_none_was_sent_lately(settings: LazySettings) -> None
 
 def test_hints_that_were_not_sent_are_due_again() -> None:
     made()
-    runstate.unsent([17, 99])
-    assert runstate.look({17: 1})[17].verdict is Verdict.MOVED
+    runstate.mark_unsent([17, 99])
+    assert runstate.find_due({17: 1})[17].verdict is Verdict.MOVED
     assert runstate.read(99) is None
 
 
@@ -508,7 +508,7 @@ def test_looking_keeps_the_state_of_an_open_task_alive() -> None:
     runstate.cancel(18, fence=1)
     for task_id in (17, 18):
         valkey().expire(runstate.key_of(task_id), 60)
-    runstate.look({17: 1, 18: 1, 19: 1})
+    runstate.find_due({17: 1, 18: 1, 19: 1})
     assert valkey().ttl(runstate.key_of(17)) > 1_000
     assert valkey().ttl(runstate.key_of(18)) <= 60
 
@@ -709,7 +709,7 @@ class Story:
             self.model.is_due = True
 
     def look(self, _number: int) -> None:
-        runstate.look({17: self.fence})
+        runstate.find_due({17: self.fence})
         runstate.enqueued(17, job_id="a")
 
     def flush(self, _number: int) -> None:
@@ -722,7 +722,7 @@ def verdict_of(word: str, holder: RunState, percent: int) -> str:
         "advance": lambda: runstate.advance(holder, markdown_key="m.md").verdict,
         "complete": lambda: runstate.complete(holder, result={}, usage={}).verdict,
         "fail": lambda: runstate.fail(holder, error={}, usage={}).verdict,
-        "wait": lambda: runstate.wait(holder, delay=60, is_hinted=False),
+        "wait": lambda: runstate.wait(holder, delay=60, wakes_up=False),
         "release": lambda: runstate.release(holder),
         "renew": lambda: runstate.renew(holder),
         "progress": lambda: runstate.note_progress(holder, percent),

@@ -182,7 +182,7 @@ class Documents(RuleBasedStateMachine):
     def go_on(self, task: int, age: int, how: str) -> None:
         if holder := self.holder(task, age):
             if how == "wait":
-                verdict = runstate.wait(holder, delay=HOUR, is_hinted=False)
+                verdict = runstate.wait(holder, delay=HOUR, wakes_up=False)
             else:
                 verdict = runstate.renew(holder) if how == "renew" else runstate.release(holder)
             assert (verdict == "moved") == (self.known[task].state.act(how, holder, 0) == "moved")
@@ -245,7 +245,7 @@ class Documents(RuleBasedStateMachine):
     @rule()
     def recover(self) -> None:
         Task.objects.update(updated_at=timezone.now() - timedelta(seconds=HOUR))
-        recovery.look()
+        recovery.recover_all()
         for known in self.known.values():
             if known.has_ended:
                 continue

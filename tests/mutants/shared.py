@@ -144,7 +144,7 @@ MUTANTS = [
     ),
     PIPELINE(
         name="a worker that is told to leave kept its stage",
-        old="            self.hand_on()\n",
+        old="            self.release()\n",
         new="            pass\n",
         tests=stages("a_worker_that_is_told_to_leave_hands_its_stage_on"),
     ),

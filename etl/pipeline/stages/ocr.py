@@ -1,4 +1,4 @@
-"""OCR: the stored document into stored Markdown. What was done is found, and not done again."""
+"""The OCR stage: from the stored document to stored Markdown. It reuses an earlier attempt's result."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ from etl.runstate import RunState
 
 
 def run(state: RunState, context: StageContext) -> StoredOcr:
-    """Return the stored result of OCR: that of an earlier attempt, or a new one.
+    """Return the stored OCR result of an earlier attempt, or a new one.
 
-    Raises EtlError, StorageError, Unavailable, and what `context.check()` raises.
+    Raises EtlError, StorageError, Unavailable, and the errors of `context.check()`.
     """
     return artifacts.find_ocr(state) or convert(state, context)
 
 
 def convert(state: RunState, context: StageContext) -> StoredOcr:
-    # Results that are fetched lie beside the document.
+    # Providers store fetched results beside the document.
     with (
         local_copy(state, context) as document,
         workspace.usable(*workspace.FULL),
@@ -54,7 +54,7 @@ def refuse_empty(result: OCRResult) -> None:
 # ---- The document ---------------------------------------------------------------------------------------------------
 @contextmanager
 def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
-    """Fetch the document into a folder of its own, under a name of ours, for as long as it is worked on."""
+    """Download the document into a temporary folder, under a name that the client did not choose."""
     with workspace.folder() as folder:
         path = folder / f"{state.task_id}.{DocumentFormat(state.kind)}"
         with workspace.usable():
@@ -70,7 +70,7 @@ def local_copy(state: RunState, context: StageContext) -> Iterator[Document]:
 
 
 def fetch(state: RunState, path: Path, context: StageContext) -> str:
-    """Write the document to a file, and return its SHA-256 in hex. It is never longer than it was when submitted."""
+    """Write the document to a file, and return its SHA-256 in hex. Raises FileTooLarge if it has grown."""
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("xb") as file:
@@ -87,7 +87,7 @@ def fetch(state: RunState, path: Path, context: StageContext) -> str:
 
 
 def url_of(state: RunState, name: str) -> str:
-    """Return a URL that the document can be fetched from for as long as a stage may take, and a while more."""
+    """Return a download URL that is valid for longer than a stage may take."""
     return storage.presign_download(
         state.document_key,
         seconds=settings.SLUICE.etl_task_timeout + 600,

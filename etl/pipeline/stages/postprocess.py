@@ -1,4 +1,4 @@
-"""Post-processing: stored Markdown and a rule into stored JSON. What was done is found, and not done again."""
+"""The post-processing stage: from Markdown and a rule to stored JSON. It reuses an earlier attempt's output."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,16 +17,16 @@ NO_MODEL = "skip"
 
 
 def run(state: RunState, context: StageContext) -> dict[str, Any]:
-    """Return the stored output: that of an earlier attempt, or a new one.
+    """Return the stored output of an earlier attempt, or a new one.
 
-    `{"markdown_s3_key", "provider_task_id", "metadata"}`, and `"data"` and `"citations"` of processors that give data.
-    Raises EtlError, StorageError, Unavailable, Django's errors, and what `context.check()` raises.
+    `{"markdown_s3_key", "provider_task_id", "metadata"}`, and `"data"` and `"citations"` of processors with data.
+    Raises EtlError, StorageError, Unavailable, Django's errors, and the errors of `context.check()`.
     """
     return find(state) or process(state, context)
 
 
 def find(state: RunState) -> dict[str, Any] | None:
-    """Return the output that is stored. Raises StorageError."""
+    """Return the stored output, if any. Raises StorageError."""
     return artifacts.find(artifacts.output_key(state))
 
 
@@ -46,11 +46,11 @@ def process(state: RunState, context: StageContext) -> dict[str, Any]:
 
 
 def warn_of_loss(state: RunState, context: StageContext) -> None:
-    """Say so where the run-state was made anew during this run, and its counts with it. Raises Django's errors."""
+    """Warn if the run-state was recreated during this run: its counts restarted. Raises Django's errors."""
     if state.fence > state.run and rule_of(state).mode != NO_MODEL:
         context.warn(
             "usage_incomplete",
-            "The task's state was lost once. Calls and attempts before that may not be counted.",
+            "The task's state was lost once. Earlier calls and attempts may not be counted.",
         )
 
 
@@ -61,7 +61,7 @@ def rule_of(state: RunState) -> RuleContent:
 # ---- The output -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultOrigin:
-    """What a result came from, and what that took. None where there are no files, and no OCR: when a rule is tried.
+    """The origin and cost of a result. None for files and OCR in rule trials.
 
     `attempts`: `{"ocr": 1, "postprocess": 2}`; `warnings`: those of OCR.
     """
@@ -88,7 +88,7 @@ def origin_of(state: RunState, stored: StoredOcr, context: StageContext) -> Resu
 
 
 def output_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, context: StageContext) -> dict[str, Any]:
-    """Return what `run` tells of. Only the processor knows whether there is data: null may be what was found."""
+    """Return the output that `run` describes. `data` depends on `gives_data`: null is a valid value."""
     output = {
         "markdown_s3_key": origin.markdown_key,
         "provider_task_id": origin.provider_task_id,
@@ -113,7 +113,9 @@ def provenance_of(done: Processed, origin: ResultOrigin, *, rule: RuleContent, c
 
 
 def usage_of(state: RunState, context: StageContext) -> dict[str, int]:
-    """Return what all attempts used. The run-state has what earlier ones paid; where it was lost, the journal still has
-    their answers, and this attempt has counted them."""
+    """Return the usage of all attempts.
+
+    The run-state has the usage of earlier ones. If it was lost, this attempt has counted their cached responses.
+    """
     paid = context.paid.as_dict()
     return {name: max(state.usage.get(name, 0) + paid[name], count) for name, count in context.usage.as_dict().items()}

@@ -24,14 +24,14 @@ STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
     ("links revoked", exports.revoke_links),
     ("jobs with advanced event numbers", exports.advance_event_numbers),
     ("fencing tokens of documents raised", documents.raise_fences),
-    ("run-states without a document deleted", documents.forget_strangers),
+    ("run-states without a document deleted", documents.forget_unknown_tasks),
     ("receipts ended because their object is missing", exports.end_receipts),
     ("files removed from the cache because their object is missing or different", exports.delete_stale_files),
 )
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
     ("files", exports.unknown_files),
     ("delivered objects", exports.unknown_deliveries),
-    ("artefacts of documents", documents.strange_artefacts),
+    ("artefacts of documents", documents.unknown_artifacts),
 )
 WRONG_BUCKET = (
     "Nothing was changed: none of the files in the database that were checked are in this bucket. Check that S3_BUCKET "

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 def reap() -> str:
     failed = periodic.reap()
     try:
-        recovery.look()
+        recovery.recover_all()
     except runstate.Unavailable:
         raise CommandError("Documents were not recovered: the Redis of their run-states does not respond.") from None
     check(failed)
