@@ -13,7 +13,7 @@ def described(processes: Iterable[Process]) -> str:
 
 def of_process(process: Process) -> str:
     """Return how it is, or ended, what its descendants do, and the end of its log."""
-    how = f"lives: {process.name}" if process.alive else process.ending()
+    how = f"lives: {process.name}" if process.alive else process.exit_reason()
     return "\n".join([how, *map(of_member, process.members()), process.tail(40)])
 
 

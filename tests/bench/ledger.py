@@ -167,7 +167,7 @@ class Backends:
 
     def kind_of(self, pid: int) -> str:
         """Return whose backend it is; "" for other processes, and for one that has ended."""
-        shown = process_tree.shown(pid)
+        shown = process_tree.command_line(pid)
         kind = next((kind for title, kind in self.titles.items() if title in shown), "")
         return MINE if kind and pid == self.mine else kind
 

@@ -133,5 +133,5 @@ def admitted(postmaster: int) -> Iterator[None]:
 
 
 def data_of(postmaster: int) -> Path:
-    arguments = process_tree.shown(postmaster).split("\0")
+    arguments = process_tree.command_line(postmaster).split("\0")
     return Path(arguments[arguments.index("-D") + 1])

@@ -136,11 +136,11 @@ class Site:
 
     def children(self) -> list[int]:
         """Return the prefork children of all workers that live."""
-        return [pid for pid in self.descendants() if READER not in process_tree.shown(pid)]
+        return [pid for pid in self.descendants() if READER not in process_tree.command_line(pid)]
 
     def readers(self) -> list[int]:
         """Return the processes that read documents for them, which may take more memory."""
-        return [pid for pid in self.descendants() if READER in process_tree.shown(pid)]
+        return [pid for pid in self.descendants() if READER in process_tree.command_line(pid)]
 
     def descendants(self) -> list[int]:
         alive = [worker for worker in self.workers if worker.alive]

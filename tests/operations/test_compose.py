@@ -46,7 +46,7 @@ def test_it_starts_with_what_compose_gives_it_is_healthy_and_ends_in_time(machin
         assert process.exit_status == -signal.SIGTERM
         assert "Finished server process" in process.tail(1)
     else:
-        assert process.exit_status == 0, process.obituary()
+        assert process.exit_status == 0, process.failure_report()
     # Whatever needs a secret has it from a file alone.
     values = " ".join([*machine.environment(name).values(), *machine.command(name)])
     secrets = [machine.secret(secret).read_text().strip() for secret in SERVICES[name]["secrets"]]
@@ -131,7 +131,7 @@ def test_seaweedfs_has_its_keys_from_files_and_lets_the_download_key_read_only(b
     for _ in range(2):  # from the second time on the bucket is there
         bucket = bare.start("bucket")
         bucket.wait(60)
-        assert bucket.exit_status == 0, bucket.obituary()
+        assert bucket.exit_status == 0, bucket.failure_report()
 
     service, download = (s3(bare, s3_port, kind) for kind in ("s3", "s3_download"))
     service.put_object(Bucket="sluice", Key="a/b", Body=b"rows")
@@ -189,5 +189,5 @@ def test_the_migration_runs_and_ends(machine: Machine) -> None:
     process = machine.start("migrate")
     process.wait(120)
 
-    assert process.exit_status == 0, process.obituary()
+    assert process.exit_status == 0, process.failure_report()
     assert "No migrations to apply" in process.log.read_text()

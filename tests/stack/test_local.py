@@ -42,7 +42,7 @@ def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Pa
 
         second = subprocess.run([*UP, str(root)], check=False, cwd=PROJECT, capture_output=True, text=True, timeout=60)
         assert second.returncode == 1
-        assert "runs already in this folder" in second.stderr
+        assert "already runs in this folder" in second.stderr
 
         stack.send_signal(signal.SIGINT)
         assert stack.wait(timeout=90) == 0
@@ -78,7 +78,7 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
         output = stack.communicate(timeout=90)[0]
     assert stack.returncode == 0
     for name in ("exports", "web", "postgres", "valkey", "seaweedfs"):
-        assert output.count(f"{name} was ended by SIGKILL; it is started again.") == 1, output
+        assert output.count(f"{name} was killed by SIGKILL. Restarting it.") == 1, output
     assert_nothing_is_left(pids, root)
 
 
@@ -89,7 +89,7 @@ def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) 
         os.kill(find(stack, " beat "), signal.SIGKILL)
         output = stack.communicate(timeout=240)[0]
     assert stack.returncode == 1
-    assert "beat ended 5 times within 60 s" in output
+    assert "beat exited 5 times within 60 s" in output
     assert "Not a directory" in output
     assert_nothing_is_left(pids, root)
 

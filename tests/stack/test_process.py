@@ -24,7 +24,7 @@ def test_a_failure_tells_the_name_the_status_and_the_last_lines(tmp_path: Path) 
     with pytest.raises(StackError) as failure:
         tiny.finish()
     lines = str(failure.value).splitlines()
-    assert lines[0].startswith("tiny ended with exit status 3")
+    assert lines[0].startswith("tiny exited with status 3")
     assert lines[-1].strip() == "no such disk"
     assert len(lines) == 21
 
@@ -32,7 +32,7 @@ def test_a_failure_tells_the_name_the_status_and_the_last_lines(tmp_path: Path) 
 def test_a_kill_from_outside_is_told_with_its_signal(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "kill -9 $$")
     tiny.start()
-    with pytest.raises(StackError, match="tiny was ended by SIGKILL"):
+    with pytest.raises(StackError, match="tiny was killed by SIGKILL"):
         tiny.wait_until(lambda: False)
 
 
@@ -58,13 +58,13 @@ def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
         import os, time
         from pathlib import Path
-        from config.dev.stack.orphan_watchdog import lifeline
+        from config.dev.stack.orphan_watchdog import watchdog
         from config.dev.stack.process import Process
         command = ["bash", "-c", "trap '' TERM; setsid sleep 100 & sleep 100"]
         tiny = Process(name="tiny", command=command, log=Path({str(tmp_path / "tiny.log")!r}), environment=os.environ)
         tiny.start()
         Path({str(tmp_path / "left.sock")!r}).touch()
-        lifeline().tell("remove", {str(tmp_path / "left.sock")!r})
+        watchdog().send("remove", {str(tmp_path / "left.sock")!r})
         print("up", flush=True)
         time.sleep(100)
     """
@@ -73,9 +73,7 @@ def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     ) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == b"up\n"
-        wait_until(
-            lambda: len(process_tree.members(supervisor.pid)) == 5
-        )  # itself, the undertaker, bash and two sleeps
+        wait_until(lambda: len(process_tree.members(supervisor.pid)) == 5)  # itself, the watchdog, bash and two sleeps
         pids = process_tree.members(supervisor.pid)
         supervisor.kill()
     assert process_tree.wait_gone(pids, limit=process_tree.GRACE_SECONDS + 3)

@@ -1,8 +1,8 @@
-"""What the demo expects to hold."""
+"""Assertions of the demo."""
 
 
 class DidNotHold(Exception):
-    """Something that Sluice promises did not hold. The message says what, for a person."""
+    """A guarantee of Sluice was not met. The message is for the user."""
 
 
 def must(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion, which `python -O` drops

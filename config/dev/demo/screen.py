@@ -1,4 +1,4 @@
-"""Progress as a live bar on a terminal, and as a line a second in a log."""
+"""Progress: a live bar on a terminal, or a line per second in a log."""
 
 import io
 import sys
@@ -28,15 +28,15 @@ Show = Callable[[Amount], None]
 
 def console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a locale without ✓ is no reason to fail
-    # Rich also takes a CI log for a terminal, if FORCE_COLOR is set: colours are fine there, moving bars are not.
+        sys.stdout.reconfigure(errors="replace")  # a locale without ✓ must not cause an error
+    # With FORCE_COLOR set, Rich treats a CI log as a terminal: use colours there, but no live bar.
     plain = Console(highlight=False)
     return Console(highlight=False, force_interactive=sys.stdout.isatty() and not plain.is_dumb_terminal)
 
 
 @contextmanager
 def progress(console: Console, *, total: int, unit: str, began: float | None = None) -> Iterator[Show]:
-    """Give a function that shows how far it is. `began`: when the work began, on `time.monotonic`'s clock."""
+    """Yield a function that displays an amount. `began`: the start of the work, by `time.monotonic`."""
     began = time.monotonic() if began is None else began
     with (bar if console.is_interactive else lines)(console, total=total, unit=unit, began=began) as show:
         yield show
@@ -71,7 +71,7 @@ def lines(console: Console, *, total: int, unit: str, began: float) -> Iterator[
 
 
 def figures(amount: Amount, *, total: int, unit: str, seconds: float) -> str:
-    """`512 of 1,095 chunks  157,002 rows   3.1 MB/s  5 s left`, each always at its place."""
+    """`512 of 1,095 chunks  157,002 rows   3.1 MB/s  5 s left`, in fixed columns."""
     width = len(f"{total:,}")
     rate = amount.size / MEGABYTE / seconds if seconds else 0
     left = f"{seconds / amount.done * (total - amount.done):.0f} s left" if 0 < amount.done < total else ""

@@ -46,8 +46,8 @@ INTERRUPTED = 130  # as shells report a Ctrl-C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An export that succeeded, as its client saw it. All times are seconds from the POST: until the 202, until the
-    last file lay in S3, until the receipt was there."""
+    """A successful export as seen by the client. Times are seconds from the POST to the 202, to the last file in S3,
+    and to the receipt."""
 
     name: str
     latency: float
@@ -57,7 +57,7 @@ class Run:
 
 
 def main() -> int:
-    """Return 0 only if all held."""
+    """Return 0 only if all checks passed."""
     console, began = screen.console(), time.monotonic()
     try:
         with running(console) as stack:
@@ -69,24 +69,24 @@ def main() -> int:
     except BaseException as error:
         # A Ctrl-C or SIGTERM. `python -m config.dev.stack` has an exception of its own for them, and would end with 0.
         if isinstance(error, Exception):
-            tell_where_logs_are(console)
+            print_log_folder(console)
             raise
-        console.print("Interrupted; everything is stopped.")
+        console.print("Interrupted. All processes are stopped.")
         return INTERRUPTED
-    console.print(f"[bold green]All of it held.[/] {time.monotonic() - began:.0f} s, starting and stopping included.")
-    console.print("Next: `make up` keeps such a stack running, with pages to look at; README.md goes on from there.")
+    console.print(f"[bold green]All checks passed[/] in {time.monotonic() - began:.0f} s, including start and stop.")
+    console.print("Next: run `make up` to keep a stack running and open its pages. README.md continues from there.")
     return 0
 
 
 def failed(console: Console, message: str) -> int:
     # As Text: what a log says may hold square brackets, which are rich's markup.
     console.print(Text(f"\nThe demo failed: {message}", style="bold red"), soft_wrap=True)
-    tell_where_logs_are(console)
+    print_log_folder(console)
     return 1
 
 
-def tell_where_logs_are(console: Console) -> None:
-    console.print(f"The logs of all processes: {local.ROOT / 'logs'}", soft_wrap=True)
+def print_log_folder(console: Console) -> None:
+    console.print(f"Logs of all processes: {local.ROOT / 'logs'}", soft_wrap=True)
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def running(console: Console) -> Iterator[local.Stack]:
     console.print("Starting Postgres with 336,776 flights, Valkey, SeaweedFS, and then Sluice …")
     began = time.monotonic()
     with local.running() as stack:
-        held(console, f"Sluice runs at {stack.url}, {time.monotonic() - began:.1f} s later")
+        held(console, f"Sluice is ready at {stack.url} after {time.monotonic() - began:.1f} s")
         try:
             yield stack
         finally:
@@ -102,26 +102,26 @@ def running(console: Console) -> Iterator[local.Stack]:
 
 
 def story(console: Console, stack: local.Stack) -> None:
-    """Raise DidNotHold at the first thing that does not hold."""
+    """Run all steps. Raises DidNotHold at the first check that fails."""
     with client.connected(stack.url, Authorization=f"Bearer {token(stack)}") as api:
         let_end(console, api, stack)
         heading(console, "1. Export all flights of 2013, a file for each airport and day")
-        console.print('   reuse "never": the files of an earlier demo in this folder do not count')
+        console.print('   With reuse "never", files of an earlier demo are not reused.')
         fresh = export(console, api, stack, name="fresh", reuse="never")
-        heading(console, "2. Download through the one-time link")
+        heading(console, "2. Download with the one-time link")
         archive = download(console, fresh)
-        heading(console, "3. Compare every file with a COPY of its own, straight from the source database")
+        heading(console, "3. Compare every file with a direct COPY from the source database")
         compare(console, fresh, archive, stack)
         heading(console, "4. Use the link again")
         check_dead(console, fresh)
-        heading(console, "5. The same export again: every file is there already")
+        heading(console, "5. Export the same data again, with existing files")
         reused = export(console, api, stack, name="reused", reuse="if-present")
         console.print()
         console.print(table(fresh, reused), end="")
         console.print(CAPTION, soft_wrap=True)
-        heading(console, "6. Documents into Markdown: text is read, scans are recognised")
+        heading(console, "6. Convert documents to Markdown: extract text, and run OCR on scans")
         read(console, api, stack)
-        heading(console, "7. An invoice into JSON, by a rule and a language model")
+        heading(console, "7. Convert an invoice to JSON with a rule and a language model")
         extract(console, api, stack)
     console.print()
 
@@ -131,29 +131,31 @@ def token(stack: local.Stack) -> str:
     done = subprocess.run(
         command, cwd=PROJECT, env={**os.environ, **stack.variables}, capture_output=True, text=True, check=False
     )
-    must(done.returncode == 0, f"issue_token ended with {done.returncode}:\n{done.stderr}")
+    must(done.returncode == 0, f"issue_token exited with status {done.returncode}:\n{done.stderr}")
     return done.stdout.strip()
 
 
 def let_end(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
-    """Wait for what an interrupted demo left behind: it goes on by itself, and would share the workers with ours."""
+    """Wait for exports of an interrupted demo: they continue and would compete for the workers."""
     for left in client.unfinished(api):
         done, began = left["progress"]["done"], time.monotonic()
-        console.print(f"   An earlier demo was interrupted; its export goes on first, from chunk {done + 1:,}. If that")
-        console.print("   demo was killed, the chunks it was at come back when their leases end, after a minute …")
+        console.print(
+            f"   An earlier demo was interrupted. Its export continues first, from chunk {done + 1:,}. If the"
+        )
+        console.print("   demo was killed, its running chunks restart when their leases expire, after a minute …")
         *_, ended = client.follow(api, left["jobId"], check=stack.check)
-        held(console, f"it ended with {ended['status']} after {time.monotonic() - began:.1f} s")
+        held(console, f"its status is {ended['status']} after {time.monotonic() - began:.1f} s")
 
 
 def export(console: Console, api: httpx2.Client, stack: local.Stack, *, name: str, reuse: str) -> Run:
-    """Submit the export, show how it goes on, and return it when it has succeeded with everything in it."""
+    """Submit the export, show its progress, and return it once it has succeeded and is complete."""
     submitted = client.submit(api, {**REQUEST, "reuse": reuse}, chunks=len(SLICES))
     held(console, f"202 after {submitted.latency * 1000:.0f} ms, with {len(SLICES):,} chunks: job {submitted.job_id}")
     states = client.follow(api, submitted.job_id, check=stack.check)
     job = show_chunks(console, states, submitted.began)
     files_seconds = time.monotonic() - submitted.began
     if job["status"] not in client.ENDED:
-        console.print(f"   every file is in S3 after {files_seconds:.1f} s, and now they go into a zip …")
+        console.print(f"   All files are in S3 after {files_seconds:.1f} s. Building the zip …")
         *_, job = states
     seconds = time.monotonic() - submitted.began
     if job["status"] != "success":
@@ -164,7 +166,7 @@ def export(console: Console, api: httpx2.Client, stack: local.Stack, *, name: st
 
 
 def show_chunks(console: Console, states: Iterator[client.Job], began: float) -> client.Job:
-    """Show how it goes on until all chunks are done, or the job has failed. Returns the last state seen."""
+    """Show progress until all chunks are done or the job has failed. Return the last state."""
     job: client.Job = {}
     with screen.progress(console, total=len(SLICES), unit="chunks", began=began) as show:
         for job in states:
@@ -193,11 +195,13 @@ def download(console: Console, run: Run) -> Path:
     began = time.monotonic()
     sha256, size = client.download(client.redeem(receipt["signedUrl"]), archive)
     seconds = time.monotonic() - began
-    must(size == receipt["sizeBytes"], f"{size:,} bytes came, and the receipt says {receipt['sizeBytes']:,}")
-    must(f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}, the receipt says {receipt['checksum']}")
+    must(size == receipt["sizeBytes"], f"{size:,} bytes were received; the receipt states {receipt['sizeBytes']:,}")
+    must(
+        f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}; the receipt states {receipt['checksum']}"
+    )
     shown = archive.relative_to(PROJECT)
-    held(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, kept as {shown}")
-    held(console, f"size and SHA-256 are the receipt's: {sha256[:16]}…")
+    held(console, f"302, then {size:,} bytes from S3 in {seconds * 1000:.0f} ms, saved as {shown}")
+    held(console, f"size and SHA-256 match the receipt: {sha256[:16]}…")
     return archive
 
 
@@ -208,23 +212,23 @@ def compare(console: Console, run: Run, archive: Path, stack: local.Stack) -> No
             origin=Origin(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", function="flights_for"),
             bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
         )  # fmt: skip
-    must(amount.rows == FLIGHTS, f"the files hold {amount.rows:,} rows, and there are {FLIGHTS:,} flights")
+    must(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
     size = run.job["progress"]["bytes"]
-    must(amount.size == size, f"the files have {amount.size:,} bytes, and progress.bytes says {size:,}")
-    held(console, f"{amount.done:,} files in the zip are what COPY gives, byte for byte: {amount.rows:,} rows")
-    held(console, f"{amount.done:,} objects in S3 too, at paths like flights/{SLICES[-1].file_name}")
-    held(console, "manifest.json tells the rows, bytes and SHA-256 of each")
+    must(amount.size == size, f"the files have {amount.size:,} bytes; progress.bytes is {size:,}")
+    held(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
+    held(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{SLICES[-1].file_name}")
+    held(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
 
 
 def check_dead(console: Console, run: Run) -> None:
     status, code = client.refusal(run.job["receipt"]["signedUrl"])
-    must((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link was answered {status} {code}")
+    must((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link returned {status} {code}")
     held(console, f"{status} {code}")
 
 
 def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
     console.print(
-        "   with the default rule, which asks no model; the engine is loaded at the first scan", soft_wrap=True
+        "   The default rule needs no language model. The OCR engine is loaded for the first scan.", soft_wrap=True
     )
     found = papers.read(api, console, papers.PAPERS, check=stack.check)
     for each in found:
@@ -239,18 +243,20 @@ def read(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
     console.print(Text(indented(found[0].task["result"]), style="dim"), soft_wrap=True)
     if stack.variables.get("ETL_OCR_PROVIDER", "local") == "local":
         console.print(
-            "   Left out: Office files, HTML and EPUB. They need a MinerU server: docs/mineru.md", soft_wrap=True
+            "   Skipped: Office files, HTML and EPUB, which need a MinerU server: docs/mineru.md", soft_wrap=True
         )
 
 
 def extract(console: Console, api: httpx2.Client, stack: local.Stack) -> None:
     if not all(map(stack.variables.get, ("ETL_LLM_BASE_URL", "ETL_LLM_MODEL"))):
-        console.print("   left out: no language model is set up. With one (Ollama, say) it runs too:")
+        console.print("   Skipped: no language model is configured. To run this step with Ollama, for example:")
         console.print(Text(f"   {WITH_A_MODEL}"), soft_wrap=True)
         return
     task = papers.invoice(api, console, check=stack.check)
     usage = task["metadata"]["postprocess"]["usage"]
-    held(console, f"it fits the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens")
+    held(
+        console, f"the result matches the rule's schema: {usage['prompt_tokens']} + {usage['completion_tokens']} tokens"
+    )
     console.print(Text(indented(task["result"]["data"]), style="dim"), soft_wrap=True)
 
 

@@ -16,7 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """A person or the system wants us to end."""
+    """A signal to end was received."""
 
 
 def main() -> int:
@@ -36,11 +36,11 @@ def parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("up", help="start everything and keep it running until Ctrl-C")
     command.add_argument("--workers", type=int, default=2, metavar="N", help="processes that run exports (default 2)")
-    command.add_argument("--root", type=Path, default=local.ROOT, metavar="PATH", help="its data (default .local)")
+    command.add_argument("--root", type=Path, default=local.ROOT, metavar="PATH", help="data folder (default .local)")
     command.set_defaults(run=up)
-    command = commands.add_parser("demo", help="run real exports through a stack of its own and check the results")
+    command = commands.add_parser("demo", help="start a stack, run real exports and verify the results")
     command.set_defaults(run=demo)
-    command = commands.add_parser("env", help="print the variables of the stack that runs in this folder")
+    command = commands.add_parser("env", help="print the environment variables of the running stack")
     command.set_defaults(run=env)
     return parser
 
@@ -50,46 +50,46 @@ def up(options: argparse.Namespace) -> int:
     with local.running(options.root.resolve(), workers=options.workers) as stack:
         print(announcement(stack), flush=True)
         try:
-            stack.watch(say)
+            stack.watch(report)
         finally:
-            say("Stopping …")
+            report("Stopping …")
     return 0
 
 
-def say(line: str) -> None:
-    # Whoever started us may have read only the announcement; the stack goes on without a reader.
+def report(line: str) -> None:
+    # The reader of a pipe may have closed it after the announcement; the stack continues without it.
     with suppress(BrokenPipeError):
         print(line, flush=True)
 
 
 def announcement(stack: local.Stack) -> str:
     return f"""
-Sluice runs at  {stack.url}
+Sluice is ready {stack.url}
   admin pages   {stack.url}/admin/   user {local.ADMIN}, password {stack.variables["ADMIN_PASSWORD"]}
   API token     {stack.variables["API_TOKEN"]}
   command line  sluice login {stack.url} --token-stdin <<< {stack.variables["API_TOKEN"]}
   variables     set -a; . {stack.servers.root / environment.FILE}
   logs          {stack.servers.root / "logs"}
-Ctrl-C stops it.
+Press Ctrl-C to stop.
 """
 
 
 def demo(_options: argparse.Namespace) -> int:
-    # Only now: it needs more packages than `up`.
+    # Imported late: it needs more packages than `up`.
     return int(import_module("config.dev.demo").main() or 0)
 
 
 def env(_options: argparse.Namespace) -> int:
     file = local.ROOT / environment.FILE
     if not file.exists():
-        raise StackError("No stack runs in this folder; `make up` starts one.")
+        raise StackError("No stack runs in this folder. Start one with `make up`.")
     print(file.read_text(), end="")
     return 0
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first signal into Interrupted. Later ones are ignored: each step of the end has a time limit."""
+    """Raise Interrupted on the first signal and ignore later ones: each step of the shutdown has a time limit."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in ENDING:

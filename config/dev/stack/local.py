@@ -1,4 +1,4 @@
-"""The whole local stack in the project's `.local/`: the servers, then what they must hold, then Sluice's processes."""
+"""The local stack in the project's `.local/`: servers, their initial data, and Sluice's processes."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from config.dev.stack import environment, processes, servers
 from config.dev.stack.identity import write_private
-from config.dev.stack.orphan_watchdog import PROJECT, lifeline
+from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.process import Process, StackError
-from config.dev.stack.restarter import Keeper
+from config.dev.stack.restarter import Restarter
 from config.dev.stack.servers import Servers
 from config.env import Environment
 
@@ -25,7 +25,7 @@ WATCH_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A stack that runs. `variables` are those in `stack.env`."""
+    """A running stack. `variables` are those in `stack.env`."""
 
     variables: Mapping[str, str]
     servers: Servers
@@ -43,41 +43,41 @@ class Stack:
         return [*self.servers.processes(), *web, *self.workers.values(), self.beat]
 
     def check(self) -> None:
-        """Raise StackError, with the end of its log, when a process has ended."""
+        """Raise StackError, with the end of its log, if a process has ended."""
         for process in self.processes:
             process.check()
 
-    def watch(self, tell: Callable[[str], None]) -> None:
-        """Return never; start again what ends, the servers too: they keep their ports and data.
+    def watch(self, report: Callable[[str], None]) -> None:
+        """Restart processes that end, forever. Servers keep their ports and data.
 
-        `tell` is given a line for each. Raises StackError when a process cannot run.
+        `report` is called with a line for each restart. Raises StackError if a process cannot run.
         """
-        keepers = [Keeper(process, tell) for process in self.processes]
+        restarters = [Restarter(process, report) for process in self.processes]
         while True:
-            for keeper in keepers:
-                keeper.look()
+            for restarter in restarters:
+                restarter.check()
             time.sleep(WATCH_SECONDS)
 
 
 @contextmanager
 def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | None = None) -> Iterator[Stack]:
-    """Start everything and stop it in reverse order at the end.
+    """Start the stack, and stop it in reverse order at the end.
 
-    `given` is the shell's environment, `os.environ` unless named; its values win. `workers` is the number of children
-    that run exports. Raises StackError when something does not start, or when a stack runs already in this folder.
+    `given` is the shell's environment, by default `os.environ`; its values take precedence. `workers` is the number of
+    processes that run exports. Raises StackError if a part does not start, or if a stack already runs in this folder.
     """
     given = os.environ if given is None else given
     file = root / environment.FILE
     with locked(root), ExitStack() as ending:
-        # A file that is there tells of a stack that runs.
+        # The file exists only while a stack runs.
         file.unlink(missing_ok=True)
         ending.callback(file.unlink, missing_ok=True)
-        lifeline().tell("remove", file)
+        watchdog().send("remove", file)
         empty(root / "metrics")
         empty(root / "tmp")
         up = ending.enter_context(servers.running(root, durable=True, given=given))
         own = environment.own(up)
-        # A worker that is killed leaves its temporary files, which are then here and not in /tmp.
+        # A killed worker leaves its temporary files here instead of in /tmp.
         whole = {"TMPDIR": str(root / "tmp"), **own, **given}
         token = prepare(up, whole)
         stack = describe(up, whole, workers)
@@ -95,15 +95,15 @@ def running(root: Path = ROOT, *, workers: int = 2, given: Mapping[str, str] | N
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Keep a second stack out of this folder. The kernel drops the lock when we end, however we end."""
+    """Prevent a second stack in this folder. The kernel releases the lock when this process ends."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (root / "stack.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StackError(
-                f"A stack runs already in this folder ({root / environment.FILE} tells where). "
-                "Stop it first: Ctrl-C where `make up` or `make demo` runs."
+                f"A stack already runs in this folder; its URL is in {root / environment.FILE}. "
+                "Stop it first, with Ctrl-C where `make up` or `make demo` runs."
             ) from None
         yield
 
@@ -114,7 +114,7 @@ def empty(folder: Path) -> None:
 
 
 def prepare(up: Servers, variables: Mapping[str, str]) -> str:
-    """Migrate, load the flights, make the admin. Returns an API token of the admin's."""
+    """Migrate, load the flights and create the admin. Return an API token of the admin."""
     password, token = up.root / "admin.password", up.root / "admin.token"
     write_private(password, up.identity.secret(ADMIN))
     write_private(token, "")
@@ -132,7 +132,7 @@ def prepare(up: Servers, variables: Mapping[str, str]) -> str:
 
 
 def describe(up: Servers, variables: Mapping[str, str], workers: int) -> Stack:
-    """Return the stack with Sluice's processes as they will be started."""
+    """Return the stack with Sluice's processes, not yet started."""
     concurrency = {"exports": workers, "etl-ocr": ocr_workers(variables)}
     celery = {
         name: processes.worker(
@@ -150,20 +150,20 @@ def describe(up: Servers, variables: Mapping[str, str], workers: int) -> Stack:
 
 
 def ocr_workers(variables: Mapping[str, str]) -> int:
-    """Return how many documents are read at once. What is no number is complained of by every process."""
+    """Return the number of documents parsed in parallel. Every process reports an invalid number at its start."""
     given = variables.get("ETL_WORKER_COUNT", "")
     return int(given) if given.isdecimal() and int(given) else int(Environment.model_fields["etl_worker_count"].default)
 
 
 def start(stack: Stack) -> None:
-    """Start Sluice's processes; return when the web process answers and none of the others has ended."""
+    """Start Sluice's processes, and wait until the web process responds and the others run."""
     for process in (*stack.workers.values(), stack.beat):
         process.start()
     stack.web.start()
 
 
 def stop(stack: Stack) -> None:
-    """Stop Sluice's processes, all at the same time: each may need its whole grace period."""
+    """Stop Sluice's processes in parallel: each may need its whole grace period."""
     actions = [stack.web.stop, stack.beat.stop, *(worker.stop for worker in stack.workers.values())]
     with ThreadPoolExecutor(len(actions)) as threads:
         for ended in [threads.submit(action) for action in actions]:

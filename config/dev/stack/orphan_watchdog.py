@@ -1,4 +1,4 @@
-"""The pipe to the undertaker, which ends our processes if we die without doing so. One for each Python process."""
+"""The orphan watchdog: ends the stack's processes if the supervisor is killed. One per Python process."""
 
 import atexit
 import os
@@ -14,39 +14,36 @@ from config.dev.stack import process_tree
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-class Lifeline:
+class OrphanWatchdog:
+    """A child process that reads a pipe; it acts when the pipe closes, even after kill -9 of this process."""
+
     def __init__(self) -> None:
         self.lock = Lock()
         reading, writing = os.pipe()
         self.pipe = os.fdopen(writing, "w")
-        # A session of its own: a Ctrl-C at the terminal, or a kill of the whole group, must not end it with us.
+        # A session of its own: Ctrl-C, or a kill of the process group, must not end it together with this process.
         command = [sys.executable, "-IS", process_tree.__file__]
-        self.undertaker = subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, start_new_session=True)
+        self.process = subprocess.Popen(command, stdin=reading, stdout=subprocess.DEVNULL, start_new_session=True)
         os.close(reading)
         atexit.register(self.close)
 
-    def tell(self, verb: str, what: object) -> None:
-        # Without an undertaker the stack still works; it is only no longer safe against kill -9.
+    def send(self, verb: str, argument: object) -> None:
+        # Without the watchdog the stack works, but leaves processes behind after kill -9.
         with self.lock, suppress(BrokenPipeError):
-            self.pipe.write(f"{verb} {what}\n")
+            self.pipe.write(f"{verb} {argument}\n")
             self.pipe.flush()
 
     def close(self) -> None:
-        """Let the undertaker end whatever is still there, and wait for it."""
+        """Close the pipe, so that the watchdog ends the remaining processes, and wait for it."""
         with suppress(BrokenPipeError):
             self.pipe.close()
-        self.undertaker.wait()
+        self.process.wait()
 
 
 starting = Lock()
+create = cache(OrphanWatchdog)
 
 
-def lifeline() -> Lifeline:
-    # Servers start in threads, and `cache` alone would let each of them make its own.
-    with starting:
-        return the_one()
-
-
-@cache
-def the_one() -> Lifeline:
-    return Lifeline()
+def watchdog() -> OrphanWatchdog:
+    with starting:  # servers start in threads, and `cache` alone could create one in each
+        return create()

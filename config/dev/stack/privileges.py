@@ -1,9 +1,9 @@
-"""Starts a command as an unprivileged user who can still reach it: `python privileges.py UID GID COMMAND…`, as root.
+"""Dropping of root privileges for a command: `python privileges.py UID GID COMMAND…`.
 
-Postgres refuses to run as root, but the programs and the data lie inside the project, which may well be in a folder
-that only root can enter (`mktemp -d`). Opening that folder, copying 40 MB of programs or keeping the data elsewhere
-would all leave traces outside the project, so the command keeps one capability of root's: to pass through folders and
-to read. It is also why no OS user is made: `nobody` will do.
+Postgres refuses to run as root, but its programs and data are in the project, which may be in a folder that only root
+can enter (`mktemp -d`). Opening that folder, copying 40 MB of programs or storing the data elsewhere would leave traces
+outside the project. So the command runs as `nobody` and keeps one capability: to traverse folders and to read. This is
+why `user=` of subprocess is not enough.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ CAPABILITY_VERSION_3 = 0x20080522
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def held() -> int:
-    """Return our permitted capabilities as bits."""
+def permitted() -> int:
+    """Return the permitted capabilities of this process as bits."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["CapPrm"], 16)
 
 
-def keep_reach(capability: int) -> bool:
-    """Reduce our capabilities to this one and have it survive exec. Returns whether that worked."""
+def keep_capability(capability: int) -> bool:
+    """Drop all capabilities but this one, and keep it across exec. Return whether that worked."""
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     bits = 1 << capability
     # Effective, permitted and inheritable, each in a low and a high half.
@@ -38,18 +38,18 @@ def keep_reach(capability: int) -> bool:
 
 def main() -> None:
     uid, gid, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    # Reading is all that is needed; containers often take that capability away and leave the wider one.
-    reach = next((cap for cap in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if held() >> cap & 1), None)
-    # Without this bit the change of user drops every capability, and access(2), by which Postgres looks for its
-    # programs, answers as if we had none.
+    # CAP_DAC_READ_SEARCH is enough; containers often drop it and keep the broader CAP_DAC_OVERRIDE.
+    reach = next((cap for cap in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if permitted() >> cap & 1), None)
+    # Without this bit, setresuid drops every capability, and access(2), which Postgres uses to find its programs,
+    # ignores them.
     libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-    # Root without capabilities is not stopped here: the folders may be open to all.
+    # Root without capabilities continues: the folders may be accessible to all users.
     if reach is not None:
-        keep_reach(reach)
-    os.execv(command[0], command)  # noqa: S606  # that is its purpose
+        keep_capability(reach)
+    os.execv(command[0], command)  # noqa: S606  # the purpose of this script
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One process of the stack: started in a session of its own, its output in a file, ended with a grace period."""
+"""One process of the stack, in its own session, with a log file and a graceful stop."""
 
 import signal
 import subprocess
@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from config.dev.stack import process_tree
-from config.dev.stack.orphan_watchdog import PROJECT, lifeline
+from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 
-WIDTH = 1000  # of a line of a log on the terminal: a traceback in JSON is one long line
+WIDTH = 1000  # maximum width of a log line in messages: a traceback in JSON is one long line
 
 
 class StackError(Exception):
-    """A part of the stack did not start, or ended by itself. The message is for a person and may have several lines."""
+    """A part of the stack did not start or exited. The message is for the user and may have several lines."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Process:
-    """`environment` is the whole environment. `start` after `stop` or `kill` starts it again, with the same log.
+    """A process that can be restarted: `start` after `stop` or `kill` appends to the same log.
 
-    `title` is how the command lines of its descendants begin, where these make sessions of their own.
+    `environment` is the complete environment. `title` is the start of the command lines of descendants that create
+    sessions of their own.
     """
 
     name: str
@@ -48,27 +49,27 @@ class Process:
 
     def started(self) -> subprocess.Popen[bytes]:
         if self.child is None:
-            raise StackError(f"{self.name} was never started.")
+            raise StackError(f"{self.name} was not started.")
         return self.child
 
     def start(self) -> None:
-        """Start it and return at once."""
+        """Start the process without waiting for it to be ready."""
         if self.alive:
-            raise StackError(f"{self.name} runs already.")
+            raise StackError(f"{self.name} is already running.")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb" if self.child is None else "ab") as log:
             self.child = subprocess.Popen(
                 self.command, cwd=self.folder, env=self.environment, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
-        lifeline().tell("watch", f"{self.pid} {self.stop_signal.value}")
+        watchdog().send("watch", f"{self.pid} {self.stop_signal.value}")
 
     def ask_to_stop(self) -> None:
         if self.alive:
             process_tree.send(self.pid, self.stop_signal)
 
     def stop(self) -> None:
-        """Ask it to stop, wait for the grace period, then kill what is left of it and its descendants."""
+        """Send the stop signal, wait for the grace period, then kill the remaining processes."""
         if self.child is None:
             return
         pids = self.members()
@@ -76,36 +77,36 @@ class Process:
         deadline = time.monotonic() + self.grace_seconds
         while self.alive and time.monotonic() < deadline:
             time.sleep(process_tree.POLL_SECONDS)
-        self.bury(pids)
+        self.kill_all(pids)
 
     def kill(self) -> None:
-        """Kill it and its descendants as `kill -9` would, and wait for the end."""
+        """Kill the process and its descendants with SIGKILL, and wait for their end."""
         if self.child is not None:
-            self.bury(self.members())
+            self.kill_all(self.members())
 
     def members(self) -> list[int]:
-        """Return it and its descendants; once it has ended, those of them that it left behind."""
+        """Return the process and its descendants; if it has ended, the remaining descendants."""
         return process_tree.members(self.pid) if self.alive else process_tree.orphans(self.pid, title=self.title)
 
-    def bury(self, pids: list[int]) -> None:
+    def kill_all(self, pids: list[int]) -> None:
         if self.alive:
             pids = process_tree.members(self.pid)
         for pid in pids:
             process_tree.send(pid, signal.SIGKILL)
         self.started().wait()
-        just_made = process_tree.orphans(self.pid)  # since they were counted
-        for pid in just_made:
+        new = process_tree.orphans(self.pid)  # forked since `pids` was read
+        for pid in new:
             process_tree.send(pid, signal.SIGKILL)
-        process_tree.wait_gone([*pids, *just_made], limit=5)
-        lifeline().tell("ended", self.pid)
+        process_tree.wait_gone([*pids, *new], limit=5)
+        watchdog().send("ended", self.pid)
 
     def check(self) -> None:
-        """Raise StackError, with the end of its log, if it has ended."""
+        """Raise StackError, with the end of the log, if the process has ended."""
         if not self.alive:
-            raise StackError(self.obituary())
+            raise StackError(self.failure_report())
 
     def wait_until(self, condition: Callable[[], bool], *, limit: float = 90) -> None:
-        """Wait for the condition. Raises StackError, with the end of the log, when process or time end first."""
+        """Wait for the condition. Raises StackError, with the end of the log, if the process exits or on a timeout."""
         deadline = time.monotonic() + limit
         while not condition():
             self.check()
@@ -114,31 +115,31 @@ class Process:
             time.sleep(process_tree.POLL_SECONDS)
 
     def finish(self, *, limit: float = 120) -> None:
-        """Start it and wait for its end. Raises StackError, with the end of the log, unless that was a success."""
+        """Run the process to its end. Raises StackError, with the end of the log, unless it succeeds."""
         self.start()
         try:
             self.wait(limit)
         finally:
             self.stop()
         if self.exit_status != 0:
-            raise StackError(self.obituary())
+            raise StackError(self.failure_report())
 
     def wait(self, limit: float) -> None:
         try:
             self.started().wait(limit)
         except subprocess.TimeoutExpired:
-            raise StackError(f"{self.name} had not ended after {limit:g} s.\n{self.tail()}") from None
+            raise StackError(f"{self.name} did not finish within {limit:g} s.\n{self.tail()}") from None
 
-    def obituary(self) -> str:
-        """Return what a person wants to know about a process that ended: how, and its last words."""
-        return f"{self.ending()}. The end of {self.log}:\n{self.tail()}"
+    def failure_report(self) -> str:
+        """Return how the process ended, and the end of its log."""
+        return f"{self.exit_reason()}. The end of {self.log}:\n{self.tail()}"
 
-    def ending(self) -> str:
-        """Return how it ended, `exports was ended by SIGKILL`."""
+    def exit_reason(self) -> str:
+        """Return how the process ended, such as `exports was killed by SIGKILL`."""
         status = self.exit_status or 0
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         return f"{self.name} {how}"
 
     def tail(self, lines: int = 20) -> str:
         text = self.log.read_text(errors="replace") if self.log.is_file() else ""
-        return "\n".join(f"  {line[:WIDTH]}" for line in text.splitlines()[-lines:]) or "  (nothing)"
+        return "\n".join(f"  {line[:WIDTH]}" for line in text.splitlines()[-lines:]) or "  (empty)"

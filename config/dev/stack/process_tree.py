@@ -1,10 +1,10 @@
-"""A process and its descendants: finding them, signalling the first, killing all.
+"""A process and its descendants: find them, signal the leader, kill all.
 
-As a script, `python family.py` with a pipe as standard input, it is the undertaker: it ends what a killed supervisor
-leaves behind. The other end of the pipe closes when the supervisor ends, however it ends, kill -9 included.
-PR_SET_PDEATHSIG would not do: it fires when the starting *thread* ends, it reaches only the direct child, and Postgres
-wants another signal than the rest. Lines: `watch PID SIGNAL`, `ended PID`, `remove PATH`. It is run by its path and
-imports nothing of ours, so it is there at once and small.
+Run as a script with a pipe as standard input, it is the orphan watchdog: it ends the processes of a killed supervisor.
+The other end of the pipe closes when the supervisor ends, even after kill -9.
+PR_SET_PDEATHSIG is no alternative: it fires when the starting *thread* ends, reaches only direct children, and cannot
+send Postgres another signal than the other processes. Lines: `watch PID SIGNAL`, `ended PID`, `remove PATH`. The script
+is run by its path and imports no other module of the project, so it starts quickly and uses little memory.
 """
 
 import os
@@ -22,10 +22,10 @@ GRACE_SECONDS = 4.0
 def members(leader: int) -> list[int]:
     """Return the process and all its descendants, from /proc.
 
-    A process group would not do: every backend of Postgres makes a session of its own.
+    A process group is no alternative: every backend of Postgres creates its own session.
     """
     children: dict[int, list[int]] = {}
-    for pid, parent, _ in everyone():
+    for pid, parent, _ in all_processes():
         children.setdefault(parent, []).append(pid)
     found = [leader]
     for pid in found:
@@ -34,19 +34,20 @@ def members(leader: int) -> list[int]:
 
 
 def orphans(leader: int, *, title: str = "") -> list[int]:
-    """Return what a leader that has ended left behind: its session, and what shows itself with this title.
+    """Return the remaining processes of a leader that has ended: those of its session, and those with this title.
 
-    Children of Celery end with their parent, but for one just made. A backend of Postgres first finishes its query.
+    Celery's children end with their parent, except for one that was just forked. A Postgres backend first finishes its
+    query.
     """
-    # The kernel reuses no number that is still a session's: if there is such a process, it is a stranger.
+    # The kernel does not reuse a pid that is still a session id: a process with this pid means an unrelated session.
     return [
         pid
-        for pid, _, session in everyone()
-        if (session == leader and not exists(leader)) or (title and shown(pid).startswith(title))
+        for pid, _, session in all_processes()
+        if (session == leader and not exists(leader)) or (title and command_line(pid).startswith(title))
     ]
 
 
-def shown(pid: int) -> str:
+def command_line(pid: int) -> str:
     """Return the command line as `ps` shows it; empty when the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
@@ -54,14 +55,14 @@ def shown(pid: int) -> str:
         return ""
 
 
-def everyone() -> list[tuple[int, int, int]]:
-    """Return all processes that run, each with its parent and its session."""
+def all_processes() -> list[tuple[int, int, int]]:
+    """Return the pid, parent and session of every running process."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            # It may have ended since the listing.
+            # The process may have ended since the listing.
             with suppress(OSError):
-                # The name in brackets may hold anything, spaces and brackets too: the fields follow the last one.
+                # The name in brackets may contain spaces and brackets: the fields follow the last bracket.
                 state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
                 if state != "Z":
                     found.append((int(entry.name), int(parent), int(session)))
@@ -69,7 +70,7 @@ def everyone() -> list[tuple[int, int, int]]:
 
 
 def exists(pid: int) -> bool:
-    """Tell whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -100,7 +101,7 @@ def wait_gone(pids: list[int], *, limit: float) -> bool:
 
 
 def read(lines: Iterable[str]) -> tuple[dict[int, int], set[str]]:
-    """Return what was left when the pipe closed: the signals by process, and the files."""
+    """Read commands until the pipe closes. Return the signals by remaining process, and the files to remove."""
     processes: dict[int, int] = {}
     files: set[str] = set()
     for line in lines:

@@ -1,4 +1,4 @@
-"""Keeps a process running: people kill workers to see what happens, and the stack must outlive that."""
+"""Automatic restarts: the stack must survive killed workers, which people try on purpose."""
 
 import signal
 import time
@@ -8,57 +8,57 @@ from dataclasses import dataclass, field
 
 from config.dev.stack.process import Process, StackError
 
-# One that ends by itself that often within that time cannot run. On a busy machine it takes seconds to get there.
-ENDS, WITHIN_SECONDS = 5, 60.0
-# More before each further start.
-PAUSE_SECONDS = 0.5
+# A process that exits so often within this time cannot run. On a busy machine, each start takes seconds.
+MAX_EXITS, WITHIN_SECONDS = 5, 60.0
+# Added before each further start.
+BACKOFF_SECONDS = 0.5
 
 
 @dataclass
-class Keeper:
-    """`ends` are the moments, by the monotonic clock, at which the process ended by itself; `due` is the next start."""
+class Restarter:
+    """Restarts one process. `exits`: monotonic times at which the process exited by itself. `due`: the next start."""
 
     process: Process
-    tell: Callable[[str], None]
-    ends: list[float] = field(default_factory=list)
+    report: Callable[[str], None]
+    exits: list[float] = field(default_factory=list)
     due: float | None = None
 
-    def look(self) -> None:
-        """Start the process again if it has ended. Raises StackError, with the end of its log, when it cannot run.
+    def check(self) -> None:
+        """Restart the process if it has ended. Raises StackError, with the end of its log, if it cannot run.
 
-        It returns before the process is ready. A process that was stopped (SIGSTOP) has not ended.
+        Returns before the process is ready. A process that is stopped (SIGSTOP) has not ended.
         """
         if self.process.alive:
             return
         if self.due is None:
-            self.due = time.monotonic() + self.pause()
-            self.tell(f"{self.process.ending()}; it is started again.")
+            self.due = time.monotonic() + self.backoff()
+            self.report(f"{self.process.exit_reason()}. Restarting it.")
         if time.monotonic() >= self.due:
-            uninterrupted(self.restart)
+            without_interruption(self.restart)
             self.due = None
 
-    def pause(self) -> float:
-        """Note that it ended; return the seconds to wait before it is started."""
+    def backoff(self) -> float:
+        """Record the exit and return the seconds to wait before the next start."""
         if self.process.exit_status == -signal.SIGKILL:
-            return 0  # somebody's doing, as often as they like
+            return 0  # killed from outside: restart without limit
         now = time.monotonic()
-        self.ends = [*(end for end in self.ends if now - end < WITHIN_SECONDS), now]
-        if len(self.ends) >= ENDS:
+        self.exits = [*(exit_at for exit_at in self.exits if now - exit_at < WITHIN_SECONDS), now]
+        if len(self.exits) >= MAX_EXITS:
             raise StackError(
-                f"{self.process.name} ended {ENDS} times within {WITHIN_SECONDS:g} s; the last time:\n"
-                f"{self.process.obituary()}"
+                f"{self.process.name} exited {MAX_EXITS} times within {WITHIN_SECONDS:g} s. The last time:\n"
+                f"{self.process.failure_report()}"
             )
-        return PAUSE_SECONDS * (len(self.ends) - 1)
+        return BACKOFF_SECONDS * (len(self.exits) - 1)
 
     def restart(self) -> None:
-        self.process.kill()  # it is dead; this is for what it has left behind
+        self.process.kill()  # ends the child processes that it left behind
         self.process.start()
 
 
-def uninterrupted(action: Callable[[], None]) -> None:
-    """Complete it even if a signal's handler raises meanwhile, which it does in the main thread only.
+def without_interruption(action: Callable[[], None]) -> None:
+    """Run an action in another thread: exceptions of signal handlers are raised in the main thread only.
 
-    Raised between the fork and the note of the new pid, it would leave a process that nobody knows of.
+    An exception between the fork and the recording of the new pid would leave an unknown process.
     """
     with ThreadPoolExecutor(1) as thread:
         thread.submit(action).result()

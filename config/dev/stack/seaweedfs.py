@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.dev.stack.identity import Identity, write_private
-from config.dev.stack.orphan_watchdog import PROJECT, lifeline
+from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
 from config.dev.stack.server import Server
@@ -103,7 +103,7 @@ class SeaweedFS(Server):
 
     def describe(self) -> Process:
         for path in self.sockets():
-            lifeline().tell("remove", path)
+            watchdog().send("remove", path)
         return Process(
             name=self.name, command=[str(weed()), "-logtostderr=true", "mini", *self.options()], folder=self.data,
             log=self.root / "logs" / "seaweedfs.log", environment=self.environment(),
