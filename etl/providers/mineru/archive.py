@@ -1,8 +1,8 @@
-"""Reading zip files that nobody vouches for: results of servers, and the Office files that are sent to them.
+"""Safe reading of untrusted zip files: results of servers, and the Office files that are sent to them.
 
-Nothing is extracted: wanted members are read into memory by the ends of their names, counted while they are unpacked,
-because the sizes that an archive declares are only claims. A result with a single member that extracting would put
-elsewhere is not read at all.
+Nothing is extracted: members are read into memory by the suffixes of their names. Their sizes are counted during
+decompression, because declared sizes may be false (decompression bomb). A result with a member outside of its
+directory (path traversal) is not read at all.
 """
 
 import stat
@@ -33,25 +33,25 @@ MAX_COMMENT_BYTES = 2**16
 MAX_DIRECTORY_BYTES = 4 * 1024**2
 
 
-class Unreadable(Exception):
-    """It is damaged, or no archive."""
+class DamagedArchive(Exception):
+    """The file is damaged, or not an archive."""
 
 
-class Refused(Exception):
-    """It is an archive made to do harm, or as good as one."""
+class UnsafeArchive(Exception):
+    """The archive is malicious or exceeds a limit."""
 
 
 class Archive:
-    """An open archive, checked as far as it can be without unpacking."""
+    """An open archive, checked as far as possible without decompression."""
 
     def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
-        """Raises Unreadable and Refused. `members`: how many entries it may have."""
+        """Raises DamagedArchive and UnsafeArchive. `members`: how many entries it may have."""
         check_directory(file)
         with readable():
             self._zip = ZipFile(file)
         self._members = self._zip.infolist()
         if len(self._members) > members:
-            raise Refused
+            raise UnsafeArchive
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +59,12 @@ class Archive:
     def __exit__(self, *_exc: object) -> None:
         self._zip.close()
 
-    def distrust(self) -> None:
-        """Raise Refused for what no server makes in good faith."""
+    def check_members(self) -> None:
+        """Raise UnsafeArchive for unsafe members or sizes."""
         if not all(is_safe(member) for member in self._members):
-            raise Refused
+            raise UnsafeArchive
         if sum(member.file_size for member in self._members) > MAX_TOTAL_BYTES:
-            raise Refused
+            raise UnsafeArchive
 
     @property
     def is_encrypted(self) -> bool:
@@ -79,32 +79,32 @@ class Archive:
         return None
 
     def read(self, member: ZipInfo) -> bytes:
-        """Return a member's bytes. Raises Refused when they are more than we read."""
+        """Return a member's bytes. Raises UnsafeArchive when they are more than we read."""
         if member.file_size > MAX_MEMBER_BYTES or unpacks_too_well(member):
-            raise Refused
+            raise UnsafeArchive
         blocks: list[bytes] = []
         left = MAX_MEMBER_BYTES
         for block in self._blocks(member):
             left -= len(block)
             if left < 0:
-                raise Refused
+                raise UnsafeArchive
             blocks.append(block)
         return b"".join(blocks)
 
     def measure(self, *, most: int, context: StageContext) -> int:
-        """Return how many bytes all members are, by unpacking them. Stops and raises Refused above `most`."""
+        """Return how many bytes all members are, by unpacking them. Stops and raises UnsafeArchive above `most`."""
         total = 0
         for member in self._members:
             for block in self._blocks(member):
                 context.check()
                 total += len(block)
                 if total > most:
-                    raise Refused
+                    raise UnsafeArchive
         return total
 
     def _blocks(self, member: ZipInfo) -> Iterator[bytes]:
         if member.compress_type not in {ZIP_STORED, ZIP_DEFLATED}:
-            raise Unreadable  # the others may ask for any amount of memory
+            raise DamagedArchive  # the others may ask for any amount of memory
         with readable(), self._zip.open(member) as file:
             while block := file.read(BLOCK):
                 yield block
@@ -116,7 +116,7 @@ def readable() -> Iterator[None]:
     try:
         yield
     except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
-        raise Unreadable from error
+        raise DamagedArchive from error
 
 
 def check_directory(file: BinaryIO) -> None:
@@ -126,13 +126,13 @@ def check_directory(file: BinaryIO) -> None:
     tail = file.read()
     at = end_of(tail)
     if at < 0 or len(tail) < at + END.size:
-        raise Unreadable
+        raise DamagedArchive
     directory_bytes = END.unpack_from(tail, at)[5]
     at_64 = at - LOCATOR_64.size - END_64.size
     if at_64 >= 0 and tail.startswith(END_64_SIGNATURE, at_64):
         directory_bytes = max(directory_bytes, END_64.unpack_from(tail, at_64)[8])
     if directory_bytes > MAX_DIRECTORY_BYTES:
-        raise Refused
+        raise UnsafeArchive
 
 
 def end_of(tail: bytes) -> int:

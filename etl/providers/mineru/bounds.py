@@ -12,7 +12,7 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
-from etl.providers.mineru.archive import Archive, Refused, Unreadable
+from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
 from etl.providers.mineru.supported_formats import IMAGES
 
 LOOKED_AT = IMAGES | {DocumentFormat.PDF}
@@ -49,7 +49,7 @@ def measure(document: Document, *, context: StageContext) -> None:
             if archive.is_encrypted:
                 raise FileEncrypted
             archive.measure(most=UNPACKED * settings.SLUICE.etl_max_file_bytes, context=context)
-    except Unreadable:
+    except DamagedArchive:
         raise FileCorrupt from None
-    except Refused:
+    except UnsafeArchive:
         raise FileTooLarge from None

@@ -1,8 +1,8 @@
-"""What servers say of a document that they could not convert, as our errors.
+"""Mapping of the servers' error codes and messages to our errors.
 
-4.0 calls nearly every failure of a file `parse_failed`, and 3.x and the hosted service send a sentence alone. So where
-the code says nothing, the sentence is asked for the few things that no other attempt will change. Whatever is left may
-be the server's fault, and is tried again.
+4.0 reports nearly every failure as `parse_failed`; 3.x and the hosted service send only a message. So where the code is
+not specific, the message is searched for the few permanent failures. All others may be the server's fault, and are
+retried.
 """
 
 import re

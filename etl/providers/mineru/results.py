@@ -59,15 +59,15 @@ def read(file: BinaryIO) -> ParsedResult:
 def of_archive(file: BinaryIO) -> ParsedResult:
     try:
         with Archive(file) as opened:
-            opened.distrust()
+            opened.check_members()
             markdown = opened.find(*MARKDOWN)
             if markdown is None:
                 raise InvalidOcrResponse
             text = opened.read(markdown).decode(errors="replace")
             return found(text, lambda name: loaded(opened, ENDINGS[name]))
-    except archive.Unreadable:
+    except archive.DamagedArchive:
         raise InvalidOcrResponse from None
-    except archive.Refused:
+    except archive.UnsafeArchive:
         raise UnsafeResult from None
 
 
