@@ -283,12 +283,12 @@ async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds
 
     monkeypatch.setattr(event_hub, "read_and_disconnect", read)
     for _ in range(3):
-        await hub.tell()
+        await hub.read_and_send()
         quick.waiting.get_nowait()
     assert (slow.after, slow.waiting.qsize(), quick.after) == (3, 1, 9)
 
     assert slow.waiting.get_nowait() == b"1 2 3 "
-    await hub.tell()
+    await hub.read_and_send()
     assert slow.waiting.get_nowait() == b"4 5 6 "
     assert (quick.after, quick.waiting.qsize()) == (9, 0)
 
@@ -307,7 +307,7 @@ async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
         return {early.subject: news_of(51)}, False
 
     monkeypatch.setattr(event_hub, "read_and_disconnect", read)
-    await hub.tell()
+    await hub.read_and_send()
     assert (early.after, late.after) == (51, 10)
 
 

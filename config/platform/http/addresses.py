@@ -1,4 +1,4 @@
-"""Where a request comes from, as far as it can be believed."""
+"""Client addresses, with X-Forwarded-For from trusted proxies only."""
 
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -11,13 +11,13 @@ Network = IPv4Network | IPv6Network
 
 
 def client_address(request: HttpRequest) -> Address | None:
-    """Return the client's address, or None when it cannot be told.
+    """Return the client's address, or None if it is unknown.
 
-    X-Forwarded-For counts only as far as trusted proxies wrote it: each hop is believed when the hop to its right is
-    in TRUSTED_PROXY_CIDRS, so whatever the client itself put into the header is never reached. A hop that a trusted
-    proxy wrote and that is no address gives None, not the proxy's own address: that one may be allowed more.
+    Only hops written by trusted proxies count: a hop is used if the hop to its right is in TRUSTED_PROXY_CIDRS, so
+    entries written by the client are never reached. If a trusted proxy wrote an invalid address, the result is None and
+    not the proxy's own address, which may have more permissions.
 
-    The server must leave REMOTE_ADDR alone (uvicorn: `--no-proxy-headers`), or loopback clients choose theirs.
+    The server must not change REMOTE_ADDR (uvicorn: `--no-proxy-headers`), or loopback clients could choose theirs.
     """
     address = parse(request.META.get("REMOTE_ADDR", ""))
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
@@ -33,10 +33,9 @@ def within(address: Address, networks: Iterable[Network]) -> bool:
 
 
 def counted_as(request: HttpRequest) -> str:
-    """Return what requests are counted by where nobody is signed in: the address; in IPv6 the /64, as one host has all
-    of it.
+    """Return the rate limit key of an anonymous request: the IPv4 address, or the IPv6 /64, which one host may own.
 
-    Addresses that cannot be told share one word: otherwise there would be a way around it.
+    Unknown addresses share one key, because otherwise they would bypass the limit.
     """
     address = client_address(request)
     return str(network_around(address, ipv4=32, ipv6=64)) if address else "unknown"
@@ -51,7 +50,7 @@ def network_around(address: Address, *, ipv4: int, ipv6: int) -> Network:
 def parse(text: str) -> Address | None:
     """Return the address in a text such as `10.0.0.1`, `10.0.0.1:80`, `[::1]:80`, `fe80::1%eth0`, or None.
 
-    IPv4 inside IPv6 comes out as IPv4: one client must not look like two.
+    IPv4-mapped IPv6 addresses become IPv4, so that one client has one address.
     """
     text = text.strip()
     if text.startswith("["):

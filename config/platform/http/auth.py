@@ -1,4 +1,4 @@
-"""Who is asking: a bearer token, or the browser's session with CSRF."""
+"""Authentication: bearer tokens, and browser sessions with CSRF protection."""
 
 from hmac import compare_digest
 from importlib import import_module
@@ -24,10 +24,10 @@ from config.platform.http.problems import DATABASE_ERRORS, CSRFFailed, NotAuthen
 
 
 class BearerAuthentication(TokenAuthentication):
-    """`Authorization: Bearer slc_…`, looked up by hash in one query. Everything wrong with it is the same 401.
+    """`Authorization: Bearer slc_…`, looked up by hash in one query. All errors are the same 401.
 
-    Knox itself visits all tokens of the user and deletes expired ones on each request. Here a request reads, and an
-    expired token is only refused.
+    Knox itself reads all tokens of the user and deletes expired ones at each request. This class only reads, and
+    rejects an expired token.
     """
 
     def authenticate_credentials(self, token: bytes) -> tuple[User, AuthToken]:
@@ -40,7 +40,7 @@ class BearerAuthentication(TokenAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The session of the browser. A failed CSRF check is told apart from a missing permission."""
+    """The browser's session. A failed CSRF check has its own error code, different from a missing permission."""
 
     def enforce_csrf(self, request: Request) -> None:
         try:
@@ -50,7 +50,7 @@ class SessionAuthentication(authentication.SessionAuthentication):
 
 
 def user_of(request: Request) -> User:
-    """Return who asks, in a view whose permission classes let nobody in who is not signed in."""
+    """Return the user, in a view whose permission classes require authentication."""
     return cast("User", request.user)
 
 
@@ -58,15 +58,15 @@ def user_of(request: Request) -> User:
 
 
 def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
-    """Return what an ASGI request is going to be refused with whatever its body holds, or None.
+    """Return the authentication error of an ASGI request before its body is read, or None.
 
-    The views decide again, by the same means. It asks the database, on a connection that it gives back.
+    The views check again, by the same means. The database connection of this check is returned to the pool.
     """
     try:
         request = ASGIRequest(scope, BytesIO())
         known = BearerAuthentication().authenticate(Request(request)) or session_user(request).is_authenticated
     except UnicodeDecodeError:
-        return None  # a path that Django words the refusal of
+        return None  # Django rejects this path with an error of its own
     except (AuthenticationFailed, *DATABASE_ERRORS) as error:
         return of_exception(error)
     finally:
@@ -75,7 +75,7 @@ def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
 
 
 def session_user(request: HttpRequest) -> Any:
-    """Return who is signed in by the session's cookie, as Django's two middlewares would."""
+    """Return the user of the session cookie, like Django's session and authentication middlewares."""
     sessions, key = import_module(settings.SESSION_ENGINE), request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
     request.session = sessions.SessionStore(None if "\0" in key else key)
     return get_user(request)
@@ -85,7 +85,7 @@ def session_user(request: HttpRequest) -> Any:
 
 
 def printable(token: bytes) -> str:
-    """Return the token as text. Knox makes ASCII ones; NUL or broken UTF-8 would be an error 500 in the query."""
+    """Return the token as text. Knox tokens are ASCII; NUL or invalid UTF-8 would be an error 500 in the query."""
     try:
         text = token.decode("ascii")
     except UnicodeDecodeError:
@@ -96,7 +96,7 @@ def printable(token: bytes) -> str:
 
 
 def candidates(text: str) -> Any:
-    """Return the tokens, nearly always none or one, that begin like this one, each with its user."""
+    """Return the tokens with the same prefix, nearly always none or one, with their users."""
     return AuthToken.objects.filter(token_key=text[: CONSTANTS.TOKEN_KEY_LENGTH]).select_related("user")
 
 

@@ -1,8 +1,8 @@
-"""Bounding request bodies before Django reads them.
+"""Size limits of request bodies, enforced before Django reads them.
 
-Django's ASGI handler spools a whole body to disk before any view or middleware sees the request, however large it is.
-So large ones are read from those alone whom we know.
-And a body of unknown length (`Transfer-Encoding: chunked`) reads as empty to DRF, which looks at Content-Length only.
+Django's ASGI handler writes a whole body of any size to disk before any view or middleware sees the request. So large
+bodies are read from authenticated clients only. DRF treats a body of unknown length (`Transfer-Encoding: chunked`) as
+empty, because it reads Content-Length only.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from config.platform.http.request_context import sane_id
 
 log = structlog.get_logger(__name__)
 
-# For a client that sends on after it was refused: in all, and without a byte.
+# For a client that keeps sending after a rejection: in total, and without receiving a byte.
 LINGER_SECONDS, IDLE_SECONDS = 30.0, 5.0
 
 Scope = dict[str, Any]
@@ -38,9 +38,9 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What a path takes that files are sent to, as multipart/form-data: bytes of the whole body, and the refusal.
+    """Limit of a path that accepts files as multipart/form-data: maximum size of the body, and the error above it.
 
-    People who are not signed in are led to the sign-in, and from there to `page`; without one it is 401.
+    Anonymous users are redirected to the sign-in page, and from there to `page`. Without `page` they get 401.
     """
 
     most: int
@@ -55,10 +55,10 @@ class SignInFirst(Problem):
 
 
 class BoundedBody:
-    """An ASGI application around another: answers 413 when a body declares, or turns out, to be too large.
+    """ASGI middleware that returns 413 for a body whose declared or actual size is above the limit.
 
-    The bound is DATA_UPLOAD_MAX_MEMORY_SIZE, but for the paths that take `files`, and those read nothing from
-    strangers. Where the client declared no length the inner application finds the one that was counted.
+    The limit is DATA_UPLOAD_MAX_MEMORY_SIZE, except for the paths in `files`, which require authentication before the
+    body is read. Without a Content-Length, the inner application gets the counted one.
     """
 
     def __init__(self, application: Application, *, files: Mapping[str, Files] = MappingProxyType({})) -> None:
@@ -73,14 +73,14 @@ class BoundedBody:
         body = Body({**scope, "headers": [*scope["headers"]]}, receive, most=bound.most)
         refusal = None
         if not body.too_large:
-            refusal = (files and await refusal_of_stranger(scope, files)) or await self.pass_on(body, send)
+            refusal = (files and await authentication_error(scope, files)) or await self.pass_on(body, send)
         if body.too_large:
             refusal = bound.problem()
         if refusal:
             await refuse(scope, send, refusal, rest=body)
 
     async def pass_on(self, body: "Body", send: Send) -> Problem | None:
-        """Have the request answered, unless there is no room for its body: Django writes it down before all else."""
+        """Run the application. Return a problem if the disk has no space for the body, which Django writes first."""
         try:
             await self.application(body.scope, body.receive, send)
         except OSError as error:
@@ -95,8 +95,8 @@ class BoundedBody:
         return self.files.get(scope["path"]) if is_form else None
 
 
-async def refusal_of_stranger(scope: Scope, files: Files) -> Problem | None:
-    """Return what to answer to a client that has no token or session of ours, before anything is read from it."""
+async def authentication_error(scope: Scope, files: Files) -> Problem | None:
+    """Return the error for a client without a valid token or session, before its body is read."""
     async with ThreadSensitiveContext():
         refusal = await sync_to_async(refusal_by_headers)(scope)
     if refusal is not None and refusal.status == HTTPStatus.UNAUTHORIZED and files.page:
@@ -106,7 +106,7 @@ async def refusal_of_stranger(scope: Scope, files: Files) -> Problem | None:
 
 
 class Body:
-    """The body of one request, counted while it comes in."""
+    """The body of one request, with a count of its bytes."""
 
     def __init__(self, scope: Scope, receive: Receive, *, most: int) -> None:
         self.scope = scope
@@ -127,17 +127,17 @@ class Body:
         self.size += len(message.get("body", b""))
         if self.size > self.most:
             self.too_large = True
-            return {"type": "http.disconnect"}  # Django drops the request without a word
+            return {"type": "http.disconnect"}  # Django drops the request silently
         if self.size and not self.is_declared and not message.get("more_body"):
             # Django makes its request from the scope after the last part of the body has come.
             self.scope["headers"].append((b"content-length", str(self.size).encode()))
         return message
 
     async def drain(self) -> None:
-        """Throw away what still comes, as long as it comes, within bounds.
+        """Discard the rest of the body, within time limits.
 
-        Most clients read the answer only when they have sent everything. The connection of one that is still sending
-        would be reset, and the answer lost.
+        Most clients read the response only after they have sent everything. Closing the connection earlier would reset
+        it, and the response would be lost.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
@@ -147,7 +147,7 @@ class Body:
 
 
 async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> None:
-    """Answer at once, and close the connection a little later."""
+    """Respond immediately, and close the connection after the rest of the body."""
     given = dict(scope["headers"]).get(b"x-request-id", b"")
     request_id = sane_id(given.decode("latin-1"))
     log.info("request_refused", code=problem.status, problem=problem.code, request_id=request_id)
@@ -159,7 +159,7 @@ async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> N
         "Connection": "close",
     }
     content = orjson.dumps(problem.body() | {"requestId": request_id})
-    headers["Content-Length"] = str(len(content))  # so that it is whole before the connection is closed
+    headers["Content-Length"] = str(len(content))  # the client can detect the end before the connection closes
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
     await send({"type": "http.response.body", "body": content, "more_body": True})

@@ -1,4 +1,4 @@
-"""Leaving a server alone that did not answer, so that not every request waits to find out."""
+"""Circuit breaker: keeps requests from waiting for a server that is known to be unavailable."""
 
 import threading
 import time
@@ -30,7 +30,9 @@ class Breaker:
                 return True
             if time.monotonic() < self.ask_again_at:
                 return False
-            self.ask_again_at = time.monotonic() + PAUSE_SECONDS  # this one finds out; nobody waits beside it
+            self.ask_again_at = (
+                time.monotonic() + PAUSE_SECONDS
+            )  # this request tries the server; others do not wait for it
             return True
 
     def note_silence(self, reason: str) -> None:

@@ -31,13 +31,13 @@ from config.platform.http.request_context import request_id
 
 
 class ProblemResponse(HttpResponse):
-    """An answer that is a problem. The request's line in the log tells which: a status stands for several."""
+    """A problem response. The log line of the request has its code, because several codes share a status."""
 
     problem = ""
 
 
 def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
-    """Return the response, not DRF's Response: a view that renders Markdown or CSV still answers errors as JSON."""
+    """Return a Django response, not DRF's: errors of a view that renders Markdown or CSV are JSON too."""
     response = ProblemResponse(
         orjson.dumps(problem.body() | {"requestId": request_id(request)}),
         status=problem.status,
@@ -49,7 +49,7 @@ def respond(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
-    """Return the same for people. The page asks the database nothing: it may be what is away."""
+    """Return an HTML page. It makes no database queries, because the database may be unavailable."""
     words = {
         "title": problem.title or phrase(problem.status),
         "detail": problem.detail,
@@ -73,14 +73,14 @@ def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
-    """CSRF_FAILURE_VIEW: Django's page for pages, a problem for the rest."""
+    """CSRF_FAILURE_VIEW: Django's HTML page for pages, and a problem for the API."""
     if is_page(request):
         return csrf_failure_page(request, reason=reason)
     return respond(CSRFFailed(), request)
 
 
 def is_page(request: HttpRequest) -> bool:
-    """Tell whether people look at this path, so that errors stay HTML. Everything else is the API's."""
+    """Return whether errors at this path are HTML. All other paths belong to the API."""
     return request.path_info.startswith(settings.PAGE_PREFIXES)
 
 
@@ -109,27 +109,27 @@ class ProblemMiddleware:
         return self.refuse(request) or self.reword(request, await self.get_response(request))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """Answer what plain Django views raise. None leaves bugs to Django."""
+        """Return a problem for exceptions of plain Django views, or None to leave bugs to Django."""
         problem = of_exception(error)
         if problem is None:
             return None
         return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
     def remember(self, *, request: HttpRequest | None = None, **_later: object) -> None:
-        """Keep what was raised outside of views, for example by the session middleware while the database is down."""
+        """Keep an exception raised outside of views, for example by the session middleware without a database."""
         if request is not None:
             request.uncaught = sys.exc_info()[1]  # type: ignore[attr-defined]
 
     def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse NUL in cookies, paths and query strings: Postgres cannot hold it, so that looking for a session or
-        filtering by it would be an error 500."""
+        """Reject NUL in cookies, paths and query strings. Postgres cannot store it, so a session lookup or a filter
+        would be an error 500."""
         problem = nul_in(request)
         if problem is None:
             return None
         return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
     def reword(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Replace the body of Django's own error responses, DEBUG's technical pages among them. Headers stay."""
+        """Replace the bodies of Django's own error responses, including DEBUG's technical pages. Keep the headers."""
         if not is_foreign_error(response) or is_page(request):
             return response
         uncaught = getattr(request, "uncaught", None)
@@ -146,7 +146,7 @@ def nul_in(request: HttpRequest) -> Problem | None:
         return NotFound()
     if "%00" in request.META.get("QUERY_STRING", ""):
         return BadInput(InputError(pointer="", code="nul", detail="NUL in the query string."))
-    if any("\0" in value for value in request.COOKIES.values()):  # they write it "\000"
+    if any("\0" in value for value in request.COOKIES.values()):  # NUL is encoded as "\000" there
         return BadInput(InputError(pointer="", code="nul", detail="NUL in a cookie."))
     return None
 

@@ -1,4 +1,4 @@
-"""The end of a web process: what waits for long hears of it, and stops.
+"""Graceful shutdown of a web process: event streams and other long waits end at SIGTERM.
 
 uvicorn tells nobody that it is to stop. It waits for open answers until its timeout, and then cancels them, each with a
 traceback in the log.
@@ -15,13 +15,13 @@ handlers: list[Any] = []
 
 
 def call(end: Callable[[], None]) -> None:
-    """Have this called once the process is told to stop, amid whatever the main thread is doing."""
+    """Register a callback for shutdown. It interrupts the main thread at any point."""
     if end not in called:
         called.append(end)
 
 
 def watch() -> None:
-    """Listen for SIGTERM, before whoever listens now. Does nothing when it does so already, or in another thread."""
+    """Handle SIGTERM before the current handler. Do nothing if already done, or outside the main thread."""
     before = signal.getsignal(signal.SIGTERM)
     if threading.current_thread() is not threading.main_thread() or not callable(before) or before in handlers:
         return

@@ -1,11 +1,11 @@
-"""Errors as RFC 9457 `application/problem+json`, whatever raised them: a view, DRF, Django, or the database.
+"""Errors as RFC 9457 `application/problem+json`, from views, DRF, Django and the database.
 
 `{"type", "title", "status", "detail", "code", "requestId"}`, and for bad input
 `"errors": [{"pointer", "code", "detail"}]` with RFC 6901 JSON Pointers such as `/items/17/effectiveDate`.
-`code` is what programs switch on; `type` is the same word as a URN.
+Programs should check `code`; `type` is the same word as a URN.
 
-They say only words of our own: no message of Django's, of the database's or of a stranger's exception gets through.
-`config.platform.http.error_handling` makes answers of them.
+Texts are our own. Messages of Django, the database and other libraries never reach clients.
+`config.platform.http.error_handling` turns problems into responses.
 """
 
 import errno
@@ -32,14 +32,14 @@ log = structlog.get_logger(__name__)
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
-# A request of 10,000 wrong items is not worth an answer of a megabyte.
+# A request with 10,000 invalid items must not get a response of a megabyte.
 MAX_ERRORS = 100
 MAX_POINTER = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputError:
-    """One thing wrong with the input, and where: `pointer` is a JSON Pointer, "" the whole document."""
+    """An input error. `pointer` is a JSON Pointer; "" is the whole document."""
 
     pointer: str
     code: str
@@ -74,7 +74,7 @@ class Problem(Exception):
         }
 
     def all_headers(self) -> dict[str, str]:
-        # An error is about now; 404 and 410 would be cacheable without this.
+        # Without this, 404 and 410 would be cacheable.
         headers = {"Cache-Control": "no-store", **self.headers}
         if self.retry_after is not None or self.status in (429, 503):
             headers["Retry-After"] = str(RETRY_AFTER_SECONDS if self.retry_after is None else self.retry_after)
@@ -175,7 +175,7 @@ STATUS_DETAILS = {
     500: "Unexpected error. If you report it, include the request ID.",
     503: "The service is not available at the moment. Try again in a few seconds.",
 }
-# Where DRF's details are a view's own words. Elsewhere they quote the request.
+# Statuses whose details come from our views. Other details of DRF quote the request.
 OWN_WORDS = frozenset({403, 404, 409, 410, 422})
 
 
@@ -184,7 +184,7 @@ def phrase(status: int) -> str:
 
 
 def of_status(status: int) -> Problem:
-    """Return the problem that an HTTP status stands for when nothing more is known."""
+    """Return the general problem of an HTTP status."""
     problem = Problem(STATUS_DETAILS.get(status))
     problem.status = status
     problem.code = STATUS_CODES.get(status) or phrase(status).lower().replace(" ", "_")
@@ -195,7 +195,7 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a disk had no room, or a user no more of it; the log is told."""
+    """Return whether the disk or the quota is full, and log it."""
     if not (isinstance(error, OSError) and error.errno in NO_ROOM):
         return False
     log.error("no_room", setting="TMPDIR", error=logs.describe(error))
@@ -203,7 +203,7 @@ def is_full(error: BaseException) -> bool:
 
 
 # ---- From exceptions --------------------------------------------------------------------------------------------
-# Pool timeouts, shutdowns, statement timeouts and deadlocks among them: all worth another try.
+# These include pool timeouts, shutdowns, statement timeouts and deadlocks. A retry can help with all of them.
 DATABASE_ERRORS = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
 MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[], Problem]], ...] = (
     (Http404, NotFound),
@@ -215,7 +215,7 @@ MEANINGS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[]
 
 
 def of_exception(error: BaseException | None) -> Problem | None:
-    """Return the problem that an exception means to the client, or None when it is a bug."""
+    """Return the problem for an exception, or None for a bug."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, exceptions.APIException):
@@ -248,7 +248,7 @@ def of_api_exception(error: exceptions.APIException) -> Problem:
 
 
 def input_errors(detail: Any, pointer: str = "") -> Iterator[InputError]:
-    """Yield what DRF's nested details say: dicts by field, lists by index, `non_field_errors` at their parent."""
+    """Yield DRF's nested details: dicts by field, lists by index, `non_field_errors` at their parent."""
     if isinstance(detail, Mapping):
         for name, member in detail.items():
             inside = pointer if name == api_settings.NON_FIELD_ERRORS_KEY else join(pointer, name)

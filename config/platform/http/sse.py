@@ -1,12 +1,12 @@
-"""Server-sent events: what the streams of all apps are made of.
+"""Server-sent events: the base of the event streams of all apps.
 
-While anybody listens, one task of each web process reads what is new, for all subjects (jobs, documents) of a kind at
-once, and hands it to the listeners as bytes. Without listeners it reads nothing. Apps say by a subclass of `Hub` what
-is read.
+While there are listeners, one task per web process and kind of stream reads new events for all subjects (jobs,
+documents) and passes them to the listeners as bytes. Without listeners it reads nothing. Apps define the read in a
+subclass of `Hub`.
 
-A listener is at a number: what it has heard of, and nothing later. Everything else follows from what is read. One that
-reads slowly is not read for until it has sent what waits, and one that comes back with the last number that it saw is
-just one that is further back: neither loses anything, hears anything twice, or has the others wait.
+Each listener has a position: the number of the last event that it received. A slow listener is skipped until its queue
+is empty. A client that reconnects with Last-Event-ID starts at an earlier position. So no listener loses an event, gets
+one twice, or delays the others.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 RETRY = b"retry: 3000\n\n"  # milliseconds, for clients that lost the connection
 HEARTBEAT = b":\n\n"
-HEARTBEAT_SECONDS = 10.0  # the contract says 15 at most; proxies often close what is silent for 30 or 60
+HEARTBEAT_SECONDS = 10.0  # at most 15 by the API; proxies often close connections that are silent for 30 or 60
 POLL_SECONDS = 0.5
-STREAM_SECONDS = 30 * 60.0  # then clients come again, and show that their token still holds
-# Of one process, for all kinds together. A stream is an open file, and the rest of the API needs some too; it is 40 KiB
-# of memory as well.
+STREAM_SECONDS = 30 * 60.0  # then clients reconnect, and their token is checked again
+# Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
+# 40 KiB of memory.
 MOST = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-MOST_OF_A_USER = 50  # of those: one token must not hold all
+MOST_OF_A_USER = 50  # per process: one user must not take all streams
 
 Subject = TypeVar("Subject")
 
@@ -78,7 +78,7 @@ def frame(event: str, data: Mapping[str, Any], *, number: int) -> bytes:
 
 
 def number_in(last_event_id: str) -> int | None:
-    """Return the number that a `Last-Event-ID` is, or None when it is none that we could have sent."""
+    """Return a `Last-Event-ID` as a number, or None if it is invalid."""
     is_number = last_event_id.isascii() and last_event_id.isdecimal() and len(last_event_id) < len(str(2**63))
     return int(last_event_id) if is_number else None
 
@@ -87,7 +87,7 @@ def number_in(last_event_id: str) -> int | None:
 
 
 class News(Protocol):
-    """What happened to one subject after some number."""
+    """The new events of one subject."""
 
     @property
     def newest(self) -> int: ...
@@ -98,7 +98,7 @@ class News(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Listener(Generic[Subject]):
-    """One open stream: what it has heard of, and what still waits to be sent. None among that is the end."""
+    """One open stream: its position, and the queue of bytes to send. None in the queue ends the stream."""
 
     subject: Subject
     user_id: int
@@ -116,7 +116,7 @@ class Listener(Generic[Subject]):
         self.after = max(self.after, news.newest)
 
     def bytes_of(self, news: Any) -> bytes:
-        """Return what of the news this one has not heard yet."""
+        """Return the events after this listener's position, as bytes."""
         raise NotImplementedError
 
     def end(self, why: str) -> None:
@@ -126,7 +126,7 @@ class Listener(Generic[Subject]):
 
 
 class Hub(Generic[Subject]):
-    """The listeners of this process, by subject, and the one task that reads for them while there are any."""
+    """The listeners of this process, by subject, and the task that reads events for them."""
 
     poll_seconds: ClassVar[float] = POLL_SECONDS
 
@@ -138,17 +138,17 @@ class Hub(Generic[Subject]):
         self.of_user: Counter[int] = Counter()
 
     def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, News], bool]:
-        """Return what happened to these after these numbers, and whether there is more to read at once.
+        """Return the events after these positions, and whether there are more to read immediately.
 
-        Called in a thread; it must not keep the connection to the database.
+        Runs in a thread, and must not keep its database connection.
         """
         raise NotImplementedError
 
     def opened(self) -> None:
-        """Count a stream that begins to listen."""
+        """Count an opened stream."""
 
     def closed(self, why: str) -> None:
-        """Count one that ended: `ended`, `left` or `renewed`."""
+        """Count a closed stream: `ended`, `left` or `renewed`."""
 
     def add(self, listener: Listener[Subject]) -> None:
         self.listeners.setdefault(listener.subject, set()).add(listener)
@@ -158,7 +158,7 @@ class Hub(Generic[Subject]):
         if self.task is None:
             graceful_shutdown.call(end_all)
             graceful_shutdown.watch()
-            # A context of its own: the first listener's has the request's ids for logs, and its thread.
+            # A new context: that of the first listener has the ids of its request for logs, and its thread.
             self.task = asyncio.get_running_loop().create_task(self.run(), context=Context())
 
     def remove(self, listener: Listener[Subject]) -> None:
@@ -166,13 +166,13 @@ class Hub(Generic[Subject]):
         if listener in together:
             together.remove(listener)
             self.count -= 1
-            self.of_user -= Counter({listener.user_id: 1})  # drops who has none
+            self.of_user -= Counter({listener.user_id: 1})  # drops users without streams
             self.closed(listener.over or "left")
             if not together:
                 del self.listeners[listener.subject]
 
     def end(self, listener: Listener[Subject], why: str) -> None:
-        """Send what waits, and nothing more."""
+        """Close a stream after the bytes in its queue."""
         listener.end(why)
         self.remove(listener)
 
@@ -183,16 +183,16 @@ class Hub(Generic[Subject]):
     async def run(self) -> None:
         while self.listeners:
             try:
-                more = await self.tell()
+                more = await self.read_and_send()
                 self.is_blind = False
-            except Exception as error:  # noqa: BLE001 - whatever it is, streams must not hang for ever with heartbeats only
-                self.complain(error)
+            except Exception as error:  # noqa: BLE001 - after any error, streams must not hang with heartbeats only
+                self.log_once(error)
                 more = False
             await asyncio.sleep(0 if more else self.poll_seconds)
         self.task = None
 
-    async def tell(self) -> bool:
-        """Read once, and hand out. Returns whether there is more to read at once."""
+    async def read_and_send(self) -> bool:
+        """Read once and pass the events on. Return whether there are more to read immediately."""
         asked = {
             subject: min(ready)
             for subject, together in self.listeners.items()
@@ -203,7 +203,7 @@ class Hub(Generic[Subject]):
         news, more = await asyncio.to_thread(self.read, asked)
         for subject, told in news.items():
             for listener in list(self.listeners.get(subject, ())):
-                # One that came in the meantime, from further back, is for the next round.
+                # A listener that was added during the read, at an earlier position, waits for the next round.
                 if listener.is_ready and listener.after >= asked[subject]:
                     self.hand_out(told, listener)
         return more
@@ -213,8 +213,8 @@ class Hub(Generic[Subject]):
         if news.is_the_end:
             self.end(listener, "ended")
 
-    def complain(self, error: Exception) -> None:
-        """Once, not twice a second. Streams stay open and get heartbeats; what they missed comes afterwards."""
+    def log_once(self, error: Exception) -> None:
+        """Log an error once, not twice a second. Streams stay open with heartbeats, and get the missed events later."""
         if self.is_blind:
             return
         self.is_blind = True
@@ -229,20 +229,20 @@ hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[type[Hub[Any]], Hub[Any]
 
 
 def hub(kind: type[AnyHub]) -> AnyHub:
-    """Return the hub of this kind in the running event loop. A process that serves has one loop; tests have more."""
+    """Return the hub of this kind in the running event loop. A web process has one loop; tests have several."""
     of_loop: dict[Any, Any] = hubs.setdefault(asyncio.get_running_loop(), {})
     its_hub: AnyHub = of_loop.setdefault(kind, kind())
     return its_hub
 
 
 def all_hubs() -> Iterator[Hub[Any]]:
-    """Yield the hubs of all kinds and loops. From any thread."""
+    """Yield the hubs of all kinds and loops. Thread-safe."""
     for of_loop in list(hubs.values()):
         yield from list(of_loop.values())
 
 
 def check_room(user_id: int) -> None:
-    """Raise TooManyStreams or TooManyStreamsOfUser when there are. Called from any thread; more may be on their way."""
+    """Raise TooManyStreams or TooManyStreamsOfUser at the limit. Thread-safe; concurrent requests may exceed it."""
     if sum(its_hub.count for its_hub in all_hubs()) >= MOST:
         raise TooManyStreams
     if streams_of(user_id) >= MOST_OF_A_USER:
@@ -254,7 +254,7 @@ def streams_of(user_id: int) -> int:
 
 
 def end_all() -> None:
-    """End all streams, once the process is told to stop: whole events, and an end that clients take for one."""
+    """End all streams at shutdown, each after a complete event and with a regular end of the response."""
     for loop, of_loop in list(hubs.items()):
         for its_hub in of_loop.values():
             loop.call_soon_threadsafe(its_hub.end_all)
@@ -264,10 +264,10 @@ def end_all() -> None:
 
 
 def release_thread() -> None:
-    """End the thread of this request, idle until its answer is complete: here, for half an hour.
+    """End the thread of this request, which would be idle until the stream ends, for up to half an hour.
 
-    asgiref makes one for each request that runs anything synchronous, middleware for example. A thousand streams would
-    keep a thousand, far beyond what a container may have. What still runs in one, at the end, gets another.
+    asgiref creates a thread for each request that runs synchronous code, such as middleware. A thousand streams would
+    keep a thousand threads, far above a container's limit. Synchronous code at the end of the request gets a new one.
     """
     context = SyncToAsync.thread_sensitive_context.get(None)
     executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
@@ -276,7 +276,7 @@ def release_thread() -> None:
 
 
 class Stream:
-    """The body of the answer: the opening, then what happens, with comments in between while nothing does."""
+    """The response body: the opening, then events, with comments as heartbeats."""
 
     def __init__(self, kind: type[Hub[Any]], listener: Listener[Any], *, opening: bytes) -> None:
         self.kind = kind
@@ -290,7 +290,7 @@ class Stream:
         release_thread()
         self.loop, its_hub = asyncio.get_running_loop(), hub(self.kind)
         if streams_of(self.listener.user_id) >= MOST_OF_A_USER:
-            return  # many came at once, before any of them was counted; who comes again is refused
+            return  # many streams opened at once, before they were counted; reconnects are rejected
         its_hub.add(self.listener)
         try:
             while (told := await self.next_part()) is not None:
@@ -310,8 +310,8 @@ class Stream:
     def close(self) -> None:
         """Unsubscribe, from Django's thread that closes responses.
 
-        The client may leave while a part is being sent. Then nobody is inside the generator, and its `finally` runs
-        only when the garbage collector comes by.
+        If the client disconnects while a part is being sent, the generator is suspended, and its `finally` would run
+        only at garbage collection.
         """
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(hubs[self.loop][self.kind].remove, self.listener)

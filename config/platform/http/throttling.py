@@ -1,9 +1,10 @@
-"""How often a client may ask: moving windows in Valkey that all web processes share, by the library `limits`.
+"""Rate limits: moving windows in Valkey that all web processes share, by the library `limits`.
 
-A rate protects the service from clients in a loop, and links from guessing. It must never be what takes the service
-down: while Valkey does not answer, requests are let through, and only one in PAUSE_SECONDS waits to find out.
+Rate limits protect the service from clients in a loop, and links from guessing. They must never make the service
+unavailable: while Valkey does not respond, requests pass uncounted, and a circuit breaker lets only one request per
+PAUSE_SECONDS try it.
 
-Times are those of the web hosts' clocks. Apps say by subclasses what is counted: `exports.api.rates`.
+Times come from the clocks of the web hosts. Apps define the counts in subclasses, such as `exports.api.rates`.
 """
 
 import math
@@ -27,13 +28,13 @@ from config.platform.http.addresses import counted_as
 from config.platform.http.circuit_breaker import Breaker
 from config.platform.http.problems import Problem
 
-if TYPE_CHECKING:  # DRF imports this module while it is making its views
+if TYPE_CHECKING:  # DRF imports this module while it defines its views
     from rest_framework.views import APIView
 
-ANSWER_SECONDS = 0.25  # for a connection, and for each answer: a silent server costs one of them
+ANSWER_SECONDS = 0.25  # to connect, and for each response: an unresponsive server costs one of them
 PREFIX = "sluice:rate"
-# One for each thread that asks at the same time. redis-py's 100 could be used up by a flood, and a pool without a free
-# connection looks like a server that is away: the flood would switch the rates off.
+# One per concurrent thread. A flood of requests could exhaust redis-py's 100, and an exhausted pool looks like
+# an unavailable server: the flood would disable the rate limits.
 MAX_CONNECTIONS = 10_000
 # The units of `config.env.rate`; `limits.parse` does not know the short ones.
 UNITS: dict[str, type[limits.RateLimitItem]] = {
@@ -54,7 +55,7 @@ class RateLimited(Problem):
 
 
 class Throttle(BaseThrottle):
-    """Counts a request before its view runs, and refuses it by RateLimited when it is one too many."""
+    """Counts a request before its view runs, and raises RateLimited above the limit."""
 
     def allow_request(self, request: Request, view: "APIView") -> bool:
         name, who = self.counted(request)
@@ -64,15 +65,15 @@ class Throttle(BaseThrottle):
         return True
 
     def counted(self, request: Request) -> tuple[str, str]:
-        """Return the setting that holds the rate, and who is counted: "" for nobody. It goes into Valkey as it is."""
+        """Return the setting with the rate, and the client's id ("": not counted), a key in Valkey."""
         raise NotImplementedError
 
     def refused(self) -> None:
-        """Count the refusal, in a metric of the app's own."""
+        """Count the rejection in a metric of the app."""
 
 
 class PerUser(Throttle):
-    """By user: what is not a POST has a rate of its own, a wide one, as clients poll. Who is not signed in is not
+    """Limit per user. Other methods than POST have a higher rate, because clients poll. Anonymous requests are not
     counted."""
 
     posts: str
@@ -84,7 +85,7 @@ class PerUser(Throttle):
 
 
 class PerAddress(Throttle):
-    """By address, for views without sign-in."""
+    """Limit per address, for views without authentication."""
 
     requests: str
 
@@ -99,7 +100,7 @@ def parsed(name: str, text: str) -> limits.RateLimitItem:
 
 
 def rate(name: str) -> limits.RateLimitItem:
-    """Return the rate that a setting holds, `rate("export_rate")`."""
+    """Return the rate in a setting, as in `rate("export_rate")`."""
     return parsed(name, getattr(settings.SLUICE, name))
 
 
@@ -107,7 +108,7 @@ def rate(name: str) -> limits.RateLimitItem:
 
 
 class Limiter(Breaker):
-    """The windows of all rates, and a breaker before them: a server that did not answer is left alone for a while."""
+    """The windows of all rates, behind a circuit breaker."""
 
     away, back = "rates_not_counted", "rates_counted_again"
 
@@ -118,15 +119,15 @@ class Limiter(Breaker):
             max_connections=MAX_CONNECTIONS,
             socket_connect_timeout=ANSWER_SECONDS,
             socket_timeout=ANSWER_SECONDS,
-            # redis-py would try for seconds. That a server has closed a connection is noticed before it is used.
+            # redis-py would retry for seconds. Connections closed by the server are detected before use.
             retry=Retry(NoBackoff(), 0),
         )
-        # The client is no owner of a pool that it is given: without this its connections would outlive it, open.
+        # The client does not own this pool: without this, its connections would stay open after the client is gone.
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 
     def wait(self, rate: limits.RateLimitItem, who: str) -> int:
-        """Count a request, and return 0; or, when it is one too many, return the seconds until there is room."""
+        """Count a request. Return 0, or above the limit the seconds until the next request may pass."""
         if not self.may_ask():
             return 0
         try:
@@ -141,7 +142,7 @@ class Limiter(Breaker):
         if self.windows.hit(rate, who):
             return 0
         room_at, remaining = self.windows.get_window_stats(rate, who)
-        # There may be room since. With an empty window `room_at` would be a whole window away.
+        # The window may have emptied since. `room_at` would then be a whole window away.
         return 1 if remaining > 0 else max(1, math.ceil(room_at - time.time()))
 
 
@@ -151,5 +152,5 @@ def limiter() -> Limiter:
 
 @cache
 def limiter_of(url: str, _pid: int) -> Limiter:
-    """One for each process: connections and breaker of before a fork are the parent's."""
+    """Return the limiter of this process. A fork must not use the parent's connections and breaker."""
     return Limiter(url)
