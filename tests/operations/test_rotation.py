@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx2
 import psycopg
 import pytest
 import redis
-import requests
 from botocore.exceptions import ClientError
 from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
@@ -85,22 +85,22 @@ def finished(submit: Submit) -> Job:
 
 def link_at(web: Web, job: Job, token: str) -> str:
     """Return the link, as its owner is shown it there, without the host."""
-    answer = requests.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    answer = httpx2.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
     url = str(answer.json()["receipt"]["signedUrl"])
     return url[url.index("/exports/") :]
 
 
 def believes(web: Web, path: str) -> bool:
     """Whether a link would be redeemed there. HEAD uses nothing up."""
-    return requests.head(f"{web.url}{path}", timeout=30, allow_redirects=False).status_code < 400
+    return httpx2.head(f"{web.url}{path}", timeout=30).status_code < 400
 
 
-def is_signed_in(browser: requests.Session, web: Web) -> bool:
-    return browser.get(f"{web.url}/app/account", timeout=30, allow_redirects=False).status_code == 200
+def is_signed_in(browser: httpx2.Client, web: Web) -> bool:
+    return browser.get(f"{web.url}/app/account", timeout=30).status_code == 200
 
 
-def signed_in(user: User) -> requests.Session:
-    client, browser = Client(), requests.Session()
+def signed_in(user: User) -> httpx2.Client:
+    client, browser = Client(), httpx2.Client()
     client.force_login(user)
     browser.cookies.set("sessionid", client.cookies["sessionid"].value, domain="127.0.0.1")
     return browser
@@ -126,7 +126,7 @@ def test_after_the_last_round_nothing_that_the_old_key_signed_is_believed(
 ) -> None:
     before, last = link_at(rounds[0], finished, token), rounds[3]
     browser = signed_in(alice)
-    answer = requests.get(f"{last.url}{before}", timeout=30, allow_redirects=False)
+    answer = httpx2.get(f"{last.url}{before}", timeout=30)
     assert answer.json()["code"] == "link_invalid"
     assert not is_signed_in(browser, last)
     assert believes(last, link_at(last, finished, token))  # the owner finds it anew
@@ -242,12 +242,12 @@ def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted
     for number, (service, download) in enumerate((pairs, newer, pairs)):
         use(service, download)
         urls.append(redirected(api, finish(submit(f"K{number}"))))
-    assert [requests.get(url, timeout=10).status_code for url in urls] == [200, 200, 200]
+    assert [httpx2.get(url, timeout=10).status_code for url in urls] == [200, 200, 200]
 
     for keys in pairs:
         forget(store, keys)
-    wait_until(lambda: requests.get(urls[0], timeout=10).status_code == 403)
-    assert requests.get(urls[1], timeout=10).status_code == 200
+    wait_until(lambda: httpx2.get(urls[0], timeout=10).status_code == 403)
+    assert httpx2.get(urls[1], timeout=10).status_code == 200
     use(*newer)
     finish(submit("K9"))
     for check in storage.SUBJECT.checks:

@@ -14,9 +14,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
-import requests
 from django.conf import LazySettings, settings
 from django.contrib.auth.models import User
 from django.db.models.functions import Now
@@ -490,12 +490,12 @@ def test_a_link_that_leaked_is_ended(operator: Operator, finished: Job, api: API
 def test_a_presigned_url_that_leaked_leads_nowhere(operator: Operator, finished: Job, api: APIClient) -> None:
     """A URL lives for a minute, which commands on a busy machine may take: so it is the object that is looked for."""
     url = api.get(links.path_of(finished.receipt.links.get()))["Location"]
-    assert requests.get(url, timeout=10).status_code == 200
+    assert httpx2.get(url, timeout=10).status_code == 200
     assert operator.ask("a-link-leaked", "d.user_agent")[0]["outcome"] == "redeemed"
     assert storage.head(finished.receipt.object_key)
     operator.do("a-link-leaked", "repair withdraw", JOB=finished.pk)
     assert storage.head(finished.receipt.object_key) is None
-    assert requests.get(url, timeout=10).status_code in {403, 404}
+    assert httpx2.get(url, timeout=10).status_code in {403, 404}
     assert api.post(f"/exports/{finished.pk}/link").status_code == 410
     assert "time is over" in operator.do("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
 
