@@ -178,7 +178,7 @@ PAGE_PREFIXES = ("/admin/", "/app/")  # errors are HTML under these paths, and p
 
 
 def page(title: str, icon: str, model: str) -> dict[str, object]:
-    """Return a sidebar entry such as `page("Jobs", "output", "exports.job")`, visible with the view permission."""
+    """Return a sidebar entry, such as `page("Exports", "output", "exports.job")`, shown with the view permission."""
     app, name = model.split(".")
     return {
         "title": title,
@@ -202,7 +202,7 @@ UNFOLD = {
             {
                 "title": "Exports",
                 "items": [
-                    page("Jobs", "output", "exports.job"),
+                    page("Exports", "output", "exports.job"),
                     page("Chunks", "grid_view", "exports.chunk"),
                     page("Files", "draft", "exports.file"),
                     page("Receipts", "receipt_long", "exports.receipt"),
@@ -212,15 +212,15 @@ UNFOLD = {
                     page("Deliveries", "outgoing_mail", "exports.delivery"),
                     page("Datasets", "database", "exports.dataset"),
                     page("Usage", "data_usage", "exports.usage"),
-                    page("Allowances", "tune", "exports.allowance"),
+                    page("Quota overrides", "tune", "exports.allowance"),
                     page("Slots", "memory", "exports.slot"),
-                    page("Ticks", "schedule", "exports.tick"),
+                    page("Periodic tasks", "schedule", "exports.tick"),
                 ],
             },
             {
                 "title": "Documents",
                 "items": [
-                    page("Tasks", "description", "etl.task"),
+                    page("Documents", "description", "etl.task"),
                     page("Rules", "rule", "rules.rule"),
                 ],
             },
@@ -229,8 +229,8 @@ UNFOLD = {
                 "items": [
                     page("Users", "person", "auth.user"),
                     page("Groups", "group", "auth.group"),
-                    page("Tokens", "key", "knox.authtoken"),
-                    page("Audit", "history", "admin.logentry"),
+                    page("API tokens", "key", "knox.authtoken"),
+                    page("Audit log", "history", "admin.logentry"),
                 ],
             },
         ],

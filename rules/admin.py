@@ -1,4 +1,4 @@
-"""Rules and their versions, to be looked at: users change theirs elsewhere, and system rules are files."""
+"""Read-only admin of rules and their versions. Users edit rules on pages; system rules are files."""
 
 from typing import Any
 
@@ -37,20 +37,20 @@ class RuleAdmin(ReadOnly):
     list_filter = ("postprocess_mode", "created_at")
     list_select_related = ("owner",)
     search_fields = ("name", "slug", "owner__username")
-    search_help_text = "A whole name, file name or user name"
+    search_help_text = "Exact name, file name or username"
     ordering = ("-created_at", "-rule_id")
     inlines = (Versions,)
     fieldsets = (
         (None, {"fields": (("name", "belongs_to", "state"), "description", ("owner", "tasks"))}),
-        ("What it says", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
+        ("Content", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
         ("Times", {"fields": (("version", instant("created_at")), (instant("updated_at"), instant("deleted_at")))}),
     )
 
     @admin.display(description="belongs to")
     def belongs_to(self, rule: Rule) -> str:
-        return str(rule.owner) if rule.owner else f"everybody ({rule.slug})"
+        return str(rule.owner) if rule.owner else f"system ({rule.slug})"
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, rule: Rule) -> str:
         if rule.deleted_at:
             return badge("deleted")
@@ -63,14 +63,14 @@ class RuleAdmin(ReadOnly):
 
 @admin.register(RuleVersion)
 class RuleVersionAdmin(ReadOnly):
-    """What a rule said in a version: what its tasks are pinned to."""
+    """Versions of rules, which tasks are pinned to."""
 
     list_display = ("__str__", "rule", "postprocess_mode", "postprocess_strategy", moment("created_at"))
     list_select_related = ("rule",)
     search_fields = ("name",)
-    search_help_text = "A whole name"
+    search_help_text = "Exact name"
     ordering = ("-id",)
     fieldsets = (
         (None, {"fields": (("rule", "version"), "name", "description", instant("created_at"))}),
-        ("What it said", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
+        ("Content", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
     )

@@ -1,4 +1,4 @@
-"""The staff's pages of documents. Their text, and what was made of it, is their owner's alone."""
+"""Admin of documents. Their text and results are visible to their owners only."""
 
 from etl.admin import overview, tasks
 

@@ -1,4 +1,4 @@
-"""Filters of the list of tasks, from what the code knows: Django's ask the table for every value that occurs."""
+"""List filters of tasks, with known values. Django's own filters would scan the table for distinct values."""
 
 from typing import Any
 

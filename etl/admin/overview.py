@@ -1,4 +1,4 @@
-"""What the start page tells of documents: one statement over the index of open tasks, and one over recent ones."""
+"""Figures and charts of documents on the start page: one statement on open tasks, one on recent tasks."""
 
 from datetime import datetime
 from typing import Any
@@ -18,13 +18,13 @@ COLOURS = {
     Status.FAILED: "#dc2626",
     Status.CANCELLED: "#a855f7",
 }
-LONG_SECONDS = 600  # that a task may take before it is worth a look
+LONG_SECONDS = 600  # an open task older than this is a warning
 
 OPEN = """
 SELECT count(*) AS open, min(updated_at) AS oldest
 FROM (SELECT updated_at FROM etl_task WHERE status = 'pending' LIMIT %(most)s) t
 """
-# Of times: OCR's own, where the provider told it; and from the submission to the end, of tasks that were run once.
+# Times: of OCR, if the provider reports it; and from submission to completion, of tasks with one run.
 RECENT = """
 WITH recent AS MATERIALIZED (
     SELECT date_trunc('hour', created_at) AS hour, status, error ->> 'code' AS code, updated_at,
@@ -67,19 +67,19 @@ def draw() -> Drawn:
 
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
-    """`ended`: when the last task did. Rows do not tell whether somebody works on one; none that ends is a sign."""
+    """Return the figure of open tasks. `ended`: the end of the last task, as rows do not show whether workers run."""
     now = timezone.now()
     waited = now - row["oldest"] if row["oldest"] else None
     is_long = waited is not None and waited.total_seconds() > LONG_SECONDS
     size = settings.SLUICE.etl_queue_size
-    notes = [f"of {size:,} at most"]
+    notes = [f"limit {size:,}"]
     if waited:
-        notes.append(f"the oldest for {length(waited)}")
+        notes.append(f"oldest for {length(waited)}")
     if is_long and (ended is None or (now - ended).total_seconds() > LONG_SECONDS):
-        since = f"for {length(now - ended)}" if ended else "today"
-        notes.append(f"and none has ended {since}: are the workers of the queues ocr and postprocess up?")
+        since = f"for {length(now - ended)}" if ended else "in the last 24 hours"
+        notes.append(f"none finished {since}: check the workers of the queues ocr and postprocess")
     return Figure(
-        title="Tasks open",
+        title="Open tasks",
         value=at_most(row["open"]),
         note=", ".join(notes),
         url=list_url("etl_task", {"status__exact": Status.PENDING}),
@@ -90,7 +90,7 @@ def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
 def statuses_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
     counts = {(datetime.fromisoformat(row["hour"]), row["status"]): row["tasks"] for row in found}
     return Chart(
-        title="Documents by status, by the hour they came",
+        title="Documents by status and hour of submission",
         labels=overview.labels_of(hours),
         series=[
             Series(
@@ -110,9 +110,9 @@ def statuses_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
 
 TIMES = (
     ("OCR, median", "ocr", 0, "#3b82f6"),
-    ("OCR, 95 of 100", "ocr", 1, "#93c5fd"),
-    ("in all, median", "whole", 0, "#0d9488"),
-    ("in all, 95 of 100", "whole", 1, "#5eead4"),
+    ("OCR, 95th percentile", "ocr", 1, "#93c5fd"),
+    ("total, median", "whole", 0, "#0d9488"),
+    ("total, 95th percentile", "whole", 1, "#5eead4"),
 )
 
 
@@ -124,7 +124,7 @@ def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
         return times[place] / 1000 if times and times[place] is not None else None
 
     return Chart(
-        title="Times of documents, by the hour they came",
+        title="Processing times by hour of submission",
         kind="line",
         unit="seconds",
         labels=overview.labels_of(hours),
@@ -132,7 +132,7 @@ def times_of(hours: list[datetime], found: list[dict[str, Any]]) -> Chart:
             series_of(label, colour, hours, [value(hour, name, place) for hour in hours])
             for label, name, place, colour in TIMES
         ],
-        note="In all: from the submission to the end, with waiting, of documents that were run once.",
+        note="Total: from submission to completion, including waiting, for documents that were run once.",
     )
 
 
@@ -149,7 +149,7 @@ def series_of(label: str, colour: str, hours: list[datetime], values: list[float
 def failures_of(found: list[dict[str, Any]], since: datetime) -> Chart:
     lately = {"created_at__gte": since.isoformat()}
     return Chart(
-        title="Failed documents by error, of the last 24 hours",
+        title="Failed documents by error, last 24 hours",
         labels=[str(row["code"]).replace("_", " ") for row in found],
         along="error",
         kind="across",

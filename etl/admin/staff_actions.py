@@ -1,105 +1,105 @@
-"""What staff may do to tasks, by the functions that the API calls too."""
+"""Staff actions on tasks. They call the same functions as the API."""
 
 from typing import Any
 
-from config.platform.admin.confirmed_actions import Asking, Verb, each
+from config.platform.admin.confirmed_actions import Confirmation, StaffAction, each
 from etl.core.states import Phase, Status
 from etl.maintenance import manual
 from etl.models import Task
 from etl.pipeline import actions
 
-MODEL_MAY_COST = "A rule that asks a language model is paid for again, but for answers that a failed run has left."
+MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
 
 
-def fence_of(task: Any) -> str:
-    """A mark: grows with every retry."""
+def fencing_token_of(task: Any) -> str:
+    """Return a revision, which grows with each retry."""
     return str(task.fence)
 
 
-def live_of(task: Any) -> Any:
-    """Return what Redis said of the task when its row was read, or else the row."""
+def current_state(task: Any) -> Any:
+    """Return the task's run-state from Redis, or its row."""
     return getattr(task, "live", None) or task
 
 
-def why_not_cancel(task: Any) -> str:
-    return "" if live_of(task).status == Status.PENDING else actions.NotCancellable.detail
+def cancel_refusal(task: Any) -> str:
+    return "" if current_state(task).status == Status.PENDING else actions.NotCancellable.said()
 
 
-def why_not_retry(task: Task) -> str:
-    return "" if task.has_ended else actions.NotEnded.detail
+def retry_refusal(task: Task) -> str:
+    return "" if task.has_ended else actions.NotEnded.said()
 
 
-def why_not_wake(task: Task) -> str:
-    return manual.NotOpen.detail if task.has_ended else ""
+def wake_refusal(task: Task) -> str:
+    return manual.NotOpen.said() if task.has_ended else ""
 
 
-def cancel(task: Task, _asking: Asking) -> str:
+def cancel(task: Task, _confirmation: Confirmation) -> str:
     actions.cancel(task=task)
-    return "No worker will begin with it."
+    return "The task will not be processed."
 
 
-def read_again(task: Task, _asking: Asking) -> str:
+def read_again(task: Task, _confirmation: Confirmation) -> str:
     actions.retry(task=task, from_stage=Phase.OCR)
-    return "It begins with OCR."
+    return "Queued from OCR."
 
 
-def process_again(task: Task, _asking: Asking) -> str:
+def process_again(task: Task, _confirmation: Confirmation) -> str:
     actions.retry(task=task, from_stage=Phase.POSTPROCESS)
-    return "It begins with post-processing, from the stored result of OCR."
+    return "Queued from post-processing, with the stored OCR result."
 
 
-def wake(task: Task, _asking: Asking) -> str:
+def wake(task: Task, _confirmation: Confirmation) -> str:
     return manual.wake(task)
 
 
 TASKS = (
-    Verb(
+    StaffAction(
         name="cancel",
         label="Cancel",
         past="Cancelled",
         icon="cancel",
         permission="etl.change_task",
-        explanation="Only tasks that no worker has begun with are cancelled; the others go on to their end.",
-        why_not=why_not_cancel,
+        explanation="Only tasks that have not started are cancelled. The others continue.",
+        refusal=cancel_refusal,
         do=each(cancel),
-        mark=fence_of,
+        revision=fencing_token_of,
         is_danger=True,
     ),
-    Verb(
+    StaffAction(
         name="retry_ocr",
         label="Retry from OCR",
         past="Retried",
         icon="replay",
         permission="etl.change_task",
-        explanation="All is done anew, under the same version of the rule. Result and error are gone then. "
+        explanation="Repeats all stages with the same version of the rule. The current result or error is deleted. "
         f"{MODEL_MAY_COST}",
-        why_not=why_not_retry,
+        refusal=retry_refusal,
         do=each(read_again),
-        mark=fence_of,
+        revision=fencing_token_of,
     ),
-    Verb(
+    StaffAction(
         name="retry_postprocess",
         label="Retry post-processing",
         past="Retried",
         icon="replay",
         permission="etl.change_task",
-        explanation="The stored result of OCR is processed anew, under the same version of the rule. Result and "
-        f"error are gone then. {MODEL_MAY_COST}",
-        why_not=why_not_retry,
+        explanation="Repeats post-processing of the stored OCR result with the same version of the rule. The current "
+        f"result or error is deleted. {MODEL_MAY_COST}",
+        refusal=retry_refusal,
         do=each(process_again),
-        mark=fence_of,
+        revision=fencing_token_of,
     ),
-    Verb(
+    StaffAction(
         name="wake",
         label="Requeue",
         past="Requeued",
         icon="notifications_active",
         permission="etl.change_task",
-        explanation="For tasks that wait although workers are free: the message that wakes a worker is sent "
-        "again, and a run-state that is lost is made anew. Recovery does the same in its next rounds."
-        " What is worked on is not disturbed.",
-        why_not=why_not_wake,
+        explanation="For tasks that stay pending although workers are free: sends the wake-up message again and "
+        "restores a lost run-state. Periodic recovery does the same in its next runs. Tasks in progress are not "
+        "affected.",
+        refusal=wake_refusal,
         do=each(wake),
-        mark=fence_of,
+        revision=fencing_token_of,
     ),
 )

@@ -1,5 +1,4 @@
-"""Tasks as staff see them: where they are, how they ended, what that took. Never what is in the document: neither its
-text nor the data that was made of it."""
+"""Admin of tasks: status, result, duration. Never the content of a document, neither its text nor its JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from unfold.views import ChangeList
 
-from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     NOTHING,
     badge,
@@ -34,11 +33,11 @@ from etl.runstate import whole_metadata
 
 LONGEST_ID = 18  # digits; more do not fit a bigint
 PERCENT = 100
-EXPLAINED = ("What went wrong", {"fields": ("advice", ("error_code", "stage"))})
+EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"))})
 
 
-def see(tasks: Sequence[Any]) -> None:
-    """Lay over the open ones what Redis knows of them, in one round trip; their rows say `pending` to the end."""
+def attach_run_states(tasks: Sequence[Any]) -> None:
+    """Attach the run-states of open tasks from Redis, in one round trip. Rows stay `pending` until the end."""
     states = lookup.run_states(task.pk for task in tasks if not task.has_ended)
     for task in tasks:
         state = states.get(task.pk)
@@ -51,13 +50,13 @@ class TaskList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         tasks: list[Any] = list(self.result_list)
-        see(tasks)
+        attach_run_states(tasks)
         self.result_list = tasks
 
 
 @admin.register(Task)
-class TaskAdmin(WithVerbs):
-    verbs = staff_actions.TASKS
+class TaskAdmin(StaffActionAdmin):
+    row_actions = staff_actions.TASKS
     list_display = (
         "task_id", "state", "progress_now", "filename", "bytes", "user", "rule", moment("created_at"), "took",
         "error_code",
@@ -66,7 +65,7 @@ class TaskAdmin(WithVerbs):
     list_filter = ("status", "phase", ByError, ByKind, "created_at", "updated_at")
     list_select_related = ("user", "rule")
     search_fields = ("task_id", "user__username")
-    search_help_text = "A task id, or a whole user name"
+    search_help_text = "Task ID or exact username"
     ordering = ("-created_at", "-task_id")
     fieldsets = (
         (
@@ -82,10 +81,10 @@ class TaskAdmin(WithVerbs):
                 )
             },
         ),
-        ("What came of it", {"fields": ("read", "processed", "warnings")}),
+        ("Result", {"fields": ("read", "processed", "warnings")}),
         ("Times", {"fields": ((instant("created_at"), instant("updated_at")), "took")}),
         (
-            "Machinery",
+            "Internals",
             {
                 "classes": ("collapse",),
                 "fields": ("runs", "attempts", "document_key", "request_id"),
@@ -95,7 +94,7 @@ class TaskAdmin(WithVerbs):
 
     # ---- Reading ----
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Results are never read: fifty of them may be megabytes, and what they hold is not for us."""
+        """Defer the results, which are large and confidential."""
         return super().get_queryset(request).defer("result")  # type: ignore[no-any-return]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
@@ -104,12 +103,12 @@ class TaskAdmin(WithVerbs):
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         task = super().get_object(request, object_id, from_field)
         if task is not None:
-            see([task])
+            attach_run_states([task])
         return task
 
-    def ask(self, request: HttpRequest, verb: Any, rows: Sequence[Any], *, back: str) -> Any:
-        see(rows)
-        return super().ask(request, verb, rows, back=back)
+    def ask(self, request: HttpRequest, action: Any, rows: Sequence[Any], *, back: str) -> Any:
+        attach_run_states(rows)
+        return super().ask(request, action, rows, back=back)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         fieldsets = list(super().get_fieldsets(request, obj))
@@ -121,30 +120,30 @@ class TaskAdmin(WithVerbs):
         return Q(user__username=term)
 
     def name_of(self, row: Any) -> str:
-        return f"Task {row.pk} of {row.user}, {staff_actions.live_of(row).status}"
+        return f"Task {row.pk} of {row.user}, {staff_actions.current_state(row).status}"
 
-    # ---- Where it is ----
+    # ---- Progress -------
     @admin.display(description="status")
     def state(self, task: Any) -> str:
-        return badge(str(staff_actions.live_of(task).status))
+        return badge(str(staff_actions.current_state(task).status))
 
     @admin.display(description="phase")
     def phase_now(self, task: Any) -> str:
-        return str(staff_actions.live_of(task).phase)
+        return str(staff_actions.current_state(task).phase)
 
     @admin.display(description="progress")
     def progress_now(self, task: Any) -> SafeString:
-        return bar(staff_actions.live_of(task).progress, PERCENT, unit=" %")
+        return bar(staff_actions.current_state(task).progress, PERCENT, unit=" %")
 
     @admin.display(description="size")
     def bytes(self, task: Task) -> str:
         return size(task.size)
 
-    @admin.display(description="took")
+    @admin.display(description="duration")
     def took(self, task: Task) -> str:
         return span(task.created_at, task.updated_at) if task.has_ended else NOTHING
 
-    # ---- What belongs to it ----
+    # ---- Related rows ----------
     @admin.display(description="rule")
     def of_rule(self, task: Task) -> SafeString:
         return page_of("rules_rule", task.rule_id, f"{task.rule}, version {task.rule_version}")
@@ -154,9 +153,9 @@ class TaskAdmin(WithVerbs):
         of_rule, of_user = {"rule__rule_id__exact": task.rule_id}, {"user__id__exact": task.user_id}
         return side_by_side(
             [
-                list_of("etl_task", "Of this owner", of_user),
-                list_of("etl_task", "Of this rule", of_rule),
-                list_of("etl_task", "Of this owner and rule", of_user | of_rule),
+                list_of("etl_task", "Same owner", of_user),
+                list_of("etl_task", "Same rule", of_rule),
+                list_of("etl_task", "Same owner and rule", of_user | of_rule),
             ]
         )
 
@@ -164,23 +163,27 @@ class TaskAdmin(WithVerbs):
     def runs(self, task: Task) -> SafeString:
         rows: list[tuple[object, object]] = [
             ("run", task.run),
-            ("its OCR is of run", task.ocr_run),
-            ("paid answers are kept from run", task.journal_run),
-            ("fence", task.fence),
+            ("OCR result from run", task.ocr_run),
+            ("stored model responses from run", task.journal_run),
+            ("fencing token", task.fence),
         ]
         return below_each_other(rows)
 
-    # ---- How it went ----
+    # ---- Result --------
     @admin.display(description="error")
     def error_code(self, task: Task) -> str:
         return task.error["code"] if task.error else NOTHING
 
-    @admin.display(description="what happened, and what to do")
+    @admin.display(description="details and advice")
     def advice(self, task: Any) -> str:
-        again = "Retrying may help." if task.error.get("retryable") else "Retrying alone will not help."
+        again = (
+            "A retry may succeed."
+            if task.error.get("retryable")
+            else "A retry will fail again until the cause is fixed."
+        )
         return f"{task.error.get('detail', '')} {again}".strip()
 
-    @admin.display(description="in stage")
+    @admin.display(description="stage")
     def stage(self, task: Any) -> str:
         return str(task.error.get("stage") or NOTHING)
 
@@ -191,7 +194,7 @@ class TaskAdmin(WithVerbs):
         rows: list[tuple[object, object]] = [("provider", metadata["provider"] or NOTHING)]
         rows += [(name, ocr[name]) for name in ("pages", "version") if name in ocr]
         if isinstance(ocr.get("duration_ms"), int | float):
-            rows.append(("took", milliseconds(ocr["duration_ms"])))
+            rows.append(("duration", milliseconds(ocr["duration_ms"])))
         return below_each_other(rows)
 
     @admin.display(description="post-processing")
@@ -203,14 +206,14 @@ class TaskAdmin(WithVerbs):
                 ("strategy", done["strategy"] or NOTHING),
                 ("model", done["model"] or NOTHING),
                 ("calls", number(usage["calls"])),
-                ("tokens asked", number(usage["prompt_tokens"])),
-                ("tokens answered", number(usage["completion_tokens"])),
+                ("input tokens", number(usage["prompt_tokens"])),
+                ("output tokens", number(usage["completion_tokens"])),
             ]
         )
 
     @admin.display(description="warnings")
     def warnings(self, task: Any) -> SafeString:
-        """By their codes: what they say may quote the document."""
+        """Return only the codes, because details may quote the document."""
         codes = sorted({str(warning.get("code", "")) for warning in metadata_of(task)["warnings"]})
         return SafeString(NOTHING) if not codes else below_each_other([(code, "") for code in codes])
 
@@ -221,4 +224,4 @@ class TaskAdmin(WithVerbs):
 
 
 def metadata_of(task: Any) -> dict[str, Any]:
-    return whole_metadata(staff_actions.live_of(task).metadata)
+    return whole_metadata(staff_actions.current_state(task).metadata)

@@ -1,4 +1,4 @@
-"""The buttons of documents: of one, and of several at once. Each calls what the API's request of that name calls."""
+"""Actions on one or several documents. Each calls the same function as the API."""
 
 from collections import Counter
 from typing import Any
@@ -8,7 +8,7 @@ from django.urls import reverse
 from config.platform.http.paging import MAX_LIMIT
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import RateLimited
-from config.platform.ui.base import Action, told
+from config.platform.ui.base import Action, problem_text
 from etl.api.serializers import MOST, RetrySerializer
 from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
@@ -19,15 +19,15 @@ from rules.api import rates
 
 
 class TaskAction(Action):
-    """A button of a task. A stranger's is 404."""
+    """An action on a task. Other users' tasks are 404."""
 
     throttle = rates.PerUser
 
     def task(self, task_id: int) -> Task:
-        self.touched = task = owned(task_id, user=self.user)
+        self.changed_row = task = owned(task_id, user=self.user)
         return task
 
-    def then(self, *, task_id: int) -> str:
+    def next_url(self, *, task_id: int) -> str:
         return reverse("document", args=[task_id])
 
     def act(self, *, task_id: int) -> str:
@@ -37,7 +37,7 @@ class TaskAction(Action):
 class Cancel(TaskAction):
     def act(self, *, task_id: int) -> str:
         actions.cancel(task=self.task(task_id))
-        return "Cancelled. Nothing of it was read."
+        return "Document cancelled."
 
 
 class Retry(TaskAction):
@@ -46,12 +46,12 @@ class Retry(TaskAction):
         task = self.task(task_id)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
         if stage == Phase.POSTPROCESS:
-            return "It is extracted again from the text that is there; the document is not read again."
-        return "It is read again from the beginning."
+            return "Queued for extraction from the existing text."
+        return "Queued for parsing."
 
 
 def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
-    """Retry by the very body that the API takes. `rule_id`: "" for the rule that it had. Raises Problem."""
+    """Retry with the body of the API request. `rule_id`: "" for the current rule. Raises Problem."""
     body = {"from_stage": stage, "rule_id": number_or_text(rule_id)}
     wanted = checked(RetrySerializer(data=body))
     actions.retry(
@@ -62,7 +62,7 @@ def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
 
 
 def number_or_text(text: str) -> int | str | None:
-    """Return a form's field as JSON has it; what is no number stays what it is, for the API to refuse."""
+    """Return a form field as a JSON value. Invalid numbers stay text, so that the API refuses them."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(MOST))
     return int(text) if is_number else (text or None)
 
@@ -75,32 +75,30 @@ class NothingDone(Problem):
 
 
 class Several(Action):
-    """Cancel or retry what was chosen: each as if alone. It is told how many were, and why the others were not."""
+    """Cancel or retry the selected documents one by one. The message counts successes and the reasons of refusals."""
 
-    def then(self) -> str:
+    def next_url(self) -> str:
         query = self.request.GET.urlencode()
         return reverse("documents") + (f"?{query}" if query else "")
 
     def act(self) -> str:
-        tasks = self.chosen()
+        tasks = self.selected()
         if not tasks:
             raise NothingDone
-        verb, word = (
-            (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "started again")
-        )
-        left: Counter[str] = Counter()
+        run, result = (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "queued")
+        refusals: Counter[str] = Counter()
         for number, task in enumerate(tasks):
             try:
                 self.count(rates.PerUser)
-                verb(task)
+                run(task)
             except RateLimited as problem:
-                left[told(problem)] += len(tasks) - number
+                refusals[problem_text(problem)] += len(tasks) - number
                 break
             except Problem as problem:
-                left[told(problem)] += 1
-        return self.tell(len(tasks) - left.total(), word, left)
+                refusals[problem_text(problem)] += 1
+        return self.summary(len(tasks) - refusals.total(), result, refusals)
 
-    def chosen(self) -> list[Task]:
+    def selected(self) -> list[Task]:
         ids = [
             int(text)
             for text in self.request.POST.getlist("task")
@@ -113,21 +111,21 @@ class Several(Action):
         actions.cancel(task=task)
 
     def retry(self, task: Task) -> None:
-        """Without a stage: from the one that failed; and of what was cancelled, all."""
+        """Retry from the requested stage, else from the failed one, else from the start."""
         stage = self.request.POST.get("from_stage") or stage_of(task)
         retry(task, stage=stage, rule_id=self.request.POST.get("rule_id", ""), user=self.user)
 
-    def tell(self, done: int, word: str, left: Counter[str]) -> str:
-        why = " ".join(f"{number:,} left alone: {reason}" for reason, number in left.items())
+    def summary(self, done: int, result: str, refusals: Counter[str]) -> str:
+        reasons = " ".join(f"{number:,} unchanged: {reason}" for reason, number in refusals.items())
         if not done:
-            raise NothingDone(why)
-        return f"{done:,} {word}. {why}".strip()
+            raise NothingDone(reasons)
+        return f"{done:,} {result}. {reasons}".strip()
 
 
 def stage_of(task: Task) -> str:
-    """Return from where a task is retried when nobody says. Raises NothingDone for one that has a result."""
+    """Return the default stage of a retry. Raises NothingDone for a completed task."""
     if task.status == Status.COMPLETED:
-        raise NothingDone("It is completed. Say from which stage to run it again.")
+        raise NothingDone("The document is completed. Choose the stage to run again.")
     if task.status not in ENDED:
         raise actions.NotEnded
     return str((task.error or {}).get("stage") or Phase.OCR)

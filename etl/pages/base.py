@@ -1,4 +1,4 @@
-"""What the pages of documents share: requests count as the API's do, and a stranger's task is one that is not there."""
+"""Base classes and helpers of the document pages. Rate limits and visibility are those of the API."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,7 +17,7 @@ from rules.api import rates
 from rules.library import catalog, requirements
 from rules.models import Rule
 
-UNKNOWN = "There is no such document of yours."
+UNKNOWN = "Document not found."
 MOST_RULES = 300
 
 
@@ -33,7 +33,7 @@ class TaskPage(DocumentsPage):
 
 
 def owned(task_id: int, *, user: User) -> Task:
-    """Return the row of a task that the user may see, without its result. Raises NotFound."""
+    """Return a task that the user may see, without its result. Raises NotFound."""
     row = Task.objects.owned_by(user).filter(pk=task_id).defer("result").first()
     if row is None:
         raise NotFound(UNKNOWN)
@@ -41,7 +41,7 @@ def owned(task_id: int, *, user: User) -> Task:
 
 
 def seen(task_id: int, *, user: User) -> RunState:
-    """Return what is known of a task, without its result, which may be megabytes. Raises NotFound."""
+    """Return the state of a task, without its result, which may be megabytes. Raises NotFound."""
     states = lookup.shown([owned(task_id, user=user)])
     if not states:
         raise NotFound(UNKNOWN)
@@ -49,7 +49,7 @@ def seen(task_id: int, *, user: User) -> RunState:
 
 
 def checked(serializer: serializers.BaseSerializer) -> Mapping[str, Any]:
-    """Return what a serializer of the API makes of a body. Raises BadInput, as the API would answer."""
+    """Return the validated data of an API serializer. Raises BadInput like the API."""
     try:
         serializer.is_valid(raise_exception=True)
     except ValidationError as error:
@@ -62,19 +62,19 @@ Groups = list[tuple[str, list[tuple[str, str]]]]
 
 
 def rules_for(user: User) -> tuple[str, Groups]:
-    """Return the label of the default rule, "" without one, and the rules that the user may use, in groups.
+    """Return the label of the default rule, or "", and the rules that the user may use, in groups.
 
-    Those that cannot work here are among them, and say so: they can be retried once a model is set up.
+    Includes rules that need a language model where none is configured, with a note, for retries after it is.
     """
     rules = (
         catalog.visible_to(user)
         .only("rule_id", "name", "owner_id", "slug", "postprocess_mode")
         .order_by("name", "rule_id")
     )
-    groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "Everybody's": [], "Other people's": []}
+    groups: dict[str, list[tuple[str, str]]] = {"Mine": [], "System": [], "Other users": []}
     default = catalog.default() if settings.SLUICE.etl_global_rule_enabled else None
     for rule in rules[:MOST_RULES]:
-        group = "Everybody's" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other people's"
+        group = "System" if catalog.is_system(rule) else "Mine" if rule.owner_id == user.pk else "Other users"
         groups[group].append((str(rule.pk), label(rule)))
     return label(default) if default else "", [(name, choices) for name, choices in groups.items() if choices]
 

@@ -1,4 +1,4 @@
-"""The form that documents are submitted by, and what is said before: which files, how large, by which rule."""
+"""The upload form of documents and its limits."""
 
 from typing import Any, cast
 from uuid import uuid4
@@ -28,16 +28,16 @@ class SubmitForm(forms.Form):
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         default, groups = rules_for(user)
-        first = ("", f"Default: {default}") if default else ("", "Choose one …")
+        first = ("", f"Default: {default}") if default else ("", "Choose a rule")
         fields = cast("dict[str, Any]", self.fields)
         fields["rule_id"].choices = [first, *groups]
         fields["file"].widget.attrs["accept"] = ",".join(endings())
-        self.once = uuid4()  # one for each form that is shown: sent twice it makes one task
+        self.once = uuid4()  # idempotency key: a form that is sent twice creates one task
 
 
 def limits() -> dict[str, Any]:
-    """Return what is taken, to be said before somebody waits for an upload."""
-    words = [acceptance.word(kind) for kind in engines.formats()]
+    """Return the upload limits, shown before an upload."""
+    words = [acceptance.word(kind) for kind in engines.kinds()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,
@@ -47,5 +47,5 @@ def limits() -> dict[str, Any]:
 
 
 def endings() -> list[str]:
-    """Return what file choosers offer; anything can be dropped all the same, and its bytes decide."""
-    return [ending for kind in engines.formats() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]
+    """Return the file extensions for file pickers. The server checks the content, not the extension."""
+    return [ending for kind in engines.kinds() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]

@@ -1,4 +1,4 @@
-"""My documents: the list, newest first."""
+"""The list of a user's documents, newest first."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -19,18 +19,18 @@ from etl.runstate import RunState
 TABS = {
     "": "All",
     Status.PENDING: "Pending",
-    Status.MINERU_PARSING: "Reading",
-    Status.LLM_PROCESSING: "Extracting",
+    Status.MINERU_PARSING: "MinerU parsing",
+    Status.LLM_PROCESSING: "LLM processing",
     Status.COMPLETED: "Completed",
     Status.FAILED: "Failed",
     Status.CANCELLED: "Cancelled",
 }
 ORDER = ("-created_at", "-task_id")
-RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # what may be long, and is not shown
+RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # long fields that are not shown
 
 
 class Documents(DocumentsPage):
-    """The list, and the form. While one of those shown is open, the rows are fetched again every few seconds."""
+    """The list and the upload form. It polls every few seconds while a document on the page is open."""
 
     template_name = "etl/documents.html"
     fragment_name = "etl/_rows.html"
@@ -52,7 +52,7 @@ class Documents(DocumentsPage):
         )
 
     def form_context(self, form: Any) -> dict[str, Any]:
-        """The rows are fetched without the form around them."""
+        """Return the context of the form, which the fragment of rows does not need."""
         if self.fragment_name in self.get_template_names():
             return {}
         form = form or SubmitForm(user=self.user)
@@ -64,7 +64,7 @@ class Documents(DocumentsPage):
 
 
 def rows_of(tasks: Iterable[Task], status: str) -> list[dict[str, Any]]:
-    """Return the rows of a page. One may have moved on while it was read: then it is not among those of a status."""
+    """Return the rows of a page, without those whose status has changed since the query."""
     rows = list(tasks)
     rules = {task.pk: task.rule.name for task in rows}
     states = [state for state in lookup.shown(rows) if status in ("", state.status)]

@@ -1,7 +1,7 @@
-"""Markdown of documents as HTML that may stand in a page of ours. The documents are anybody's, and so is their text.
+"""Safe HTML from the Markdown of documents, which is untrusted input.
 
-Two walls: what is no harmless tag is shown as text, so that nothing of a document vanishes; and whatever comes out is
-cleaned by nh3, by a short list of what may stay. No ids, no styles, no images, nothing that is fetched.
+Two defenses: tags that are not on the allow list are shown as text, so that no content disappears; and nh3 sanitizes
+the result with the same list. No ids, no styles, no images, no external resources.
 """
 
 import re
@@ -16,12 +16,12 @@ from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
-# What is longer is shown as plain text: a page has a few thousand characters, and no thread may be held for long.
+# Longer texts are shown as plain text, to bound the time of a request. A usual page has a few thousand characters.
 MOST_CHARACTERS = 64_000
-# So is what has more of these: the parser looks at all brackets for each bracket, and at all stars for each star.
+# So are texts with more of these: the parser's time is quadratic in brackets and in stars.
 MOST_BRACKETS, MOST_STARS = 1_000, 12_000
-MOST_CELLS = 20_000  # rows that lack cells are given them
-# Deeper ones are dropped by the parser, text and all; `is_plain` finds what would go so deep.
+MOST_CELLS = 20_000  # the parser pads short rows with cells
+# The parser drops deeper blocks with their text; `is_plain` detects texts that nest so deep.
 DEEPEST = 150
 MARKER = r"(?:>|(?:[-+*]|\d{1,9}[.)])[ \t])"
 NESTED = re.compile(rf"^(?:[ \t]{{0,80}}{MARKER}){{30}}|^[ \t]{{80,}}{MARKER}", re.MULTILINE)
@@ -58,7 +58,7 @@ BARE_CHARACTERS = 10  # of one that is opened again, about
 
 
 def is_plain(text: str) -> bool:
-    """Tell whether a text is one that is not rendered: too long, or built to be slow."""
+    """Whether a text is shown as plain text, because it is too long or slow to render."""
     return (
         len(text) > MOST_CHARACTERS
         or text.count("[") > MOST_BRACKETS
@@ -70,20 +70,20 @@ def is_plain(text: str) -> bool:
 
 
 def cells(text: str) -> int:
-    """Return how many cells a table in this text may come to have."""
+    """Return the highest number of cells that a table in this text may have."""
     lines = text.split("\n")
     return len(lines) * max(line.count("|") for line in lines)
 
 
 def render(text: str) -> SafeString:
-    """Return the HTML of a page's Markdown; of what `is_plain`, its text."""
+    """Return the HTML of a page's Markdown, or its text in `<pre>` if it `is_plain`."""
     html = laid_out(text)
     return SafeString(f"<pre>{escape(text)}</pre>") if html is None else html
 
 
 @lru_cache(maxsize=8)  # who renders asks `is_plain` before
 def laid_out(text: str) -> SafeString | None:
-    """Return the HTML of a page's Markdown; None where its tags would make too much of it."""
+    """Return the HTML of a page's Markdown, or None if its tags would expand too much."""
     html = parser().render(text)
     if is_tangled(html):
         return None
@@ -94,14 +94,14 @@ def laid_out(text: str) -> SafeString | None:
         allowed_classes=CLASSES,
         clean_content_tags=set(),
         url_schemes={"http", "https", "mailto"},
-        url_relative="deny",  # they would lead to pages of ours
+        url_relative="deny",  # relative links would lead to our own pages
         link_rel="nofollow noopener noreferrer ugc",
     )
     return SafeString(clean) if len(clean) <= MOST_HTML else None
 
 
 def is_tangled(html: str) -> bool:
-    """Tell whether nh3 could make far more of this HTML than it is, or take long."""
+    """Whether nh3 could expand this HTML excessively, or take too long."""
     return len(html) > MOST_HTML or sum(1 for _ in COUNTED.finditer(html)) > MOST_TAGS or copied(html) > MOST_COPIED
 
 
@@ -134,18 +134,18 @@ def parser() -> MarkdownIt:
 
 
 def instead_of_image(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, env: Any) -> str:
-    """What the image is about: nothing is fetched from anywhere."""
+    """Render the alternative text of an image, so that nothing is fetched."""
     words = self.renderInlineAsText(tokens[place].children or [], options, env)
     return f"<em>[{escape(words or 'image')}]</em>"
 
 
 def html(_self: RendererHTML, tokens: Sequence[Token], place: int, _options: Any, _env: Any) -> str:
-    """Tags that are harmless, as MinerU's tables have; others, and comments, as the text that they may well be."""
+    """Render allowed tags, such as MinerU's tables; escape other tags and comments."""
     return FOREIGN_TAG.sub("&lt;", tokens[place].content)
 
 
 def cell(self: RendererHTML, tokens: Sequence[Token], place: int, options: Any, _env: Any) -> str:
-    """A cell's alignment as a class: styles in the page are not allowed."""
+    """Render a cell's alignment as a class, because the CSP forbids inline styles."""
     token = tokens[place]
     found = ALIGNED.search(str(token.attrs.pop("style", "")))
     if found:

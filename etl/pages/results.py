@@ -1,4 +1,4 @@
-"""What became of a document: its Markdown and its JSON, side by side; both to download, and the document itself."""
+"""Results of a document: Markdown and JSON panes, and downloads."""
 
 from typing import Any
 
@@ -21,13 +21,13 @@ from etl.providers.base import UNSURE
 from etl.runstate import RunState
 
 MOST_NUMBER = 7  # digits of a page or a piece
-RAW_BYTES = 200_000  # of JSON that is shown as text; more is for download
-DOWNLOAD_SECONDS = 60  # that a URL of a document is good for: it has to be opened, not read to its end
+RAW_BYTES = 200_000  # of JSON shown as text; larger results are download only
+DOWNLOAD_SECONDS = 60  # validity of a presigned URL: the download must start, not end, in this time
 
 
 # ---- Markdown -------------------------------------------------------------------------------------------------------
 class Sheets(TaskPage):
-    """Some pages of the Markdown, for htmx: fetched as they come into view, or when a citation leads there."""
+    """Pages of the Markdown for htmx, fetched when they scroll into view or a citation links to them."""
 
     template_name = "etl/_sheets.html"
 
@@ -36,15 +36,15 @@ class Sheets(TaskPage):
         if not state.markdown_key:
             raise markdown.NotReady
         asked = self.request.GET
-        # What is fetched above or below what is there leads on in its own direction only.
+        # Pages fetched above or below have a "more" link in their own direction only.
         ways = {"is_above": "at" not in asked, "is_below": "before" not in asked}
         return super().get_context_data(**context | sheets_of(state, self.request) | ways)
 
 
 def markdown_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
-    """Return the pane of the Markdown: the first pages, or those from `?page=` on; or why there is nothing."""
+    """Return the Markdown pane: the first pages, or those from `?page=` on, or the reason why it is empty."""
     if not state.markdown_key:
-        return {"missing": "It was not read, so there is no text of it."}
+        return {"missing": "No text: the document was not parsed."}
     try:
         return sheets_of(state, request)
     except Problem as problem:
@@ -73,11 +73,11 @@ def sheets_of(state: RunState, request: HttpRequest) -> dict[str, Any]:
 
 
 def confidences(state: RunState) -> dict[int, dict[str, Any]]:
-    """Return how sure recognition was of each page that was recognised, in percent."""
+    """Return the OCR confidence of each recognized page, in percent."""
     try:
         stored = artifacts.find_ocr(state)
     except storage.StorageError:
-        return {}  # the text itself is worth more than what is said of it
+        return {}  # show the text without confidences
     pages = stored.facts["pages"] if stored else []
     return {
         page["number"]: {"percent": round(page["confidence"] * 100), "is_low": page["confidence"] < UNSURE}
@@ -93,7 +93,7 @@ def number(request: HttpRequest, name: str) -> int | None:
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 class Branch(TaskPage):
-    """A part of the tree, for htmx: `?node=` a JSON Pointer, `&from=` which of its members come first."""
+    """A part of the tree for htmx: `?node=` is a JSON Pointer, `&from=` the index of the first member."""
 
     template_name = "etl/_branch.html"
 
@@ -106,9 +106,9 @@ class Branch(TaskPage):
 
 
 def json_pane(state: RunState, request: HttpRequest) -> dict[str, Any]:
-    """Return the pane of the JSON: a tree, or the text; or why there is none."""
+    """Return the JSON pane: a tree or text, or the reason why it is empty."""
     if state.status != Status.COMPLETED:
-        return {"missing": "There is no result."}
+        return {"missing": "No result."}
     try:
         output = output_of(state)
         if "data" not in output:
@@ -129,7 +129,7 @@ def grown(output: dict[str, Any], request: HttpRequest) -> tree.Node:
 
 
 def output_of(state: RunState) -> dict[str, Any]:
-    """Return the whole result, in the order that the rule gave it, which the database does not keep.
+    """Return the whole result, with the key order of the rule, which the database does not keep.
 
     Raises NotFound for a task without one, and StorageUnavailable.
     """
@@ -146,7 +146,7 @@ def dumped(data: Any) -> bytes:
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
 class Download(DocumentsPage):
-    """A file under the name of the document. As an attachment: no browser renders it under our address."""
+    """Download of a result under the document's name. As an attachment, so that no browser renders it on our origin."""
 
     ending: str
 
@@ -164,6 +164,8 @@ class Download(DocumentsPage):
 
 
 class DocumentGone(Problem):
+    """The original document is no longer stored. Submit it again."""
+
     status = 410
     title = "The document is gone"
     code = "artifact_missing"
@@ -171,7 +173,7 @@ class DocumentGone(Problem):
 
 
 class Original(DocumentsPage):
-    """The document as it was submitted: straight from the object storage, by a URL that is good for a minute."""
+    """Redirect to the original document in the object storage, by a presigned URL."""
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
         self.count()

@@ -1,4 +1,4 @@
-"""Submitting a document by a plain form. With JavaScript files go to the API, several at once, with progress."""
+"""Document upload by a plain form. With JavaScript, files go to the API, in parallel and with progress."""
 
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -15,7 +15,7 @@ from django.views.generic import View
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
 from config.platform.http.request_context import request_id
-from config.platform.ui.base import show_in, told
+from config.platform.ui.base import problem_text, show_in
 from etl.api.serializers import SubmitFileSerializer
 from etl.ingest import submission, uploads
 from etl.ingest.multipart import BoundedFile
@@ -26,7 +26,7 @@ from etl.pages.listing import Documents
 
 
 # ---- The plain form -------------------------------------------------------------------------------------------------
-@method_decorator(csrf_exempt, name="dispatch")  # the check reads the body, and the file has to be bounded before
+@method_decorator(csrf_exempt, name="dispatch")  # the CSRF check reads the body, so the size limit must be set before
 class Submit(LoginRequiredMixin, View):
     """`POST /app/documents/submit`."""
 
@@ -34,21 +34,21 @@ class Submit(LoginRequiredMixin, View):
         request.upload_handlers = [BoundedFile(request)]
         try:
             return cast("HttpResponseBase", Submitted.as_view()(request))
-        except Problem as problem:  # the body itself: too large, or there is no room for it
-            messages.error(request, told(problem))
+        except Problem as problem:  # the body is too large, or the disk is full
+            messages.error(request, problem_text(problem))
             return redirect("documents")
 
 
 @method_decorator(csrf_protect, name="dispatch")
 class Submitted(Documents):
-    """The page with the form again, and what is wrong with it; or on to the task."""
+    """Redirect to the new task, or show the form with its errors."""
 
     http_method_names = ("post",)
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         form = SubmitForm(request.POST, request.FILES, user=self.user)
         form.full_clean()
-        form.errors.clear()  # the API's words come instead
+        form.errors.clear()  # replaced by the API's errors
         try:
             self.count()
             task = submit(request, self.user)
@@ -57,12 +57,12 @@ class Submitted(Documents):
             response: HttpResponse = self.render_to_response(self.get_context_data(form=form))
             response.status_code = problem.status
             return response
-        messages.success(request, "The document is accepted. This page shows how far it is.")
+        messages.success(request, "Document uploaded. This page shows its progress.")
         return redirect("document", task_id=task.pk)
 
 
 def submit(request: HttpRequest, user: User) -> Task:
-    """Make a task of what a form sent. Raises the Problems of `submission.submit`."""
+    """Create a task from the form. Raises the Problems of `submission.submit`."""
     body = {name: value for name, value in (("rule_id", request.POST.get("rule_id")), *request.FILES.items()) if value}
     wanted = checked(SubmitFileSerializer(data=body))
     document, rule_id = uploads.SentFile(wanted["file"]), wanted.get("rule_id")
@@ -74,7 +74,7 @@ def submit(request: HttpRequest, user: User) -> Task:
 
 
 def once_of(request: HttpRequest, body: dict[str, Any]) -> Idempotency:
-    """Return the key of this form and these contents: another file in the same form is another document."""
+    """Return the idempotency key of the form and its content: another file in the same form is another document."""
     print_of_body = fingerprint(body)
     try:
         form = UUID(request.POST.get("once", ""))

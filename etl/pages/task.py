@@ -1,4 +1,4 @@
-"""One document: how far it is, and what became of it."""
+"""The page of one document: its progress and its result."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rules.library.catalog import UnknownRule
 
 
 class OneDocument(TaskPage):
-    """The page; its fragment is fetched whenever there is news, until the task has ended."""
+    """The page. htmx fetches its fragment on each event until the task has ended."""
 
     template_name = "etl/document.html"
     fragment_name = "etl/_document.html"
@@ -33,7 +33,7 @@ class OneDocument(TaskPage):
             steps=steps_of(state, rule=rule),
             failure=failure_of(state),
             warnings=[{**each, "explained": explanations.of_warning(each["code"])} for each in warnings_of(state)],
-            why_not_cancelled=why_not_cancelled(state),
+            cancel_refusal=cancel_refusal(state),
             events=f"{representation.path_of(state.task_id)}/events",
             **(self.ended(state) if state.has_ended else {}),
             **context,
@@ -53,16 +53,16 @@ class OneDocument(TaskPage):
 
 
 def pinned_rule(state: RunState) -> tuple[str, str]:
-    """Return the name and mode that the task's rule had in its version."""
+    """Return the name and the mode of the task's rule in its version."""
     try:
-        said = catalog.content(rule_id=state.rule_id, version=state.rule_version)
+        content = catalog.content(rule_id=state.rule_id, version=state.rule_version)
     except UnknownRule:
         return f"Rule {state.rule_id}", ""
-    return said.name, said.mode
+    return content.name, content.mode
 
 
 def owner_of(state: RunState, user: User) -> str:
-    """Return whose document it is, where staff look at another's."""
+    """Return the owner's name if staff view another user's document, else ""."""
     if state.user_id == user.pk:
         return ""
     return User.objects.filter(pk=state.user_id).values_list("username", flat=True).first() or ""
@@ -79,11 +79,9 @@ def warnings_of(state: RunState) -> list[dict[str, Any]]:
     return sorted(warnings, key=lambda each: (each.get("page") or 0, each["code"]))
 
 
-def why_not_cancelled(state: RunState) -> str:
-    """Return why a task that goes on cannot be cancelled, "" when it can. The button may still come too late."""
+def cancel_refusal(state: RunState) -> str:
+    """Return the reason why an open task cannot be cancelled, "" if it can. The task may still start meanwhile."""
     if state.status == Status.PENDING and not state.started:
         return ""
     minutes = settings.SLUICE.etl_task_timeout // 60 or 1
-    return (
-        f"It has begun, and a document that has begun is brought to its end: each attempt takes {minutes} min at most."
-    )
+    return f"Processing has started and cannot be cancelled. Each attempt takes at most {minutes} min."

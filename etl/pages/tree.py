@@ -1,4 +1,4 @@
-"""JSON as a tree to look at: as much as is read at once, and the rest when it is opened."""
+"""JSON as an expandable tree, loaded in parts."""
 
 import json
 from collections import deque
@@ -10,26 +10,26 @@ from typing import Any
 from config.platform.http.pointers import join, tokens, unescaped
 from config.platform.http.problems import NotFound
 
-NODES = 300  # of one answer
+NODES = 300  # per response
 CHILDREN = 100  # of one object or list, at a time
-DEPTH = 8  # of one answer: templates nest as deep
+DEPTH = 8  # per response, which is the nesting of templates
 LONGEST_TEXT, LONGEST_NAME = 1_000, 100
 
-# How sure a citation is, for people. Those of `match: value` have no quote of the model's that holds.
+# Matches with a verified quote. Citations with `match: value` have none.
 SURE = ("exact", "normalized", "numeric")
 
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A value. `children` are None of what holds some and is fetched when it is opened; `more` is where the next ones
-    begin. `source` is its citation; `unsourced`: it has none, and should have."""
+    """A value. `children` is None for containers that are fetched when opened; `more` is the index of the next ones.
+    `source` is the citation; `unsourced` marks a value that should have one."""
 
     name: str
     pointer: str
     kind: str  # object, array, text, number, truth or nothing
     depth: int
     text: str = ""
-    cut: int = 0  # characters of the whole text, where it is not shown whole
+    cut: int = 0  # length of the full text if it is truncated
     size: int = 0
     children: "list[Node] | None" = None
     more: int | None = None
@@ -62,9 +62,9 @@ class Sources:
 
 
 def grow(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
-    """Return the tree of what a JSON Pointer points at; of a list or object the members from `start` on.
+    """Return the tree of the value at a JSON Pointer; of a list or object the members from `start` on.
 
-    Raises NotFound where it points at nothing.
+    Raises NotFound if there is no such value.
     """
     root = node_of(name_of(at), at, resolve(data, at), sources, depth=0)
     waiting, left = deque([(root, resolve(data, at), start)]), NODES
@@ -84,7 +84,7 @@ def grow(data: Any, sources: Sources, *, at: str = "", start: int = 0) -> Node:
 
 
 def members(value: Any) -> Any:
-    """Yield the name that is shown, the token of the pointer, and the value. Items are counted from 1 for people."""
+    """Yield the displayed name, the pointer token and the value. Displayed names of items count from 1."""
     if isinstance(value, dict):
         return ((name, name, each) for name, each in value.items())
     return ((str(number + 1), str(number), each) for number, each in enumerate(value))
@@ -123,7 +123,7 @@ def name_of(pointer: str) -> str:
 
 
 def resolve(data: Any, pointer: str) -> Any:
-    """Return what a JSON Pointer points at. Raises NotFound."""
+    """Return the value at a JSON Pointer. Raises NotFound."""
     value = data
     try:
         for token in tokens(pointer):

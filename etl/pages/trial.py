@@ -1,4 +1,4 @@
-"""Trying a rule in the editor, as it is typed, before it is saved: on Markdown from anywhere, or from a document."""
+"""Test runs of a rule in the editor before it is saved, on pasted Markdown or a document's."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from rest_framework.exceptions import ValidationError
 
 from config.platform import storage
 from config.platform.http.problems import BadInput, NotFound, Problem, input_errors
-from config.platform.ui.base import told
+from config.platform.ui.base import problem_text
 from etl.api import lookup
 from etl.api.serializers import MAX_MARKDOWN, TrialSerializer
 from etl.core.states import ENDED
@@ -26,12 +26,12 @@ from rules.pages.editor import Editor
 from rules.pages.forms import RuleForm
 
 NEWEST = 50
-# How sure a citation is, see etl.postprocessors.citations.
+# See etl.postprocessors.citations.
 MATCHES = {
-    "exact": "word for word",
-    "normalized": "but for spaces and capitals",
-    "numeric": "as the same number",
-    "value": "the value, not a quote",
+    "exact": "exact",
+    "normalized": "ignoring spaces and case",
+    "numeric": "same number",
+    "value": "value only, not quoted",
 }
 
 
@@ -54,7 +54,7 @@ class NoSuchDocument(NotFound):
 
 
 class Try(Editor):
-    """The outcome alone for htmx; otherwise the editor again, with the outcome below it."""
+    """Run a test. Returns the result for htmx, else the editor with the result below it."""
 
     fragment_name = "rules/_outcome.html"
     http_method_names = ("post",)
@@ -62,7 +62,7 @@ class Try(Editor):
     def post(self, request: HttpRequest) -> HttpResponse:
         number = number_in(request.POST.get("rule", ""))
         rule = access.visible(self.user, number) if number else None
-        # Without fields it is a rule that is only shown: it is tried as it is.
+        # Without fields it is a read-only rule: it is tested as saved.
         is_shown = rule and "name" not in request.POST
         form = forms.of_rule(rule) if rule and is_shown else RuleForm(request.POST, rule=rule)
         markdown = request.POST.get("markdown", "")
@@ -71,22 +71,22 @@ class Try(Editor):
         return self.show(form=form, rule=rule, markdown=markdown, **outcome, **around)
 
     def outcome(self, form: RuleForm, rule: Rule | None, *, markdown: str) -> dict[str, Any]:
-        """Return what came of it, or what is in the way, at the Markdown or in the rule."""
+        """Return the result, or the reason why the test did not run."""
         try:
             self.count()
             says = form.read()
             if says is None:
                 return {"refused": form.flaws}
             if not (text := self.text(markdown)).strip():
-                return {"in_the_way": "Paste some Markdown first, or choose a document."}
+                return {"blocker": "Paste Markdown or choose a document first."}
             return {"outcome": shown(trial.run(content(rule, says), markdown=text))}
         except ValidationError as error:
-            return {"in_the_way": told(BadInput(*input_errors(error.detail)))}
+            return {"blocker": problem_text(BadInput(*input_errors(error.detail)))}
         except Problem as problem:
-            return {"in_the_way": told(problem)}
+            return {"blocker": problem_text(problem)}
 
     def text(self, markdown: str) -> str:
-        """Return the Markdown as the API would take it: what was typed, or that of the document that was named."""
+        """Return the validated Markdown: typed, or of the selected document."""
         number = number_in(self.request.POST.get("document", ""))
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
@@ -96,12 +96,12 @@ class Try(Editor):
 
 
 def content(rule: Rule | None, says: dict[str, Any]) -> RuleContent:
-    """Return a rule as it is typed; one that was never saved has the number and version 0."""
+    """Return the rule as typed. An unsaved rule has ID and version 0."""
     return catalog.as_content(Rule(rule_id=rule.pk if rule else 0, version=rule.version if rule else 0, **says))
 
 
 def shown(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with its data as text to be read."""
+    """Return the result of a test for the template."""
     result = answer.get("result") or {}
     data = result.get("data", result)
     cited = [{**each, "how": MATCHES.get(each["match"], each["match"])} for each in result.get("citations", [])]
@@ -110,12 +110,12 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
         "citations": cited,
         "text": json.dumps(data, indent=2, ensure_ascii=False),
         "has_data": "data" in result,
-        "to_mend": None if answer["ok"] else explanations.to_mend(answer["error"]),
+        "permanent": None if answer["ok"] else explanations.of_permanent(answer["error"]),
     }
 
 
 class Documents(RulesPage):
-    """What to take Markdown from: my newest documents that were read."""
+    """The user's newest parsed documents, to take Markdown from."""
 
     template_name = "rules/_documents.html"
 
@@ -126,7 +126,7 @@ class Documents(RulesPage):
 
 
 class Sample(RulesPage):
-    """The text area with a document's Markdown in it."""
+    """The text area with a document's Markdown."""
 
     template_name = "rules/_sample.html"
 
@@ -135,12 +135,12 @@ class Sample(RulesPage):
         try:
             found = {"markdown": markdown_of(number, user=self.user)} if number else {}
         except Problem as problem:
-            found = {"in_the_way": told(problem)}
+            found = {"blocker": problem_text(problem)}
         return super().get_context_data(taken_from="document", **found, **context)
 
 
 def markdown_of(task_id: int, *, user: User) -> str:
-    """Return what OCR found. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, ArtefactMissing and
+    """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, ArtefactMissing and
     StorageUnavailable."""
     state = lookup.find(task_id, user=user)
     if state is None:

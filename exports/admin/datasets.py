@@ -1,4 +1,4 @@
-"""Datasets, the one thing of exports that is typed in, and the files that were made of them."""
+"""Admin of datasets and of their files."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import instant, list_of, moment, number, side_by_side, size
 from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
@@ -24,16 +24,16 @@ class DatasetForm(forms.ModelForm):
         choices=[(name, name.upper()) for name in FORMATS],
         initial=FORMATS,
         widget=UnfoldAdminCheckboxSelectMultipleWidget(),
-        help_text="What may be asked for.",
+        help_text="Formats that clients may request.",
     )
 
     class Meta:
         model = Dataset
         fields = "__all__"  # noqa: DJ007  the fieldsets of the admin choose
         help_texts = {
-            "name": "As clients write it in their requests.",
-            "base_path": "The folder of its files in the bucket: segments joined by '/'. It may not hold, or lie in, "
-            "that of another dataset. Files that exist stay where they are.",
+            "name": "The name that clients use in requests.",
+            "base_path": "Folder for the files in the bucket, with segments joined by '/'. It must not contain, or "
+            "be inside, the folder of another dataset. Existing files are not moved.",
             "key_pattern": "A regular expression that every key must match.",
         }
 
@@ -51,7 +51,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     times = (instant("created_at"), instant("updated_at"))
     readonly_fields = ("related", *times)
     fieldsets = (
-        ("What", {"fields": ("name", "function", "key_pattern", "formats")}),
+        ("Dataset", {"fields": ("name", "function", "key_pattern", "formats")}),
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
         ("Limits", {"fields": (("statement_timeout", "max_concurrency"),)}),
     )
@@ -61,23 +61,23 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
         return [*self.fieldsets, self.about] if obj else list(self.fieldsets)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Only what nothing was made of yet; jobs and files would lose what tells what they are."""
+        """Allow deletion only without jobs and files, which refer to the dataset."""
         if obj is None or obj.jobs.exists() or obj.files.exists():
             return False
         return bool(super().has_delete_permission(request, obj))
 
     def save_model(self, request: HttpRequest, obj: Dataset, form: Any, change: Any) -> None:
         super().save_model(request, obj, form, change)
-        if trouble := trouble_with(obj):
+        if trouble := function_warning(obj):
             self.message_user(request, trouble, messages.WARNING)
 
     @admin.display(description="formats")
     def offered(self, dataset: Dataset) -> str:
         return ", ".join(dataset.formats)
 
-    @admin.display(description="calls at once")
+    @admin.display(description="max concurrent calls")
     def calls_at_once(self, dataset: Dataset) -> str:
-        return number(dataset.max_concurrency) if dataset.max_concurrency else "no limit of its own"
+        return number(dataset.max_concurrency) if dataset.max_concurrency else "no limit"
 
     @admin.display(description="timeout")
     def timeout(self, dataset: Dataset) -> str:
@@ -86,28 +86,28 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     @admin.display(description="related")
     def related(self, dataset: Dataset) -> SafeString:
         of_it = {"dataset__id__exact": dataset.pk}
-        models = {"job": "Jobs", "chunk": "Chunks", "file": "Files", "slot": "Slots"}
+        models = {"job": "Exports", "chunk": "Chunks", "file": "Files", "slot": "Slots"}
         return side_by_side([list_of(model, text, of_it) for model, text in models.items()])
 
 
-def trouble_with(dataset: Dataset) -> str:
-    """Say why the dataset's function cannot be used, or nothing. No reason to refuse it: it may be made later."""
+def function_warning(dataset: Dataset) -> str:
+    """Return a warning if the dataset's function cannot be called, else "". The function may be created later."""
     try:
         with database.Session() as session:
             columns = session.columns(dataset.schema_and_name)
     except ExportError as error:
-        return f"Saved, but {dataset.function} cannot be used now: {error.code} {error.detail}".strip()
-    return "" if columns else f"Saved, but {dataset.function} returns no columns; it must return a table."
+        return f"Saved, but {dataset.function} cannot be called: {error.code} {error.detail}".strip()
+    return "" if columns else f"Saved, but {dataset.function} returns no columns. It must return a table."
 
 
 @admin.register(File)
-class FileAdmin(WithVerbs):
-    verbs = staff_actions.FILES
+class FileAdmin(StaffActionAdmin):
+    row_actions = staff_actions.FILES
     list_display = ("__str__", "dataset", "schema_version", "row_count", "size", moment("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
     search_fields = ("path", "key")
-    search_help_text = "A whole path, or a whole key"
+    search_help_text = "Exact path or key"
     ordering = ("path",)
     fieldsets = (
         (None, {"fields": (("key", moment("effective_date")), ("dataset", "schema_version"), "chunks")}),
@@ -127,4 +127,4 @@ class FileAdmin(WithVerbs):
 
     @admin.display(description="chunks")
     def chunks(self, file: File) -> SafeString:
-        return list_of("chunk", "Chunks that made or use it", {"path": file.path})
+        return list_of("chunk", "Chunks that created or reused it", {"path": file.path})

@@ -1,4 +1,4 @@
-"""Explanations of error codes for staff, where those for clients refer to the staff."""
+"""Explanations of error codes for staff. Codes that refer clients to staff have their own advice."""
 
 from exports.core.errors import EXPLANATIONS
 
@@ -7,14 +7,15 @@ def title_of(code: str) -> str:
     return EXPLANATIONS.get(code, (code, ""))[0]
 
 
+# Advice for codes that refer clients to staff.
 FOR_STAFF = {
     "EXPORT_SOURCE_TIMEOUT": "Every attempt exceeded the dataset's statement timeout. Raise the timeout, or check in "
-    "the source database for locks on which the function waits.",
-    "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. Look for the SQLSTATE in the source "
-    "database's log at the time of the attempt. The message is not stored here because it may quote rows.",
-    "EXPORT_WORKER_LOST": "No attempt finished. Check the workers' log at that time: lease_expired names this chunk, "
-    "the attempt, and the worker's host and process (in backend). A worker that stops without a log line was often "
-    "killed because it ran out of memory.",
+    "the source database what the function waits for.",
+    "EXPORT_SOURCE_ERROR": "The dataset's function failed for this key and date. Search the source database's log "
+    "for the SQLSTATE at the time of the attempt. The message is not stored here, because it may quote rows.",
+    "EXPORT_WORKER_LOST": "The worker was lost in every attempt. Check the workers' log at that time: lease_expired "
+    "names this chunk, the attempt, and the host and process of the worker (in backend). Workers that disappear "
+    "without a log entry were often killed because they ran out of memory.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Filters of the lists."""
+"""List filters of the exports admin."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from exports.webhooks.models import TEST, EventType
 
 
 class OfJob(SimpleListFilter):
-    """`?job=…`, where links from other pages lead. Offers nothing by itself: a list of all jobs helps nobody."""
+    """Filter `?job=…`, used by links from other pages. Offers no choices: there are too many jobs."""
 
     title = "export"
     parameter_name = "job"
@@ -34,7 +34,7 @@ class OfJobByReceipt(OfJob):
 
 
 class OfPath(SimpleListFilter):
-    """`?path=…`, where a file's page leads: the chunks that made it or use it."""
+    """Filter `?path=…`, used by links from a file's page to its chunks."""
 
     title = "path"
     parameter_name = "path"
@@ -48,7 +48,7 @@ class OfPath(SimpleListFilter):
 
 
 class ByHolder(SimpleListFilter):
-    """Slots by whether a call may run under them."""
+    """Filter of slots by status."""
 
     title = "state"
     parameter_name = "state"
@@ -67,7 +67,7 @@ class ByHolder(SimpleListFilter):
 
 
 class ByEvent(SimpleListFilter):
-    """Deliveries by what they tell of."""
+    """Filter of deliveries by event."""
 
     title = "event"
     parameter_name = "type"
@@ -80,7 +80,7 @@ class ByEvent(SimpleListFilter):
 
 
 class ByError(SimpleListFilter):
-    """From the codes that the code knows: Django's filter by values asks the table for all that occur."""
+    """Filter by the known error codes. Django's own filter would scan the table for distinct values."""
 
     title = "error"
     parameter_name = "error_code"

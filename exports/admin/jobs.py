@@ -1,4 +1,4 @@
-"""Jobs and their chunks, as staff see them."""
+"""Admin of jobs and chunks."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
     badge,
     bar,
@@ -31,12 +31,12 @@ from exports.admin.filters import ByError, OfJob, OfPath
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
-ERROR = ("What went wrong", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
+ERROR = ("Error", {"fields": ("error_title", "advice", ("error_code", "error_detail"))})
 SHOWN = 20  # keys of a request
 
 
-class WithError(ReadOnly):
-    """Pages of rows that may have failed; the explanation stands first, and only where there is something to tell."""
+class ErrorAdmin(ReadOnly):
+    """Admin of rows that may have failed. Failed rows show the explanation of their error first."""
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         fieldsets = list(super().get_fieldsets(request, obj))
@@ -50,7 +50,7 @@ class WithError(ReadOnly):
     def error_title(self, row: Job | Chunk) -> str:
         return title_of(row.error_code)
 
-    @admin.display(description="what to do")
+    @admin.display(description="advice")
     def advice(self, row: Job | Chunk) -> str:
         return advice_on(row.error_code)
 
@@ -62,21 +62,21 @@ class WithError(ReadOnly):
     def size(self, row: Job | Chunk) -> str:
         return size(row.bytes)
 
-    @admin.display(description="took")
+    @admin.display(description="duration")
     def took(self, row: Job | Chunk) -> str:
         return span(row.started_at, row.finished_at)
 
 
 @admin.register(Job)
-class JobAdmin(WithVerbs, WithError):
-    verbs = staff_actions.JOBS
+class JobAdmin(StaffActionAdmin, ErrorAdmin):
+    row_actions = staff_actions.JOBS
     list_display = (
         "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
     )  # fmt: skip
     list_filter = ("status", "dataset", "format", ByError, "created_at", "finished_at")
     list_select_related = ("user", "dataset")
     search_fields = ("job_id", "user__username")
-    search_help_text = "A whole job id, or a whole user name"
+    search_help_text = "Exact export ID or username"
     ordering = ("-created_at", "-job_id")
     fieldsets = (
         (None, {"fields": (("state", "progress"), "counters", ("dataset", "user"), "related")}),
@@ -106,14 +106,14 @@ class JobAdmin(WithVerbs, WithError):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Lists leave out what a request was made of: up to a megabyte."""
+        """Defer the filters of the request, which may be a megabyte."""
         return super().get_queryset(request).defer("filters")  # type: ignore[no-any-return]
 
     def name_of(self, row: Job) -> str:
         return f"{short(row.job_id)}: {row.dataset} of {row.user}, {row.status}, {row.done:,} of {row.total:,} done"
 
     # ---- Columns ----
-    @admin.display(description="job")
+    @admin.display(description="export")
     def job(self, job: Job) -> str:
         return short(job.job_id)
 
@@ -127,11 +127,11 @@ class JobAdmin(WithVerbs, WithError):
 
     @admin.display(description="allow degraded")
     def is_degradable(self, job: Job) -> str:
-        return "yes" if job.allow_degraded else "no"  # not Django's icons: a red cross for what is well
+        return "yes" if job.allow_degraded else "no"  # Django shows a red cross for False
 
-    @admin.display(description="asked for")
+    @admin.display(description="chunks requested")
     def asked_for(self, job: Job) -> SafeString:
-        return filters_of(job.filters) if job.filters else SafeString("Single pairs of key and date: see the chunks.")
+        return filters_of(job.filters) if job.filters else SafeString("Listed pairs of key and date. See the chunks.")
 
     @admin.display(description="chunks")
     def chunks(self, job: Job) -> SafeString:
@@ -139,11 +139,11 @@ class JobAdmin(WithVerbs, WithError):
 
     @admin.display(description="chunks")
     def counters(self, job: Job) -> SafeString:
-        """Each number leads to just those chunks."""
+        """Return the chunk counts with links to the filtered lists."""
         counts = {ChunkStatus.DONE: job.done, ChunkStatus.FAILED: job.failed, ChunkStatus.RETRYING: job.retrying,
                   ChunkStatus.CANCELLED: job.cancelled}  # fmt: skip
         rest = job.total - sum(counts.values())
-        links = [list_of("chunk", f"{job.total:,} in all", {"job": job.job_id})]
+        links = [list_of("chunk", f"{job.total:,} in total", {"job": job.job_id})]
         links += [
             list_of("chunk", f"{count:,} {status}", {"job": job.job_id, "status__exact": status})
             for status, count in counts.items()
@@ -154,15 +154,15 @@ class JobAdmin(WithVerbs, WithError):
     @admin.display(description="delivery")
     def related(self, job: Job) -> SafeString:
         of_job = {"job": job.job_id}
-        sent = list_of("delivery", "Deliveries to webhooks", of_job)
+        sent = list_of("delivery", "Webhook deliveries", of_job)
         if not Receipt.objects.filter(pk=job.pk).exists():
-            return side_by_side([SafeString("No receipt: an export gets one when it is a success."), sent])
+            return side_by_side([SafeString("No receipt: only successful exports have one."), sent])
         links, downloads = list_of("link", "Links", of_job), list_of("download", "Downloads", of_job)
         return side_by_side([page_of("receipt", job.pk, "Receipt"), links, downloads, sent])
 
 
 def filters_of(filters: dict[str, Any]) -> SafeString:
-    """Show what a request was made of, in bounded space: it may name thousands of keys."""
+    """Return a bounded summary of the filters, which may contain thousands of keys."""
     keys = [str(key) for key in filters.get("keys") or []]
     more = f" and {len(keys) - SHOWN:,} more" if len(keys) > SHOWN else ""
     rest: list[tuple[object, object]] = [(name, str(value)[:200]) for name, value in filters.items() if name != "keys"]
@@ -170,15 +170,15 @@ def filters_of(filters: dict[str, Any]) -> SafeString:
 
 
 @admin.register(Chunk)
-class ChunkAdmin(WithVerbs, WithError):
-    verbs = staff_actions.CHUNKS
+class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
+    row_actions = staff_actions.CHUNKS
     list_display = (
         "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title",
         moment("started_at"), "took",
     )  # fmt: skip
     list_filter = (OfJob, OfPath, "status", "source", ByError, "dataset", "finished_at")
     search_fields = ("job", "key")
-    search_help_text = "A whole job id, or a whole key"
+    search_help_text = "Exact export ID or key"
     fieldsets = (
         (
             None,
@@ -210,10 +210,10 @@ class ChunkAdmin(WithVerbs, WithError):
         return f"{row} of job {short(row.job_id)}, {row.status}"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Of one job in the order of the request, by the index on both; of all by the primary key, newest first."""
+        """Order chunks of one job as requested, by an index on both columns; otherwise newest first by primary key."""
         return ("seq",) if OfJob.parameter_name in request.GET else ("-id",)
 
-    @admin.display(description="job")
+    @admin.display(description="export")
     def of_job(self, chunk: Chunk) -> SafeString:
         return page_of("job", chunk.job_id, short(chunk.job_id))
 
@@ -223,7 +223,7 @@ class ChunkAdmin(WithVerbs, WithError):
 
     @admin.display(description="file")
     def file(self, chunk: Chunk) -> SafeString:
-        """The file that lies at the chunk's path now; it may be that of a later export."""
+        """Return a link to the current file at the chunk's path, which may be from a later export."""
         if not File.objects.filter(pk=chunk.path).exists():
-            return SafeString("There is no file at its path that could be reused.")
-        return page_of("file", chunk.path, "The file at its path now")
+            return SafeString("No reusable file at this path.")
+        return page_of("file", chunk.path, "Current file at this path")

@@ -1,5 +1,5 @@
-"""What the start page tells of exports. Every statement reads rows that live or are recent, by an index, and no more
-than `MOST` of them; chunks that have ended, nearly all, are not looked at."""
+"""Figures and charts of exports on the start page. Each statement reads at most `MOST` live or recent rows by an index,
+and no ended chunks, which are nearly all."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,8 +25,8 @@ COLOURS = {
     JobStatus.FAILED: "#dc2626",
     JobStatus.CANCELLED: "#a855f7",
 }
-LONG_SECONDS = 300  # that a chunk may wait before it is worth a look
-AWAY = "beat or the worker of the queue maintenance is away: what is lost is not brought back"
+LONG_SECONDS = 300  # a pending chunk older than this is a warning
+BEAT_DOWN = "beat or the maintenance worker is down, so lost work is not recovered"
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def draw_jobs() -> Drawn:
 def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
     counts = {(row["hour"], row["status"]): row["jobs"] for row in found}
     return Chart(
-        title="Jobs by status, by the hour they came",
+        title="Exports by status and hour of creation",
         labels=overview.labels_of(hours),
         series=[
             Series(
@@ -75,7 +75,7 @@ def jobs_by_hour(hours: list[datetime], found: list[sql.Row]) -> Chart:
             )
             for status in JobStatus
         ],
-        note=cut(sum(counts.values()), "jobs"),
+        note=cut(sum(counts.values()), "exports"),
     )
 
 
@@ -85,7 +85,7 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
     divisor, unit = scale_of(max(values)) if name == "bytes" else (1, name)
     done = {"status__exact": JobStatus.SUCCESS}
     return Chart(
-        title=f"{title}, by the hour their job ended",
+        title=f"{title}, by hour of completion",
         labels=overview.labels_of(hours),
         series=[
             Series(
@@ -97,12 +97,12 @@ def amounts_by_hour(hours: list[datetime], found: list[sql.Row], name: str, titl
             )
         ],
         unit=unit,
-        note=cut(sum(row["jobs"] for row in found), "jobs"),
+        note=cut(sum(row["jobs"] for row in found), "exports"),
     )
 
 
 def scale_of(most: int) -> tuple[int, str]:
-    """Return what to divide bytes by, so that an axis can be read, and what that is called: as `size` writes them."""
+    """Return the divisor and unit for an axis of bytes, with the units of `size`."""
     for power, unit in ((4, "TB"), (3, "GB"), (2, "MB"), (1, "kB")):
         if most >= 1000**power:
             return 1000**power, unit
@@ -177,23 +177,23 @@ def queue_of(row: dict[str, Any]) -> list[Figure]:
     return [
         periodic_work(row["reaped"]),
         Figure(
-            title="Chunks waiting",
+            title="Pending chunks",
             value=number(row["waiting"]),
-            note=f"of {counted(row['jobs'], 'job')} that have not ended",
+            note=f"in {counted(row['jobs'], 'active export')}",
             url=list_url("chunk", {"status__exact": "pending"}),
         ),
-        oldest_of(row),
+        oldest_pending(row),
         Figure(
-            title="Chunks running",
+            title="Running chunks",
             value=at_most(row["running"]),
             note=leases_of(row["overdue"], row["reaped"]),
             url=list_url("chunk", {"status__exact": "running"}),
             tone="danger" if row["overdue"] else "",
         ),
         Figure(
-            title="Chunks retrying",
+            title="Retrying chunks",
             value=number(row["retrying"]),
-            note="wait for their next attempt",
+            note="waiting for the next attempt",
             url=list_url("chunk", {"status__exact": "retrying"}),
             tone="warning" if row["retrying"] else "",
         ),
@@ -203,44 +203,44 @@ def queue_of(row: dict[str, Any]) -> list[Figure]:
 def periodic_work(reaped: datetime | None) -> Figure:
     every = f"expected every {settings.SLUICE.export_reaper_seconds} s"
     return Figure(
-        title="Periodic work",
+        title="Periodic tasks",
         value=age(reaped) if reaped else "never",
-        note=f"{every}: {AWAY}" if is_away(reaped) else f"the last reap; {every}",
-        tone="danger" if is_away(reaped) else "",
+        note=f"{every}: {BEAT_DOWN}" if is_beat_down(reaped) else f"last reap; {every}",
+        tone="danger" if is_beat_down(reaped) else "",
     )
 
 
-def is_away(reaped: datetime | None) -> bool:
-    """Whether periodic work is late by more than what a busy queue explains."""
+def is_beat_down(reaped: datetime | None) -> bool:
+    """Whether periodic tasks are later than a busy queue can explain."""
     late = 4 * settings.SLUICE.export_reaper_seconds
     return reaped is None or (timezone.now() - reaped).total_seconds() > late
 
 
 def leases_of(overdue: int, reaped: datetime | None) -> str:
     if not overdue:
-        return "all with a live lease"
-    over = f"{overdue:,} with a lease that is over"
-    why = ", which nobody takes back: see periodic work" if is_away(reaped) else ": their workers are lost"
+        return "all leases are valid"
+    over = f"{overdue:,} with an expired lease"
+    why = ", not recovered: see periodic tasks" if is_beat_down(reaped) else ": their workers are lost"
     return over + why
 
 
-def oldest_of(row: dict[str, Any]) -> Figure:
+def oldest_pending(row: dict[str, Any]) -> Figure:
     now = timezone.now()
     waited = now - row["oldest"] if row["oldest"] else None
     untaken = now - row["untaken"] if row["untaken"] else timedelta(0)
-    is_busy = row["running"] > row["overdue"]  # whoever renews a lease is there, and takes more when it can
+    is_busy = row["running"] > row["overdue"]  # a worker that renews leases is alive and will claim more
     if row["free"] and not is_busy and untaken.total_seconds() > 2 * settings.SLUICE.export_reaper_seconds:
         tone = "danger"
         note = (
-            f"waits {length(untaken)} although slots are free: no worker takes chunks; "
-            "are the workers of the queue exports up?"
+            f"pending for {length(untaken)} although slots are free: no worker claims chunks. "
+            "Check the workers of the queue exports."
         )
     elif waited and waited.total_seconds() > LONG_SECONDS:
-        tone, note = "warning", "waits long: are workers up, and slots free?"
+        tone, note = "warning", "check the workers and the free slots"
     else:
-        tone, note = "", "since its job came"
+        tone, note = "", "since its export was created"
     return Figure(
-        title="Oldest waiting chunk",
+        title="Oldest pending chunk",
         value=length(waited) if waited else length(untaken) if tone else "none",
         note=note,
         url=list_url("chunk", {"job": row["oldest_job"], "status__exact": "pending"}) if waited else "",
@@ -287,7 +287,7 @@ def draw_slots() -> Drawn:
     slots = Figure(
         title="Slots in use",
         value=f"{row['held']} of {row['slots']}",
-        note=expired_slots(expired, row["reaped"]) if expired else "calls into the source now",
+        note=expired_slots(expired, row["reaped"]) if expired else "concurrent calls of the source",
         url=list_url("slot", {"dataset__isnull": True, "state": "held"}),
         tone="danger" if expired else "",
     )
@@ -295,16 +295,16 @@ def draw_slots() -> Drawn:
 
 
 def expired_slots(expired: int, reaped: datetime | None) -> str:
-    if is_away(reaped):
-        return f"{expired} with a lease that is over, which nobody releases: see periodic work"
-    return f"{expired} of lost workers: released when their calls are ended"
+    if is_beat_down(reaped):
+        return f"{expired} with an expired lease, not released: see periodic tasks"
+    return f"{expired} of lost workers: released after their calls are terminated"
 
 
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
-    until = f" (switched off after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
+    until = f" (disabled after {HOPELESS_ATTEMPTS} failures in a row over {HOPELESS_SECONDS // 86400} days)"
     deliveries = Figure(
-        title="Deliveries waiting",
+        title="Pending deliveries",
         value=at_most(row["waiting"]),
         note=f"{counted(row['failing'], 'webhook')} failing{until if row['failing'] else ''}, "
         f"{row['disabled']:,} disabled",
@@ -321,11 +321,11 @@ overview.contribute(
     Part(permission="exports.view_delivery", draw=draw_deliveries),
     first=[
         FirstStep(
-            title="Nothing can be exported yet",
-            words="Register a dataset: a function of the source database that takes a key and a date, and the "
-            "folder that its files go to. manage.py register_dataset does the same from a shell.",
+            title="No datasets yet",
+            words="Add a dataset to start exporting: a function of the source database that takes a key and a date, "
+            "and a folder for the files. From a shell, use manage.py register_dataset.",
             url=lambda: reverse("admin:exports_dataset_add"),
-            label="Register a dataset",
+            label="Add dataset",
             permission="exports.add_dataset",
             is_due=lambda: not Dataset.objects.exists(),
         )

@@ -1,4 +1,4 @@
-"""What users used of their quotas, and other limits for some of them."""
+"""Admin of quota usage and quota overrides."""
 
 from django.contrib import admin
 from unfold.admin import ModelAdmin
@@ -14,7 +14,7 @@ class UsageAdmin(ReadOnly):
     list_filter = ("day",)
     list_select_related = ("user",)
     search_fields = ("user__username",)
-    search_help_text = "A whole user name"
+    search_help_text = "Exact username"
     ordering = ("-day", "user_id")
     fieldsets = ((None, {"fields": (("user", moment("day")), ("job_count", "chunk_count"))}),)
 
@@ -29,7 +29,7 @@ class UsageAdmin(ReadOnly):
 
 @admin.register(Allowance)
 class AllowanceAdmin(OwnFilters, ModelAdmin):
-    """The one place where a limit is typed in. What a day has used stays used."""
+    """Quota overrides of users. Past usage stays counted."""
 
     list_display = ("user", "daily_jobs", "daily_chunks")
     list_select_related = ("user",)

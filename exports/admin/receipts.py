@@ -1,5 +1,4 @@
-"""What was handed out: receipts, their one-time links, and every attempt to use one. Links themselves are not shown:
-a signed one in the staff's hands could be used up instead of its owner."""
+"""Admin of receipts, one-time links and download attempts. Link URLs are hidden: opening one would use it up."""
 
 import re
 from datetime import datetime
@@ -11,7 +10,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, side_by_side, size
 from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
@@ -20,15 +19,15 @@ from exports.models import Download, Link, Receipt
 
 
 @admin.register(Receipt)
-class ReceiptAdmin(WithVerbs):
-    verbs = staff_actions.RECEIPTS
+class ReceiptAdmin(StaffActionAdmin):
+    row_actions = staff_actions.RECEIPTS
     list_display = (
         "file_name", "state", "of_job", "files", "row_count", "size",
         moment("issued_at"), moment("expires_at"), "related",
     )  # fmt: skip
     list_filter = ("degraded", "issued_at", "expires_at")
     search_fields = ("job",)
-    search_help_text = "A whole job id"
+    search_help_text = "Exact export ID"
     ordering = ("-issued_at",)
     fieldsets = (
         (None, {"fields": (("file_name", "state"), ("of_job", "related"))}),
@@ -37,11 +36,11 @@ class ReceiptAdmin(WithVerbs):
         ("Times", {"fields": ((instant("issued_at"), instant("expires_at")), instant("deleted_at"))}),
     )  # fmt: skip
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, receipt: Receipt) -> str:
         return badge("deleted" if receipt.deleted_at else "expired" if has_passed(receipt.expires_at) else "open")
 
-    @admin.display(description="job")
+    @admin.display(description="export")
     def of_job(self, receipt: Receipt) -> SafeString:
         return page_of("job", receipt.job_id, short(receipt.job_id))
 
@@ -51,28 +50,28 @@ class ReceiptAdmin(WithVerbs):
 
     @admin.display(description="degraded")
     def is_degraded(self, receipt: Receipt) -> str:
-        return "yes" if receipt.degraded else "no"  # not Django's icons: a red cross for what is well
+        return "yes" if receipt.degraded else "no"  # Django shows a red cross for False
 
     @admin.display(description="size")
     def size(self, receipt: Receipt) -> str:
         return size(receipt.size_bytes)
 
-    @admin.display(description="used")
+    @admin.display(description="related")
     def related(self, receipt: Receipt) -> SafeString:
         of_job = {"job": receipt.job_id}
         return side_by_side([list_of("link", "Links", of_job), list_of("download", "Downloads", of_job)])
 
 
 @admin.register(Link)
-class LinkAdmin(WithVerbs):
-    verbs = staff_actions.LINKS
+class LinkAdmin(StaffActionAdmin):
+    row_actions = staff_actions.LINKS
     list_display = (
         "link_id", "state", "of_receipt",
         moment("created_at"), moment("expires_at"), moment("used_at"), moment("revoked_at"),
     )  # fmt: skip
     list_filter = (OfJobByReceipt, "created_at", "used_at")
     search_fields = ("link_id", "receipt")
-    search_help_text = "A whole link id, or a link or its token as somebody found it"
+    search_help_text = "Exact link ID, link URL or token"
     ordering = ("-created_at",)
     fieldsets = (
         (None, {"fields": (("link_id", "state"), ("of_receipt", "downloads"))}),
@@ -89,15 +88,17 @@ class LinkAdmin(WithVerbs):
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
     ) -> Any:
-        """Beside the link's own buttons, what keeps its owner from making another one."""
+        """Add the receipt's actions, which prevent the owner from creating another link."""
         receipts: Any = self.admin_site.get_model_admin(Receipt)
-        fitting = [verb for verb in receipts.allowed(request) if obj is not None and not verb.why_not(obj.receipt)]
+        fitting = [
+            action for action in receipts.allowed(request) if obj is not None and not action.refusal(obj.receipt)
+        ]
         context["actions_detail"] = [
-            {**receipts.button(verb, obj.receipt), "title": f"{verb.label} the receipt"} for verb in fitting
+            {**receipts.button(action, obj.receipt), "title": f"{action.label} receipt"} for action in fitting
         ]
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, link: Link) -> str:
         return badge(link.state_at(timezone.now()))
 
@@ -105,7 +106,7 @@ class LinkAdmin(WithVerbs):
     def of_receipt(self, link: Link) -> SafeString:
         return page_of("receipt", link.receipt_id, short(link.receipt_id))
 
-    @admin.display(description="attempts to use it")
+    @admin.display(description="download attempts")
     def downloads(self, link: Link) -> SafeString:
         return list_of("download", "Downloads", {"link__link_id__exact": link.pk})
 
@@ -115,7 +116,7 @@ class DownloadAdmin(ReadOnly):
     list_display = (moment("at"), "state", "of_job", "of_link", "address", "user_agent")
     list_filter = (OfJob, "outcome", "at")
     search_fields = ("job",)
-    search_help_text = "A whole job id"
+    search_help_text = "Exact export ID"
     ordering = ("-id",)
     fieldsets = ((None, {"fields": ((instant("at"), "state"), ("of_job", "of_link"), ("address", "user_agent"))}),)
 
@@ -123,7 +124,7 @@ class DownloadAdmin(ReadOnly):
     def state(self, download: Download) -> str:
         return badge(download.outcome)
 
-    @admin.display(description="job")
+    @admin.display(description="export")
     def of_job(self, download: Download) -> SafeString:
         return page_of("job", download.job_id, short(download.job_id))
 
@@ -133,7 +134,7 @@ class DownloadAdmin(ReadOnly):
 
 
 def id_in(term: str) -> str:
-    """Return the link's id out of a URL or a token; its signature may have been lost on the way."""
+    """Return the link's ID from a URL or a token, with or without its signature."""
     found = re.search(r"(?:^|[?&]token=)([0-9a-fA-F]{32})(?:\.|&|$)", term)
     return found[1] if found else term
 

@@ -1,4 +1,4 @@
-"""What runs now: the slots that bound calls into the source, and when periodic work last ran."""
+"""Admin of source slots and of the last runs of periodic tasks."""
 
 from django.conf import settings
 from django.contrib import admin
@@ -6,7 +6,7 @@ from django.db.models import F
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
-from config.platform.admin.confirmed_actions import WithVerbs
+from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import badge, instant, moment, page_of, short
 from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
@@ -15,8 +15,8 @@ from exports.models import Slot, Tick
 
 
 @admin.register(Slot)
-class SlotAdmin(WithVerbs):
-    verbs = staff_actions.SLOTS
+class SlotAdmin(StaffActionAdmin):
+    row_actions = staff_actions.SLOTS
     list_display = ("__str__", "state", "of_chunk", "of_job", moment("lease_until"), "backend")
     list_filter = (ByHolder, "dataset")
     list_select_related = ("dataset",)
@@ -26,7 +26,7 @@ class SlotAdmin(WithVerbs):
         ("Held by", {"fields": (("of_chunk", "of_job"), ("token", instant("lease_until")), "backend")}),
     )
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, slot: Slot) -> str:
         if slot.lease_until is None:
             return badge("free" if is_in_use(slot) else "not in use")
@@ -36,13 +36,13 @@ class SlotAdmin(WithVerbs):
     def of_chunk(self, slot: Slot) -> SafeString | None:
         return page_of("chunk", slot.chunk_id, slot.chunk_id) if slot.chunk_id else None
 
-    @admin.display(description="job")
+    @admin.display(description="export")
     def of_job(self, slot: Slot) -> SafeString | None:
         return page_of("job", slot.job_id, short(slot.job_id)) if slot.job_id else None
 
 
 def is_in_use(slot: Slot) -> bool:
-    """Whether claims look at it: rows stay when EXPORT_DB_SLOTS or a dataset's cap is lowered."""
+    """Whether claims use the slot. Rows remain after EXPORT_DB_SLOTS or a dataset's limit is lowered."""
     most = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
     return most is not None and slot.number <= most
 

@@ -1,4 +1,4 @@
-"""What staff may do to jobs, chunks, files, receipts, links and slots: by the functions that the API calls too."""
+"""Staff actions on jobs, chunks, files, receipts, links and slots. They call the same functions as the API."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from config.platform.admin.confirmed_actions import Asking, Outcome, Verb, each, one_of
+from config.platform.admin.confirmed_actions import Confirmation, RowResult, StaffAction, each, only_if_status
 from config.platform.admin.display import counted, short
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
@@ -20,256 +20,252 @@ from exports.maintenance import manual_actions
 from exports.models import Chunk, File, Job, Link, Receipt, Slot
 
 
-def when_ended(row: Any) -> str:
-    """A mark: whatever ends again does so at another time."""
+def end_time(row: Any) -> str:
+    """Return a revision: a row that ends again has another end time."""
     return row.finished_at.isoformat() if row.finished_at else ""
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
 @contextmanager
-def on_the_owners_quota() -> Iterator[None]:
-    """Have a refusal say whose quota it is about: not that of whoever asked."""
+def blaming_owners_quota() -> Iterator[None]:
+    """Make the error name the owner's quota, because the request comes from staff."""
     try:
         yield
     except quotas.QuotaExceeded as refusal:
-        raise Problem(f"Its owner's quota: {refusal.detail}") from None
+        raise Problem(f"The owner's quota: {refusal.detail}") from None
 
 
-def retry_job(job: Job, _asking: Asking) -> str:
-    with on_the_owners_quota():
+def retry_job(job: Job, _confirmation: Confirmation) -> str:
+    with blaming_owners_quota():
         chunks = actions.retry(job)
-    return f"{counted(chunks, 'failed chunk')} started again." if chunks else "The delivery alone: no chunk had failed."
+    return f"{counted(chunks, 'failed chunk')} queued." if chunks else "Delivery queued; no chunks had failed."
 
 
-def cancel_job(job: Job, _asking: Asking) -> str:
+def cancel_job(job: Job, _confirmation: Confirmation) -> str:
     chunks = actions.cancel(job)
-    return (
-        f"{counted(chunks, 'chunk')} will not be exported." if chunks else "The delivery alone: every chunk had ended."
-    )
+    return f"{counted(chunks, 'chunk')} cancelled." if chunks else "Delivery cancelled; all chunks had finished."
 
 
-def replay_job(job: Job, asking: Asking) -> str:
+def replay_job(job: Job, confirmation: Confirmation) -> str:
     """Replay a job for its owner, who pays for it and alone can download it. The nonce deduplicates clicks."""
-    once = Idempotency(key=f"staff-{asking.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
+    once = Idempotency(key=f"staff-{confirmation.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
     binding = Bound(network=job.network, agent=job.agent)
-    with on_the_owners_quota():
+    with blaming_owners_quota():
         again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
     if replayed:
-        raise Problem(f"That was done already: job {again.pk}.")
-    return f"The same request is job {again.pk}."
+        raise Problem(f"Already replayed as export {again.pk}.")
+    return f"New export {again.pk}."
 
 
 JOBS = (
-    Verb(
+    StaffAction(
         name="retry",
-        label="Retry failed",
+        label="Retry failed chunks",
         past="Retried",
         icon="replay",
         permission="exports.change_job",
-        explanation="Failed chunks start again with all their attempts, and are charged to the owner's quota "
-        "again. Chunks that are done keep their files. Where only the delivery failed, that alone is "
-        "tried again.",
-        why_not=one_of({JobStatus.FAILED}, actions.NotFailed.detail),
+        explanation="Failed chunks are retried with a full set of attempts and charged to the owner's quota again. "
+        "Finished chunks keep their files. If only the delivery failed, only the delivery is retried.",
+        refusal=only_if_status({JobStatus.FAILED}, actions.NotFailed.said()),
         do=each(retry_job),
-        mark=when_ended,
+        revision=end_time,
     ),
-    Verb(
+    StaffAction(
         name="cancel",
         label="Cancel",
         past="Cancelled",
         icon="cancel",
         permission="exports.change_job",
-        explanation="What is running stops within seconds, and what waits is not exported. Files that are done "
-        "stay, and the next export reuses them. This cannot be undone; the same request can be "
-        "replayed.",
-        why_not=one_of(JOB_ACTIVE, actions.AlreadyEnded.detail),
+        explanation="Running chunks stop within seconds, and pending chunks are cancelled. Finished files stay "
+        "available for reuse. This cannot be undone, but you can replay the request.",
+        refusal=only_if_status(JOB_ACTIVE, actions.AlreadyEnded.said()),
         do=each(cancel_job),
         is_danger=True,
     ),
-    Verb(
+    StaffAction(
         name="replay",
         label="Replay",
         past="Replayed",
         icon="repeat",
         permission="exports.change_job",
-        explanation="The same request becomes a new job of the same owner, whose quota pays for it; files that "
-        "are there are reused. The job that is replayed stays as it is.",
-        why_not=lambda _job: "",
+        explanation="Creates a new export from the same request, for the same owner and charged to their quota. "
+        "Existing files are reused. The original export does not change.",
+        refusal=lambda _job: "",
         do=each(replay_job),
     ),
 )
 
 
 # ---- Chunks ---------------------------------------------------------------------------------------------------------
-GOES_ON = "Its job has not ended yet. Retry it when the other chunks have."
+NOT_ENDED = "The export has not ended. Retry the chunk when the export has failed."
 
 
-def why_not_retry(chunk: Chunk) -> str:
+def retry_refusal(chunk: Chunk) -> str:
     if chunk.status != ChunkStatus.FAILED:
-        return "This chunk has not failed. Only failed chunks can be retried."
-    return "" if chunk.job.status == JobStatus.FAILED else GOES_ON
+        return "Only failed chunks can be retried."
+    return "" if chunk.job.status == JobStatus.FAILED else NOT_ENDED
 
 
-def retry_chunks(chunks: Sequence[Chunk], _asking: Asking) -> Iterator[Outcome]:
-    """Those of one job together: a job that goes on takes no more of its chunks."""
+def retry_chunks(chunks: Sequence[Chunk], _confirmation: Confirmation) -> Iterator[RowResult]:
+    """Retry chunks grouped by job, because an active job accepts no more retries."""
     of_job = attrgetter("job_id")
     for job_id, group in groupby(sorted(chunks, key=of_job), key=of_job):
         mine = list(group)
         yield from retry_some(Job.objects.get(pk=job_id), mine)
 
 
-def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[Outcome]:
+def retry_some(job: Job, chunks: list[Chunk]) -> Iterator[RowResult]:
     failed = [chunk for chunk in chunks if chunk.status == ChunkStatus.FAILED]
     done, left = "", ""
     try:
         if failed:
-            with on_the_owners_quota():
+            with blaming_owners_quota():
                 actions.retry(job, only=[chunk.pk for chunk in failed])
-        done = "Started again, with all its attempts."
+        done = "Queued with a full set of attempts."
     except actions.NotFailed:
-        left = GOES_ON
+        left = NOT_ENDED
     except Problem as refusal:
         left = refusal.detail
     for chunk in chunks:
-        yield Outcome(chunk, done=done, left=left) if chunk in failed else Outcome(chunk, left=why_not_retry(chunk))
+        yield (
+            RowResult(chunk, done=done, refusal=left)
+            if chunk in failed
+            else RowResult(chunk, refusal=retry_refusal(chunk))
+        )
 
 
-def release_chunk(chunk: Chunk, _asking: Asking) -> str:
+def release_chunk(chunk: Chunk, _confirmation: Confirmation) -> str:
     ended = manual_actions.release_lease(chunk) == ChunkStatus.FAILED
-    return "Its attempts are used up: it has failed." if ended else "It is back in the queue."
+    return "No attempts left: the chunk failed." if ended else "The chunk is queued again."
 
 
 CHUNKS = (
-    Verb(
+    StaffAction(
         name="retry",
         label="Retry",
         past="Retried",
         icon="replay",
         permission="exports.change_chunk",
-        explanation="These chunks start again with all their attempts, and are charged to their owners' quotas "
-        "again. Other failed chunks of the same jobs stay failed.",
-        why_not=why_not_retry,
+        explanation="Retries these chunks with a full set of attempts, charged to their owners' quotas again. Other "
+        "failed chunks of the same exports stay failed.",
+        refusal=retry_refusal,
         do=retry_chunks,
-        mark=when_ended,
+        revision=end_time,
     ),
-    Verb(
+    StaffAction(
         name="release",
         label="Release lease",
         past="Released",
         icon="lock_open",
         permission="exports.change_chunk",
-        explanation="For a chunk whose worker is lost: it goes back into the queue at once, not when its lease is"
-        " over. A worker that is there after all can write nothing any more, and stops. The attempt "
-        "counts: a chunk without another one fails. Its slot stays taken until its lease is over and "
-        "its call was ended.",
-        why_not=one_of({ChunkStatus.RUNNING}, manual_actions.NotRunning.detail),
+        explanation="For a chunk whose worker is lost: queues it now instead of when its lease expires. If the "
+        "worker is still alive, its fencing token is refused and it stops. The attempt counts: a chunk without "
+        "attempts left fails. The slot stays held until its lease expires and its call is terminated.",
+        refusal=only_if_status({ChunkStatus.RUNNING}, manual_actions.NotRunning.said()),
         do=each(release_chunk),
-        mark=lambda chunk: str(chunk.token),
+        revision=lambda chunk: str(chunk.token),
         is_danger=True,
     ),
 )
 
 
 # ---- Files, receipts, links, slots ----------------------------------------------------------------------------------
-def invalidate_file(file: File, _asking: Asking) -> str:
+def invalidate_file(file: File, _confirmation: Confirmation) -> str:
     manual_actions.invalidate_file(file)
-    return "No export reuses it any more."
+    return "Exports no longer reuse it."
 
 
 FILES = (
-    Verb(
+    StaffAction(
         name="invalidate",
         label="Invalidate",
         past="Invalidated",
         icon="block",
         permission="exports.change_file",
-        explanation="The next export of the same key and date calls the source again and replaces the object. "
-        "Until then the object stays where it is, but nothing reuses it, nor does it stand in when "
-        "the source fails. What was delivered already is a copy of its own, and stays.",
-        why_not=lambda _file: "",
+        explanation="The next export of this key and date calls the source and replaces the object. Until then the "
+        "object stays in the storage, but is neither reused nor used as a snapshot when the source fails. Existing "
+        "deliveries are separate copies and do not change.",
+        refusal=lambda _file: "",
         do=each(invalidate_file),
-        mark=attrgetter("etag"),
+        revision=attrgetter("etag"),
         is_danger=True,
     ),
 )
 
 
-def why_not_revoke_receipt(receipt: Receipt) -> str:
-    return "" if receipt.expires_at > timezone.now() else "Its time is over already."
+def receipt_refusal(receipt: Receipt) -> str:
+    return "" if receipt.expires_at > timezone.now() else "Already expired."
 
 
-def revoke_receipt(receipt: Receipt, _asking: Asking) -> str:
+def revoke_receipt(receipt: Receipt, _confirmation: Confirmation) -> str:
     receipts.revoke(receipt)
-    return "Its link works no more, and its object is deleted within a minute."
+    return "Its link is revoked, and its object is deleted within a minute."
 
 
 RECEIPTS = (
-    Verb(
+    StaffAction(
         name="revoke",
         label="Revoke",
         past="Revoked",
         icon="link_off",
         permission="exports.change_receipt",
-        explanation="Nobody can download it any more: its link stops working, its owner can make no other, and "
-        "the delivered object is deleted within a minute. A download that has begun goes on. The "
-        "files stay, so that the same export can be made again at little cost.",
-        why_not=why_not_revoke_receipt,
+        explanation="Ends all downloads: the link stops working, the owner cannot create another one, and the "
+        "delivered object is deleted within a minute. Downloads in progress continue. The files stay available for "
+        "reuse by a new export.",
+        refusal=receipt_refusal,
         do=each(revoke_receipt),
         is_danger=True,
     ),
 )
 
 
-def why_not_revoke_link(link: Link) -> str:
-    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.detail
+def link_refusal(link: Link) -> str:
+    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.said()
 
 
-def revoke_link(link: Link, _asking: Asking) -> str:
+def revoke_link(link: Link, _confirmation: Confirmation) -> str:
     links.revoke(link)
-    return "It works no more."
+    return "The link is revoked."
 
 
 LINKS = (
-    Verb(
+    StaffAction(
         name="revoke",
         label="Revoke",
         past="Revoked",
         icon="link_off",
         permission="exports.change_link",
-        explanation="The link stops working. Its owner can make another one while the receipt lives; revoke the "
-        "receipt to prevent that.",
-        why_not=why_not_revoke_link,
+        explanation="The link stops working. The owner can create another one until the receipt expires. To prevent "
+        "that, revoke the receipt.",
+        refusal=link_refusal,
         do=each(revoke_link),
         is_danger=True,
     ),
 )
 
 
-def why_not_free(slot: Slot) -> str:
+def slot_refusal(slot: Slot) -> str:
     if slot.lease_until is None:
-        return "It is free."
-    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.detail
+        return "The slot is free."
+    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.said()
 
 
-def free_slot(slot: Slot, _asking: Asking) -> str:
+def free_slot(slot: Slot, _confirmation: Confirmation) -> str:
     manual_actions.free_slot(slot)
-    return (
-        f"The call under it is ended, and it is free. It was held for job {short(slot.job_id) if slot.job_id else '-'}."
-    )
+    return f"Call terminated, slot free. It was held for export {short(slot.job_id) if slot.job_id else '-'}."
 
 
 SLOTS = (
-    Verb(
+    StaffAction(
         name="release",
         label="Release",
         past="Released",
         icon="lock_open",
         permission="exports.change_slot",
-        explanation="For a slot whose worker is lost: the call that may still run under it is ended in the source"
-        " database, and only then the slot is free for another one. The reaper does the same in its "
-        "next round.",
-        why_not=why_not_free,
+        explanation="For a slot whose worker is lost: terminates the call that may still run in the source database, "
+        "then frees the slot. The reaper does the same in its next run.",
+        refusal=slot_refusal,
         do=each(free_slot),
-        mark=lambda slot: str(slot.token),
+        revision=lambda slot: str(slot.token),
     ),
 )

@@ -1,5 +1,5 @@
-"""Webhooks, what was sent to them, and what staff do about it: send again, switch off and on. Where one leads is shown
-by its host alone, as many services put a secret into the path; the secret that signs is not shown at all."""
+"""Admin of webhooks and deliveries. Only the host of a URL is shown, because many services put a secret into the path.
+The signing secret is not shown."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,10 +11,10 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from config.platform.admin.confirmed_actions import Asking, Verb, WithVerbs, each
+from config.platform.admin.confirmed_actions import Confirmation, StaffAction, StaffActionAdmin, each
 from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short
 from exports.admin.filters import ByEvent, OfJob
-from exports.admin.staff_actions import when_ended
+from exports.admin.staff_actions import end_time
 from exports.models import Delivery, Webhook
 from exports.webhooks import subscriptions
 from exports.webhooks.models import TEST
@@ -22,55 +22,55 @@ from exports.webhooks.models import TEST
 NEWEST = 50  # attempts that a delivery's page shows
 
 
-# ---- Switching ------------------------------------------------------------------------------------------------------
-def enable(webhook: Webhook, _asking: Asking) -> str:
+# ---- Enabling -------------------------------------------------------------------------------------------------------
+def enable(webhook: Webhook, _confirmation: Confirmation) -> str:
     subscriptions.change(webhook, enabled=True)
-    return "What waits goes out."
+    return "Pending deliveries are sent."
 
 
-def disable(webhook: Webhook, _asking: Asking) -> str:
+def disable(webhook: Webhook, _confirmation: Confirmation) -> str:
     subscriptions.change(webhook, enabled=False)
-    return "Nothing more is sent to it."
+    return "No more deliveries are sent."
 
 
 SWITCHES = (
-    Verb(
+    StaffAction(
         name="enable",
         label="Enable",
         past="Enabled",
         icon="play_arrow",
         permission="exports.change_webhook",
-        explanation="What failed is forgotten, and what waits goes out.",
-        why_not=lambda webhook: "It is enabled." if webhook.enabled else "",
+        explanation="Resets the failure count and sends pending deliveries.",
+        refusal=lambda webhook: "Already enabled." if webhook.enabled else "",
         do=each(enable),
-        mark=lambda webhook: str(webhook.enabled),
+        revision=lambda webhook: str(webhook.enabled),
     ),
-    Verb(
+    StaffAction(
         name="disable",
         label="Disable",
         past="Disabled",
         icon="pause",
         permission="exports.change_webhook",
-        explanation="Nothing more is sent to it. What waits goes on waiting, and goes out when it is enabled again.",
-        why_not=lambda webhook: "" if webhook.enabled else "It is disabled.",
+        explanation="Stops sending. Pending deliveries are kept and sent when the webhook is enabled again.",
+        refusal=lambda webhook: "" if webhook.enabled else "Already disabled.",
         do=each(disable),
-        mark=lambda webhook: str(webhook.enabled),
+        revision=lambda webhook: str(webhook.enabled),
         is_danger=True,
     ),
 )
 
 
 @admin.register(Webhook)
-class WebhookAdmin(WithVerbs):
-    verbs = SWITCHES
-    list_display = ("name", "host", "state", "user", "told_of", "failed_in_a_row", moment("created_at"), "sent")
+class WebhookAdmin(StaffActionAdmin):
+    row_actions = SWITCHES
+    list_display = ("name", "host", "state", "user", "events", "failed_in_a_row", moment("created_at"), "sent")
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
-    search_help_text = "A whole webhook id, or a whole user name"
+    search_help_text = "Exact webhook ID or username"
     ordering = ("-created_at", "-id")
     fieldsets = (
-        (None, {"fields": (("host", "state"), "disabled_reason", ("user", "told_of"), "sent")}),
+        (None, {"fields": (("host", "state"), "disabled_reason", ("user", "events"), "sent")}),
         ("Failures", {"fields": (("failed_in_a_row", instant("failing_since")),)}),
         (
             "Times",
@@ -86,86 +86,89 @@ class WebhookAdmin(WithVerbs):
     def host(self, webhook: Webhook) -> str:
         return str(urlsplit(webhook.url).hostname)
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, webhook: Webhook) -> str:
         return badge("enabled" if webhook.enabled else "disabled")
 
-    @admin.display(description="told of")
-    def told_of(self, webhook: Webhook) -> str:
+    @admin.display(description="events")
+    def events(self, webhook: Webhook) -> str:
         return ", ".join(event.removeprefix("export.") for event in webhook.events)
 
     @admin.display(description="failures in a row")
     def failed_in_a_row(self, webhook: Webhook) -> str:
         return number(webhook.failures)
 
-    @admin.display(description="sent")
+    @admin.display(description="related")
     def sent(self, webhook: Webhook) -> SafeString:
         return list_of("delivery", "Deliveries", {"webhook__id__exact": webhook.pk})
 
 
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
-def why_not_send_again(delivery: Delivery) -> str:
-    return subscriptions.DeliveryPending.detail if delivery.status == Delivery.Status.PENDING else why_deaf(delivery)
+def resend_refusal(delivery: Delivery) -> str:
+    return (
+        subscriptions.DeliveryPending.said()
+        if delivery.status == Delivery.Status.PENDING
+        else disabled_refusal(delivery)
+    )
 
 
-def why_not_send_now(delivery: Delivery) -> str:
+def send_now_refusal(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
-        return "It has ended. Send it again."
+        return "Already ended. Use “Send again”."
     waits = delivery.token is None and delivery.available_at > timezone.now()
-    return why_deaf(delivery) if waits else subscriptions.DeliveryPending.detail
+    return disabled_refusal(delivery) if waits else subscriptions.DeliveryPending.said()
 
 
-def why_deaf(delivery: Delivery) -> str:
-    is_deaf = not delivery.webhook.enabled and delivery.type != TEST
-    return subscriptions.WebhookDisabled.detail if is_deaf else ""
+def disabled_refusal(delivery: Delivery) -> str:
+    is_disabled = not delivery.webhook.enabled and delivery.type != TEST
+    return subscriptions.WebhookDisabled.said() if is_disabled else ""
 
 
-def send_again(delivery: Delivery, _asking: Asking) -> str:
+def send_again(delivery: Delivery, _confirmation: Confirmation) -> str:
     subscriptions.redeliver(delivery)
-    return "The same bytes, with all its attempts."
+    return "Queued with a full set of attempts."
 
 
-def send_now(delivery: Delivery, _asking: Asking) -> str:
+def send_now(delivery: Delivery, _confirmation: Confirmation) -> str:
     subscriptions.redeliver(delivery)
-    return "It does not wait any longer. The attempts that it had count."
+    return "Queued now. Earlier attempts count."
 
 
 DELIVERIES = (
-    Verb(
+    StaffAction(
         name="redeliver",
         label="Send again",
         past="Sent again",
         icon="replay",
         permission="exports.change_delivery",
-        explanation="The same bytes go out once more under the same webhook-id, with all their attempts.",
-        why_not=why_not_send_again,
+        explanation="Sends the same payload again with the same webhook-id and a full set of attempts.",
+        refusal=resend_refusal,
         do=each(send_again),
-        mark=when_ended,
+        revision=end_time,
     ),
-    Verb(
+    StaffAction(
         name="send-now",
         label="Send now",
         past="Sent",
         icon="send",
         permission="exports.change_delivery",
-        explanation="What waits for its next attempt is tried at once, without waiting for its time. The attempts "
-        "that it had count.",
-        why_not=why_not_send_now,
+        explanation="Starts the next attempt now instead of at its scheduled time. Earlier attempts count.",
+        refusal=send_now_refusal,
         do=each(send_now),
-        mark=lambda delivery: f"{when_ended(delivery)} {delivery.attempts}",
+        revision=lambda delivery: f"{end_time(delivery)} {delivery.attempts}",
     ),
 )
 
 
 @admin.register(Delivery)
-class DeliveryAdmin(WithVerbs):
-    verbs = DELIVERIES
+class DeliveryAdmin(StaffActionAdmin):
+    row_actions = DELIVERIES
     list_display = (
         "name", "state", "type", "of_job", "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
     )  # fmt: skip
     list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
     search_fields = ("id",)
-    search_help_text = "A whole delivery id (the receiver's webhook-id)"
+    search_help_text = "Exact delivery ID (the webhook-id header)"
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("id", "type"), ("state", "attempts"), ("of_job", "of_webhook"))}),
@@ -176,7 +179,7 @@ class DeliveryAdmin(WithVerbs):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Lists leave the bodies out."""
+        """Defer the bodies."""
         return super().get_queryset(request).select_related("webhook").defer("body")  # type: ignore[no-any-return]
 
     @admin.display(description="delivery")
@@ -187,7 +190,7 @@ class DeliveryAdmin(WithVerbs):
     def state(self, delivery: Delivery) -> str:
         return badge("sending" if delivery.token else delivery.status)
 
-    @admin.display(description="job")
+    @admin.display(description="export")
     def of_job(self, delivery: Delivery) -> SafeString | None:
         return page_of("job", delivery.job_id, short(delivery.job_id)) if delivery.job_id else None
 
@@ -197,10 +200,10 @@ class DeliveryAdmin(WithVerbs):
 
     @admin.display(description="log")
     def log(self, delivery: Delivery) -> SafeString:
-        """The newest attempts, the last one first: whoever has the same sent again and again makes an endless log."""
+        """Return the newest attempts, newest first. Repeated redelivery can make the log very long."""
         lines = (
             (ago(each.at), each, number(each.duration_ms)) for each in delivery.log.order_by("-at", "-id")[:NEWEST]
         )
         rows = format_html_join("", "<tr><td>{}</td><td>{}</td><td>{} ms</td></tr>", lines)
-        head = SafeString("<tr><th>when</th><th>answer</th><th>took</th></tr>")
-        return format_html('<table class="log">{}{}</table>', head, rows) if rows else SafeString("None yet.")
+        head = SafeString("<tr><th>Time</th><th>Response</th><th>Duration</th></tr>")
+        return format_html('<table class="log">{}{}</table>', head, rows) if rows else SafeString("No attempts yet.")

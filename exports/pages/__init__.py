@@ -1,1 +1,1 @@
-"""What people see of exports in a browser: the list, the form, and a job while it runs and afterwards."""
+"""Pages of exports: the list, the form, and each export."""

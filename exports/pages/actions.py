@@ -1,4 +1,4 @@
-"""The buttons of a job's page. Each calls what the API's request of that name calls."""
+"""Actions of an export's page. Each calls the same function as the API."""
 
 from uuid import UUID
 
@@ -9,26 +9,26 @@ from django.views.generic import View
 
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import NotFound
-from config.platform.ui.base import Action, Counted, api_request
+from config.platform.ui.base import Action, RateLimitedView, api_request
 from exports.api import downloads, rates, views
 from exports.api.serializers import as_day
 from exports.delivery import chunk_files, links, receipts
 from exports.jobs import actions
 from exports.models import Job, Link
 from exports.pages.base import uuid_of
-from exports.pages.form import once_of
+from exports.pages.form import idempotency_key
 
 
 class JobAction(Action):
-    """A button of a job. A stranger's job is 404."""
+    """An action on a job. Other users' jobs are 404."""
 
     throttle = rates.PerUser
 
     def job(self, job_id: UUID) -> Job:
-        self.touched = job = views.owned(api_request(self.request), job_id)
+        self.changed_row = job = views.owned(api_request(self.request), job_id)
         return job
 
-    def then(self, *, job_id: UUID) -> str:
+    def next_url(self, *, job_id: UUID) -> str:
         return reverse("export", args=[job_id])
 
     def act(self, *, job_id: UUID) -> str:
@@ -38,47 +38,47 @@ class JobAction(Action):
 class Cancel(JobAction):
     def act(self, *, job_id: UUID) -> str:
         chunks = actions.cancel(self.job(job_id))
-        undone = "1 chunk was" if chunks == 1 else f"{chunks:,} chunks were"
-        return f"Cancelled; {undone} not done. Files that are done stay, to be reused."
+        unfinished = f"{chunks:,} unfinished chunk{'' if chunks == 1 else 's'}"
+        return f"Export cancelled with {unfinished}. Finished files stay available for reuse."
 
 
 class Retry(JobAction):
     def act(self, *, job_id: UUID) -> str:
         chunks = actions.retry(self.job(job_id))
         if not chunks:
-            return "The delivery is put together once more."
-        return f"{chunks:,} failed chunk{'' if chunks == 1 else 's'} started again, with all attempts."
+            return "Retrying the delivery."
+        return f"{chunks:,} failed chunk{'' if chunks == 1 else 's'} queued for retry."
 
 
 class Replay(JobAction):
-    """The same once more, as a new job: one, however often the button was pressed."""
+    """Replay the request as a new job. Repeated clicks create one job."""
 
     made: Job | None = None
 
     def act(self, *, job_id: UUID) -> str:
         job = self.job(job_id)
-        key = once_of(uuid_of(self.request.POST.get("once", "")))
+        key = idempotency_key(uuid_of(self.request.POST.get("once", "")))
         once = Idempotency(key=key, fingerprint=fingerprint({"replay": str(job_id)}))
         self.made, _ = actions.replay(job, views.caller_of(api_request(self.request), once))
-        return "The same export, as a new one. What is there already is reused."
+        return "Export created from the same request."
 
-    def then(self, *, job_id: UUID) -> str:
-        return super().then(job_id=self.made.pk if self.made else job_id)
+    def next_url(self, *, job_id: UUID) -> str:
+        return super().next_url(job_id=self.made.pk if self.made else job_id)
 
 
 class FreshLink(JobAction):
-    """A link for a program. The page it leads to shows it until it is used."""
+    """Create a one-time link for a script. The page shows it until it is used."""
 
     def act(self, *, job_id: UUID) -> str:
         fresh_link(self.request, job_id)
-        return "Here is a new one-time link. The one before works no more."
+        return "One-time link created. The previous link is revoked."
 
-    def then(self, *, job_id: UUID) -> str:
-        return f"{super().then(job_id=job_id)}#receipt"
+    def next_url(self, *, job_id: UUID) -> str:
+        return f"{super().next_url(job_id=job_id)}#receipt"
 
 
 class Download(JobAction):
-    """A fresh link, used at once: neither a second click nor whatever fetches URLs ahead can use it up."""
+    """Redirect to a fresh link, so that neither a second click nor a prefetch can use it up."""
 
     link: Link | None = None
 
@@ -86,18 +86,18 @@ class Download(JobAction):
         self.link = fresh_link(self.request, job_id)
         return ""
 
-    def then(self, *, job_id: UUID) -> str:
-        return links.path_of(self.link) if self.link else super().then(job_id=job_id)
+    def next_url(self, *, job_id: UUID) -> str:
+        return links.path_of(self.link) if self.link else super().next_url(job_id=job_id)
 
 
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
-    """Return a new link for this very browser. Raises NotFound but for the owner, NotReady, ReceiptExpired."""
+    """Return a new link bound to this browser. Raises NotFound for other users, NotReady, ReceiptExpired."""
     asked = api_request(request)
     return receipts.fresh_link(views.owned(asked, job_id, by_staff=False), views.client_of(asked))
 
 
-class File(LoginRequiredMixin, Counted, View):
-    """One file of a job, for its owner, as often as they like while the receipt lives."""
+class File(LoginRequiredMixin, RateLimitedView, View):
+    """Download one file of a job. Only for its owner, any number of times until the receipt expires."""
 
     http_method_names = ["get"]
     throttle = rates.PerUser

@@ -1,4 +1,4 @@
-"""What the pages of exports share: who asks is counted as in the API, and sees the jobs that the API would show."""
+"""Base classes and helpers of the export pages. Rate limits and visibility are those of the API."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,7 @@ class ExportsPage(Page):
 
 
 class JobPage(ExportsPage):
-    """A page about one job. A stranger's is 404; staff may look at any."""
+    """A page about one job. Other users' jobs are 404, except for staff."""
 
     def job(self) -> Job:
         job_id: UUID = self.kwargs["job_id"]
@@ -26,7 +26,7 @@ class JobPage(ExportsPage):
 
 
 def span(job: Job) -> str:
-    """Return what tells a job `with_span` from others to a person: `JFK 2013-02-01 … LGA 2013-02-28`."""
+    """Return a readable label of a job `with_span`: `JFK 2013-02-01 … LGA 2013-02-28`."""
     first, last = f"{job.first_key} {job.first_day}", f"{job.last_key} {job.last_day}"
     if job.first_key == job.last_key:
         last = str(job.last_day)
@@ -34,7 +34,7 @@ def span(job: Job) -> str:
 
 
 def quota_left(user_id: int) -> dict[str, Any]:
-    """Return the day's quota of a user, in the words of templates."""
+    """Return the daily quota of a user for templates."""
     quota = quotas.state(user_id)
     return {
         "jobs": max(quota.daily_jobs - quota.jobs, 0),
@@ -46,7 +46,7 @@ def quota_left(user_id: int) -> dict[str, Any]:
 
 
 def uuid_of(text: str) -> UUID | None:
-    """Return the UUID that a browser sent, or None where that is none."""
+    """Return the UUID in a form field or query, or None if it is invalid."""
     try:
         return UUID(text)
     except ValueError:
@@ -54,8 +54,8 @@ def uuid_of(text: str) -> UUID | None:
 
 
 def with_downloads(response: HttpResponse) -> HttpResponse:
-    """Let the forms of a page lead to where downloads come from: browsers hold a page's `form-action` against whatever
-    the answer to a form redirects to, too."""
+    """Allow form redirects to the object storage: browsers also apply `form-action` to the redirect that answers a
+    form."""
     url = urlsplit(storage.presign_download("-", seconds=1, content_type="-", file_name="-"))
     response._csp_update = {"form-action": [f"{url.scheme}://{url.netloc}"]}  # type: ignore[attr-defined]
     return response

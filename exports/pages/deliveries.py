@@ -1,4 +1,4 @@
-"""What was sent to a webhook, as pages show it: a line of the log, one delivery, and how soon it is worth a look."""
+"""The deliveries of a webhook as pages show them: rows of the log, the page of one delivery, and polling."""
 
 import json
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from exports.webhooks import representation, schemas, subscriptions
 from exports.webhooks.models import TEST
 
 SOON = timedelta(seconds=15)
-LOOK_SOON, LOOK_LATER = 2, 15  # seconds between two looks of a page
+POLL_SOON, POLL_LATER = 2, 15  # seconds
 NAMES = {
-    "export.succeeded": "Export succeeded",
+    "export.succeeded": "Export ready",
     "export.failed": "Export failed",
     "export.cancelled": "Export cancelled",
     TEST: "Test",
@@ -25,8 +25,8 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A delivery in a list. `next_at` is none where nothing more is going to be tried; `last` is its newest attempt."""
+class DeliveryRow:
+    """A delivery in a list. `next_at` is None if no attempt is scheduled; `last` is the newest attempt."""
 
     delivery: Delivery
     name: str
@@ -39,20 +39,26 @@ class Line:
         return self.delivery.status != Delivery.Status.PENDING
 
     @property
+    def status(self) -> str:
+        if self.has_ended:
+            return self.delivery.status
+        return "running" if self.is_sending else "retrying" if self.delivery.attempts else "pending"
+
+    @property
     def waits(self) -> bool:
-        """Whether nothing is tried before a time that a person may not want to wait for."""
+        """Whether the next attempt is scheduled for later, so that "Send now" is useful."""
         return self.next_at is not None and not self.is_sending and self.next_at > timezone.now()
 
     @property
     def is_due(self) -> bool:
-        """Whether something is going to happen within seconds."""
+        """Whether an attempt is running or starts within seconds."""
         return self.is_sending or (self.next_at is not None and self.next_at < timezone.now() + SOON)
 
 
-def line(delivery: Delivery) -> Line:
-    """Wants it read `with_log`."""
+def row_of(delivery: Delivery) -> DeliveryRow:
+    """Return the row of a delivery that was read `with_log`."""
     shown = representation.delivery(delivery)
-    return Line(
+    return DeliveryRow(
         delivery=delivery,
         name=NAMES.get(delivery.type, delivery.type),
         is_sending=delivery.token is not None,
@@ -61,22 +67,22 @@ def line(delivery: Delivery) -> Line:
     )
 
 
-def look_again(lines: Iterable[Line]) -> int:
-    """Return in how many seconds there may be news, 0 for never."""
-    waiting = [each for each in lines if each.is_sending or each.next_at]
+def poll_seconds(rows: Iterable[DeliveryRow]) -> int:
+    """Return how often a page should poll for changes, 0 for never."""
+    waiting = [each for each in rows if each.is_sending or each.next_at]
     if not waiting:
         return 0
-    return LOOK_SOON if any(each.is_due for each in waiting) else LOOK_LATER
+    return POLL_SOON if any(each.is_due for each in waiting) else POLL_LATER
 
 
-def last_test(webhook: Webhook) -> Line | None:
-    tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)  # in the words of the unique index
+def last_test(webhook: Webhook) -> DeliveryRow | None:
+    tests = Delivery.objects.filter(webhook=webhook, job=None, seq=None)  # the columns of the unique index
     newest = representation.with_log(tests).order_by("-created_at").first()
-    return line(newest) if newest else None
+    return row_of(newest) if newest else None
 
 
 class OneDelivery(ExportsPage):
-    """What was sent, and what came of each attempt."""
+    """The page of one delivery: payload, headers and attempts."""
 
     template_name = "webhooks/delivery.html"
     fragment_name = "webhooks/_attempts.html"
@@ -88,21 +94,21 @@ class OneDelivery(ExportsPage):
         delivery = found.filter(pk=self.kwargs["delivery_id"]).first()
         if delivery is None:
             raise subscriptions.NoSuchDelivery
-        seen = line(delivery)
+        row = row_of(delivery)
         return super().get_context_data(
-            webhook=webhook, delivery=delivery, line=seen, log=representation.delivery(delivery)["log"],
-            seconds=look_again([seen]), headers=headers(delivery), payload=payload(delivery), title=seen.name,
+            webhook=webhook, delivery=delivery, line=row, log=representation.delivery(delivery)["log"],
+            seconds=poll_seconds([row]), headers=headers(delivery), payload=payload(delivery), title=row.name,
             **context,
         )  # fmt: skip
 
 
 def payload(delivery: Delivery) -> str:
-    """Return the body to be read; it goes out without white space."""
+    """Return the body formatted for reading. It is sent without white space."""
     return json.dumps(json.loads(delivery.body), indent=2, ensure_ascii=False)
 
 
 def headers(delivery: Delivery) -> dict[str, str]:
-    """Return what every attempt carries, as far as it does not change with each."""
+    """Return the headers that are the same for every attempt."""
     return {
         "Content-Type": "application/json",
         "User-Agent": f"Sluice/{settings.SPECTACULAR_SETTINGS['VERSION']}",

@@ -1,8 +1,8 @@
-"""One export: how far it is, what may be done, its receipt, its chunks, its story.
+"""The page of one export: progress, actions, receipt, chunks and timeline.
 
-The page is made of parts that refresh by themselves, each as often as it is worth: progress with every piece of news,
-the chunk table every few seconds, the buttons and the receipt only when they changed, so that nothing is taken away
-from under a finger. A part says in `shown` what it looks like; when it would look the same the answer is 204.
+Its parts refresh independently: progress with every event, the chunk table every few seconds, and the buttons and the
+receipt only when they change, so that a button does not disappear during a click. `shown` identifies the content that
+the browser has; the response is 204 if nothing has changed.
 """
 
 import re
@@ -27,8 +27,8 @@ from exports.models import Chunk, Job, Link
 from exports.pages import timeline
 from exports.pages.base import JobPage, quota_left, span, with_downloads
 
-QUOTES = re.compile("['\u2018-\u201b]")  # what PowerShell takes for a single quote
-GROUPS = 10  # of failures; the others are in the table
+QUOTES = re.compile("['\u2018-\u201b]")  # characters that PowerShell treats as a single quote
+GROUPS = 10  # of failures that the summary lists
 
 
 class OneExport(JobPage):
@@ -51,7 +51,7 @@ class OneExport(JobPage):
 
 
 class Now(JobPage):
-    """How far it is; and with it, when they are others than what is shown, the buttons, the receipt and the story."""
+    """Progress, and the buttons, the receipt and the timeline if they have changed."""
 
     template_name = "exports/_now.html"
 
@@ -61,7 +61,7 @@ class Now(JobPage):
 
 
 class Chunks(JobPage):
-    """The chunk table: it keeps its page and its filter, as they are in the URL."""
+    """The chunk table. Its page and filter are in the URL."""
 
     template_name = "exports/_chunks.html"
 
@@ -71,7 +71,7 @@ class Chunks(JobPage):
 
 
 class Receipt(JobPage):
-    """The receipt, when it is another than what is shown: its link was used, its time is over."""
+    """The receipt, if it has changed: its link was used, or it has expired."""
 
     template_name = "exports/_receipt.html"
 
@@ -84,11 +84,11 @@ class Receipt(JobPage):
         return super().get_context_data(**facts(self.job(), self.request), **context)
 
 
-# ---- What the parts show --------------------------------------------------------------------------------------------
+# ---- Context of the parts -------------------------------------------------------------------------------------------
 
 
 def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
-    """Return what the page shows of a job, but for its chunks."""
+    """Return the template context of a job, without its chunks."""
     now = timezone.now()
     is_owner = request.user.pk == job.user_id
     receipt = receipt_of(job, request) if job.status == JobStatus.SUCCESS else None
@@ -108,15 +108,15 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
             map(str, (job.status, job.failed, *((receipt["state"], receipt["link_id"]) if receipt else ())))
         ),
         "once": uuid4(),
-        "story": partial(timeline.of, job),  # asked for only where it is shown
+        "story": partial(timeline.entries_of, job),  # evaluated only where the template shows it
     }
 
 
-WIDTH, LEAST = 1000, 6  # of the bar and of what can still be seen of it, in units of its own
+WIDTH, LEAST = 1000, 6  # of the bar and of its smallest visible part, in SVG units
 
 
-def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parts of the bar, from the left: what has ended, what runs. What is left is its ground."""
+def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the segments of the progress bar from the left. Pending chunks are its background."""
     x, found = 0, []
     for status in ("done", "failed", "cancelled", "retrying", "running"):
         if number := progress[status]:
@@ -127,9 +127,9 @@ def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
-    """Return the receipt as the page shows it: for others than the owner without what leads to its data."""
+    """Return the receipt for the template. Only the owner gets the link."""
     receipt, now = job.receipt, timezone.now()
-    made = list(receipt.links.order_by("-created_at"))  # the oldest came with the receipt
+    made = list(receipt.links.order_by("-created_at"))  # the oldest was created with the receipt
     link = made[0] if made else None
     state = "expired" if receipt.expires_at <= now else link.state_at(now) if link else "revoked"
     mine = request.user.pk == job.user_id and state == "open"
@@ -149,18 +149,18 @@ def receipt_of(job: Job, request: HttpRequest) -> dict[str, Any]:
 
 
 def for_shell(text: str) -> str:
-    """Quote it as shlex does, plain names too: a command that is copied looks the same for all."""
+    """Quote a text for POSIX shells. Always adds quotes, so that all commands look the same."""
     return shlex.quote(f" {text}").replace(" ", "", 1)
 
 
 def for_powershell(text: str) -> str:
-    """Quote it so that nothing in it is run. Curly quotes end a text there as well as straight ones."""
+    """Quote a text for PowerShell, where curly quotes end a string as straight ones do."""
     doubled = QUOTES.sub(r"\g<0>\g<0>", text)
     return f"'{doubled}'"
 
 
 def binding(link: Link, request: HttpRequest) -> dict[str, Any]:
-    """Return from where and with what program a link works, and whether that is this browser's."""
+    """Return the network and client that a link is bound to, and whether they are this browser's."""
     client = views.client_of(api_request(request))
     here = links.bound_to(client)
     is_here = link.network in ("", here["network"]) and link.agent in ("", here["agent"])
@@ -201,14 +201,14 @@ def can_fetch(job: Job, request: HttpRequest) -> bool:
 
 
 def tabs(job: Job) -> list[tuple[str, str, int]]:
-    """Return the filters of the table, with how many each would show; those that would show none are left out."""
-    progress: Mapping[str, Any] = representation.progress(job, timezone.now())
+    """Return the filters of the table with their counts, without empty ones."""
+    progress = representation.progress(job, timezone.now())
     named = [(status, status, progress[status]) for status in ChunkStatus.values if progress[status]]
-    return [("", "all", job.total), *named]
+    return [("", "All", job.total), *named]
 
 
 def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:
-    """Return why chunks failed, the most frequent first: what it means, what to do, how many, and one of them."""
+    """Return the causes of failed chunks, most frequent first: title, advice, count and an example."""
     groups = (
         rows.filter(status=ChunkStatus.FAILED)
         .values("error_code", "error_detail")

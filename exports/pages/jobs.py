@@ -1,4 +1,4 @@
-"""My exports: the list, and what may be done to several at once."""
+"""The list of a user's exports, and bulk actions."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from config.platform.http.paging import MAX_LIMIT, refusal
 from config.platform.http.problems import BadInput, InputError, Problem
-from config.platform.ui.base import Listing, told
+from config.platform.ui.base import Listing, problem_text
 from exports.core.states import JOB_ACTIVE, JobStatus
 from exports.jobs import actions, quotas, representation
 from exports.models import Dataset, Job
@@ -18,12 +18,12 @@ from exports.models.job import JobQuerySet
 from exports.pages.base import ExportsPage, quota_left, span, uuid_of, with_downloads
 
 ACTIVE = "active"
-TABS = {"": "All", ACTIVE: "Under way", "success": "Ready", "failed": "Failed", "cancelled": "Cancelled"}
+TABS = {"": "All", ACTIVE: "Active", "success": "Success", "failed": "Failed", "cancelled": "Cancelled"}
 STATUSES = {ACTIVE: tuple(JOB_ACTIVE), **{status: (status,) for status in JobStatus.values}}
 
 
 class Jobs(ExportsPage):
-    """My exports, newest first. While one of those shown is under way, the list is fetched again every few seconds."""
+    """The list, newest first. It polls every few seconds while an export on the page is active."""
 
     template_name = "exports/jobs.html"
     fragment_name = "exports/_jobs.html"
@@ -52,20 +52,20 @@ class Jobs(ExportsPage):
     def jobs(self, status: str, dataset: str, datasets: Iterable[Dataset]) -> JobQuerySet:
         jobs = representation.with_all(Job.objects.filter(user=self.user).with_span())
         if status:
-            jobs = jobs.filter(status__in=of(status))
+            jobs = jobs.filter(status__in=statuses_of(status))
         if dataset:
             jobs = jobs.filter(dataset__in=[each for each in datasets if each.name == dataset])
         return jobs
 
 
-def of(status: str) -> tuple[str, ...]:
+def statuses_of(status: str) -> tuple[str, ...]:
     if status not in STATUSES:
         raise refusal("status", f"Must be one of: {', '.join(sorted(STATUSES))}.", code="invalid_choice")
     return STATUSES[status]
 
 
 def row(job: Job) -> dict[str, Any]:
-    """Return a job as lists show it: itself, its progress, and the state of its receipt."""
+    """Return a row of the list: a job with its progress and the state of its receipt."""
     now = timezone.now()
     facts: dict[str, Any] = {"job": job, "span": span(job), "progress": representation.progress(job, now)}
     if job.status == JobStatus.SUCCESS:
@@ -77,7 +77,7 @@ def row(job: Job) -> dict[str, Any]:
 
 
 class Several(ExportsPage):
-    """Cancel or retry what was ticked: the first POST tells what would be done, the second does it."""
+    """Cancel or retry the selected exports: the first POST shows a confirmation, the second runs the action."""
 
     http_method_names = ["post"]
     template_name = "exports/several.html"
@@ -85,61 +85,61 @@ class Several(ExportsPage):
     def post(self, request: HttpRequest) -> HttpResponseBase:
         try:
             self.count()
-            verb, jobs = self.asked_for()
+            action, jobs = self.selected()
         except Problem as problem:
-            messages.error(request, told(problem))
+            messages.error(request, problem_text(problem))
             return redirect("exports")
         if "sure" in request.POST:
-            self.do(verb, jobs)
+            self.run(action, jobs)
             return redirect("exports")
-        return self.ask(verb, jobs)
+        return self.confirm(action, jobs)
 
-    def asked_for(self) -> tuple[str, list[Job]]:
-        """Return the verb and the jobs of this user among those that were ticked. Raises BadInput."""
-        verb, ids = self.request.POST.get("verb", ""), self.request.POST.getlist("job")
-        if verb not in VERBS or not ids or len(ids) > MAX_LIMIT:
+    def selected(self) -> tuple[str, list[Job]]:
+        """Return the action and the selected jobs of this user. Raises BadInput."""
+        action, ids = self.request.POST.get("do", ""), self.request.POST.getlist("job")
+        if action not in ACTIONS or not ids or len(ids) > MAX_LIMIT:
             raise BadInput(
-                InputError(pointer="", code="invalid", detail="Tick the exports first, then say what to do.")
+                InputError(pointer="", code="invalid", detail="Select one or more exports, then choose an action.")
             )
         jobs = Job.objects.filter(user=self.user, pk__in=list(filter(None, map(uuid_of, ids))))
-        return verb, list(jobs.with_running().select_related("dataset").order_by("-created_at"))
+        return action, list(jobs.with_running().select_related("dataset").order_by("-created_at"))
 
-    def ask(self, verb: str, jobs: list[Job]) -> HttpResponse:
-        fitting = [job for job in jobs if fits(verb, job)]
+    def confirm(self, action: str, jobs: list[Job]) -> HttpResponse:
+        fitting = [job for job in jobs if applies(action, job)]
         return self.render_to_response(
             {
-                "verb": verb,
+                "action": action,
                 "fitting": fitting,
                 "others": [job for job in jobs if job not in fitting],
-                "chunks": sum(job.failed if verb == "retry" else unfinished(job) for job in fitting),
+                "chunks": sum(job.failed if action == "retry" else unfinished(job) for job in fitting),
                 "quota": quota_left(self.user.pk),
-                "title": "Several exports",
+                "title": "Confirm",
             },
         )
 
-    def do(self, verb: str, jobs: list[Job]) -> None:
-        """Do it to each; one that may not be is told and holds up no other."""
-        act, done = VERBS[verb], 0
+    def run(self, action: str, jobs: list[Job]) -> None:
+        """Run the action on each job. A refusal is reported and does not stop the others."""
+        run, done = ACTIONS[action], 0
         for job in jobs:
             try:
-                act(job)
+                run(job)
             except quotas.QuotaExceeded as problem:
-                messages.error(self.request, told(problem))
+                messages.error(self.request, problem_text(problem))
                 break
             except Problem as problem:
-                messages.warning(self.request, f"{job.dataset.name} {str(job.pk)[:8]}: {told(problem)}")
+                messages.warning(self.request, f"{job.dataset.name} {str(job.pk)[:8]}: {problem_text(problem)}")
             else:
                 done += 1
         if done:
-            what = "cancelled" if verb == "cancel" else "started again"
-            messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {what}.")
+            result = "cancelled" if action == "cancel" else "queued for retry"
+            messages.success(self.request, f"{done} export{'s' if done > 1 else ''} {result}.")
 
 
-VERBS = {"cancel": actions.cancel, "retry": actions.retry}
+ACTIONS = {"cancel": actions.cancel, "retry": actions.retry}
 
 
-def fits(verb: str, job: Job) -> bool:
-    return job.status == JobStatus.FAILED if verb == "retry" else not job.has_ended
+def applies(action: str, job: Job) -> bool:
+    return job.status == JobStatus.FAILED if action == "retry" else not job.has_ended
 
 
 def unfinished(job: Job) -> int:

@@ -1,4 +1,4 @@
-"""A new export: the form, what it would do while it is filled in, and the job that it makes, once."""
+"""The page of a new export: form, preview, and idempotent submission."""
 
 import math
 import time
@@ -14,20 +14,20 @@ from rest_framework.request import Request
 
 from config.platform.http.idempotency import Idempotency, InFlight, KeyReused, fingerprint
 from config.platform.http.problems import Problem
-from config.platform.ui.base import api_request, is_htmx, told
+from config.platform.ui.base import api_request, is_htmx, problem_text
 from exports.api import rates, views
 from exports.core.states import JobStatus
 from exports.jobs import representation, submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left, uuid_of
-from exports.pages.form import FILTERS, ExportForm, fresh_initial, initial_like, once_of
+from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
 
-NEWEST = 5  # exports that tell how long the next one takes
-TRIES, WAIT_SECONDS = 15, 0.2  # for a first click that is still being worked on
+NEWEST = 5  # exports that the estimate is based on
+TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
 
 
 class NewExport(ExportsPage):
-    """The form. htmx sends it so that an answer of 429 or 503 leaves it on the screen; it works without scripts too."""
+    """The form. With htmx, a 429 or 503 response leaves it on the screen. It also works without JavaScript."""
 
     template_name = "exports/new.html"
     fragment_name = "exports/_new.html"
@@ -46,14 +46,14 @@ class NewExport(ExportsPage):
         )
 
     def initial(self) -> dict[str, Any]:
-        """What the form begins with: a job's own request with `?from=`, where the job may be seen."""
+        """Return the initial values, with `?from=` those of a job that the user may see."""
         earlier = uuid_of(self.request.GET.get("from", ""))
         if earlier is None:
             return fresh_initial() | {"dataset": self.request.GET.get("dataset", "")}
         return initial_like(views.owned(api_request(self.request), earlier))
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        """Who asks too often is refused before the form is read: to read a long list is what costs."""
+        """Apply the rate limit before parsing the form, because parsing a long list is expensive."""
         is_check = "check" in request.POST
         if is_check:
             self.count(Previewing)
@@ -64,14 +64,14 @@ class NewExport(ExportsPage):
             if is_check:
                 return self.show(form, preview=preview(form) if form.is_valid() else None)
             if form.is_valid():
-                return gone_to(request, make(form, request))
+                return redirect_to_job(request, submit(form, request))
         except KeyReused:
             form.add_error(
-                None, "This form has made an export already, with another content. Send it again to make one more."
+                None, "You already created a different export with this form. Submit again to create another one."
             )
-            form.again()
+            form.renew_key()
         except Problem as problem:
-            form.add_error(None, told(problem))
+            form.add_error(None, problem_text(problem))
         return self.show(form)
 
     def show(self, form: ExportForm, **context: Any) -> HttpResponse:
@@ -80,7 +80,7 @@ class NewExport(ExportsPage):
 
 
 class Preview(ExportsPage):
-    """What the form would do as it is now, for htmx. Changes nothing."""
+    """Preview of the form's export, for htmx. Changes nothing."""
 
     http_method_names = ["post"]
     template_name = "exports/_preview.html"
@@ -92,10 +92,10 @@ class Preview(ExportsPage):
         try:
             shown = preview(form) if form.is_valid() else None
         except Problem as problem:
-            form.add_error(None, told(problem))
+            form.add_error(None, problem_text(problem))
         return self.render_to_response(
             {
-                "problems": problems(form) if begun(form) else [],
+                "problems": problems(form) if is_complete(form) else [],
                 "preview": shown,
                 "chosen": chosen(form, datasets),
                 "quota": quota_left(self.user.pk),
@@ -104,21 +104,21 @@ class Preview(ExportsPage):
 
 
 class Previewing(rates.PerUser):
-    """EXPORT_RATE again, in a window of its own: what is shown while one types uses up nothing of what one sends."""
+    """EXPORT_RATE in a separate window, so that previews while typing do not use up the limit for submissions."""
 
     def counted(self, request: Request) -> tuple[str, str]:
         name, who = super().counted(request)
         return name, f"{who}:preview"
 
 
-def preview(form: ExportForm) -> dict[str, Any]:
-    assert form.wanted is not None  # noqa: S101 - the form is valid
-    counts = representation.preview(submission.preview(form.wanted))
-    return {**counts, "seconds": usual_seconds(form.wanted.dataset, counts["quotaCost"])}
+def preview(form: ExportForm) -> dict[str, int | None]:
+    assert form.validated_request is not None  # noqa: S101 - the form is valid
+    counts = representation.preview(submission.preview(form.validated_request))
+    return {**counts, "seconds": usual_seconds(form.validated_request.dataset, counts["quotaCost"])}
 
 
 def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
-    """Return how long so many chunks take, going by the newest exports of the dataset; None without any to go by."""
+    """Estimate the duration from the dataset's newest exports, or return None if there are none."""
     ended = Job.objects.filter(dataset=dataset, status=JobStatus.SUCCESS, reused__lt=F("total"))
     took = F("finished_at") - F("started_at")
     newest = list(ended.annotate(took=took).order_by("-finished_at").values_list("took", "total", "reused")[:NEWEST])
@@ -127,13 +127,13 @@ def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
     return math.ceil(spent / read * chunks) if read else None
 
 
-def make(form: ExportForm, request: HttpRequest) -> Job:
+def submit(form: ExportForm, request: HttpRequest) -> Job:
     """Make the job, or return the one that this very form made before: a second click, a reload.
 
     Raises what `submission.submit` raises; InFlight only when the first click takes longer than anybody waits.
     """
-    once = Idempotency(key=once_of(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
-    wanted = form.wanted
+    once = Idempotency(key=idempotency_key(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
+    wanted = form.validated_request
     assert wanted is not None  # noqa: S101 - the form is valid
     caller = views.caller_of(api_request(request), once)
     for _ in range(TRIES):
@@ -145,8 +145,8 @@ def make(form: ExportForm, request: HttpRequest) -> Job:
     raise InFlight
 
 
-def gone_to(request: HttpRequest, job: Job) -> HttpResponseBase:
-    """Lead to the job's page, by htmx or by a plain redirect."""
+def redirect_to_job(request: HttpRequest, job: Job) -> HttpResponseBase:
+    """Redirect to the job's page, with or without htmx."""
     url = reverse("export", args=[job.pk])
     return HttpResponseClientRedirect(url) if is_htmx(request) else redirect(url)
 
@@ -157,7 +157,7 @@ def chosen(form: ExportForm, datasets: list[Dataset]) -> Dataset | None:
 
 
 def problems(form: ExportForm) -> list[str]:
-    """Return what is wrong with the form as sentences: those of the list name their lines themselves."""
+    """Return the form's errors as sentences. Errors of the list already name their lines."""
     named = (
         (form[name].label if name in form.fields and name != "items" else "", each)
         for name, each in form.errors.items()
@@ -165,8 +165,8 @@ def problems(form: ExportForm) -> list[str]:
     return [f"{label}: {each}" if label else str(each) for label, errors in named for each in errors]
 
 
-def begun(form: ExportForm) -> bool:
-    """Tell whether enough was typed for errors to be worth saying: nobody wants to read what is missing as yet."""
+def is_complete(form: ExportForm) -> bool:
+    """Whether the form is complete enough to show errors."""
     data = form.data
     if data.get("how") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))

@@ -1,4 +1,4 @@
-"""Buttons of webhooks and deliveries."""
+"""Actions on webhooks and deliveries."""
 
 from typing import Any
 from uuid import UUID
@@ -13,48 +13,51 @@ from exports.webhooks import subscriptions
 
 
 class WebhookAction(Action):
-    """A button of a webhook. A stranger's webhook is 404, to staff too."""
+    """An action on a webhook. Other users' webhooks are 404, for staff too."""
 
     throttle = rates.PerUser
 
     def webhook(self, webhook_id: UUID) -> Webhook:
         return subscriptions.owned(webhook_id, user_id=self.user.pk)
 
-    def then(self, *, webhook_id: UUID, **_: Any) -> str:
+    def next_url(self, *, webhook_id: UUID, **_: Any) -> str:
         return reverse("webhook", args=[webhook_id])
 
 
 class Test(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        subscriptions.send_test(self.webhook(webhook_id))
-        return "A test is on its way. What comes of it is shown below."
+        subscriptions.ping(self.webhook(webhook_id))
+        return "Test queued. The result appears below."
 
 
 class Enable(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.change(self.webhook(webhook_id), enabled=True)
-        return "The webhook is enabled: what waited goes out now."
+        return "Webhook enabled. Pending deliveries are sent now."
 
 
 class Disable(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.change(self.webhook(webhook_id), enabled=False)
-        return "The webhook is disabled. What waits goes out when you enable it again; what ends meanwhile is not told."
+        return (
+            "Webhook disabled. Pending deliveries are sent when you enable it again. "
+            "Exports that finish in the meantime are not reported."
+        )
 
 
 class NewSecret(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.rotate_secret(self.webhook(webhook_id))
         self.request.session[FRESH] = str(webhook_id)
-        return "There is a new secret. The old one signs too for 24 hours, so that you can change over."
+        return "Secret rotated. Requests are also signed with the old secret for 24 hours."
 
 
 class Delete(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.delete(self.webhook(webhook_id))
-        return "The webhook is deleted, with all that was sent to it, and was to be."
+        return "Webhook deleted with its delivery log."
 
-    def then(self, **_: Any) -> str:
+    def next_url(self, **_: Any) -> str:
         return "webhooks"
 
 
@@ -62,8 +65,8 @@ class RedeliverFailed(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         again = subscriptions.redeliver_failed(self.webhook(webhook_id))
         if not again:
-            return "Nothing has failed: there is nothing to be sent again."
-        return f"{again:,} {'delivery is' if again == 1 else 'deliveries are'} sent again, one after the other."
+            return "There are no failed deliveries to resend."
+        return f"{again:,} failed {'delivery' if again == 1 else 'deliveries'} queued."
 
 
 class Redeliver(WebhookAction):
@@ -72,8 +75,8 @@ class Redeliver(WebhookAction):
         waited = found.status == Delivery.Status.PENDING
         subscriptions.redeliver(found)
         if waited:
-            return "It is sent now. The attempts that it had count."
-        return "It is sent again, with the same id and the same content."
+            return "Delivery queued now. Earlier attempts still count."
+        return "Delivery queued again with the same ID and payload."
 
-    def then(self, *, webhook_id: UUID, **rest: Any) -> str:
+    def next_url(self, *, webhook_id: UUID, **rest: Any) -> str:
         return reverse("delivery", args=[webhook_id, rest["delivery_id"]])

@@ -1,4 +1,4 @@
-"""My webhooks: where I am told of the ends of my exports, and what was sent there."""
+"""Pages of a user's webhooks: the list, the settings, and the deliveries of each."""
 
 from typing import Any
 from uuid import UUID
@@ -20,20 +20,20 @@ from exports.pages.deliveries import NAMES
 from exports.webhooks import representation, subscriptions
 from exports.webhooks.models import EventType
 
-FRESH = "webhook_with_fresh_secret"  # in the session: whose secret the next page may show, and no page after it
-STATUSES = {"": "All", "pending": "Waiting", "delivered": "Delivered", "failed": "Failed"}
-EVENTS = [(hook.value, NAMES[hook.value]) for hook in EventType]
+FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows once
+STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}
+EVENTS = [(hook.value, NAMES[hook.value]) for hook in Hook]
 
 
 class WebhookForm(forms.Form):
-    """Nothing is checked here: the API's serializer does."""
+    """The form of a webhook. The API's serializer validates it."""
 
     url = forms.CharField(
         label="URL", required=False, widget=forms.URLInput({"placeholder": "https://example.com/hooks", "size": 48}),
-        help_text="Each end is posted there as JSON, signed. It must be public, and speak https.",
+        help_text="Receives a signed JSON POST request per event. Must be a public https URL.",
     )  # fmt: skip
     events = forms.MultipleChoiceField(
-        label="Tell it of these", required=False, choices=EVENTS, widget=forms.CheckboxSelectMultiple
+        label="Events", required=False, choices=EVENTS, widget=forms.CheckboxSelectMultiple
     )
 
     def __init__(self, data: QueryDict | None = None, **options: Any) -> None:
@@ -44,7 +44,7 @@ class WebhookForm(forms.Form):
         return {"url": self.sent.get("url", "").strip(), "events": self.sent.getlist("events")}
 
     def read(self, kind: type[Serializer], body: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what the API would take; None where it would not, and then the fields say why."""
+        """Return the validated data, or None after adding the errors to the fields."""
         serializer = kind(data=body)
         try:
             serializer.is_valid(raise_exception=True)
@@ -54,7 +54,7 @@ class WebhookForm(forms.Form):
         return dict(serializer.validated_data)
 
     def refuse(self, problem: Problem) -> None:
-        self.is_valid()  # which Django wants before errors are added
+        self.is_valid()  # Django requires it before add_error
         show_in(self, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
 
 
@@ -98,12 +98,12 @@ class Webhooks(ExportsPage):
 
     def made(self, webhook: Webhook) -> HttpResponse:
         self.request.session[FRESH] = str(webhook.pk)
-        messages.success(self.request, "The webhook is made. Send a test to see that it works.")
+        messages.success(self.request, "Webhook created. Send a test to check your endpoint.")
         return redirect("webhook", webhook.pk)
 
 
 class OneWebhook(ExportsPage):
-    """A webhook with what was sent to it; htmx gets the log alone, as long as something is on the way."""
+    """A webhook with its deliveries. htmx polls the log while a delivery is pending."""
 
     template_name = "webhooks/webhook.html"
     fragment_name = "webhooks/_log.html"
@@ -115,35 +115,35 @@ class OneWebhook(ExportsPage):
         if status in STATUSES and status:
             sent = sent.filter(status=status)
         listing = Listing(self.request, representation.with_log(sent), ordering=("-created_at", "-id"))
-        lines = [deliveries.line(each) for each in listing.rows]
+        lines = [deliveries.row_of(each) for each in listing.rows]
         test = deliveries.last_test(webhook)
         return super().get_context_data(
             webhook=webhook, lines=lines, listing=listing, status=status, statuses=STATUSES, test=test,
             is_testing=bool(test and not test.has_ended), failed=subscriptions.failed(webhook).count(),
-            seconds=deliveries.look_again([*lines, *([test] if test else [])]),
+            seconds=deliveries.poll_seconds([*lines, *([test] if test else [])]),
             form=context.pop("form", None) or of_webhook(webhook), secret=self.fresh_secret(webhook),
             title=f"Webhook to {webhook.url}", **context,
         )  # fmt: skip
 
     def fresh_secret(self, webhook: Webhook) -> str:
-        """Return the secret where it was just made. It is the only time that a page shows it."""
+        """Return a secret that was just created. Pages show it only once."""
         if is_htmx(self.request) or self.request.session.get(FRESH) != str(webhook.pk):
             return ""
         del self.request.session[FRESH]
         return webhook.secret
 
     def post(self, request: HttpRequest, webhook_id: UUID) -> HttpResponse:
-        """Change where it leads, and what it is told."""
+        """Change the URL and the events."""
         webhook = subscriptions.owned(webhook_id, user_id=self.user.pk)
         form = WebhookForm(request.POST)
         try:
             self.count()
-            # What stays as it is is not looked up again: its name may have moved to where no new one may lead.
+            # An unchanged URL is not validated again: its host may since resolve to an address that the guard refuses.
             new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
             taken = form.read(WebhookChangeSerializer, new)
             if taken is not None:
                 subscriptions.change(webhook, **taken)
-                messages.success(request, "The webhook is changed." if taken else "Nothing was changed.")
+                messages.success(request, "Webhook saved." if taken else "No changes to save.")
                 return redirect("webhook", webhook.pk)
         except Problem as problem:
             form.refuse(problem)

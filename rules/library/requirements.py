@@ -4,7 +4,7 @@ from django.conf import settings
 
 from rules.models.rule import LLM
 
-NO_MODEL = "needs a language model; none is set up here"
+NO_MODEL = "needs a language model, and none is configured"
 
 
 def has_model() -> bool:

@@ -1,1 +1,1 @@
-"""Rules for people: the list, the editor, and what a rule said in each version."""
+"""Pages of rules: the list, the editor and the versions."""

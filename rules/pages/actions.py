@@ -1,4 +1,4 @@
-"""Buttons of rules."""
+"""Actions on rules."""
 
 from django.urls import reverse
 
@@ -18,14 +18,14 @@ class Delete(Action):
         rule = access.visible(self.user, rule_id)
         if not editing.delete(access.changeable(self.user, rule_id), rule_id):
             raise NoSuchRule
-        return f"“{rule.name}” is deleted. Documents that were submitted with it keep what it said, and can be retried."
+        return f"Rule “{rule.name}” deleted. Existing documents keep their version of it and can be retried."
 
-    def then(self, *, rule_id: int) -> str:
+    def next_url(self, *, rule_id: int) -> str:
         return "rules"
 
 
 class Restore(Action):
-    """What a rule said in a version becomes what it says now, as a new version."""
+    """Restore an old version of a rule as a new version."""
 
     throttle = rates.PerUser
 
@@ -33,15 +33,15 @@ class Restore(Action):
         rule = access.visible(self.user, rule_id)
         rules = access.changeable(self.user, rule_id)
         old = access.version_of(rule, version)
-        # The configuration may know other modes today than then.
+        # Validate again: the configured modes may have changed since.
         said = RuleSerializer.read({name: getattr(old, name) for name in SAYS})
         try:
             changed = editing.change(rules, rule_id, **said)
         except Rule.DoesNotExist:  # deleted meanwhile
             raise NoSuchRule from None
         if changed.version == rule.version:
-            return f"The rule says just what version {version} said. Nothing was changed."
-        return f"The rule says what it said in version {version}. That is version {changed.version} now."
+            return f"The rule already matches version {version}. Nothing changed."
+        return f"Version {version} restored as version {changed.version}."
 
-    def then(self, *, rule_id: int, version: int) -> str:
+    def next_url(self, *, rule_id: int, version: int) -> str:
         return reverse("rule-versions", args=[rule_id])

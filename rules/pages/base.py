@@ -1,4 +1,4 @@
-"""What the pages of rules share: they count like the same requests of the API, and read numbers alike."""
+"""Base class and helpers of the rule pages. Rate limits are those of the API."""
 
 from config.platform.ui.base import Page
 from rules.api import rates
@@ -11,5 +11,5 @@ class RulesPage(Page):
 
 
 def number_in(text: str) -> int:
-    """Return the number that a part of a query or a form is, 0 for anything else."""
+    """Return the number in a query or form field, 0 if it is invalid."""
     return int(text) if text.isdecimal() and len(text) < MOST_DIGITS else 0

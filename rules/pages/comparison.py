@@ -1,4 +1,4 @@
-"""What changed between two wordings of a rule, line by line."""
+"""DiffLine-by-line comparison of two versions of a rule."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,51 +15,51 @@ LABELS = {
     "system_prompt": "Prompt",
     "json_schema": "JSON Schema",
 }
-AROUND = 3  # lines that did not change, shown before and after those that did
-# Beyond it a comparison may take seconds, of a thread that others wait for.
+AROUND = 3  # context lines before and after a change
+# Longer texts may take seconds to compare.
 MOST_LINES = 3_000
-# So may one of fewer lines that repeat: each is held against all that equal it, again and again.
+# So may fewer lines that repeat: difflib compares each with all equal ones.
 MOST_PAIRS = 20_000
-UNCOMPARED = "Too much alike to be compared line by line: all of the old, then all of the new."
+UNCOMPARED = "Too many similar lines to compare: the old text, then the new text."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class DiffLine:
     kind: str  # added, removed, same or where
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One field that differs. `lines` are none where the texts are too long to be compared."""
+class FieldDiff:
+    """One field that differs. `lines` is empty if the texts are too long to compare."""
 
     label: str
-    lines: list[Line]
+    lines: list[DiffLine]
 
 
 KINDS = {"+": "added", "-": "removed", "@": "where", " ": "same"}
 
 
-def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[Part]:
-    """Return the fields that differ, each with its lines as `diff -u` has them."""
+def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDiff]:
+    """Return the fields that differ, each with a unified diff."""
     return [
-        Part(label=label, lines=list(compared(shown(name, old[name]), shown(name, new[name]))))
+        FieldDiff(label=label, lines=list(compared(shown(name, old[name]), shown(name, new[name]))))
         for name, label in LABELS.items()
         if old[name] != new[name]
     ]
 
 
-def compared(old: str, new: str) -> Iterator[Line]:
+def compared(old: str, new: str) -> Iterator[DiffLine]:
     before, after = old.splitlines(), new.splitlines()
     if max(len(before), len(after)) > MOST_LINES:
         return
     if pairs(before, after) > MOST_PAIRS:
-        yield Line(kind="where", text=UNCOMPARED)
-        yield from (Line(kind="removed", text=line) for line in before)
-        yield from (Line(kind="added", text=line) for line in after)
+        yield DiffLine(kind="where", text=UNCOMPARED)
+        yield from (DiffLine(kind="removed", text=line) for line in before)
+        yield from (DiffLine(kind="added", text=line) for line in after)
         return
-    for line in list(unified_diff(before, after, lineterm="", n=AROUND))[2:]:  # without the names of files
-        yield Line(kind=KINDS[line[0]], text=line if line[0] == "@" else line[1:])
+    for line in list(unified_diff(before, after, lineterm="", n=AROUND))[2:]:  # without the file names
+        yield DiffLine(kind=KINDS[line[0]], text=line if line[0] == "@" else line[1:])
 
 
 def pairs(before: list[str], after: list[str]) -> int:

@@ -1,6 +1,6 @@
-"""A rule in the editor: looked at, made, checked while it is typed, and saved as a new version.
+"""The rule editor: view, create, validate while typing, and save as a new version.
 
-Whatever goes wrong, what was typed is in the answer: a rule may be an hour's work.
+Every error response contains the typed text, because a rule may be an hour's work.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from config.platform.http.problems import Problem
-from config.platform.ui.base import told
+from config.platform.ui.base import problem_text
 from rules.library import access, catalog, editing, requirements
 from rules.models import Rule
 from rules.pages import comparison, explanations, forms
@@ -20,7 +20,7 @@ from rules.pages.forms import SCHEMA, RuleForm
 
 
 class Editor(RulesPage):
-    """The form, and what is around it. `rule` is none for a new one."""
+    """The form and its context. `rule` is None for a new rule."""
 
     template_name = "rules/editor.html"
     fragment_name = "rules/_form.html"
@@ -29,7 +29,7 @@ class Editor(RulesPage):
         form: RuleForm = context["form"]
         rule: Rule | None = context.get("rule")
         return super().get_context_data(
-            title=f"Rule {rule.pk}: {rule.name}" if rule else "A new rule",
+            title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
             modes=explanations.modes(), strategies=explanations.strategies(),
             typed={name: form.typed(name) for name in editing.SAYS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
@@ -50,7 +50,7 @@ class Editor(RulesPage):
         }
 
     def saved(self, rule: Rule, words: str) -> HttpResponse:
-        """Lead on to the rule. htmx follows a redirect by itself, and would put the next page into this one."""
+        """Redirect to the rule. htmx would follow a 302 itself and insert the next page into this one."""
         messages.success(self.request, words)
         where = reverse("rule", args=[rule.pk])
         if self.request.headers.get("HX-Request"):
@@ -59,7 +59,7 @@ class Editor(RulesPage):
 
 
 class New(Editor):
-    """`?from=` is the rule to begin with."""
+    """Create a rule. `?from=` is the rule to copy."""
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.count()
@@ -76,12 +76,12 @@ class New(Editor):
                 return self.show(form=form)
             rule = editing.create(owner=self.user, says=says)
         except Problem as problem:
-            return self.show(form=form, trouble=told(problem))
-        return self.saved(rule, f"“{rule.name}” is saved. Documents can be submitted with it from now on.")
+            return self.show(form=form, save_error=problem_text(problem))
+        return self.saved(rule, f"Rule “{rule.name}” created. You can submit documents with it now.")
 
 
 class OneRule(Editor):
-    """A rule: in the editor where the user may change it, else to be read and copied."""
+    """The page of a rule: the editor if the user may change it, else read-only."""
 
     def get(self, request: HttpRequest, rule_id: int) -> HttpResponse:
         self.count()
@@ -103,7 +103,7 @@ class OneRule(Editor):
         except Rule.DoesNotExist:
             return self.show(form=form, gone=rule)
         except Problem as problem:
-            return self.show(form=form, rule=rule, trouble=told(problem), **self.standing(rule))
+            return self.show(form=form, rule=rule, save_error=problem_text(problem), **self.standing(rule))
 
     def save(self, form: RuleForm, rule: Rule) -> HttpResponse:
         rules = access.changeable(self.user, rule.pk)
@@ -112,11 +112,11 @@ class OneRule(Editor):
         since = form.since()
         changed = editing.change(rules, rule.pk, since=since, **says)
         if changed.version == since:
-            return self.saved(changed, f"Nothing was changed: it says the same as version {since}.")
-        return self.saved(changed, f"Saved as version {changed.version}. Documents from now on are read with it.")
+            return self.saved(changed, f"No changes: the rule is the same as version {since}.")
+        return self.saved(changed, f"Saved as version {changed.version}. New documents use this version.")
 
     def conflict(self, form: RuleForm, rule_id: int) -> HttpResponse:
-        """Show what was typed beside what is there now. Who saves once more has seen that."""
+        """Show the typed text with its differences from the current version. Saving again overwrites that version."""
         now = access.visible(self.user, rule_id)
         typed = {**{name: form.typed(name) for name in editing.SAYS}, SCHEMA: form.formatted() or ""}
         return self.show(
@@ -126,7 +126,7 @@ class OneRule(Editor):
 
 
 class Check(RulesPage):
-    """What the API would say of what is typed, for those who still type. With `format` also the schema, indented."""
+    """Validate the rule while the user types. With `format`, also return the indented schema."""
 
     template_name = "rules/_check.html"
     http_method_names = ("post",)

@@ -1,4 +1,4 @@
-"""What modes and strategies do, in words for people. Those that an operator added are shown by their names."""
+"""Labels and descriptions of modes and strategies. Those that an operator added have only their names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,22 +8,25 @@ from django.conf import settings
 from rules.library import requirements
 
 MODES = {
-    "llm": ("Extract with a language model", "The model reads the Markdown, and gives JSON that fits the schema."),
-    "skip": ("Markdown only", "No model is asked; the result is the text. Schema and prompt are kept, and not used."),
+    "llm": ("Extract with a language model", "The model reads the Markdown and returns JSON that matches the schema."),
+    "skip": (
+        "Markdown only",
+        "The result is the Markdown text. No model is used; the schema and the prompt are ignored.",
+    ),
 }
 STRATEGIES = {
-    "": ("By length", "Short documents in one question, long ones in pieces. Right for most rules."),
+    "": ("Automatic", "Short documents in one model call, long documents in pieces. Recommended for most rules."),
     "direct-json": (
-        "All at once",
-        "The whole document in one question. The best answers, as long as it fits into what the model can read.",
+        "Whole document",
+        "One model call with the whole document. Most accurate, but limited by the model's context length.",
     ),
     "chunked-extract": (
         "Piece by piece",
-        "Values are taken from each piece and put together by the schema. For lists over many pages, such as invoices.",
+        "Extracts values from each piece and merges them by the schema. For lists over many pages, such as invoices.",
     ),
     "chunked-summarize": (
-        "By a summary",
-        "Each piece is summed up, and the values are taken from the summaries. For long prose, such as contracts.",
+        "Summary",
+        "Summarizes each piece and extracts values from the summaries. For long prose, such as contracts.",
     ),
 }
 
@@ -33,7 +36,7 @@ class Choice:
     value: str
     label: str
     about: str
-    lacks: str = ""  # what it needs, and is not there
+    lacks: str = ""  # the unmet requirement
 
 
 def modes() -> list[Choice]:
@@ -48,7 +51,7 @@ def strategies() -> list[Choice]:
 
 
 def choices(names: Iterable[str], known: Mapping[str, tuple[str, str]]) -> list[Choice]:
-    found = {name: known.get(name, (name, "Added by the operator.")) for name in names}
+    found = {name: known.get(name, (name, "Custom, added by the operator.")) for name in names}
     return [Choice(value=name, label=label, about=about) for name, (label, about) in found.items()]
 
 

@@ -1,6 +1,6 @@
-"""What is typed into the editor: made into the very body that the API takes, and checked by the API's serializer.
+"""The form of the rule editor. It builds the body of the API request, and the API's serializer validates it.
 
-Nothing is checked here a second time. What the API says is wrong is put where it was typed.
+Nothing is validated twice. The API's errors are shown at their place in the text.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ SCHEMA = "json_schema"
 MOST_SHOWN = 20
 NEW_SCHEMA = {
     "type": "object",
-    "properties": {"title": {"type": ["string", "null"], "description": "As it is printed."}},
+    "properties": {"title": {"type": ["string", "null"], "description": "As printed in the document."}},
     "required": ["title"],
     "additionalProperties": False,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flaw:
-    """Something that the API would refuse. `place` is where in the schema's text, `pointer` where in the schema."""
+class FormError:
+    """An error that the API would return. `place` is the position in the schema's text, `pointer` in the schema."""
 
     field: str
     label: str
@@ -41,7 +41,7 @@ class Flaw:
 
 
 class RuleForm(forms.Form):
-    """A rule as it is typed; its fields are drawn by the template. `since`: the version that the typing began with."""
+    """A rule as typed; the template renders its fields. `since`: the version that the editing started from."""
 
     name = forms.CharField(required=False, strip=False)
     description = forms.CharField(required=False, strip=False)
@@ -53,11 +53,11 @@ class RuleForm(forms.Form):
     def __init__(self, data: Any = None, *, rule: Rule | None = None, initial: dict[str, Any] | None = None) -> None:
         super().__init__(data, initial=initial)
         self.rule = rule
-        self.flaws: list[Flaw] = []
+        self.flaws: list[FormError] = []
         self.room: Room | None = None
 
     def typed(self, name: str) -> str:
-        """Return a field as it stands in the browser, or would: there lines end in LF."""
+        """Return a field as the browser shows it, with LF line ends."""
         value = self.data.get(name, "") if self.is_bound else self.get_initial_for_field(self.fields[name], name)
         return lines(str(value or ""))
 
@@ -92,14 +92,14 @@ class RuleForm(forms.Form):
         return None if errors else says
 
     def formatted(self) -> str | None:
-        """Return the schema's text as we would write it, None where it is no JSON."""
+        """Return the formatted schema, or None if it is not JSON."""
         try:
             return schema_text.write(schema_text.read(self.typed(SCHEMA)))
         except BadInput:
             return None
 
     def since(self) -> int | None:
-        """Return the version that the typing began with; none where the form does not tell."""
+        """Return the version that the editing started from, if the form has it."""
         return number_in(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
@@ -109,20 +109,20 @@ class RuleForm(forms.Form):
             inside = error.pointer.removeprefix(PLACE) if field == SCHEMA else ""
             label = str(self[field].label)
             found = seek(inside) if field == SCHEMA else None
-            self.flaws.append(Flaw(field=field, label=label, detail=error.detail, pointer=inside, place=found))
+            self.flaws.append(FormError(field=field, label=label, detail=error.detail, pointer=inside, place=found))
         if self.is_bound:
             self.is_valid()  # which Django wants before errors are added
             show_in(self, BadInput(*errors), fields=field_of)
 
 
 def field_of(pointer: str) -> str:
-    """Return the field that a pointer into the body is about; what is about all of it is shown at the schema."""
+    """Return the field of a pointer into the body. Errors of the whole body are shown at the schema."""
     name = pointer.split("/")[1] if pointer.startswith("/") else ""
     return name if name in SAYS else SCHEMA
 
 
 def finder(text: str) -> Callable[[str], Place | None]:
-    """Return what finds the place of a pointer into a schema in its text; the nearest part that is there around it."""
+    """Return a function that finds the position of a pointer in the schema's text, or of its nearest parent."""
     if not text.strip() or schema_text.is_too_long(text):
         return lambda _: None
     if broken := schema_text.broken_at(text):
@@ -142,7 +142,7 @@ def finder(text: str) -> Callable[[str], Place | None]:
 
 
 def says(rule: Rule | RuleVersion) -> dict[str, str]:
-    """Return what a rule says as the texts of the editor's fields."""
+    """Return the content of a rule as texts of the editor's fields."""
     texts = {name: lines(getattr(rule, name)) for name in SAYS if name != SCHEMA}
     return {**texts, "name": texts["name"].replace("\n", ""), SCHEMA: schema_text.write(rule.json_schema)}
 

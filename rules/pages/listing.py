@@ -1,4 +1,4 @@
-"""The rules that I can use: mine and the system's."""
+"""The list of the rules that a user may use."""
 
 from collections import Counter
 from typing import Any
@@ -14,7 +14,7 @@ from rules.pages.base import RulesPage
 
 ORDER = ("-created_at", "-rule_id")
 LOOKED_AT = 1_000  # of a user's newest documents, however many there are
-FILTERS = {"": "All", "mine": "Mine", "system": "The system's"}
+FILTERS = {"": "All", "mine": "Mine", "system": "System"}
 
 
 class Rules(RulesPage):
@@ -40,7 +40,7 @@ def rules_of(user: User, whose: str) -> RuleQuerySet:
 
 
 def uses_by(user: User) -> Counter[int]:
-    """Return how many of a user's newest documents were submitted with each rule: one look at one index."""
+    """Count a user's newest documents by rule, with one index scan."""
     newest = user.etl_tasks.order_by("-created_at", "-task_id").values_list("rule_id", flat=True)[:LOOKED_AT]
     return Counter(newest)
 
@@ -49,7 +49,7 @@ def row(rule: Rule, user: User, *, used: int) -> dict[str, Any]:
     is_mine = rule.owner_id == user.pk
     return {
         "rule": rule,
-        "whose": "mine" if is_mine else str(rule.owner) if rule.owner else "the system's",
+        "owner": "You" if is_mine else str(rule.owner) if rule.owner else "System",
         "mode": explanations.mode(rule.postprocess_mode),
         "strategy": explanations.strategy(rule.postprocess_strategy),
         "lacks_model": requirements.lacks_model(rule.postprocess_mode),

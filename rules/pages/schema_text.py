@@ -1,4 +1,4 @@
-"""A JSON Schema as people type it: read as the API reads bodies, and where in the text each part of it stands.
+"""JSON Schemas as typed text: parsing like the API's bodies, formatting, and positions of the parts in the text.
 
 Positions in the text are for browsers, which count in UTF-16 code units and know no line end but LF.
 """
@@ -20,10 +20,10 @@ from rules.schema.subschemas import refusal
 TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 MALFORMED = "malformed"
 STEP = "  "
-# Beyond it a text is refused unread: it has far more than indenting makes of the largest schema, and to look at each
-# value of some megabytes, and where it stands, takes a minute.
+# Longer texts are refused without parsing: indentation never makes the largest schema this long, and finding the
+# positions of all values in some megabytes takes a minute.
 MOST_TYPED = 8 * SAVED.size
-LONGEST_LIST = 80  # characters of one that stays in one line
+LONGEST_LIST = 80  # characters of a list on one line
 Span = tuple[int, int]
 Tokens = Iterator[re.Match[str]]
 

@@ -1,4 +1,4 @@
-"""What a rule said in each version, and what changed between two."""
+"""The versions of a rule, and the comparison of two."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from rules.pages.base import RulesPage, number_in
 
 
 class Versions(RulesPage):
-    """The list, newest first; with `?old=` and `?new=` also what changed between those two."""
+    """The list, newest first, and the comparison of the versions `?old=` and `?new=`."""
 
     template_name = "rules/versions.html"
 
@@ -32,13 +32,13 @@ class Versions(RulesPage):
 
 
 def chosen(request: HttpRequest, rule: Rule) -> tuple[int, int]:
-    """Return the two versions to compare: those that are asked for, else the newest and the one before. 0 is none."""
+    """Return the two versions to compare: the requested ones, else the newest two. 0 stands for none."""
     old, new = (number_in(request.GET.get(name, "")) for name in ("old", "new"))
     return (old, new) if old and new else (rule.version - 1, rule.version)
 
 
 class Version(RulesPage):
-    """One version, to be read."""
+    """One version, read-only."""
 
     template_name = "rules/version.html"
 
@@ -52,7 +52,7 @@ class Version(RulesPage):
 
 
 def wording(said: Rule | RuleVersion) -> dict[str, Any]:
-    """Return what a rule says as pages show it to be read."""
+    """Return the content of a rule for the read-only view."""
     return {
         "says": forms.says(said),
         "mode_label": explanations.mode(said.postprocess_mode),

@@ -158,7 +158,7 @@ def people(user: User, hook: Webhook) -> None:
         Attempt.objects.create(
             delivery=delivery, status_code=503 if n else None, error="" if n else "timed out", duration_ms=90
         )
-    said = "Retried: 3 failed chunks started again."
+    said = "Retried: 3 failed chunks queued."
     for job in Job.objects.filter(status="failed")[:3]:
         LogEntry.objects.create(
             user=user, content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk),

@@ -60,7 +60,7 @@ def test_it_says_the_same_of_a_wrong_name_and_a_wrong_password(anonymous: Page, 
     for name in ("carol", "nobody"):
         anonymous.goto("/app/sign-in")
         enter(anonymous, name, "wrong")
-        expect(anonymous.get_by_role("alert")).to_contain_text("do not go together")
+        expect(anonymous.get_by_role("alert")).to_contain_text("Incorrect username or password")
         said.add(anonymous.get_by_role("alert").inner_text())
     assert len(said) == 1
 
@@ -68,8 +68,8 @@ def test_it_says_the_same_of_a_wrong_name_and_a_wrong_password(anonymous: Page, 
 def test_a_token_is_shown_once_works_and_is_revoked(page: Page, web: Web, accessible: Accessible) -> None:
     page.goto("/app/account")
     accessible(page)
-    page.get_by_label("Works for").select_option("7")
-    page.get_by_role("button", name="Make a token").click()
+    page.get_by_label("Expires after").select_option("7")
+    page.get_by_role("button", name="Create token").click()
     token = page.locator("#made").inner_text()
     accessible(page)
     assert answer_to(web, token) == 200
@@ -101,14 +101,14 @@ def test_the_password_is_changed(anonymous: Page, carol: User, accessible: Acces
     anonymous.get_by_label("Old password").fill(PASSWORD)
     for label in ("New password", "New password confirmation"):
         anonymous.get_by_label(label, exact=True).fill("12345678")
-    anonymous.get_by_role("button", name="Change it").click()
+    anonymous.get_by_role("button", name="Change password").click()
     expect(anonymous.get_by_role("alert").first).to_contain_text("too common")
 
     anonymous.get_by_label("Old password").fill(PASSWORD)
     for label in ("New password", "New password confirmation"):
         anonymous.get_by_label(label, exact=True).fill("another one, 2")
-    anonymous.get_by_role("button", name="Change it").click()
-    expect(anonymous.get_by_role("status")).to_contain_text("is changed")
+    anonymous.get_by_role("button", name="Change password").click()
+    expect(anonymous.get_by_role("status")).to_contain_text("Password changed")
     carol.refresh_from_db()
     assert carol.check_password("another one, 2")
 
@@ -120,7 +120,7 @@ def test_what_is_not_there_is_said_on_a_page(page: Page, watch: Watch, accessibl
     assert answer.status == 404
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     accessible(page)
-    page.get_by_role("link", name="To the start").click()
+    page.get_by_role("link", name="Go to the home page").click()
     expect(page.get_by_role("navigation", name="Main")).to_be_visible()
 
 

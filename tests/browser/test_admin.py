@@ -33,7 +33,7 @@ def test_the_start_page_says_what_to_do_first(
 ) -> None:
     page.goto("/admin/")
     accessible(page)
-    page.get_by_role("link", name="Register a dataset").click()
+    page.get_by_role("link", name="Add dataset").click()
     expect(page.get_by_label("Base path")).to_be_visible()
     accessible(page)
 
@@ -44,7 +44,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
 ) -> None:
     busy(alice_is_staff)
     page.goto("/admin/")
-    chart = page.get_by_role("img", name="Chart: Jobs by status")
+    chart = page.get_by_role("img", name="Chart: Exports by status")
     expect(chart).to_be_visible()
     drawn = "canvas => new Set(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data).size"
     wait_until(lambda: chart.locator("canvas").evaluate(drawn) > 3)
@@ -54,8 +54,8 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     page.set_viewport_size(PHONE)
     wait_until(lambda: fits(page))  # charts are drawn anew
 
-    section = page.get_by_role("region", name="Jobs by status")
-    section.get_by_text("As a table").click()
+    section = page.get_by_role("region", name="Exports by status")
+    section.get_by_text("Show as table").click()
     accessible(page)
     link = section.get_by_role("row").nth(1).get_by_role("link").first
     count = link.inner_text()
@@ -117,9 +117,9 @@ def test_a_rows_button_leads_there_and_back(page: Page, alice_is_staff: User) ->
     path = PAGES["admin-job-running"].path(alice_is_staff)
     page.goto(path)
     page.get_by_role("link", name="Cancel").click()
-    page.get_by_role("link", name="Go back, change nothing").click()
+    page.get_by_role("link", name="Cancel and go back").click()
     assert Job.objects.filter(status="running").count() == 1
     page.get_by_role("link", name="Cancel").click()
     page.get_by_role("button", name="Cancel: 1 job").click()
-    expect(page.get_by_text("Cancelled 1 job. 30 chunks will not be exported.")).to_be_visible()
+    expect(page.get_by_text("Cancelled 1 job. 30 chunks cancelled.")).to_be_visible()
     expect(page.get_by_role("link", name="Cancel", exact=True)).to_have_count(0)

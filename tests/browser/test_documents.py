@@ -69,19 +69,19 @@ def test_files_are_chosen_and_dropped_and_their_results_come(
     accessible(page)
     page.locator("#id_file").set_input_files(sample("invoice.pdf"))
     page.get_by_role("button", name="Submit").click()
-    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    expect(page.locator(".uploads li")).to_contain_text("Uploaded")
     drop(page, ("scan.jpg", sample("notice-zh-scan.jpg").read_bytes()), ("nothing.txt", b""), ("b.txt", b"Hello."))
-    expect(page.locator(".uploads li").nth(3)).to_contain_text("Accepted")
-    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document is empty (0 bytes).")
+    expect(page.locator(".uploads li").nth(3)).to_contain_text("Uploaded")
+    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document has no bytes.")
     expect(page.locator("#rows tbody tr")).to_have_count(3)
     accessible(page)
 
     workers.start(BOTH, concurrency=2)
     for row in range(3):
-        expect(page.locator("#rows .state").nth(row)).to_have_text("completed", timeout=90 * SECONDS)
+        expect(page.locator("#rows .state").nth(row)).to_have_text("Completed", timeout=90 * SECONDS)
     page.get_by_role("link", name="invoice.pdf").click()
     expect(page.locator("#page-1 .rendered")).to_contain_text("Invoice")
-    expect(page.locator("#json")).to_contain_text("makes no JSON")
+    expect(page.locator("#json")).to_contain_text("returns Markdown only")
     accessible(page)
     file = download(page, lambda: page.get_by_role("button", name="Download Markdown").click(), tmp_path)
     assert file.name == "invoice.md"
@@ -95,8 +95,8 @@ def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch
     page.goto(LIST)
     page.locator("#id_file").set_input_files(sample("invoice.pdf"))
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("status")).to_contain_text("is accepted")
-    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    expect(page.get_by_role("status")).to_contain_text("Document uploaded")
+    expect(page.locator(".steps .now")).to_contain_text("Pending")
     task = Task.objects.get()
     assert page.url.endswith(path(task))
     scenes.read_paper(task)
@@ -124,7 +124,7 @@ def test_an_answer_that_is_lost_makes_no_second_task(page: Page, watch: Watch) -
     page.route("**/api/v1/etl/submit", lose)
     page.goto(LIST)
     drop(page, ("a.txt", b"Hello."))
-    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    expect(page.locator(".uploads li")).to_contain_text("Uploaded")
     assert lost == [202]
     assert Task.objects.count() == 1
 
@@ -150,10 +150,10 @@ def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
     with page.expect_request("**/api/v1/etl/submit"):
         drop(page, ("a.txt", b"Hello."))
     page.locator(".uploads").get_by_role("button", name="Cancel").click()
-    expect(page.locator(".uploads li")).to_contain_text("Cancelled: not sent")
+    expect(page.locator(".uploads li")).to_contain_text("Upload cancelled")
     page.unroute("**/api/v1/etl/submit")
     page.locator(".uploads").get_by_role("button", name="Try again").click()
-    expect(page.locator(".uploads li")).to_contain_text("Accepted")
+    expect(page.locator(".uploads li")).to_contain_text("Uploaded")
     assert len(held) == 1
     assert Task.objects.count() == 1
 
@@ -167,20 +167,20 @@ def test_stages_are_shown_as_they_come_also_after_a_reload(
     word = f"go-{rule.pk}-"
     task = make_task(alice, f"page 3 10\nuntil {word}1\npost:until {word}2", rule=rule)
     page.goto(path(task))
-    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    expect(page.locator(".steps .now")).to_contain_text("Pending")
     accessible(page)
     workers.start(BOTH)
-    status(page, "reading")
+    status(page, "MinerU parsing")
     expect(page.locator(".steps .now")).to_contain_text("30 %. Page 3 of 10.")
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
-    expect(page.locator("#document")).to_contain_text("It cannot be cancelled any more.")
+    expect(page.locator("#document")).to_contain_text("Processing has started and cannot be cancelled.")
     page.reload()
-    status(page, "reading")
+    status(page, "MinerU parsing")
     rehearsal.allow(f"{word}1")
-    status(page, "extracting")
+    status(page, "LLM processing")
     accessible(page)
     rehearsal.allow(f"{word}2")
-    status(page, "completed")
+    status(page, "Completed")
     expect(page.locator("#json .value")).to_have_text(re.compile(r"\d+"))
     expect(page.locator("#page-1")).to_contain_text("until")
     accessible(page)
@@ -192,9 +192,9 @@ def test_it_goes_on_when_the_stream_is_cut(page: Page, alice: User, watch: Watch
     task = make_task(alice)
     page.route("**/events", lambda route: route.abort())
     page.goto(path(task))
-    expect(page.locator(".steps .now")).to_contain_text("Waiting")
+    expect(page.locator(".steps .now")).to_contain_text("Pending")
     complete(task)
-    status(page, "completed")
+    status(page, "Completed")
 
 
 def test_a_document_that_waits_is_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
@@ -203,8 +203,8 @@ def test_a_document_that_waits_is_cancelled(page: Page, alice: User, accessible:
     page.once("dialog", lambda dialog: dialog.accept())
     page.goto(path(waiting))
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("status")).to_contain_text("Nothing of it was read")
-    status(page, "cancelled")
+    expect(page.get_by_role("status")).to_contain_text("Document cancelled")
+    status(page, "Cancelled")
     accessible(page)
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
 
@@ -218,10 +218,12 @@ def test_several_are_cancelled_at_once_and_the_others_told(page: Page, alice: Us
     page.locator(f"#pick-{tasks[1].pk}").check()
     page.locator("#all").check()
     accessible(page)
-    expect(page.locator("#rows .state").last).to_have_text("reading")  # fetched anew; what is ticked stays ticked
+    expect(page.locator("#rows .state").last).to_have_text(
+        "MinerU parsing"
+    )  # fetched anew; what is ticked stays ticked
     page.get_by_role("button", name="Cancel 3").click()
-    expect(page.get_by_role("status").first).to_contain_text("2 cancelled. 1 left alone: The task has started: ocr.")
-    expect(page.locator("#rows .state")).to_have_text(["cancelled", "cancelled", "reading"])
+    expect(page.get_by_role("status").first).to_contain_text("2 cancelled. 1 unchanged: The task has started: ocr.")
+    expect(page.locator("#rows .state")).to_have_text(["Cancelled", "Cancelled", "MinerU parsing"])
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
@@ -232,8 +234,8 @@ def test_a_failure_is_explained_and_mended(
     task = make_task(alice, "post:raise SchemaInvalid", rule=strict)
     workers.start(BOTH)
     page.goto(path(task))
-    status(page, "failed")
-    expect(page.locator(".failure")).to_contain_text("does not fit the rule's schema")
+    status(page, "Failed")
+    expect(page.locator(".failure")).to_contain_text("does not match the schema")
     expect(page.locator(".failure")).to_contain_text("What to do: Make the rule's schema more forgiving")
     expect(page.locator("#page-1")).to_contain_text("SchemaInvalid")
     accessible(page)
@@ -241,13 +243,13 @@ def test_a_failure_is_explained_and_mended(
     page.get_by_label("Rule").select_option(str(plain.pk))
     page.get_by_role("button", name="Extract again").click()
     expect(page.get_by_role("status")).to_contain_text("the document is not read again")
-    status(page, "completed")
+    status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
-    page.get_by_text("Run it again, or with another rule").click()
-    page.get_by_role("button", name="Read again from the beginning").click()
+    page.get_by_text("Run again or change the rule").click()
+    page.get_by_role("button", name="Parse again").click()
     expect(page.get_by_role("status")).to_contain_text("from the beginning")
-    status(page, "completed")
+    status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
@@ -256,7 +258,7 @@ def test_what_was_opened_and_chosen_stays_when_news_come(page: Page, alice: User
     plain, task = make_rule(alice, name="Plain"), make_task(alice)
     complete(task)
     page.goto(path(task))
-    page.get_by_text("Run it again, or with another rule").click()
+    page.get_by_text("Run again or change the rule").click()
     page.get_by_label("Rule").select_option(str(plain.pk))
     page.evaluate("document.getElementById('again').dataset.before = ''")
     page.evaluate("htmx.ajax('GET', location.href, { target: '#document', swap: 'innerHTML' })")
@@ -285,10 +287,10 @@ def test_values_lead_to_where_they_stand(
         task = make_task(alice, text, rule=rule, filename="invoice.md", kind="md")
         workers.start(BOTH)
         page.goto(path(task))
-        status(page, "completed")
+        status(page, "Completed")
     rows = page.locator("#json li")
     expect(rows.filter(has_text="vat")).to_contain_text("no source")
-    expect(page.locator(".remarks")).to_contain_text("Some evidence did not hold")
+    expect(page.locator(".remarks")).to_contain_text("Some quotes were not found in the document")
     rows.filter(has_text="total").get_by_role("link").click()
     expect(page.locator("mark.quoted")).to_have_text(["Total", "due: 645.00"])
     expect(page.locator("mark.quoted").first).to_be_in_viewport()
@@ -316,7 +318,7 @@ def test_a_long_result_opens_at_once_and_more_comes_when_it_is_looked_at(page: P
     page.locator("a.cite", has_text="page 250").click()
     expect(page.locator("mark.quoted")).to_have_text("Chapter 250")
     expect(page.locator("mark.quoted")).to_be_in_viewport()
-    page.get_by_role("link", name="Show the pages before").click()
+    page.get_by_role("link", name="Show previous pages").click()
     expect(page.locator("#page-249")).to_be_visible()
     page.get_by_role("link", name="Show more of 10,000 items").click()
     expect(page.locator("#json summary", has_text=re.compile("^101 "))).to_be_visible()

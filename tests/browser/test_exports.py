@@ -88,20 +88,20 @@ def test_it_goes_from_the_form_to_the_file(
     workers.start()
     page.goto("/app/exports")
     accessible(page)
-    page.get_by_role("button", name="Make the first one").click()
-    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-28\nLGA 29.02.2024\nJFK 2024-02-28")
+    page.get_by_role("button", name="Create your first export").click()
+    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-28\nLGA 29.02.2024\nJFK 2024-02-28")
     preview = page.locator("#preview")
-    expect(preview).to_contain_text("Line 2: “29.02.2024” is not a date; write it as 2024-02-29.")
+    expect(preview).to_contain_text("Line 2: “29.02.2024” is not a date. Write it as 2024-02-29.")
     page.get_by_role("button", name="Export", exact=True).click()
     expect(page.locator("#id_items_error")).to_contain_text("Line 2: “29.02.2024” is not a date")
     accessible(page)
-    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-28\nLGA 2024-02-29\nJFK 2024-02-28")
+    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-28\nLGA 2024-02-29\nJFK 2024-02-28")
     expect(preview).to_contain_text("1 repeated pair is left out")
     expect(preview).to_contain_text(re.compile(r"Chunks\s*2"))
     accessible(page)
     page.get_by_role("button", name="Export", exact=True).click()
 
-    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    expect(heading(page)).to_contain_text("Success", timeout=SOON)
     page.evaluate("window.same = true")
     accessible(page)
     checksum = page.locator("#checksum").inner_text()
@@ -111,7 +111,7 @@ def test_it_goes_from_the_form_to_the_file(
     for times in (1, 2):
         file = download(page, button.click, tmp_path)
         assert (sha256(file), file.name) == (checksum, receipt.file_name)
-        expect(page.locator("#receipt")).to_contain_text("The newest link was used")
+        expect(page.locator("#receipt")).to_contain_text("The last link was used")
         assert receipt.links.filter(used_at__isnull=False).count() == times
         expect(button).to_be_enabled()
     assert page.evaluate("window.same"), "the page was never loaded anew"
@@ -127,13 +127,13 @@ def test_a_link_for_a_program_is_made_and_copied(
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     scenes_exports.ready(alice)
     page.goto(scenes_exports.newest(alice))
-    page.get_by_text("A link for a program").click()
-    page.get_by_role("button", name="Make a new one-time link").click()
-    expect(page.get_by_role("status").first).to_contain_text("Here is a new one-time link")
+    page.get_by_text("One-time link for scripts").click()
+    page.get_by_role("button", name="Create one-time link").click()
+    expect(page.get_by_role("status").first).to_contain_text("One-time link created")
     expect(page.locator("#receipt")).to_contain_text("127.0.0.0/24")
     accessible(page)
     page.wait_for_load_state()  # until then nothing copies
-    page.get_by_role("button", name="Copy the command").click()
+    page.get_by_role("button", name="Copy command").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert re.match(r"curl -fL -A 'Mozilla/5\.0 .*' -o 'weather_\S+' 'http://\S+/download\?token=\S+'$", copied)
@@ -143,11 +143,11 @@ def test_a_file_is_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: P
     file = tmp_path / "pairs.csv"
     file.write_text("key,effectiveDate\nJFK,2024-02-29\nLGA,2024-03-01\n")
     page.goto("/app/exports/new")
-    page.get_by_label("Or a CSV file").set_input_files(file)
-    expect(page.get_by_label("Keys and dates, a pair a line")).to_have_value(file.read_text())
+    page.get_by_label("Or upload a CSV file").set_input_files(file)
+    expect(page.get_by_label("Keys and dates, one pair per line")).to_have_value(file.read_text())
     expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*2"))
     page.get_by_role("button", name="Export", exact=True).click()
-    expect(heading(page)).to_contain_text("pending")
+    expect(heading(page)).to_contain_text("Pending")
     assert job_of(page).total == 2
 
 
@@ -157,7 +157,7 @@ def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> No
     press = page.keyboard.press
     press("Tab")
     press("ArrowDown")  # filters instead of items
-    expect(page.get_by_label("Keys and dates, a pair a line")).to_be_hidden()
+    expect(page.get_by_label("Keys and dates, one pair per line")).to_be_hidden()
     press("Tab")
     page.keyboard.type("JFK LGA")
     press("Tab")
@@ -173,13 +173,13 @@ def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> No
         if page.evaluate("document.activeElement.textContent") == "Export":
             break
     press("Enter")
-    expect(heading(page)).to_contain_text("pending")
+    expect(heading(page)).to_contain_text("Pending")
     assert (job_of(page).total, (job_of(page).filters or {})["keys"]) == (6, ["JFK", "LGA"])
 
 
 def test_csv_options_are_shown_where_they_count(dataset: Dataset, page: Page) -> None:
     page.goto("/app/exports/new")
-    delimiter, written_for = page.get_by_label("Between cells"), page.get_by_label("CSV is for")
+    delimiter, written_for = page.get_by_label("Delimiter"), page.get_by_label("CSV dialect")
     expect(delimiter).to_be_hidden()
     written_for.select_option("own")
     expect(delimiter).to_be_visible()
@@ -196,7 +196,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
 ) -> None:
     job = make_job(dataset, alice, 6)
     page.goto(f"/app/exports/{job.pk}")
-    expect(page.locator("#now")).to_contain_text("it is next in line")
+    expect(page.locator("#now")).to_contain_text("next in the queue")
     other = watch.over(context.new_page())
     other.goto("/app/exports")
     workers.start()
@@ -207,7 +207,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     page.reload()
     expect(page.locator("#now")).to_contain_text(done)
     expect(other.locator("#jobs")).to_contain_text("2 of 6")
-    other.get_by_label(f"Tick things {str(job.pk)[:8]}").check()
+    other.get_by_label(f"Select things {str(job.pk)[:8]}").check()
     page.get_by_role("link", name="done 2").click()
     expect(page.locator("#chunks tbody tr")).to_have_count(2)
     page.go_back()
@@ -219,10 +219,10 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     assert page.url.endswith("?status=done")
     gate.open(6)
     for tab in (page, other):
-        expect(tab.locator("#head, #jobs")).to_contain_text("ready", timeout=SOON)
-    expect(page.locator("#receipt")).to_contain_text("It lives for")
-    expect(page.locator("#said")).to_have_text("The export is ready.")
-    expect(other.get_by_label(f"Tick things {str(job.pk)[:8]}")).to_be_checked()
+        expect(tab.locator("#head, #jobs")).to_contain_text("Success", timeout=SOON)
+    expect(page.locator("#receipt")).to_contain_text("Expires in")
+    expect(page.locator("#said")).to_have_text("Export ready.")
+    expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
 
 
 class Line:
@@ -290,7 +290,7 @@ def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917
     line.is_cut = False
     wait_until(lambda: line.streams)
     gate.open(6)
-    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    expect(heading(page)).to_contain_text("Success", timeout=SOON)
 
 
 @pytest.mark.slow
@@ -310,16 +310,16 @@ def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest g
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("status").first).to_contain_text("Cancelled; 3 chunks were not done.")
-    expect(heading(page)).to_contain_text("cancelled")
+    expect(heading(page)).to_contain_text("Cancelled")
     accessible(page)
 
     gate.open(4)
-    page.get_by_role("button", name="Export the same again").click()
-    expect(page.get_by_role("status").first).to_contain_text("The same export, as a new one")
-    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    page.get_by_role("button", name="Export again").click()
+    expect(page.get_by_role("status").first).to_contain_text("Export created from the same request")
+    expect(heading(page)).to_contain_text("Success", timeout=SOON)
     assert job_of(page).pk != job.pk
     expect(page.locator("#now")).to_contain_text(re.compile(r"Reused\s*1"))
-    expect(page.locator("#chunks")).to_contain_text("reused: it cost nothing")
+    expect(page.locator("#chunks")).to_contain_text("Reused file")
 
 
 def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: PLR0917 - pytest gives fixtures by name
@@ -329,7 +329,7 @@ def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: 
     job = make_job(dataset, alice, 3)
     page.goto(f"/app/exports/{job.pk}")
     workers.start()
-    expect(heading(page)).to_contain_text("failed", timeout=SOON)
+    expect(heading(page)).to_contain_text("Failed", timeout=SOON)
     expect(page.locator("#chunks")).to_contain_text("The source database raised an error: 3 chunks")
     expect(page.locator("#chunks")).to_contain_text("SQLSTATE 42883")
     expect(page.locator("#head")).to_contain_text("A retry takes 3 of the")
@@ -337,7 +337,7 @@ def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: 
 
     source_db.execute("ALTER FUNCTION data.away RENAME TO rows_for")
     page.get_by_role("button", name="Retry 3 failed chunks").click()
-    expect(heading(page)).to_contain_text("ready", timeout=SOON)
+    expect(heading(page)).to_contain_text("Success", timeout=SOON)
     expect(page.locator("#story")).to_contain_text("Failed")
 
 
@@ -350,7 +350,7 @@ def test_a_server_that_fails_takes_nothing_from_the_form(
     """A table is away while the form is sent."""
     watch.expect("500")
     page.goto("/app/exports/new")
-    page.get_by_label("Keys and dates, a pair a line").fill("JFK 2024-02-29")
+    page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
     expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*1"))
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE exports_jobs RENAME TO away")
@@ -360,9 +360,9 @@ def test_a_server_that_fails_takes_nothing_from_the_form(
             accessible(page)
         finally:
             cursor.execute("ALTER TABLE away RENAME TO exports_jobs")
-    expect(page.get_by_label("Keys and dates, a pair a line")).to_have_value("JFK 2024-02-29")
+    expect(page.get_by_label("Keys and dates, one pair per line")).to_have_value("JFK 2024-02-29")
     page.get_by_role("button", name="Export", exact=True).click()
-    expect(heading(page)).to_contain_text("pending")
+    expect(heading(page)).to_contain_text("Pending")
     assert Job.objects.count() == 1
 
 
@@ -375,7 +375,7 @@ def test_a_receipt_that_is_over_says_so_without_a_reload(
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_be_visible()
     Receipt.objects.update(expires_at=timezone.now())
     page.evaluate(COUNTED_DOWN)
-    expect(page.locator("#receipt")).to_contain_text("The receipt ended")
+    expect(page.locator("#receipt")).to_contain_text("The receipt expired")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()
     expect(page.get_by_role("status").first).to_contain_text("The receipt's time is over")
@@ -395,8 +395,8 @@ def test_several_are_ticked_counted_and_cancelled(
     page.goto("/app/exports")
     cancel = page.get_by_role("button", name="Cancel …")
     expect(cancel).to_be_disabled()
-    page.get_by_label("Tick all").check()
-    expect(page.get_by_text("3 ticked.")).to_be_visible()
+    page.get_by_label("Select all").check()
+    expect(page.get_by_text("3 selected.")).to_be_visible()
     accessible(page)
     cancel.click()
     expect(heading(page)).to_have_text("Cancel 2 exports?")

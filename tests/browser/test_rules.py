@@ -82,9 +82,9 @@ def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
     page.goto("/app/rules?whose=mine")
     expect(page.locator(".empty")).to_contain_text("a prompt and a JSON Schema")
     accessible(page)
-    page.get_by_role("link", name="Copy one of the system's").click()
+    page.get_by_role("link", name="Copy a system rule").click()
     page.get_by_role("link", name="Receipt", exact=True).click()
-    expect(page.get_by_text("everybody's")).to_be_visible()
+    expect(page.get_by_text("This is a system rule")).to_be_visible()
     accessible(page)
     page.get_by_role("button", name="Copy as mine").click()
     expect(page.locator("#check")).to_contain_text("can be saved")
@@ -224,7 +224,7 @@ def test_the_second_of_two_tabs_is_told_and_decides(
 
     second.get_by_label("Prompt", exact=True).fill("From the second tab.")
     save(second)
-    expect(second.get_by_role("alert").first).to_contain_text("was changed meanwhile")
+    expect(second.get_by_role("alert").first).to_contain_text("was changed while you edited it")
     expect(second.get_by_label("Prompt", exact=True)).to_have_value("From the second tab.")
     expect(second.locator(".diff .removed")).to_contain_text(["From the first tab."])
     accessible(second)
@@ -247,7 +247,10 @@ def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, wat
     def fail(route: Route) -> None:
         route.fulfill(status=503, content_type="text/html", body="<main><p>The database does not answer.</p></main>")
 
-    for trouble, said in ((fail, "The database does not answer."), (lambda route: route.abort(), "does not answer")):
+    for trouble, said in (
+        (fail, "The database does not answer."),
+        (lambda route: route.abort(), "Could not reach the server"),
+    ):
         page.route(f"**/app/rules/{rule.pk}", trouble)
         save(page)
         expect(page.locator("#unsaved")).to_contain_text(said)
@@ -315,7 +318,7 @@ def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessi
     rule = scenes_rules.newest(alice)
     page.goto(f"/app/rules/{rule.pk}")
     page.get_by_role("link", name="Version 3").click()
-    expect(page.locator(".diff .added").first).to_contain_text("All at once")
+    expect(page.locator(".diff .added").first).to_contain_text("Whole document")
     accessible(page)
     page.get_by_role("spinbutton", name="From").fill("1")
     page.get_by_role("button", name="Compare").click()
@@ -323,10 +326,10 @@ def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessi
     expect(page.get_by_role("region", name="Changes of Prompt")).to_contain_text("removed")
 
     page.get_by_role("link", name="Version 1").click()
-    expect(page.get_by_text("The rule is at version 3 now")).to_be_visible()
+    expect(page.get_by_text("The current version is 3")).to_be_visible()
     accessible(page)
     page.get_by_role("button", name="Restore this version").click()
-    expect(page.get_by_role("status").first).to_contain_text("version 4 now")
+    expect(page.get_by_role("status").first).to_contain_text("current version is 4")
     rule.refresh_from_db()
     assert (rule.version, rule.postprocess_strategy, rule.system_prompt) == (4, "", says()["system_prompt"])
     assert RuleVersion.objects.filter(rule=rule).count() == 4
@@ -339,7 +342,7 @@ def test_a_rule_is_tried_as_it_is_typed(editor: Page, models: ModelServer, rule:
     page = editor
     models.always(gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}}))
     page.get_by_label("Prompt", exact=True).fill("A prompt that nobody saved.")
-    page.get_by_label("Markdown to try it on").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
+    page.get_by_label("Markdown to test with").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
     page.locator("#try").get_by_role("button", name="Try it").click()
     expect(page.locator("#outcome pre")).to_contain_text('"plate": "B-XY 123"')
     expect(page.get_by_role("row").filter(has_text="/amount")).to_contain_text("Paid: 4.50 EUR")
@@ -356,22 +359,22 @@ def test_what_a_document_would_fail_with_is_explained(
 ) -> None:
     page = editor
     models.always(problem(401))
-    page.get_by_label("Markdown to try it on").fill("Paid: 4.50 EUR")
+    page.get_by_label("Markdown to test with").fill("Paid: 4.50 EUR")
     try_it = page.locator("#try").get_by_role("button", name="Try it")
     try_it.click()
-    expect(page.locator("#outcome")).to_contain_text("A document would fail like this")
+    expect(page.locator("#outcome")).to_contain_text("Test failed.")
     expect(page.locator("#outcome")).to_contain_text("llm_unavailable")
     accessible(page)
     type_schema(page, "{")
     try_it.click()
-    expect(page.locator("#outcome")).to_contain_text("cannot be used as it stands")
+    expect(page.locator("#outcome")).to_contain_text("Test not run.")
 
 
 def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_document: Any) -> None:  # noqa: F811
     page = editor
     page.reload()
     page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
-    expect(page.get_by_label("Markdown to try it on")).to_have_value("Total: 12.50 EUR\n")
+    expect(page.get_by_label("Markdown to test with")).to_have_value("Total: 12.50 EUR\n")
     models.always(gives({"plate": None, "amount": 12.5}))
     page.locator("#try").get_by_role("button", name="Try it").click()
     expect(page.locator("#outcome pre")).to_contain_text("12.5")
@@ -381,9 +384,9 @@ def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_d
 def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer, alice: User) -> None:
     system_rules.load_all()
     page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")
-    page.get_by_label("Markdown to try it on").fill("Hello")
+    page.get_by_label("Markdown to test with").fill("Hello")
     page.get_by_role("button", name="Try it").click()
-    expect(page.locator("#outcome")).to_contain_text("No model was asked")
+    expect(page.locator("#outcome")).to_contain_text("No model calls")
     assert models.requests == []
 
 
@@ -404,11 +407,11 @@ def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule
     page.goto(f"/app/rules/{rule.pk}")
     models.always(gives({"plate": "B-XY 123", "amount": None}))
     page.get_by_label("Prompt", exact=True).fill("Typed without scripts.")
-    page.get_by_label("Markdown to try it on").fill("Plate B-XY 123")
+    page.get_by_label("Markdown to test with").fill("Plate B-XY 123")
     page.locator("#try").get_by_role("button", name="Try it").click()
     expect(page.locator("#outcome pre")).to_contain_text("B-XY 123")
     expect(page.get_by_label("Prompt", exact=True)).to_have_value("Typed without scripts.")
-    expect(page.get_by_label("Markdown to try it on")).to_have_value("Plate B-XY 123")
+    expect(page.get_by_label("Markdown to test with")).to_have_value("Plate B-XY 123")
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
     page.get_by_label("JSON Schema", exact=True).fill('{\n"type": 3}')
@@ -434,7 +437,7 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
     expect(page.locator("#check")).to_contain_text("one of")
     assert fits(page)
     type_schema(page, json.dumps({"type": "object"}))
-    page.get_by_label("Markdown to try it on").fill("B-XY 123 " * 30)
+    page.get_by_label("Markdown to test with").fill("B-XY 123 " * 30)
     page.locator("#try").get_by_role("button", name="Try it").click()
     expect(page.locator("#outcome pre")).to_be_visible()
     assert fits(page)

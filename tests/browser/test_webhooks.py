@@ -58,21 +58,21 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
 ) -> None:
     workers.start("webhooks")
     page.goto("/app/webhooks")
-    expect(page.locator(".empty")).to_contain_text("no webhooks yet")
+    expect(page.locator(".empty")).to_contain_text("No webhooks yet")
     accessible(page)
     page.get_by_label("URL").fill("ftp://nowhere")
-    page.get_by_role("button", name="Make the webhook").click()
+    page.get_by_role("button", name="Create webhook").click()
     expect(page.get_by_role("alert")).to_contain_text("Must be a URL")
     expect(page.get_by_label("URL")).to_have_value("ftp://nowhere")
     accessible(page)
     page.get_by_label("URL").fill(there.url)
-    page.get_by_role("button", name="Make the webhook").click()
+    page.get_by_role("button", name="Create webhook").click()
     secret = page.locator("#secret").inner_text()
     accessible(page)
 
     page.get_by_role("button", name="Send a test").click()
-    expect(page.get_by_text("A test is on its way.")).to_be_visible()
-    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=SOON)
+    expect(page.get_by_text("Test queued.")).to_be_visible()
+    expect(page.locator(".last-test")).to_contain_text("Response: 204", timeout=SOON)
     expect(page.locator("#log")).to_have_attribute("data-ended", "")
     expect(page.get_by_role("row").nth(1)).to_contain_text("delivered")
     accessible(page)
@@ -88,10 +88,10 @@ def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook
     there.then = answer(503)
     open_page(page, hook).get_by_role("button", name="Send a test").click()
     expect(page.locator(".last-test")).to_contain_text("it was answered 503", timeout=SOON)
-    page.get_by_role("link", name="Look at it").click()
+    page.get_by_role("link", name="View details").click()
     expect(page.get_by_role("row").nth(1)).to_contain_text("503")
     there.then = OK
-    page.get_by_role("button", name="Send it again").click()
+    page.get_by_role("button", name="Send again").click()
     expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
     expect(page.get_by_role("row")).to_have_count(3)
 
@@ -111,14 +111,14 @@ def test_all_that_failed_is_sent_again_with_the_number_told_first(
         (dialog.accept if len(asked) > 1 else dialog.dismiss)()
 
     page.on("dialog", decide)
-    button = page.get_by_role("button", name="Send all 3 failed again")
+    button = page.get_by_role("button", name="Resend 3 failed")
     button.click()
     assert Delivery.objects.filter(status="failed").count() == 3
     button.click()
-    expect(page.get_by_text("3 deliveries are sent again")).to_be_visible()
+    expect(page.get_by_text("3 failed deliveries queued")).to_be_visible()
     assert asked == ["Send 3 failed deliveries again?"] * 2
     expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=SOON)
-    expect(page.get_by_role("button", name="failed again")).to_have_count(0)
+    expect(page.get_by_role("button", name="failed")).to_have_count(0)
     assert len(set(there.ids)) == 3
 
 
@@ -126,12 +126,12 @@ def test_one_delivery_is_looked_at_and_sent_again(
     page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
 ) -> None:
     (delivery,) = failed(hook, 1)
-    open_page(page, hook).get_by_role("link", name="Export succeeded").click()
+    open_page(page, hook).get_by_role("link", name="Export ready").click()
     expect(page.locator("#payload")).to_contain_text('"n": 1')
     expect(page.get_by_text(f"webhook-id: {delivery.pk}")).to_be_visible()
     assert hook.secret not in page.content()
     accessible(page)
-    page.get_by_role("button", name="Send it again").click()
+    page.get_by_role("button", name="Send again").click()
     expect(page.locator("#attempts dd").first).to_contain_text("waiting")
     workers.start("webhooks")
     expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
@@ -147,7 +147,7 @@ def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, ac
     expect(page.get_by_role("button", name="Send all 1 failed again")).to_be_disabled()
     accessible(page)
     page.get_by_role("button", name="Enable").click()
-    expect(page.get_by_text("what waited goes out now")).to_be_visible()
+    expect(page.get_by_text("Pending deliveries are sent now")).to_be_visible()
     page.get_by_role("button", name="Disable").click()
     expect(page.locator(".message.warning")).to_contain_text("Disabled by a user.")
 
@@ -157,10 +157,10 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
     open_page(page, hook)
     page.get_by_label("Export failed").check()
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("The webhook is changed.")).to_be_visible()
+    expect(page.get_by_text("Webhook saved.")).to_be_visible()
     page.wait_for_load_state()  # until then nothing asks
     page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Get a new secret").click()
+    page.get_by_role("button", name="Rotate secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")
     hook.refresh_from_db()
     assert hook.events == [SUCCEEDED, EventType.FAILED.value]
@@ -168,8 +168,8 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
     accessible(page)
     page.get_by_text("Delete this webhook").click()
     page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Delete the webhook").click()
-    expect(page.locator(".empty")).to_contain_text("no webhooks yet")
+    page.get_by_role("button", name="Delete webhook").click()
+    expect(page.locator(".empty")).to_contain_text("No webhooks yet")
     assert not Webhook.objects.exists()
 
 
@@ -206,7 +206,7 @@ def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
     expect(page.locator("#trouble")).to_contain_text("The database does not answer.")
     page.unroute("**/app/webhooks/**")
     workers.start("webhooks")
-    expect(page.locator(".last-test")).to_contain_text("answered 204", timeout=SOON)
+    expect(page.locator(".last-test")).to_contain_text("Response: 204", timeout=SOON)
     expect(page.locator("#trouble")).to_have_count(0)
 
 

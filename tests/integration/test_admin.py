@@ -105,14 +105,14 @@ def test_it_leads_from_a_link_to_the_revoking_of_its_receipt(pages: Client, deli
     revoke = f'href="{page_of(delivered, "revoke")}"'
     text = text_of(pages.get(page_of(link)))
     assert revoke in text
-    assert "Revoke the receipt" in text
+    assert "Revoke receipt" in text
     Receipt.objects.update(expires_at=timezone.now())
     assert revoke not in text_of(pages.get(page_of(link)))
 
 
 def test_it_says_so_where_nobody_has_changed_anything(pages: Client, failed: Job) -> None:
     text = text_of(pages.get(page_of(failed, "history")))
-    assert "Nobody has changed this here." in text
+    assert "No changes have been made in the admin." in text
     assert "added via this admin site" not in text
 
 
@@ -321,7 +321,7 @@ def test_it_warns_of_a_function_that_cannot_be_used(pages: Client, dataset: Data
     response = pages.post(reverse("admin:exports_dataset_add"), form_of(function="data.missing"))
 
     assert Dataset.objects.filter(name="new").exists()
-    assert any("data.missing cannot be used now: EXPORT_SOURCE_ERROR" in text for text in said(response))
+    assert any("data.missing cannot be called: EXPORT_SOURCE_ERROR" in text for text in said(response))
 
 
 def test_it_deletes_a_dataset_only_while_nothing_was_made_of_it(pages: Client, failed: Job) -> None:
@@ -346,7 +346,7 @@ def test_it_revokes_a_token_and_shows_no_digest(pages: Client, alice: User, api:
 
     response = pages.post(button, {"_form_submitted": "true"})
 
-    assert said(response) == [f"Revoked the token {token.token_key[:8]}… of alice."]
+    assert said(response) == [f"Revoked token {token.token_key[:8]}… of alice."]
     assert api.get("/exports").status_code == 401
     assert LogEntry.objects.get().get_edited_object() == alice
     assert pages.post(button, {"_form_submitted": "true"}).status_code == 404

@@ -54,11 +54,11 @@ def rows_behind(pages: Client, url: str) -> int:
 # ---- What it says ---------------------------------------------------------------------------------------------------
 def test_it_says_what_to_do_first(pages: Client, slots: int) -> None:
     page = text_of(pages.get(START))
-    assert "Register a dataset" in page
+    assert "Add dataset" in page
     assert reverse("admin:exports_dataset_add") in page
-    assert "None in the last 24 hours." in page
+    assert "No data for the last 24 hours." in page
     Dataset.objects.create(name="things", function="a.b", base_path="things")
-    assert "Nothing can be exported yet" not in text_of(pages.get(START))
+    assert "No datasets yet" not in text_of(pages.get(START))
 
 
 def test_it_counts_what_waits_and_runs_and_leads_there(pages: Client, dataset: Dataset, alice: User) -> None:
@@ -68,11 +68,11 @@ def test_it_counts_what_waits_and_runs_and_leads_there(pages: Client, dataset: D
 
     shown = figures(pages)
 
-    assert shown["Chunks waiting"][:2] == ("4", "of 2 jobs that have not ended")
-    assert shown["Chunks running"][:2] == ("1", "all with a live lease")
-    assert shown["Oldest waiting chunk"][:2] == ("9 min", "waits long: are workers up, and slots free?")
+    assert shown["Pending chunks"][:2] == ("4", "in 2 active exports")
+    assert shown["Running chunks"][:2] == ("1", "all leases are valid")
+    assert shown["Oldest pending chunk"][:2] == ("9 min", "check the workers and the free slots")
     assert shown["Slots in use"][0] == f"1 of {Slot.objects.count()}"
-    for title, rows in (("Chunks waiting", 4), ("Chunks running", 1), ("Oldest waiting chunk", 2), ("Slots in use", 1)):
+    for title, rows in (("Pending chunks", 4), ("Running chunks", 1), ("Oldest pending chunk", 2), ("Slots in use", 1)):
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
@@ -85,13 +85,13 @@ def test_it_tells_of_lost_workers(pages: Client, dataset: Dataset, alice: User) 
 
     shown = figures(pages)
 
-    assert shown["Chunks running"][1] == "1 with a lease that is over: their workers are lost"
+    assert shown["Running chunks"][1] == "1 with an expired lease: their workers are lost"
     assert shown["Slots in use"][1].startswith("1 of lost workers")
 
     reaped(timedelta(minutes=5))
     shown = figures(pages)
-    assert shown["Chunks running"][1] == "1 with a lease that is over, which nobody takes back: see periodic work"
-    assert shown["Slots in use"][1] == "1 with a lease that is over, which nobody releases: see periodic work"
+    assert shown["Running chunks"][1] == "1 with an expired lease, which nobody takes back: see periodic work"
+    assert shown["Slots in use"][1] == "1 with an expired lease, which nobody releases: see periodic work"
 
 
 def reaped(ago: timedelta) -> None:
@@ -104,16 +104,16 @@ def tones(pages: Client) -> dict[str, str]:
 
 def test_it_says_when_periodic_work_is_away(pages: Client) -> None:
     """Nothing else tells: what is lost just stays where it is."""
-    away = "beat or the worker of the queue maintenance is away: what is lost is not brought back"
-    assert figures(pages)["Periodic work"][:2] == ("never", f"expected every 15 s: {away}")
+    away = "beat or the maintenance worker is down, so lost work is not recovered"
+    assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {away}")
 
     def is_told(seconds: int, note: str, tone: str) -> bool:
         reaped(timedelta(seconds=seconds))
-        told = figures(pages)["Periodic work"][:2], tones(pages)["Periodic work"]
+        told = figures(pages)["Periodic tasks"][:2], tones(pages)["Periodic tasks"]
         return told == ((f"{seconds} s ago", note), tone)
 
     # In the same second: tried again where the machine stood still.
-    wait_until(lambda: is_told(58, "the last reap; expected every 15 s", ""))
+    wait_until(lambda: is_told(58, "last reap; expected every 15 s", ""))
     wait_until(lambda: is_told(63, f"expected every 15 s: {away}", "danger"))
 
 
@@ -128,17 +128,17 @@ def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset:
 
     def is_told() -> bool:
         came(timedelta(seconds=25))
-        return figures(pages)["Oldest waiting chunk"][:2] == ("25 s", "since its job came")
+        return figures(pages)["Oldest pending chunk"][:2] == ("25 s", "since its export was created")
 
     wait_until(is_told)  # in the same second
     came(timedelta(seconds=97))
 
-    value, note, _url = figures(pages)["Oldest waiting chunk"]
+    value, note, _url = figures(pages)["Oldest pending chunk"]
     assert re.fullmatch(r"9\d s", value)
     assert re.fullmatch(
         r"waits 9\d s although slots are free: no worker takes chunks; are the workers of the queue exports up\?", note
     )
-    assert tones(pages)["Oldest waiting chunk"] == "danger"
+    assert tones(pages)["Oldest pending chunk"] == "danger"
 
 
 @pytest.mark.parametrize("sign", ["a lease", "an event", "slots taken", "the dataset's slots taken"])
@@ -158,7 +158,7 @@ def test_it_says_so_only_when_a_worker_could_have_taken_one(
         Dataset.objects.update(max_concurrency=1)
         Slot.objects.create(dataset=dataset, number=1, token=1, lease_until=timezone.now())
 
-    assert tones(pages)["Oldest waiting chunk"] == ""
+    assert tones(pages)["Oldest pending chunk"] == ""
 
 
 def test_it_says_so_of_chunks_whose_retry_nobody_takes(
@@ -169,18 +169,18 @@ def test_it_says_so_of_chunks_whose_retry_nobody_takes(
     Chunk.objects.update(status="retrying", available_at=timezone.now() - timedelta(seconds=50))
     Job.objects.update(retrying=1, status="retrying")
 
-    assert figures(pages)["Oldest waiting chunk"][1].startswith("waits 5")
+    assert figures(pages)["Oldest pending chunk"][1].startswith("pending for 5")
     Chunk.objects.update(available_at=timezone.now() + timedelta(seconds=50))
-    assert tones(pages)["Oldest waiting chunk"] == ""
+    assert tones(pages)["Oldest pending chunk"] == ""
 
 
 def test_it_tells_of_documents_of_which_none_ends(pages: Client, alice: User) -> None:
     make_task(alice)
     Task.objects.update(updated_at=timezone.now() - timedelta(minutes=12))
-    asks = "are the workers of the queues ocr and postprocess up?"
-    assert figures(pages)["Tasks open"][1].endswith(f"the oldest for 12 min, and none has ended today: {asks}")
+    asks = "check the workers of the queues ocr and postprocess"
+    assert figures(pages)["Open tasks"][1].endswith(f"oldest for 12 min, none finished in the last 24 hours: {asks}")
     complete(make_task(alice))
-    assert figures(pages)["Tasks open"][1].endswith("the oldest for 12 min")
+    assert figures(pages)["Open tasks"][1].endswith("oldest for 12 min")
 
 
 def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +189,8 @@ def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch
     monkeypatch.setattr(health, "CONNECT_SECONDS", 30)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))
-    for part in ("database", "source database", "broker", "object storage"):
-        assert f"The {part} answers." in page
+    for part in ("Database", "Source database", "Broker", "Object storage"):
+        assert f"{part}: available" in page
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -198,7 +198,7 @@ def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": url})
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))
-    assert '<li class="danger">✗ The source database does not respond.</li>' in page
+    assert '<li class="danger">✗ Source database: does not answer</li>' in page
     assert "hunter2" not in page
 
 
@@ -207,8 +207,8 @@ def test_it_tells_of_webhooks_that_fail(pages: Client, alice: User) -> None:
     hooks.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
     hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
     hooks.create(user=alice, url="https://c.example", events=[], secret="x")
-    assert figures(pages)["Deliveries waiting"][:2] == (
-        "0", "2 webhooks failing (switched off after 10 failures in a row over 3 days), 1 disabled"
+    assert figures(pages)["Pending deliveries"][:2] == (
+        "0", "2 webhooks failing (disabled after 10 failures in a row over 3 days), 1 disabled"
     )  # fmt: skip
 
 
@@ -220,7 +220,7 @@ def test_its_charts_are_by_the_hour_and_lead_to_what_they_count(
     earlier = make_job(dataset, alice, 1, key="EWR")
     Job.objects.filter(pk=earlier.pk).update(created_at=timezone.now() - timedelta(hours=2))
 
-    jobs = chart(pages, "Jobs by status")
+    jobs = chart(pages, "Exports by status")
 
     found = {series.label: series for series in jobs.series}
     assert sum(value or 0 for series in jobs.series for value in series.values) == 2
@@ -267,12 +267,12 @@ def test_it_tells_how_documents_do(pages: Client, alice: User) -> None:
     complete(done)
     fail_task(gone)
 
-    assert figures(pages)["Tasks open"][0] == "1"
+    assert figures(pages)["Open tasks"][0] == "1"
     by_status = {series.label: series.values[-1] for series in chart(pages, "Documents by status").series}
     assert by_status == {"open": 1, "completed": 1, "failed": 1, "cancelled": 0}
-    times = {series.label: series.texts[-1] for series in chart(pages, "Times of documents").series}
-    assert times["OCR, median"] == times["OCR, 95 of 100"] == "5 ms"
-    assert times["in all, median"] != "-"
+    times = {series.label: series.texts[-1] for series in chart(pages, "Processing times").series}
+    assert times["OCR, median"] == times["OCR, 95th percentile"] == "5 ms"
+    assert times["total, median"] != "-"
     failures = chart(pages, "Failed documents")
     assert list(failures.labels) == ["file encrypted"]
     assert rows_behind(pages, failures.series[0].urls[0]) == 1
@@ -281,7 +281,7 @@ def test_it_tells_how_documents_do(pages: Client, alice: User) -> None:
 def test_its_charts_have_the_same_numbers_as_tables(pages: Client, failed: Job) -> None:
     page = text_of(pages.get(START))
     assert re.search(r'<canvas class="chart"[^>]*data-type="bar"', page)
-    assert 'role="img" aria-label="Chart: Jobs by status' in page
+    assert 'role="img" aria-label="Chart: Exports by status' in page
     (link,) = re.findall(r'<td><a class="text-link" href="([^"]+status__exact=failed[^"]+)">1</a></td>', page)
     assert rows_behind(pages, html.unescape(link)) == 1
 
@@ -291,7 +291,7 @@ def test_it_tells_each_what_they_may_see(failed: Job) -> None:
     user = User.objects.create_user("vera", is_staff=True)
     client = Client()
     client.force_login(user)
-    assert "Nothing here is yours to look at yet." in text_of(client.get(START))
+    assert "You do not have access to any page yet." in text_of(client.get(START))
     user.user_permissions.add(Permission.objects.get(codename="view_slot"))
     assert list(figures(client)) == ["Slots in use"]
     assert client.get(START).context["charts"] == []
@@ -305,7 +305,7 @@ def test_it_costs_the_same_with_100_000_chunks(pages: Client, failed: Job, alice
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
     run("ANALYZE exports_jobs")
     assert len(queries(pages)) == len(few) <= QUERIES
-    assert chart(pages, "Jobs by status").note == "Of the newest 10,000 jobs."
+    assert chart(pages, "Exports by status").note == "Based on the newest 10,000 exports."
     assert rows_behind(pages, list_of("job")) == 10_000
 
 
@@ -338,6 +338,6 @@ def test_a_number_is_counted_no_further_than_it_is_shown() -> None:
 def test_a_lease_is_not_counted_as_waiting(pages: Client, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     held = claim()
-    assert figures(pages)["Oldest waiting chunk"][0] == "none"
+    assert figures(pages)["Oldest pending chunk"][0] == "none"
     transitions.release([held])
-    assert figures(pages)["Chunks waiting"][0] == "1"
+    assert figures(pages)["Pending chunks"][0] == "1"

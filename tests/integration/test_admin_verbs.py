@@ -40,9 +40,9 @@ def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
     response = select(pages, "retry", failed, fine)
 
     words = " ".join(text_of(response).split())
-    assert "1 job of 2 jobs chosen will be touched." in words
-    assert "Left alone: 1 job" in words
-    assert "This export has not failed. Only failed exports can be retried." in words
+    assert "This will change 1 job of 2 jobs selected." in words
+    assert "Unchanged: 1 job" in words
+    assert "Only a failed export can be retried; this one has not failed." in words
     assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
@@ -80,7 +80,7 @@ def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
         response = select(pages, "retry", chunks[0], select_across="1")
 
     words = " ".join(text_of(response).split())
-    assert "More are selected than are done at a time. These are the first 1, in the order of the list." in words
+    assert "You selected more than 1 items. This applies to the first 1 in list order." in words
     reads = [
         query["sql"] for query in queries if 'SELECT "exports_chunk"' in query["sql"] and "LIMIT 2" in query["sql"]
     ]
@@ -123,17 +123,17 @@ def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
 
     assert said(response) == [
         "Retried 2 jobs.",
-        "Left alone: 1 job. This export has not failed. Only failed exports can be retried.",
+        "Unchanged: 1 job. Only a failed export can be retried; this one has not failed.",
     ]
     assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
     assert Chunk.objects.filter(status="pending").count() == 4
     assert records() == {
-        (str(failed.pk), "Retried: 2 failed chunks started again."),
-        (str(another.pk), "Retried: 1 failed chunk started again."),
+        (str(failed.pk), "Retried: 2 failed chunks queued."),
+        (str(another.pk), "Retried: 1 failed chunk queued."),
     }
     assert set(LogEntry.objects.values_list("user_id", flat=True)) == {staff.pk}
-    assert "2 failed chunks started again" in text_of(pages.get(page_of(failed, "history")))
-    assert "2 failed chunks started again" in text_of(pages.get("/admin/admin/logentry/"))
+    assert "2 failed chunks queued" in text_of(pages.get(page_of(failed, "history")))
+    assert "2 failed chunks queued" in text_of(pages.get("/admin/admin/logentry/"))
 
 
 def test_a_second_click_does_nothing(pages: Client, failed: Job) -> None:
@@ -143,7 +143,7 @@ def test_a_second_click_does_nothing(pages: Client, failed: Job) -> None:
 
     response = pages.post(action, fields)
 
-    assert said(response)[-1] == "Left alone: 1 job. It has changed since it was chosen."
+    assert said(response)[-1] == "Unchanged: 1 job. Changed since you selected it."
     assert LogEntry.objects.count() == 1
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
@@ -151,14 +151,14 @@ def test_a_second_click_does_nothing(pages: Client, failed: Job) -> None:
 def test_it_retries_a_delivery_alone(pages: Client, failed: Job) -> None:
     fail(failed, chunks=0)
 
-    assert said(press(pages, failed, "retry")) == ["Retried 1 job. The delivery alone: no chunk had failed."]
+    assert said(press(pages, failed, "retry")) == ["Retried 1 job. Delivery queued; no chunks had failed."]
 
 
 def test_a_retry_over_the_owners_quota_says_so(pages: Client, failed: Job, alice: User) -> None:
     Allowance.objects.create(user=alice, daily_chunks=0)
 
     (words,) = said(press(pages, failed, "retry"))
-    assert words.startswith("Left alone: 1 job. Its owner's quota: This takes 2 chunks, and 0 of today's 0 are left.")
+    assert words.startswith("Unchanged: 1 job. The owner's quota: This takes 2 chunks, and 0 of today's 0 are left.")
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
 
@@ -166,9 +166,9 @@ def test_a_retry_over_the_owners_quota_says_so(pages: Client, failed: Job, alice
 def test_it_cancels(pages: Client, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, chunks=2)
 
-    assert said(press(pages, job, "cancel")) == ["Cancelled 1 job. 2 chunks will not be exported."]
+    assert said(press(pages, job, "cancel")) == ["Cancelled 1 job. 2 chunks cancelled."]
     assert Job.objects.get().status == "cancelled"
-    assert records() == {(str(job.pk), "Cancelled: 2 chunks will not be exported.")}
+    assert records() == {(str(job.pk), "Cancelled: 2 chunks cancelled.")}
 
 
 def test_it_replays_for_the_owner_once(pages: Client, failed: Job, alice: User) -> None:
@@ -180,9 +180,9 @@ def test_it_replays_for_the_owner_once(pages: Client, failed: Job, alice: User) 
 
     new = Job.objects.exclude(pk=failed.pk).get()
     assert (new.user, new.total, new.network, new.agent) == (alice, 3, "192.0.2.0/24", "0123456789abcdef")
-    assert said(first) == [f"Replayed 1 job. The same request is job {new.pk}."]
-    assert said(second)[-1] == f"Left alone: 1 job. That was done already: job {new.pk}."
-    assert records() == {(str(failed.pk), f"Replayed: The same request is job {new.pk}.")}
+    assert said(first) == [f"Replayed 1 job. New export {new.pk}."]
+    assert said(second)[-1] == f"Unchanged: 1 job. Already replayed as export {new.pk}."
+    assert records() == {(str(failed.pk), f"Replayed: New export {new.pk}.")}
 
 
 def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
@@ -195,7 +195,7 @@ def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
 
     response = confirm(pages, select(pages, "retry", failed, another))
 
-    assert said(response)[1] == "Left alone: 1 job. There was no time left. Do it once more for these."
+    assert said(response)[1] == "Unchanged: 1 job. Time limit reached. Repeat the action for these."
     assert Job.objects.filter(status="failed").count() == LogEntry.objects.count() == 1
 
 
@@ -203,13 +203,13 @@ def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
 def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, alice: User) -> None:
     first, second = failed.chunks.filter(status="failed").order_by("seq")
 
-    assert said(press(pages, first, "retry")) == ["Retried 1 chunk. Started again, with all its attempts."]
+    assert said(press(pages, first, "retry")) == ["Retried 1 chunk. Queued with a full set of attempts."]
 
     failed.refresh_from_db()
     assert (failed.status, failed.failed, failed.error_code) == ("running", 1, "EXPORT_SOURCE_ERROR")
     assert set(failed.chunks.values_list("seq", "status")) == {(0, "pending"), (1, "failed"), (2, "done")}
-    assert records() == {(str(first.pk), "Retried: Started again, with all its attempts.")}
-    assert "Its job has not ended yet." in text_of(pages.get(page_of(second, "retry")))
+    assert records() == {(str(first.pk), "Retried: Queued with a full set of attempts.")}
+    assert "The export has not ended." in text_of(pages.get(page_of(second, "retry")))
 
     done = claim()
     transitions.finish([(done, result_of(done))])
@@ -235,9 +235,9 @@ def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset
 
     response = press(pages, Chunk.objects.get(), "release")
 
-    assert said(response) == ["Released 1 chunk. It is back in the queue."]
+    assert said(response) == ["Released 1 chunk. The chunk is queued again."]
     assert queued("exports") == 1
-    assert records() == {(str(held.chunk_id), "Released: It is back in the queue.")}
+    assert records() == {(str(held.chunk_id), "Released: The chunk is queued again.")}
     again = claim()
     assert (again.chunk_id, again.attempts) == (held.chunk_id, 2)
     assert Slot.objects.held().count() == 2
@@ -257,7 +257,7 @@ def test_a_second_click_leaves_the_next_worker_alone(pages: Client, dataset: Dat
     pages.post(action, fields)
     next_one = claim()
 
-    assert said(pages.post(action, fields))[-1] == "Left alone: 1 chunk. It has changed since it was chosen."
+    assert said(pages.post(action, fields))[-1] == "Unchanged: 1 chunk. Changed since you selected it."
     leases.renew(next_one)
 
 
@@ -280,7 +280,7 @@ def test_a_chunk_without_attempts_left_fails_when_it_is_released(
     claim()
 
     assert said(press(pages, Chunk.objects.get(), "release")) == [
-        "Released 1 chunk. Its attempts are used up: it has failed."
+        "Released 1 chunk. No attempts left: the chunk failed."
     ]
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_WORKER_LOST")
@@ -291,17 +291,17 @@ def test_an_invalidated_file_is_not_reused(pages: Client, delivered: Receipt, da
     file = File.objects.get()
     assert make_job(dataset, alice, chunks=1).chunks.get().reusable
 
-    assert said(press(pages, file, "invalidate")) == ["Invalidated 1 file. No export reuses it any more."]
+    assert said(press(pages, file, "invalidate")) == ["Invalidated 1 file. Exports no longer reuse it."]
 
     assert not make_job(dataset, alice, chunks=1).chunks.get().reusable
-    assert records() == {(file.path, "Invalidated: No export reuses it any more.")}
+    assert records() == {(file.path, "Invalidated: Exports no longer reuse it.")}
 
 
 def test_a_file_that_was_replaced_meanwhile_is_left_alone(pages: Client, delivered: Receipt) -> None:
     action, fields = form_in(pages.get(page_of(File.objects.get(), "invalidate")))
     File.objects.update(etag="a later one's")
 
-    assert said(pages.post(action, fields)) == ["Left alone: 1 file. It has changed since it was chosen."]
+    assert said(pages.post(action, fields)) == ["Unchanged: 1 file. Changed since you selected it."]
     assert File.objects.exists()
 
 
@@ -311,7 +311,7 @@ def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
     link = Link.objects.get()
     nobody = links.Client(address=None, user_agent="")
 
-    assert said(press(pages, link, "revoke")) == ["Revoked 1 link. It works no more."]
+    assert said(press(pages, link, "revoke")) == ["Revoked 1 link. The link is revoked."]
 
     with pytest.raises(links.LinkUnusable, match="link_revoked"):
         links.redeem(delivered.pk, links.token_of(link), nobody)
@@ -335,8 +335,8 @@ def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Rece
 
     response = press(pages, delivered, "revoke")
 
-    assert said(response) == ["Revoked 1 receipt. Its link works no more, and its object is deleted within a minute."]
-    with pytest.raises(links.LinkUnusable):
+    assert said(response) == ["Revoked 1 receipt. Its link is revoked, and its object is deleted within a minute."]
+    with pytest.raises(links.Refused):
         links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
     with pytest.raises(links.ReceiptExpired):
         links.mint(delivered)
@@ -352,12 +352,12 @@ def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client,
     action, fields = form_in(pages.get(page_of(slot, "release")))
     assert fields["chosen"] == "[]"
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
-    assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Left alone: 1 slot. The worker that")
+    assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Unchanged: 1 slot. The worker that")
 
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
 
-    assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. The call under it is ended")
+    assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. Call terminated")
     assert not Slot.objects.held().exists()
 
 
@@ -374,7 +374,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
 
     (words,) = said(press(pages, slot, "release"))
 
-    assert words.startswith("Left alone: 1 slot. The source database did not answer")
+    assert words.startswith("Unchanged: 1 slot. The source database could not be asked")
     assert Slot.objects.held().exists()
 
 

@@ -99,7 +99,7 @@ def test_a_stranger_s_document_is_not_there(alice: User, bob: User) -> None:
 def test_staff_see_it_and_whose_it_is(alice: User) -> None:
     task = invoice(alice)
     staff = signed_in(User.objects.create_user("sam", is_staff=True))
-    assert "of alice" in text(staff.get(path(task)))
+    assert "requested by alice" in text(staff.get(path(task)))
     assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list is of one's own
 
 
@@ -127,7 +127,7 @@ def test_only_a_post_with_the_session_s_token_changes_anything(alice: User) -> N
 def test_requests_count_as_the_api_s_do(settings: LazySettings, alice: User) -> None:
     task, client = make_task(alice), signed_in(alice)
     change(settings, etl_rate="1/min", etl_poll_rate="2/min")
-    assert "Nothing of it was read" in followed(client, path(task, "cancel"))  # which ends in a GET
+    assert "Document cancelled" in followed(client, path(task, "cancel"))  # which ends in a GET
     assert client.get(LIST).status_code == 200
     assert client.get(LIST).status_code == 429
     assert client.get(path(task, "json")).status_code == 429
@@ -161,7 +161,7 @@ def test_a_poll_of_the_rows_costs_less_than_the_page(client: Client, alice: User
     with CaptureQueriesContext(connection) as captured:
         rows = text(client.get(LIST, headers={"HX-Request": "true"}))
     assert len(captured) <= 3  # the session, its user, the rows
-    assert "reading" in rows
+    assert "MinerU parsing" in rows
     assert "<form" not in rows
 
 
@@ -233,13 +233,13 @@ def test_all_states_are_shown_and_filtered(client: Client, alice: User) -> None:
     fail(failed)
     complete(done)
     page = text(client.get(LIST))
-    assert "The file needs a password" in page
+    assert "The file is password-protected" in page
     for task, status in ((waiting, "pending"), (running, "mineru_parsing"), (failed, "failed"), (done, "completed")):
         assert path(task) in page
         fitting = text(client.get(f"{LIST}?status={status}"))
         assert re.findall(rf'href="({LIST}/\d+)"', fitting) == [path(task)], status
         assert task.filename in text(client.get(path(task)))
-    assert "None here" in text(client.get(f"{LIST}?status=llm_processing"))
+    assert "No documents match this filter" in text(client.get(f"{LIST}?status=llm_processing"))
     assert client.get(f"{LIST}?status=nonsense").status_code == 400
     assert client.get(f"{LIST}?cursor=nonsense").status_code == 400
 
@@ -265,12 +265,12 @@ def test_several_are_done_at_once_and_the_others_are_told(client: Client, alice:
     complete(done)
     chosen = [task.pk for task in (waiting, running, failed, done, theirs)]
     page = followed(client, f"{LIST}/several?status=failed", do="cancel", task=chosen)
-    assert "1 cancelled. 1 left alone: The task has ended: completed." in page
-    assert "1 left alone: The task has started: ocr." in page
+    assert "1 cancelled. 1 unchanged: The task has ended: completed." in page
+    assert "1 unchanged: The task has started: ocr." in page
     assert 'aria-current="true">Failed' in page
     page = followed(client, f"{LIST}/several", do="retry", task=chosen)
-    assert "2 started again. 1 left alone: It is completed." in page
-    assert followed(client, f"{LIST}/several", do="retry").count("Select at least one document first.") == 1
+    assert "2 queued. 1 unchanged: The document is completed." in page
+    assert followed(client, f"{LIST}/several", do="retry").count("Choose documents first.") == 1
     assert Task.objects.get(pk=theirs.pk).fence == 1
 
 
@@ -279,8 +279,8 @@ def test_a_result_is_shown_with_its_sources(client: Client, alice: User) -> None
     task = invoice(alice)
     page = text(client.get(path(task)))
     assert '<td class="right">12</td>' in page
-    assert "read with 71 % confidence, check it" in page
-    assert "2 things to look at" in page
+    assert "OCR confidence 71 %: check this page" in page
+    assert "2 warnings" in page
     assert 'data-page="2" data-quote="<td>DE02 1203 0000 0000 2020 51</td>"' in page
     assert page.count("no source") == 1 + 5  # the legend's; two prices, an item, a quantity, the discount
     assert page.count("page 1?") == 1
@@ -311,7 +311,7 @@ def get(url: str) -> Any:
 def test_the_document_itself_is_downloaded_by_a_short_lived_url(client: Client, alice: User) -> None:
     task = make_task(alice, "The very bytes.\r\n", filename="Übersicht 2024.txt")
     page = text(client.get(path(task)))
-    assert f'href="{path(task, "original")}">Download the document<' in page
+    assert f'href="{path(task, "original")}">Download original<' in page
     answer = client.get(path(task, "original"))
     assert (answer.status_code, answer["Cache-Control"]) == (302, "no-store")
     url = answer["Location"]
@@ -382,7 +382,7 @@ def test_retries_say_what_is_done_again(client: Client, alice: User) -> None:
     assert "Rule not found." in followed(client, path(task, "retry"), from_stage="postprocess", rule_id="999999")
     assert "valid choice" in followed(client, path(task, "retry"), from_stage="everything")
     page = followed(client, path(task, "retry"), from_stage="postprocess", rule_id=other.pk)
-    assert "the document is not read again" in page
+    assert "Queued for extraction" in page
     assert "Other, version 1" in page
     assert Task.objects.get().rule_id == other.pk
 
@@ -409,7 +409,7 @@ def test_a_name_or_a_text_is_never_markup(client: Client, alice: User) -> None:
 
 
 # ---- Without a language model ---------------------------------------------------------------------------------------
-NEEDS = "(needs a language model; none is set up here)"
+NEEDS = "(needs a language model, and none is configured)"
 
 
 def end_without_a_model(task: Task) -> None:
@@ -432,7 +432,7 @@ def test_rules_that_cannot_work_say_so_in_every_menu(client: Client, alice: User
     assert f"The rule Plain {NEEDS[1:-1]}" not in pages[1]
     assert not any(f"Plain {NEEDS}" in page for page in pages)
     change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
-    assert not any("none is set up" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
+    assert not any("none is configured" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
 
 
 def test_a_rule_that_asks_for_fields_is_advised_where_one_can_work(
@@ -441,21 +441,21 @@ def test_a_rule_that_asks_for_fields_is_advised_where_one_can_work(
     scenes.plain(alice)
     task = Task.objects.latest("task_id")
     page = text(client.get(path(task)))
-    assert "extract again with a rule that asks for fields" not in page
-    assert "Rules that extract fields with a language model cannot work here: none is set up." in page
+    assert "extract again with a rule that extracts fields" not in page
+    assert "Rules that extract fields need a language model, and none is configured." in page
     change(settings, etl_llm_base_url="http://127.0.0.1:9/v1", etl_llm_model="any")
-    assert "extract again with a rule that asks for fields" in text(client.get(path(task)))
+    assert "extract again with a rule that extracts fields" in text(client.get(path(task)))
 
 
 def test_a_missing_model_is_no_matter_of_minutes(client: Client, alice: User) -> None:
     task = scenes.paper(alice)
     end_without_a_model(task)
     page = text(client.get(path(task)))
-    assert "No language model can be used here" in page
-    assert "Ask whoever runs this service to set up a language model" in page
+    assert "No language model is configured" in page
+    assert "Ask an administrator to configure a language model" in page
     assert "in a few minutes" not in page
-    assert "may well succeed" not in page
-    assert "No language model can be used here" in text(client.get(LIST))
+    assert "A retry may succeed" not in page
+    assert "No language model is configured" in text(client.get(LIST))
     followed(client, path(task, "retry"), from_stage="postprocess")  # when one is set up
     assert Task.objects.get(pk=task.pk).status == "pending"
 
@@ -473,7 +473,7 @@ def test_a_document_of_many_pages_is_shown_a_few_at_a_time(client: Client, alice
     seen, url = shown, f"?at={len(shown)}"
     while url and len(seen) < 300:
         part = text(client.get(path(task, "pages") + url))
-        assert "pages before" not in part
+        assert "previous pages" not in part
         seen += [int(number) for number in re.findall(r'id="page-(\d+)"', part)]
         url = next(iter(re.findall(r'hx-get="[^"]*(\?at=\d+)"', part)), "")
     assert seen == list(range(1, 301))
@@ -521,7 +521,7 @@ def test_a_large_json_is_shown_a_branch_at_a_time(client: Client, alice: User) -
     more = text(client.get(path(task, "branch") + "?node=/items&from=9950"))
     assert "Item 9999" in more
     assert "Show more" not in more
-    assert "too large to be shown as text" in text(client.get(f"{path(task)}?json=raw"))
+    assert "too large to show as text" in text(client.get(f"{path(task)}?json=raw"))
     for nothing in ("/nothing", "/items/10000", "/items/x", "/title/0"):
         assert client.get(path(task, "branch"), {"node": nothing}).status_code == 404, nothing
 
@@ -543,8 +543,8 @@ def test_a_tree_points_at_what_it_shows() -> None:
 # ---- Explanations ---------------------------------------------------------------------------------------------------
 def test_every_error_is_explained_and_nothing_else() -> None:
     assert set(explanations.ERRORS) == errors.codes() | {"queue_full"}
-    assert set(explanations.TO_MEND) <= set(explanations.ERRORS)
-    every = (*explanations.ERRORS.values(), *explanations.TO_MEND.values(), *explanations.WARNINGS.values())
+    assert set(explanations.PERMANENT_ERRORS) <= set(explanations.ERRORS)
+    every = (*explanations.ERRORS.values(), *explanations.PERMANENT_ERRORS.values(), *explanations.WARNINGS.values())
     for each in every:
         assert each.title
         assert each.title[-1] not in ".!"

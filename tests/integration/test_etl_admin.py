@@ -64,10 +64,10 @@ def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> 
 def test_staff_are_not_told_to_retry_what_has_to_be_mended(pages: Client, alice: User) -> None:
     task = make_task(alice)
     state = begin(task)
-    error = explain(LlmForbidden("No language model is set up here."), stage=Phase.POSTPROCESS)
+    error = explain(LlmForbidden("No language model is configured."), stage=Phase.POSTPROCESS)
     completion.settle(runstate.fail(state, error=error, usage={}))
     page = text(pages, f"{LIST}{task.pk}/change/")
-    assert "No language model is set up here. Retrying alone will not help." in page
+    assert "No language model is configured. A retry will fail again until the cause is fixed." in page
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_staff_cancel_what_has_not_begun(hands: Client, alice: User) -> None:
     asked = select(hands, "cancel", waiting, begun)
 
     assert "Only a task that has not started can be cancelled." in html.unescape(asked.content.decode())
-    assert said(confirm(hands, asked)) == ["Cancelled 1 task. No worker will begin with it."]
+    assert said(confirm(hands, asked)) == ["Cancelled 1 task. The task will not be processed."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
-    assert record() == ["Cancelled: No worker will begin with it."]
+    assert record() == ["Cancelled: The task will not be processed."]
 
 
 def test_staff_run_tasks_again_once(hands: Client, alice: User) -> None:
@@ -181,8 +181,8 @@ def test_staff_run_tasks_again_once(hands: Client, alice: User) -> None:
     assert (again.status, again.run, again.user) == ("pending", 2, alice)
     complete(again)
 
-    assert said(hands.post(action, fields))[-1] == "Left alone: 1 task. It has changed since it was chosen."
-    assert record() == ["Retried: It begins with OCR."]
+    assert said(hands.post(action, fields))[-1] == "Unchanged: 1 task. Changed since you selected it."
+    assert record() == ["Retried: Queued from OCR."]
 
 
 def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
@@ -191,7 +191,7 @@ def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
     fail(task)
     page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert said(page) == [
-        "Left alone: 1 task. This task has no stored OCR result. Retry from OCR.",
+        "Unchanged: 1 task. There is no stored result of OCR for this task. Retry from OCR.",
     ]
     assert record() == []
 
@@ -212,7 +212,7 @@ def test_a_task_that_is_worked_on_is_not_disturbed(hands: Client, alice: User) -
     task = make_task(alice)
     begin(task)
     (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
-    assert words.startswith("Left alone: 1 task. A worker is processing this task.")
+    assert words.startswith("Unchanged: 1 task. A worker is at this task.")
 
 
 def test_nothing_can_be_changed(pages: Client, alice: User) -> None:

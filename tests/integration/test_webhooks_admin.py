@@ -70,8 +70,8 @@ def test_it_switches_a_webhook_on_and_off(pages: Client, staff: User, hook: Webh
         assert press(pages, hook, name).status_code == 302
         hook.refresh_from_db()
         assert hook.enabled is enabled
-    assert "Left alone: 1 webhook" in text_of(pages.get(page_of(hook, "disable")))
-    assert said(confirm(pages, select(pages, "enable", hook)))[-1] == "Enabled 1 webhook. What waits goes out."
+    assert "Unchanged: 1 webhook" in text_of(pages.get(page_of(hook, "disable")))
+    assert said(confirm(pages, select(pages, "enable", hook)))[-1] == "Enabled 1 webhook. Pending deliveries are sent."
 
     assert Webhook.objects.get().enabled
     entries = LogEntry.objects.order_by("pk").values_list("object_id", "user_id", "change_message")
@@ -84,8 +84,8 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     """C2: audited. Not for a webhook that is disabled, but for tests."""
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
-    assert "This webhook is disabled. Enable it first" in text_of(asked)
-    assert said(confirm(pages, asked)) == ["Sent again 1 delivery. The same bytes, with all its attempts."]
+    assert "The webhook is disabled. Enable it first" in text_of(asked)
+    assert said(confirm(pages, asked)) == ["Sent again 1 delivery. Queued with a full set of attempts."]
     assert page_of(test, "redeliver") not in text_of(pages.get(page_of(test)))
 
     press(pages, hook, "enable")
@@ -108,7 +108,7 @@ def test_a_second_click_sends_nothing_twice(pages: Client, hook: Webhook) -> Non
     delivery.refresh_from_db()
     assert delivery.status == "failed"
 
-    assert said(pages.post(action, fields))[-1] == "Left alone: 1 delivery. It has changed since it was chosen."
+    assert said(pages.post(action, fields))[-1] == "Unchanged: 1 delivery. Changed since you selected it."
 
 
 def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook: Webhook) -> None:
@@ -131,7 +131,7 @@ def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webho
     lose_messages()
     assert page_of(delivery, "redeliver") not in text_of(pages.get(page_of(delivery)))
 
-    assert said(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. It does not wait any longer.")
+    assert said(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. Queued now.")
 
     delivery.refresh_from_db()
     assert (delivery.status, delivery.attempts) == ("pending", 4)
@@ -146,7 +146,7 @@ def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webho
 def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hook: Webhook) -> None:
     press(pages, hook, "enable")
     delivery = Delivery.objects.exclude(type=TEST).get()
-    assert "It has ended. Send it again." in text_of(pages.get(page_of(delivery, "send-now")))
+    assert "Already ended. Use “Send again”." in text_of(pages.get(page_of(delivery, "send-now")))
     subscriptions.redeliver(delivery)
     assert sender.claim()
     later = timezone.now() + timedelta(hours=5)

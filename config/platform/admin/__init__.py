@@ -1,4 +1,4 @@
-"""What all apps' staff pages share; the first of them; and the pages of users, their tokens, and what staff did."""
+"""Shared parts of the admin, and the admin pages of users, tokens and the audit log."""
 
 from config.platform.admin import accounts, audit_log
 

@@ -1,4 +1,4 @@
-"""Who may sign in, and with which tokens."""
+"""Admin of users, groups and API tokens."""
 
 from typing import Any
 
@@ -27,21 +27,21 @@ for model in (User, Group, AuthToken):
     admin.site.unregister(model)
 
 
-THEIRS = {
-    "job": "Jobs",
-    "etl_task": "Tasks",
+RELATED = {
+    "job": "Exports",
+    "etl_task": "Documents",
     "knox_authtoken": "Tokens",
     "webhook": "Webhooks",
     "usage": "Usage",
 }
 
 
-POWERS = ("is_staff", "is_superuser", "groups", "user_permissions")
+PRIVILEGE_FIELDS = ("is_staff", "is_superuser", "groups", "user_permissions")
 
 
 @admin.register(User)
 class Users(OwnFilters, UserAdmin, ModelAdmin):
-    """Accounts. Who may change them must not become more by it: only superusers make staff, or touch other staff."""
+    """Accounts. Prevents privilege escalation: only superusers grant staff rights or change other staff."""
 
     form = UserChangeForm
     add_form = UserCreationForm
@@ -57,28 +57,28 @@ class Users(OwnFilters, UserAdmin, ModelAdmin):
     )
     list_per_page = 50
     actions = None
-    filter_horizontal = ()  # Django's widget of two lists is wider than the page, and axe finds it hard to read
+    filter_horizontal = ()  # Django's dual-list widget overflows the page and fails axe's contrast checks
     readonly_fields = ("related",)
-    fieldsets = (*(UserAdmin.fieldsets or ()), ("What is theirs", {"fields": ("related",)}))
+    fieldsets = (*(UserAdmin.fieldsets or ()), ("Related", {"fields": ("related",)}))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """The page of the password asks this, too."""
+        """Also called by the password page."""
         is_above = obj is not None and (obj.is_staff or obj.is_superuser) and obj.pk != request.user.pk
         allowed = bool(super().has_change_permission(request, obj))
         return allowed and (is_superuser(request) or not is_above)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         fields = tuple(super().get_readonly_fields(request, obj))
-        return fields if is_superuser(request) else (*fields, *POWERS)
+        return fields if is_superuser(request) else (*fields, *PRIVILEGE_FIELDS)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Accounts are switched off (`active`), not deleted: exports and the history name them."""
+        """Accounts are deactivated, not deleted, because exports and the audit log refer to them."""
         return False
 
     @admin.display(description="related")
     def related(self, user: User) -> SafeString:
         of_user = {"user__id__exact": user.pk}
-        return side_by_side([list_of(model, text, of_user) for model, text in THEIRS.items()])
+        return side_by_side([list_of(model, text, of_user) for model, text in RELATED.items()])
 
 
 def is_superuser(request: HttpRequest) -> bool:
@@ -87,7 +87,7 @@ def is_superuser(request: HttpRequest) -> bool:
 
 @admin.register(Group)
 class Groups(OwnFilters, GroupAdmin, ModelAdmin):
-    """What a group may, its members may: groups are the superusers' to change, as powers of users are."""
+    """Groups. Only superusers change them, because members inherit their permissions."""
 
     filter_horizontal = ()
 
@@ -103,7 +103,8 @@ class Groups(OwnFilters, GroupAdmin, ModelAdmin):
 
 CONFIRM_REVOKE = ActionDialog(
     title="Revoke this token?",
-    description="Requests with it are refused from now on. This cannot be undone; its owner can make another.",
+    description="Programs that use it lose access immediately. This cannot be undone. The owner can create a new "
+    "token.",
     form_class=None,
     form_submit_text="Revoke",
 )
@@ -111,15 +112,15 @@ CONFIRM_REVOKE = ActionDialog(
 
 @admin.register(AuthToken)
 class Tokens(ReadOnly):
-    """Tokens by their first characters. The primary key is the digest that the database compares with, so nothing
-    here has a page or a checkbox of its own: rows go by a digest of the digest."""
+    """Tokens by their first characters. The primary key is the stored credential digest, so rows have no page and no
+    checkbox. URLs contain a digest of the digest."""
 
     list_display = ("token", "user", "state", moment("created"), moment("expiry"), "revocation")
     list_display_links = None
     list_filter = ("created", "expiry")
     list_select_related = ("user",)
     search_fields = ("user__username",)
-    search_help_text = "A whole user name"
+    search_help_text = "Exact username"
     ordering = ("-created",)
     actions_detail = ("revoke",)
 
@@ -134,15 +135,15 @@ class Tokens(ReadOnly):
 
     @admin.display(description="token")
     def token(self, token: Any) -> str:
-        return begin_of(token)
+        return masked(token)
 
-    @admin.display(description="state")
+    @admin.display(description="status")
     def state(self, token: Any) -> str:
         return badge("expired" if token.expiry and token.expiry <= timezone.now() else "open")
 
     @admin.display(description="action")
     def revocation(self, token: Any) -> SafeString:
-        """Unfold's own link in a row would hold the primary key; the rest is as there, to open the dialog."""
+        """Return a link that opens the dialog. Unfold's own row link would contain the primary key."""
         return format_html(
             '<a href="{0}" hx-get="{0}" hx-target="#modal-content" hx-select="#dialog" class="text-link"'
             ' x-on:htmx:after-on-load="openModal = true">Revoke</a>',
@@ -151,16 +152,16 @@ class Tokens(ReadOnly):
 
     @action(description="Revoke", permissions=["revoke"], dialog=CONFIRM_REVOKE)  # type: ignore[untyped-decorator]
     def revoke(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        """Reached by POST alone: unfold answers GET with the dialog. The user's history keeps who did it."""
+        """Revoke a token. Runs on POST only: Unfold answers GET with the dialog. Logged in the user's history."""
         token = get_object_or_404(self.get_queryset(request), handle=object_id)
         token.delete()
-        said = f"Revoked the token {begin_of(token)}"
+        said = f"Revoked token {masked(token)}"
         self.log_change(request, token.user, f"{said}.")
         self.message_user(request, f"{said} of {token.user}.", messages.SUCCESS)
         page = reverse("admin:knox_authtoken_changelist")
         return HttpResponse(headers={"HX-Redirect": page}) if "HX-Request" in request.headers else redirect(page)
 
 
-def begin_of(token: Any) -> str:
-    """Return the prefix and four characters: enough to tell tokens apart, of no use to anybody else."""
+def masked(token: Any) -> str:
+    """Return the prefix and four characters, which identify a token without revealing it."""
     return f"{token.token_key[:8]}…"

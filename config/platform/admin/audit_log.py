@@ -1,4 +1,4 @@
-"""What staff did, and to what: every change that was made in these pages."""
+"""The audit log: every change that staff made in the admin or on pages."""
 
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
@@ -14,19 +14,19 @@ class Audit(ReadOnly):
     list_filter = ("action_time", "action_flag", "content_type")
     list_select_related = ("user", "content_type")
     search_fields = ("object_id", "user__username")
-    search_help_text = "A whole id of a row, or a whole user name"
+    search_help_text = "Exact object ID or username"
     ordering = ("-id",)
     fieldsets = ((None, {"fields": ((instant("action_time"), "user"), ("kind", "row"), "said")}),)
 
-    @admin.display(description="what")
+    @admin.display(description="type")
     def kind(self, entry: LogEntry) -> str:
         return str(entry.content_type.name) if entry.content_type else NOTHING
 
-    @admin.display(description="which")
+    @admin.display(description="object")
     def row(self, entry: LogEntry) -> str | SafeString:
         url = entry.get_admin_url()
         return link(url, entry.object_repr) if url and not entry.is_deletion() else entry.object_repr
 
-    @admin.display(description="done")
+    @admin.display(description="change")
     def said(self, entry: LogEntry) -> str:
         return entry.get_change_message() or str(entry.get_action_flag_display())

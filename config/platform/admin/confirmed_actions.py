@@ -1,7 +1,7 @@
-"""What staff do to rows, one or many: asked about on a page of its own, done by POST, told, and put on record.
+"""Staff actions on one or many rows: confirmed on a separate page, run by POST, reported and logged.
 
-A list's action and a row's button lead to the same page, which changes nothing. It says how many rows will be touched
-and which are left alone and why; its form then carries what was chosen, as it was seen.
+A list's action and a row's button lead to the same confirmation page, which changes nothing. It shows how many rows
+will change, and why the others will not. Its form carries the selected rows with their revisions.
 """
 
 import json
@@ -29,56 +29,55 @@ from config.platform.admin.lists import ReadOnly
 from config.platform.http.problems import Problem
 
 MOST = 1_000  # rows at a time, however many are selected
-LONGEST = 2_000 * MOST  # characters of what a form carries: of each row its key, a path perhaps, and its mark
-SECONDS = 20.0  # after which no further row is begun: a broker that is away costs two seconds each time
-NAMED = 20  # rows that the page names; the others it counts
-CHANGED = "It has changed since it was chosen."
-NO_TIME = "There was no time left. Do it once more for these."
+LONGEST = 2_000 * MOST  # characters of the form's selection: the key of each row, which may be a path, and its revision
+SECONDS = 20.0  # time limit to start further rows: each costs two seconds while the broker is down
+NAMED = 20  # rows that the page lists; the rest are counted
+CHANGED = "Changed since you selected it."
+NO_TIME = "Time limit reached. Repeat the action for these."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """What tells one confirmation page from another: two clicks on it are one request."""
+class Confirmation:
+    """The identity of a confirmation page, so that a double click is one request."""
 
     nonce: str
 
 
-class Outcome(NamedTuple):
-    """What became of a row: what was done, for the record, or why it was left alone."""
+class RowResult(NamedTuple):
+    """The result for one row: `done` for the audit log, or the reason why the row is unchanged."""
 
     row: Any
     done: str = ""
-    left: str = ""
+    refusal: str = ""
 
 
-Work = Callable[[Sequence[Any], Asking], Iterable[Outcome]]
+Runner = Callable[[Sequence[Any], Confirmation], Iterable[RowResult]]
 
 
-def each(do: Callable[[Any, Asking], str]) -> Work:
-    """Make the work on many rows of that on one: `do` returns what was done, or raises a Problem, which is no error
-    here but why the row stays as it is."""
+def each(do: Callable[[Any, Confirmation], str]) -> Runner:
+    """Run `do` on each row. It returns a description of the change; a Problem that it raises becomes the refusal."""
 
-    def work(rows: Sequence[Any], asking: Asking) -> Iterator[Outcome]:
+    def run(rows: Sequence[Any], confirmation: Confirmation) -> Iterator[RowResult]:
         for row in rows:
             try:
-                yield Outcome(row, done=do(row, asking))
+                yield RowResult(row, done=do(row, confirmation))
             except Problem as refusal:
-                yield Outcome(row, left=refusal.detail)
+                yield RowResult(row, refusal=refusal.detail)
 
-    return work
+    return run
 
 
-def nothing_seen(_row: Any) -> str:
+def no_revision(_row: Any) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verb:
-    """Something that staff may do. `label` is said of one row and of many.
+class StaffAction:
+    """An action on rows, offered to staff. `label` fits one row and many.
 
-    `why_not` tells why a row will be left alone, "" when it will not; a guess for the page, as `do` decides. `mark` is
-    of a row what changes when this, or something like it, was done to it: a form that is sent twice finds another mark
-    and does nothing the second time.
+    `refusal` returns the reason why a row would not change, or "": a preview for the page, while `do` decides.
+    `revision` returns a value that changes whenever this or a similar action changed the row. A form that is sent twice
+    finds another revision and does nothing the second time.
     """
 
     name: str
@@ -86,76 +85,76 @@ class Verb:
     past: str
     explanation: str
     permission: str
-    why_not: Callable[[Any], str]
-    do: Work
-    mark: Callable[[Any], str] = nothing_seen
+    refusal: Callable[[Any], str]
+    do: Runner
+    revision: Callable[[Any], str] = no_revision
     icon: str = "play_arrow"
     is_danger: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What the page asks: rows that will be touched, and those that stay as they are, by the reason."""
+class ConfirmationQuestion:
+    """The content of a confirmation page: rows that will change, and the others by the reason."""
 
-    verb: Verb
+    action: StaffAction
     fitting: list[Any]
     others: dict[str, list[Any]] = field(default_factory=dict)
     is_cut: bool = False
 
     @classmethod
-    def about(cls, verb: Verb, rows: Sequence[Any]) -> "Question":
-        asked = cls(verb=verb, fitting=[], is_cut=len(rows) > MOST)
+    def about(cls, action: StaffAction, rows: Sequence[Any]) -> "ConfirmationQuestion":
+        question = cls(action=action, fitting=[], is_cut=len(rows) > MOST)
         for row in rows[:MOST]:
-            why = verb.why_not(row)
-            (asked.others.setdefault(why, []) if why else asked.fitting).append(row)
-        return asked
+            reason = action.refusal(row)
+            (question.others.setdefault(reason, []) if reason else question.fitting).append(row)
+        return question
 
     @property
     def chosen(self) -> str:
-        """All in one field: Django takes no more than a thousand."""
-        return json.dumps([[str(row.pk), self.verb.mark(row)] for row in self.fitting])
+        """The selection as one field: Django accepts at most a thousand fields."""
+        return json.dumps([[str(row.pk), self.action.revision(row)] for row in self.fitting])
 
 
-class WithVerbs(ReadOnly):
-    """Pages of rows that staff may do something to. Everything comes by POST alone, and needs the verb's permission."""
+class StaffActionAdmin(ReadOnly):
+    """Admin pages with staff actions. They change rows by POST only, and require the action's permission."""
 
-    verbs: tuple[Verb, ...] = ()
+    row_actions: tuple[StaffAction, ...] = ()
     list_disable_select_all = False
 
-    def allowed(self, request: HttpRequest) -> list[Verb]:
-        return [verb for verb in self.verbs if request.user.has_perm(verb.permission)]
+    def allowed(self, request: HttpRequest) -> list[StaffAction]:
+        return [action for action in self.row_actions if request.user.has_perm(action.permission)]
 
-    # ---- Where it is offered ----
+    # ---- Offering ----
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         if IS_POPUP_VAR in request.GET:
             return {}
-        return {verb.name: (self.action_of(verb), verb.name, verb.label) for verb in self.allowed(request)}
+        return {action.name: (self.action_of(action), action.name, action.label) for action in self.allowed(request)}
 
-    def action_of(self, verb: Verb) -> Callable[..., HttpResponse]:
+    def action_of(self, action: StaffAction) -> Callable[..., HttpResponse]:
         def ask(_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-            """One more than are done at a time is read, to know whether there are more; never all of them."""
-            return self.ask(request, verb, list(queryset[: MOST + 1]), back=request.get_full_path())
+            """Read one row over the limit, to know whether there are more, but never all of them."""
+            return self.ask(request, action, list(queryset[: MOST + 1]), back=request.get_full_path())
 
         return ask
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, obj: Any = None, **kwargs: Any
     ) -> Any:
-        """A row's page has the buttons that would do something."""
-        fitting = [verb for verb in self.allowed(request) if obj is not None and not verb.why_not(obj)]
-        buttons = [self.button(verb, obj) for verb in fitting]
+        """Add a button for each action that applies to the row."""
+        fitting = [action for action in self.allowed(request) if obj is not None and not action.refusal(obj)]
+        buttons = [self.button(action, obj) for action in fitting]
         context["actions_detail"] = [*(context.get("actions_detail") or []), *buttons]
         return super().render_change_form(request, context, *args, obj=obj, **kwargs)
 
-    def button(self, verb: Verb, row: Any) -> dict[str, Any]:
-        variant = ActionVariant.DANGER if verb.is_danger else ActionVariant.DEFAULT
+    def button(self, action: StaffAction, row: Any) -> dict[str, Any]:
+        variant = ActionVariant.DANGER if action.is_danger else ActionVariant.DEFAULT
         return {
-            "title": verb.label,
-            "icon": verb.icon,
+            "title": action.label,
+            "icon": action.icon,
             "variant": variant,
             "attrs": {},
             "dialog": None,
-            "path": self.url_of(verb.name, row.pk),
+            "path": self.url_of(action.name, row.pk),
         }
 
     def url_of(self, name: str, pk: Any) -> str:
@@ -164,30 +163,30 @@ class WithVerbs(ReadOnly):
     def get_urls(self) -> list[URLPattern]:
         begin = f"{self.opts.app_label}_{self.opts.model_name}"
         own = []
-        for verb in self.verbs:
+        for action in self.row_actions:
             own += [
-                path(f"do/{verb.name}/", self.view_of(self.carry_out, verb), name=f"{begin}_do_{verb.name}"),
+                path(f"do/{action.name}/", self.view_of(self.run_action, action), name=f"{begin}_do_{action.name}"),
                 path(
-                    f"<path:object_id>/{verb.name}/",
-                    self.view_of(self.ask_about_one, verb),
-                    name=f"{begin}_{verb.name}",
+                    f"<path:object_id>/{action.name}/",
+                    self.view_of(self.confirm_one, action),
+                    name=f"{begin}_{action.name}",
                 ),
             ]
         return [*own, *super().get_urls()]
 
-    def view_of(self, view: Callable[..., HttpResponse], verb: Verb) -> Any:
+    def view_of(self, view: Callable[..., HttpResponse], action: StaffAction) -> Any:
         def guarded(request: HttpRequest, **kwargs: str) -> HttpResponse:
-            if not (self.has_view_permission(request) and request.user.has_perm(verb.permission)):
+            if not (self.has_view_permission(request) and request.user.has_perm(action.permission)):
                 raise PermissionDenied
-            return view(request, verb, **kwargs)
+            return view(request, action, **kwargs)
 
         return self.admin_site.admin_view(guarded)
 
-    # ---- Asking ----
-    def ask_about_one(self, request: HttpRequest, verb: Verb, object_id: str) -> HttpResponse:
+    # ---- Confirmation ----
+    def confirm_one(self, request: HttpRequest, action: StaffAction, object_id: str) -> HttpResponse:
         row = self.found(request, object_id)
         back = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(row.pk)])
-        return self.ask(request, verb, [row], back=back)
+        return self.ask(request, action, [row], back=back)
 
     def found(self, request: HttpRequest, object_id: str) -> Any:
         row = self.get_object(request, unquote(object_id))
@@ -195,12 +194,12 @@ class WithVerbs(ReadOnly):
             raise Http404
         return row
 
-    def ask(self, request: HttpRequest, verb: Verb, rows: Sequence[Any], *, back: str) -> HttpResponse:
-        question = Question.about(verb, rows)
+    def ask(self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], *, back: str) -> HttpResponse:
+        question = ConfirmationQuestion.about(action, rows)
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": f"{verb.label}?",
+            "title": f"{action.label}?",
             "question": question,
             "touched": self.count(len(question.fitting)),
             "chosen_count": self.count(min(len(rows), MOST)),
@@ -210,37 +209,37 @@ class WithVerbs(ReadOnly):
             "most": MOST,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
-            "action": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_do_{verb.name}"),
+            "action": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_do_{action.name}"),
         }
         return TemplateResponse(request, "admin/confirm.html", context)
 
     def named(self, rows: Sequence[Any]) -> list[tuple[str, str]]:
-        """Return what the first rows are called, and where their pages are."""
+        """Return the names and URLs of the first rows."""
         page = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
         return [(self.name_of(row), reverse(page, args=[quote(row.pk)])) for row in rows[:NAMED]]
 
     def name_of(self, row: Any) -> str:
-        """What a row is called where somebody has to decide about it."""
+        """Return the name of a row on confirmation pages."""
         return str(row)
 
     def count(self, count: int) -> str:
         return counted(count, str(self.opts.verbose_name), str(self.opts.verbose_name_plural))
 
-    # ---- Doing ----
-    def carry_out(self, request: HttpRequest, verb: Verb) -> HttpResponse:
+    # ---- Running ----
+    def run_action(self, request: HttpRequest, action: StaffAction) -> HttpResponse:
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         chosen = self.chosen(request)
-        rows, missing = self.as_they_are(request, chosen)
-        changed = [Outcome(row, left=CHANGED) for row in rows if verb.mark(row) != chosen[str(row.pk)]]
-        seen = [row for row in rows if verb.mark(row) == chosen[str(row.pk)]]
-        asking = Asking(nonce=request.POST.get("nonce", "")[:64])
-        outcomes = [*self.do(request, verb, seen, asking), *changed]
-        self.tell(request, verb, outcomes, missing=missing)
-        return HttpResponseRedirect(self.way_back(request))
+        rows, missing = self.reread(request, chosen)
+        changed = [RowResult(row, refusal=CHANGED) for row in rows if action.revision(row) != chosen[str(row.pk)]]
+        seen = [row for row in rows if action.revision(row) == chosen[str(row.pk)]]
+        confirmation = Confirmation(nonce=request.POST.get("nonce", "")[:64])
+        results = [*self.do(request, action, seen, confirmation), *changed]
+        self.report(request, action, results, missing=missing)
+        return HttpResponseRedirect(self.return_url(request))
 
     def chosen(self, request: HttpRequest) -> dict[str, str]:
-        """Return `{pk: mark}` as the page carried them."""
+        """Return `{pk: revision}` from the form."""
         text = request.POST.get("chosen", "")
         if len(text) > LONGEST:
             raise SuspiciousOperation
@@ -252,45 +251,47 @@ class WithVerbs(ReadOnly):
             raise SuspiciousOperation
         return chosen
 
-    def as_they_are(self, request: HttpRequest, chosen: dict[str, str]) -> tuple[list[Any], int]:
-        """Return the chosen rows, read anew and in their order, and how many are gone."""
+    def reread(self, request: HttpRequest, chosen: dict[str, str]) -> tuple[list[Any], int]:
+        """Return the selected rows, read again and in order, and the number of deleted ones."""
         try:
             found = {str(row.pk): row for row in self.get_queryset(request).filter(pk__in=list(chosen))}
         except (ValueError, ValidationError, DataError):
             raise SuspiciousOperation from None
         return [found[pk] for pk in chosen if pk in found], len(chosen) - len(found)
 
-    def do(self, request: HttpRequest, verb: Verb, rows: Sequence[Any], asking: Asking) -> list[Outcome]:
-        """Do it to one row after the other, each put on record as soon as it is done."""
-        until, outcomes = time.monotonic() + SECONDS, []
-        for outcome in verb.do(rows, asking):
-            outcomes.append(outcome)
-            if outcome.done:
-                self.log_change(request, outcome.row, f"{verb.past}: {outcome.done}")
+    def do(
+        self, request: HttpRequest, action: StaffAction, rows: Sequence[Any], confirmation: Confirmation
+    ) -> list[RowResult]:
+        """Run the action row by row, and log each change immediately."""
+        until, results = time.monotonic() + SECONDS, []
+        for result in action.do(rows, confirmation):
+            results.append(result)
+            if result.done:
+                self.log_change(request, result.row, f"{action.past}: {result.done}")
             if time.monotonic() > until:
                 break
-        begun = {outcome.row.pk for outcome in outcomes}
-        return outcomes + [Outcome(row, left=NO_TIME) for row in rows if row.pk not in begun]
+        begun = {result.row.pk for result in results}
+        return results + [RowResult(row, refusal=NO_TIME) for row in rows if row.pk not in begun]
 
-    def tell(self, request: HttpRequest, verb: Verb, outcomes: Sequence[Outcome], *, missing: int) -> None:
-        done = [outcome for outcome in outcomes if outcome.done]
-        left = Counter(outcome.left for outcome in outcomes if not outcome.done)
+    def report(self, request: HttpRequest, action: StaffAction, results: Sequence[RowResult], *, missing: int) -> None:
+        done = [result for result in results if result.done]
+        left = Counter(result.refusal for result in results if not result.done)
         if missing:
-            left["It is not there any more."] += missing
+            left["No longer exists."] += missing
         if done:
             detail = f" {done[0].done}" if len(done) == 1 else ""
-            self.message_user(request, f"{verb.past} {self.count(len(done))}.{detail}", messages.SUCCESS)
+            self.message_user(request, f"{action.past} {self.count(len(done))}.{detail}", messages.SUCCESS)
         for why, count in left.items():
-            self.message_user(request, f"Left alone: {self.count(count)}. {why}", messages.WARNING)
+            self.message_user(request, f"Unchanged: {self.count(count)}. {why}", messages.WARNING)
 
-    def way_back(self, request: HttpRequest) -> str:
+    def return_url(self, request: HttpRequest) -> str:
         back = request.POST.get("back", "")
         ours = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
         is_ours = back.startswith(ours) and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
         return back if is_ours else ours
 
 
-def one_of(statuses: Iterable[str], why: str) -> Callable[[Any], str]:
-    """Make a `why_not` of the statuses that fit."""
+def only_if_status(statuses: Iterable[str], why: str) -> Callable[[Any], str]:
+    """Return a `refusal` function for actions that apply to some statuses only."""
     fitting = frozenset(statuses)
     return lambda row: "" if row.status in fitting else why

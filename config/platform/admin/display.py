@@ -1,4 +1,4 @@
-"""How single values look in the staff's pages."""
+"""Formatting of values in the admin."""
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, timedelta
@@ -58,12 +58,12 @@ def link(url: str, text: object) -> SafeString:
 
 
 def page_of(model: str, pk: int | str | UUID, text: object) -> SafeString:
-    """Link to a row's page; `model` is as in `chunk`, of exports, or as in `etl_task`."""
+    """Return a link to a row's page. `model` is `chunk` for models of exports, else as in `etl_task`."""
     return link(reverse(f"admin:{full(model)}_change", args=[quote(pk)]), text)
 
 
 def list_of(model: str, text: object, query: Mapping[str, Any]) -> SafeString:
-    """Link to a filtered list."""
+    """Return a link to a filtered list."""
     return link(list_url(model, query), text)
 
 
@@ -81,7 +81,7 @@ def side_by_side(parts: list[SafeString]) -> SafeString:
 
 
 def below_each_other(rows: list[tuple[object, object]]) -> SafeString:
-    """Return a list of names and values, for what has no field of its own."""
+    """Return a list of names and values."""
     items = format_html_join("", "<dt>{}</dt><dd>{}</dd>", rows)
     return format_html('<dl class="facts">{}</dl>', items) if rows else SafeString(NOTHING)
 
@@ -95,7 +95,7 @@ def number(value: int | None) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return such as `1 chunk` and `2,000 chunks`."""
+    """Return a count with its noun: `1 chunk`, `2,000 chunks`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
@@ -104,7 +104,7 @@ def size(value: int | None) -> str:
 
 
 def bar(done: int, total: int, *, unit: str = "") -> SafeString:
-    """Return a progress bar with its numbers: both, or the first with its unit."""
+    """Return a progress bar with its numbers, or with the first number and its unit."""
     return format_html(
         '<span class="bar"><progress value="{}" max="{}" aria-label="Progress"></progress> {}</span>',
         done,
@@ -115,12 +115,12 @@ def bar(done: int, total: int, *, unit: str = "") -> SafeString:
 
 # ---- Times ----------------------------------------------------------------------------------------------------------
 def exactly(value: datetime) -> str:
-    """Return a time to the second: Django's for English is `Nov. 21, 2026, 11:14 p.m.`"""
+    """Return a time to the second; Django's English format is `Nov. 21, 2026, 11:14 p.m.`"""
     return f"{timezone.localtime(value):%Y-%m-%d %H:%M:%S}"
 
 
 def length(span: timedelta) -> str:
-    """Return such as `45 s`, `3 min`, `26 h`: the largest unit that fits twice, so that nothing is off by half."""
+    """Return `45 s`, `3 min` or `26 h`: the largest unit that fits twice, which bounds the rounding error."""
     for unit, name in UNITS:
         if span >= 2 * unit:
             return f"{span // unit} {name}"
@@ -128,7 +128,7 @@ def length(span: timedelta) -> str:
 
 
 def age(value: datetime, now: datetime | None = None) -> str:
-    """Return such as `3 min ago` or `in 2 h`; a date when it is a month away."""
+    """Return `3 min ago` or `in 2 h`, or a date if it is more than a month away."""
     since = (now or timezone.now()) - value
     if abs(since) > MONTH:
         return f"{timezone.localtime(value):%Y-%m-%d}"
@@ -138,18 +138,18 @@ def age(value: datetime, now: datetime | None = None) -> str:
 
 
 def ago(value: datetime) -> SafeString:
-    """Return a time by its age; the time itself shows when it is pointed at."""
+    """Return the age of a time, with the time as tooltip."""
     shown = exactly(value)
     return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), shown, age(value))
 
 
 def ago_and_exactly(value: datetime) -> SafeString:
-    """Return both, for a page, where there is room, and for screens that nobody points at."""
+    """Return a time with its age, for pages with room and for touch screens without tooltips."""
     return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), exactly(value), age(value))
 
 
 def moment(field: str, *, shown: Callable[[datetime], SafeString] = ago) -> Callable[[Any], str | None]:
-    """Make a column of a date, or of a time by its age."""
+    """Return a column that shows a date, or the age of a time."""
 
     def column(row: Any) -> str | None:
         value: date | None = getattr(row, field)
@@ -162,12 +162,12 @@ def moment(field: str, *, shown: Callable[[datetime], SafeString] = ago) -> Call
 
 
 def instant(field: str) -> Callable[[Any], str | None]:
-    """Make a field of a page: the time with its age."""
+    """Return a field that shows a time with its age."""
     return moment(field, shown=ago_and_exactly)
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:
-    """Return how long something took, in units that fit: `40 ms`, `2.5 s`, `12 s`, `3:20:05`."""
+    """Return a duration: `40 ms`, `2.5 s`, `12 s`, `3:20:05`."""
     return NOTHING if begin is None or end is None else took(end - begin)
 
 

@@ -1,4 +1,4 @@
-"""Lists and pages of rows that nobody types in, quick however many rows there are."""
+"""Read-only admin lists that stay fast with any number of rows."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,18 +13,18 @@ from django.utils.functional import cached_property
 from unfold.admin import ModelAdmin
 
 COUNTED = 10_000
-OPERATORS = frozenset({"exact", "gte", "lt", "isnull", "in"})  # what our filters and links compare by
+OPERATORS = frozenset({"exact", "gte", "lt", "isnull", "in"})  # lookups of our filters and links
 
 
 class MoreThan(int):
-    """A number that templates count with, and print as what it is."""
+    """A bounded count, printed as `10,000+`."""
 
     def __str__(self) -> str:
         return f"{int(self):,}+"
 
 
 class BoundedPaginator(Paginator):
-    """Counts no further than it shows: counting a whole table reads it on every look at the first page."""
+    """Paginator with a bounded count: counting a large table would read all of it for each page."""
 
     @cached_property
     def count(self) -> int:
@@ -33,13 +33,13 @@ class BoundedPaginator(Paginator):
 
 
 class OwnFilters:
-    """Lists that a URL filters by what they offer, and by what rows belong to: that is where links lead.
+    """Restriction of URL filters to the offered filters and to relations, which links use.
 
-    Django takes any field and any comparison: `?secret__startswith=a` would tell, letter by letter, what no page shows.
+    Django accepts any field and lookup: `?secret__startswith=a` would reveal hidden values letter by letter.
     """
 
     def lookup_allowed(self: Any, lookup: str, value: str, request: HttpRequest) -> bool:
-        """What is not is answered by 400. A filter of ours takes its parameter as a whole, and compares by itself."""
+        """Allow a lookup, else Django responds with 400. Our own filters handle their whole parameter."""
         offered = self.get_list_filter(request)
         if lookup in {each.parameter_name for each in offered if is_own(each)}:
             return True
@@ -48,7 +48,7 @@ class OwnFilters:
         return lookup in fields or (operator in OPERATORS and path in fields)
 
     def filtered_by(self: Any, offered: Iterator[Any]) -> Iterator[str]:
-        """Yield the paths to fields that are offered; to relations also with the field that they go by."""
+        """Yield the paths of filterable fields; for relations also with their target field."""
         fields: dict[str, Any] = {path: get_fields_from_path(self.model, path)[-1] for path in map(name_of, offered)}
         fields |= {field.name: field for field in self.opts.concrete_fields if field.is_relation}
         for path, field in fields.items():
@@ -58,7 +58,7 @@ class OwnFilters:
 
 
 def is_own(offered: Any) -> bool:
-    """Tell a filter with a parameter of its own from a field, and from a field with a way to show it."""
+    """Whether a list filter is a class with its own parameter, and not a field."""
     return isinstance(offered, type) and issubclass(offered, ListFilter)
 
 
@@ -67,18 +67,18 @@ def name_of(offered: Any) -> str:
 
 
 class ReadOnly(OwnFilters, ModelAdmin):
-    """Rows that nobody makes, edits or deletes by hand.
+    """Rows that are not created, edited or deleted by hand.
 
-    `search_fields` are compared as they are, so that an index can answer: Django's own search looks into the middle
-    of texts, and casts every UUID of the table to one.
+    Search compares `search_fields` exactly, so that it can use an index. Django's own search matches substrings and
+    casts each UUID to text.
     """
 
     paginator = BoundedPaginator
     list_per_page = 50
     show_full_result_count = False
-    show_facets = ShowFacets.NEVER  # a count for each choice of each filter
-    sortable_by: tuple[str, ...] = ()  # by a column without an index the whole table would be sorted
-    list_disable_select_all = True  # where there is nothing to be done with what is selected
+    show_facets = ShowFacets.NEVER  # facets would count rows for each choice of each filter
+    sortable_by: tuple[str, ...] = ()  # sorting by an unindexed column reads the whole table
+    list_disable_select_all = True  # without actions, selection is useless
     actions: tuple[str, ...] | None = None
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
@@ -97,7 +97,7 @@ class ReadOnly(OwnFilters, ModelAdmin):
         return (queryset.filter(self.equal_to(term)) if term else queryset), False
 
     def equal_to(self, term: str) -> Q:
-        """An id is looked up by id alone: `id = … OR name = …` over two tables could use neither's index."""
+        """Match exactly. IDs are matched alone: `id = … OR name = …` over two tables could use neither index."""
         texts = Q(pk__in=())
         for name in self.search_fields:
             field = get_fields_from_path(self.model, name)[-1]

@@ -1,7 +1,6 @@
-"""The start page of the staff's pages: is it healthy? Figures and charts that the apps contribute, each with its number
-in words and a link to the rows that it counts.
+"""The admin's start page: health checks, and figures and charts that the apps contribute, with links to their rows.
 
-Every part costs one statement or two, over indexes that hold live or recent rows, and counts no further than `MOST`.
+Each part costs one or two statements over indexes of live or recent rows, and counts at most `MOST` of them.
 """
 
 import json
@@ -22,7 +21,7 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number of now. `tone`: "" or `warning`, `danger`; said in `note`, too, as colours are not for everybody."""
+    """A current number. `tone`: "", `warning` or `danger`; `note` says the same in words, for accessibility."""
 
     title: str
     value: str
@@ -33,7 +32,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line or a part of bars. `texts` and `urls` are the table's; without texts it has the values as they are."""
+    """A line or the segments of bars. `texts` and `urls` are for the table, where the default text is the value."""
 
     label: str
     colour: str
@@ -49,16 +48,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """`labels` are of the places along the axis, oldest first. `unit` is said at the other axis."""
+    """A chart. `labels` are those of the axis, oldest first; `unit` is the label of the other axis."""
 
     title: str
     labels: Sequence[str]
     series: Sequence[Series]
-    kind: str = "bar"  # or line, or across: bars that lie, for labels that are words
+    kind: str = "bar"  # or "line", or "across": horizontal bars, for long labels
     along: str = "hour (UTC)"
     unit: str = ""
     note: str = ""
-    empty: str = "None in the last 24 hours."
+    empty: str = "No data for the last 24 hours."
 
     @property
     def is_empty(self) -> bool:
@@ -98,7 +97,7 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """The table: newest first, without places that have nothing."""
+        """The rows of the table, newest first, without empty ones."""
         places = [at for at in range(len(self.labels)) if any(each.values[at] for each in self.series)]
         return [(self.labels[at], [each.cell(at) for each in self.series]) for at in reversed(places)]
 
@@ -111,7 +110,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What an app shows to those who may look at the rows that it counts."""
+    """Figures and charts of an app, shown to users with the permission."""
 
     permission: str
     draw: Callable[[], Drawn]
@@ -119,7 +118,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStep:
-    """What to do where there is nothing yet. `is_due` costs a look at one row."""
+    """A suggestion for an empty installation. `is_due` reads at most one row."""
 
     title: str
     words: str
@@ -143,32 +142,28 @@ def contribute(*parts: Part, first: Iterable[FirstStep] = ()) -> None:
     contributions.steps.extend(first)
 
 
-# What readiness calls its parts, in words.
+# Labels of the readiness checks.
 PARTS = {
-    "database": "The database",
-    "source": "The source database",
-    "broker": "The broker",
-    "storage": "The object storage",
-    "run_state": "The Redis of documents",
+    "database": "Database",
+    "source": "Source database",
+    "broker": "Broker",
+    "storage": "Object storage",
+    "run_state": "Run-state Redis",
 }
 
 
 def readiness() -> list[tuple[str, bool]]:
-    """Return a sentence for each check of /readyz, and whether all is well with it. As there: within 2.5 s, and asked
-    at most once a second however many look."""
+    """Return the name and status of each check of /readyz, and whether it passed. Like there, the checks take at most
+    2.5 s and run at most once a second."""
     answers = health.readiness.answer()
     return [
-        (f"{PARTS.get(name, name)} {'answers' if answer == health.OK else predicate(answer)}.", answer == health.OK)
+        (f"{PARTS.get(name, name)}: {'available' if answer == health.OK else answer}", answer == health.OK)
         for name, answer in answers.items()
     ]
 
 
-def predicate(answer: str) -> str:
-    return f"gave {answer}" if answer.startswith("no ") else answer
-
-
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """What unfold asks for: the template's context, with what this user may see."""
+    """Return the template context for Unfold, with the parts that the user may see."""
     seen = [part.draw() for part in contributions.parts if request.user.has_perm(part.permission)]
     steps = [
         {"title": step.title, "words": step.words, "label": step.label, "url": step.url()}
@@ -194,7 +189,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 # ---- Hours ----------------------------------------------------------------------------------------------------------
 def last_hours(now: datetime | None = None) -> list[datetime]:
-    """Return the beginnings of the last 24 hours, the one that goes on included, oldest first."""
+    """Return the starts of the last 24 hours, including the current one, oldest first."""
     this = (now or timezone.now()).replace(minute=0, second=0, microsecond=0)
     return [this - timedelta(hours=back) for back in reversed(range(HOURS))]
 
@@ -204,15 +199,15 @@ def labels_of(hours: Sequence[datetime]) -> list[str]:
 
 
 def within(hour: datetime, name: str) -> dict[str, str]:
-    """Return the filter of a list for an hour of a field."""
+    """Return a list filter for one hour of a time field."""
     return {f"{name}__gte": hour.isoformat(), f"{name}__lt": (hour + timedelta(hours=1)).isoformat()}
 
 
 def at_most(count: int) -> str:
-    """Write a number that was counted no further than `MOST`."""
+    """Format a count that is bounded by `MOST`."""
     return f"{MOST:,}+" if count > MOST else f"{count:,}"
 
 
 def cut(count: int, what: str) -> str:
-    """Say so where not all was counted."""
-    return f"Of the newest {MOST:,} {what}." if count >= MOST else ""
+    """Return a note if the count was cut off, else ""."""
+    return f"Based on the newest {MOST:,} {what}." if count >= MOST else ""

@@ -1,1 +1,1 @@
-"""Pages that people look at in a browser: what those of all apps share. Each app has its own in `<app>/pages`."""
+"""Shared parts of the web pages. Each app has its own pages in `<app>/pages`."""

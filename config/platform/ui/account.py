@@ -1,4 +1,4 @@
-"""My account: tokens for programs, and the password."""
+"""The account page: API tokens and the password."""
 
 from datetime import timedelta
 from typing import Any, cast
@@ -22,25 +22,29 @@ from knox.models import AuthToken
 from config.platform.http.throttling import limiter, rate
 from config.platform.ui.base import Action, Page
 
-DAYS = {7: "a week", 30: "30 days", 90: "90 days", 365: "a year"}
+DAYS = {7: "7 days", 30: "30 days", 90: "90 days", 365: "1 year"}
 MOST_TOKENS = 50
 
 
 class TokenForm(forms.Form):
     once = forms.UUIDField(widget=forms.HiddenInput)
     days = forms.TypedChoiceField(
-        label="Works for", choices=list(DAYS.items()), initial=90, coerce=int, help_text="After that it is refused."
+        label="Expires after",
+        choices=list(DAYS.items()),
+        initial=90,
+        coerce=int,
+        help_text="Requests with an expired token are refused.",
     )
 
 
-ONCE = "form_of_the_newest_token"  # in the session
+ONCE = "form_of_the_newest_token"  # session key
 
 
 class Account(Page):
-    """Tokens: a new one is shown once, in the answer to the POST that makes it.
+    """The list of tokens. A new token is shown once, in the response to its POST.
 
-    A redirect would have to keep it somewhere meanwhile. So each form has a number, and one that is sent again by a
-    reload makes nothing.
+    A redirect would have to store the token in the meantime. Instead, each form has an ID, and a reload that sends the
+    form again creates nothing.
     """
 
     template_name = "config/account.html"
@@ -56,28 +60,32 @@ class Account(Page):
         )
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        form, made = TokenForm(request.POST), ""
+        form, new_token = TokenForm(request.POST), ""
         if AuthToken.objects.filter(user=self.user).count() >= MOST_TOKENS:
-            messages.error(request, f"You have {MOST_TOKENS} tokens. Revoke one that is not used any more.")
+            messages.error(request, f"You have {MOST_TOKENS} tokens, which is the limit. Revoke one to create another.")
         elif form.is_valid() and request.session.get(ONCE) == str(form.cleaned_data["once"]):
-            messages.info(request, "That token was made already, and is not shown again. Make another if you lost it.")
+            messages.info(
+                request, "This token was already created and is not shown again. Create another one if you lost it."
+            )
         elif form.is_valid():
             request.session[ONCE] = str(form.cleaned_data["once"])
-            token, made = AuthToken.objects.create(user=self.user, expiry=timedelta(days=form.cleaned_data["days"]))
-            note(self.user, f"Made the token {token.token_key[:8]}….")
-        return self.render_to_response(self.get_context_data(form=form if form.errors else None, made=made))
+            token, new_token = AuthToken.objects.create(
+                user=self.user, expiry=timedelta(days=form.cleaned_data["days"])
+            )
+            log_change(self.user, f"Created token {token.token_key[:8]}….")
+        return self.render_to_response(self.get_context_data(form=form if form.errors else None, new_token=new_token))
 
 
 class Revoke(Action):
-    """A token goes by a digest of its digest: the digest itself is what the database compares with."""
+    """Revoke a token. URLs contain a digest of its digest, because the digest itself is stored as the credential."""
 
     def act(self, *, handle: str) -> str:
         token = get_object_or_404(tokens_of(self.user.pk), handle=handle)
         token.delete()
-        note(self.user, f"Revoked the token {token.token_key[:8]}….")
-        return f"The token {token.token_key[:8]}… is revoked: requests with it are refused from now on."
+        log_change(self.user, f"Revoked token {token.token_key[:8]}….")
+        return f"Token {token.token_key[:8]}… revoked."
 
-    def then(self, **_: Any) -> str:
+    def next_url(self, **_: Any) -> str:
         return "account"
 
 
@@ -88,12 +96,15 @@ def tokens_of(user_id: int) -> QuerySet[AuthToken]:
 
 class PasswordForm(PasswordChangeForm):
     revokes = forms.BooleanField(
-        label="Revoke my tokens too", required=False, initial=True, help_text="For when somebody else may know them."
+        label="Revoke all my API tokens",
+        required=False,
+        initial=True,
+        help_text="Recommended if someone else may know them.",
     )
 
 
 class Password(PasswordChangeView):
-    """The old one is asked for, and looked at as often as at the sign-in: a session may be somebody else's."""
+    """Change the password. Requires the old one, rate-limited like the sign-in, because a session may be stolen."""
 
     template_name = "config/password.html"
     form_class = PasswordForm
@@ -101,7 +112,7 @@ class Password(PasswordChangeView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if seconds := limiter().wait(rate("sign_in_rate"), f"password:{request.user.pk}"):
-            messages.error(request, f"Too many tries. Wait {seconds} s before the next one.")
+            messages.error(request, f"Too many attempts. Try again in {seconds} s.")
             return redirect("password")
         return super().post(request, *args, **kwargs)
 
@@ -109,15 +120,15 @@ class Password(PasswordChangeView):
         user = cast("User", self.request.user)
         with transaction.atomic():
             response = super().form_valid(form)
-            said = "Your password is changed. Other browsers are signed out."
+            message = "Password changed. Other browsers are signed out."
             if form.cleaned_data["revokes"]:
                 tokens_of(user.pk).delete()
-                said += " Your tokens are revoked."
-            note(user, said)
-        messages.success(self.request, said)
+                message += " API tokens revoked."
+            log_change(user, message)
+        messages.success(self.request, message)
         return response
 
 
-def note(user: User, said: str) -> None:
-    """Put it into the user's history, where the staff see it."""
-    LogEntry.objects.log_actions(user.pk, [user], CHANGE, change_message=said, single_object=True)
+def log_change(user: User, message: str) -> None:
+    """Log a change in the user's history in the admin."""
+    LogEntry.objects.log_actions(user.pk, [user], CHANGE, change_message=message, single_object=True)

@@ -1,7 +1,7 @@
-"""What every page is made of: it is for those who are signed in, and what an action may not do is told, not thrown.
+"""Base classes of pages and actions. Both require a signed-in user; actions show problems as messages.
 
-A page translates, calls the same functions as the API, and translates back. State changes are POSTs that end in a
-redirect, so that a reload repeats nothing; htmx fetches fragments of the same pages and is never needed for an action.
+Pages call the same functions as the API. State changes are POSTs that end in a redirect, so that a reload repeats
+nothing. htmx fetches fragments of the same pages, and no action needs it.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,22 +24,22 @@ from config.platform.http.throttling import Throttle
 from config.platform.ui.templatetags.pages import duration
 
 
-class Counted:
-    """Counts requests as the API counts the same ones. Those that are about nothing of the API have no `throttle`."""
+class RateLimitedView:
+    """Rate limits of the corresponding API requests. Pages without one have no `throttle`."""
 
     request: HttpRequest
     throttle: ClassVar[type[Throttle] | None] = None
 
     def count(self, throttle: type[Throttle] | None = None) -> None:
         """Raises RateLimited."""
-        if counting := throttle or self.throttle:
-            counting().allow_request(api_request(self.request), cast("Any", self))
+        if limit := throttle or self.throttle:
+            limit().allow_request(api_request(self.request), cast("Any", self))
 
 
-class Page(LoginRequiredMixin, Counted, TemplateView):
-    """A page, or with `fragment_name` a part of one: htmx asks for it by the header `HX-Request`.
+class Page(LoginRequiredMixin, RateLimitedView, TemplateView):
+    """A page, or its fragment `fragment_name` for requests with the header `HX-Request`.
 
-    A GET is counted; what a POST counts as each page says itself.
+    GET requests are rate-limited here. Pages limit their POST requests themselves.
     """
 
     fragment_name: str = ""
@@ -57,9 +57,9 @@ class Page(LoginRequiredMixin, Counted, TemplateView):
         return super().get_context_data(**{"title": self.title, **context})
 
     def handle_no_permission(self) -> HttpResponseRedirect:
-        """Lead to the sign-in; but htmx, which would put that into the middle of a page, is told by words."""
+        """Redirect to the sign-in page, or raise for htmx, which would insert that page into the current one."""
         if not self.request.user.is_authenticated and is_htmx(self.request):
-            raise NotAuthenticated("You are signed out. Load the page again to sign in.")
+            raise NotAuthenticated("You are signed out. Reload the page to sign in.")
         return super().handle_no_permission()
 
     def get_template_names(self) -> list[str]:
@@ -68,7 +68,7 @@ class Page(LoginRequiredMixin, Counted, TemplateView):
         return super().get_template_names()
 
     def render_to_response(self, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        """The same URL answers with the page or with a part of it; a cache in between must know."""
+        """Set cache headers: the same URL returns the page or a fragment."""
         response = super().render_to_response(context, **kwargs)
         response["Vary"] = "HX-Request, Cookie"
         response["Cache-Control"] = "no-store"
@@ -76,7 +76,7 @@ class Page(LoginRequiredMixin, Counted, TemplateView):
 
 
 def is_htmx(request: HttpRequest) -> bool:
-    """Tell whether htmx asks for a part of a page, and not for a page to go to or back to."""
+    """Whether htmx requests a fragment, and not a whole page or a page from its history."""
     return "HX-Request" in request.headers and not is_boosted(request)
 
 
@@ -84,11 +84,11 @@ def is_boosted(request: HttpRequest) -> bool:
     return "HX-Boosted" in request.headers or "HX-History-Restore-Request" in request.headers
 
 
-class Action(LoginRequiredMixin, Counted, View):
-    """A button: `act` does it and returns what to say, `then` where to go. A Problem is said instead."""
+class Action(LoginRequiredMixin, RateLimitedView, View):
+    """An action behind a button. `act` returns a message, `next_url` the next page. Problems become messages."""
 
     http_method_names: ClassVar[list[str]] = ["post"]  # type: ignore[misc]
-    touched: Any = None  # the row it is about: what staff do to another's goes into its history
+    changed_row: Any = None  # the row it changes: changes by staff to another user's row are logged
 
     @property
     def user(self) -> User:
@@ -97,56 +97,60 @@ class Action(LoginRequiredMixin, Counted, View):
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         try:
             self.count()
-            said = self.act(**kwargs)
+            message = self.act(**kwargs)
         except NotFound:
-            raise  # a stranger's is as little there as for a GET
+            raise  # other users' rows are 404, as for GET
         except Problem as problem:
-            messages.error(request, told(problem))
+            messages.error(request, problem_text(problem))
         else:
-            self.put_on_record(said)
-            if said:
-                messages.success(request, said)
-        return redirect(self.then(**kwargs))
+            self.log_staff_change(message)
+            if message:
+                messages.success(request, message)
+        return redirect(self.next_url(**kwargs))
 
-    def put_on_record(self, said: str) -> None:
-        if self.touched is not None and self.touched.user_id != self.user.pk:
+    def log_staff_change(self, message: str) -> None:
+        if self.changed_row is not None and self.changed_row.user_id != self.user.pk:
             LogEntry.objects.log_actions(
-                self.user.pk, [self.touched], CHANGE, change_message=f"On its page: {said}", single_object=True
+                self.user.pk,
+                [self.changed_row],
+                CHANGE,
+                change_message=f"On the web page: {message}",
+                single_object=True,
             )
 
     def act(self, *args: Any, **kwargs: Any) -> str:
-        """Do it; return one sentence that says what was done, "" for nothing to say."""
+        """Run the action and return a message, or "" for none."""
         raise NotImplementedError
 
-    def then(self, *args: Any, **kwargs: Any) -> str:
-        """Return where to go, done or not."""
+    def next_url(self, *args: Any, **kwargs: Any) -> str:
+        """Return the next page, for success and failure."""
         raise NotImplementedError
 
 
 def api_request(request: HttpRequest) -> Request:
-    """Return the request as the API's functions and throttles take it. Who asks is known already, by the session."""
-    asked = Request(request)
-    asked.user = request.user
-    return asked
+    """Return the request as DRF's, authenticated by the session, for the API's functions and throttles."""
+    drf_request = Request(request)
+    drf_request.user = request.user
+    return drf_request
 
 
-def told(problem: Problem) -> str:
-    """Return a problem as a sentence or two: with what is wrong in the input, and when to try again."""
-    said = [problem.detail]
+def problem_text(problem: Problem) -> str:
+    """Return a problem as text for people, with the input errors and the time to retry."""
+    texts = [problem.detail]
     if isinstance(problem, BadInput):
-        said = [error.detail for error in problem.errors[:3]]
+        texts = [error.detail for error in problem.errors[:3]]
     if problem.retry_after:
-        said.append(f"Try again in {duration(problem.retry_after)}.")
-    return " ".join(said)
+        texts.append(f"Try again in {duration(problem.retry_after)}.")
+    return " ".join(texts)
 
 
 def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]) -> None:
-    """Put the errors of a refused body at the fields that made it.
+    """Add the errors of a refused body to the form's fields.
 
-    `fields` tells the field of a JSON Pointer; None, or a field that there is not, is said above the form.
+    `fields` returns the field of a JSON Pointer. Errors without a known field are shown above the form.
     """
     if not isinstance(problem, BadInput):
-        form.add_error(None, told(problem))
+        form.add_error(None, problem_text(problem))
         return
     for error in problem.errors:
         name = fields(error.pointer)
@@ -154,7 +158,7 @@ def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]
 
 
 class Listing:
-    """One page of rows by cursor, as the API's lists have them: `rows`, and links to `newer` and `older` ones."""
+    """One page of rows with the API's cursor pagination: `rows`, and links to `newer` and `older` pages."""
 
     def __init__(self, request: HttpRequest, rows: QuerySet[Any], *, ordering: Iterable[str] = ()) -> None:
         paginator = NewestFirst()
@@ -165,5 +169,5 @@ class Listing:
 
 
 def query(link: str | None) -> str:
-    """Return the query string of a link, `?cursor=…`, "" for none: pages link relatively."""
+    """Return the query string of a link, such as `?cursor=…`, or ""."""
     return "?" + link.partition("?")[2] if link else ""

@@ -1,4 +1,4 @@
-"""The first page: what this is, and where to go from here."""
+"""The home page, and the 404 page."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from django.views.generic import TemplateView
 
 
 class Home(TemplateView):
-    """For strangers; who is signed in goes on to the exports."""
+    """The home page for visitors. Signed-in users are redirected to their exports."""
 
     template_name = "config/home.html"
     http_method_names = ("get", "head", "options")
@@ -24,5 +24,5 @@ class Home(TemplateView):
 
 
 def nothing_here(request: HttpRequest, **_: str) -> HttpResponse:
-    """The page of a 404, also with DEBUG: Django would show all paths that there are instead."""
+    """Return the 404 page, also with DEBUG, where Django would list all URLs."""
     return page_not_found(request, Http404())

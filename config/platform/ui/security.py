@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of each page: strict, but for those that others wrote."""
+"""The Content-Security-Policy of each page: strict, except for third-party pages."""
 
 from csp.middleware import CSPMiddleware
 from django.conf import settings
@@ -6,7 +6,7 @@ from django.http import HttpRequest, HttpResponseBase
 
 
 class ContentSecurityPolicy(CSPMiddleware):
-    """django-csp's middleware, with what some paths need beyond the policy of all: LOOSER_POLICIES, by prefix."""
+    """django-csp's middleware with exceptions by path prefix: LOOSER_POLICIES."""
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         for prefix, directives in settings.LOOSER_POLICIES.items():

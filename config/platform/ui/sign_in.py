@@ -1,4 +1,4 @@
-"""Signing in with a password, here and in the staff's pages, no more often than a person would."""
+"""Password sign-in for pages and the admin, with rate limits."""
 
 from hashlib import sha256
 from typing import Any
@@ -17,29 +17,29 @@ from config.platform.http.throttling import limiter, rate
 log = structlog.get_logger(__name__)
 
 BY_NAME = 30
-WAIT = "sign_in_wait"  # on the request: seconds until the next try is looked at
+WAIT = "sign_in_wait"  # request attribute: seconds until the next attempt is allowed
 
 
 class Backend(ModelBackend):
-    """Passwords are looked at SIGN_IN_RATE times for each address, also right ones, and BY_NAME times that for a name.
+    """Password check with rate limits: SIGN_IN_RATE per address, and BY_NAME times that per username.
 
-    By the address, because a guesser may try many names; by the name, because it may have many addresses. The name has
-    a wider window, and what the address is refused for does not count there: nobody can shut others out from one
-    address. It is left open when Valkey is away: nobody can sign in to mend things otherwise.
+    Correct passwords count too. The limit per address stops guesses of many usernames; the limit per username stops
+    guesses from many addresses. Attempts that the address limit refuses do not count for the username, so that one
+    address cannot lock users out. Without Valkey the limits are off, so that staff can still sign in to fix it.
     """
 
     def authenticate(self, request: HttpRequest | None, **words: Any) -> User | None:  # type: ignore[override]
-        """The words are Django's: `username` and `password`."""
+        """Check the rate limits, then the credentials: `username` and `password`."""
         if request is not None and (seconds := seconds_to_wait(request, words.get("username") or "")):
             setattr(request, WAIT, seconds)
             log.warning("sign_in_refused", seconds=seconds)
-            raise PermissionDenied  # ends Django's search: no other backend is asked
+            raise PermissionDenied  # stops Django from trying other backends
         return super().authenticate(request, **words)
 
 
 def seconds_to_wait(request: HttpRequest, name: str) -> int:
-    """Count a try, and return 0; or the seconds until one is looked at again."""
-    who = sha256(name.casefold().encode()).hexdigest()  # names are personal, and as long as somebody likes
+    """Count an attempt and return 0, or return the seconds until the next one is allowed."""
+    who = sha256(name.casefold().encode()).hexdigest()  # usernames are personal data of any length
     by_address = rate("sign_in_rate")
     by_name = type(by_address)(by_address.amount * BY_NAME, by_address.multiples, namespace="sign_in_rate_of_a_name")
     return limiter().wait(by_address, f"from:{counted_as(request)}") or limiter().wait(by_name, f"as:{who}")
@@ -47,13 +47,13 @@ def seconds_to_wait(request: HttpRequest, name: str) -> int:
 
 class SignInForm(AuthenticationForm):
     error_messages = {
-        "invalid_login": "This name and password do not go together. Both are case-sensitive.",
-        "inactive": "This account is switched off.",
+        "invalid_login": "Incorrect username or password. Both are case-sensitive.",
+        "inactive": "This account is disabled.",
     }
 
     def get_invalid_login_error(self) -> ValidationError:
         if seconds := getattr(self.request, WAIT, 0):
-            return ValidationError(f"Too many tries. Wait {seconds} s before the next one.", code="rate_limited")
+            return ValidationError(f"Too many attempts. Try again in {seconds} s.", code="rate_limited")
         return super().get_invalid_login_error()
 
 

@@ -1,4 +1,4 @@
-"""The pages that belong to no app. Those for people who are signed in begin with /app/."""
+"""URLs of pages that belong to no app. Pages for signed-in users start with /app/."""
 
 from django.contrib.auth.views import LogoutView
 from django.urls import path

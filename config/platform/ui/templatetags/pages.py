@@ -1,4 +1,4 @@
-"""How pages write times, sizes, numbers and states, everywhere alike."""
+"""Template filters for times, sizes, numbers and statuses."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,29 +11,29 @@ from django.utils.safestring import SafeString
 register = template.Library()
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-# What a state means to the eye. The word is always there too: nobody has to tell colours apart.
+# Colours of the status badges. The text is always shown too, for readers who cannot distinguish colours.
 TONES = {
     "good": ("success", "done", "completed", "active", "open", "enabled", "delivered"),
     "bad": ("failed", "disabled", "expired", "revoked", "dead"),
-    "busy": ("running", "retrying", "mineru_parsing", "llm_processing", "waiting"),
+    "busy": ("running", "retrying", "mineru_parsing", "llm_processing"),
 }
-WORDS = {"mineru_parsing": "reading", "llm_processing": "extracting", "success": "ready"}
+LABELS = {"mineru_parsing": "MinerU parsing", "llm_processing": "LLM processing"}
 
 
 @register.filter
 def count(value: int | None) -> str:
-    """`12345` as `12,345`; nothing as a dash."""
+    """Format `12345` as `12,345`, and None as a dash."""
     return "–" if value is None else f"{value:,}"
 
 
 @register.filter
 def size(value: int | None) -> str:
-    """Bytes as `1.2 MB`: powers of ten, as object storage counts."""
+    """Format bytes as `1.2 MB`, in powers of ten as object storage does."""
     if value is None:
         return "–"
     number = float(value)
     for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:  # noqa: PLR2004 - a thousand is a thousand
+        if number < 1000:  # noqa: PLR2004 - SI prefixes
             return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} TB"
@@ -41,7 +41,7 @@ def size(value: int | None) -> str:
 
 @register.filter
 def duration(value: float | timedelta | None) -> str:
-    """Seconds as `2 h 5 min`: the two largest units."""
+    """Format seconds as `2 h 5 min`, with the two largest units."""
     if value is None:
         return "–"
     left = int(value.total_seconds() if isinstance(value, timedelta) else value)
@@ -55,7 +55,7 @@ def duration(value: float | timedelta | None) -> str:
 
 @register.filter
 def ago(moment: datetime | None) -> SafeString | str:
-    """A moment as `3 min ago` or `in 3 min`, with the moment itself on hover and for machines."""
+    """Format a time as `3 min ago` or `in 3 min`, with the exact time as tooltip and in `datetime`."""
     if moment is None:
         return "–"
     seconds = (timezone.now() - moment).total_seconds()
@@ -75,13 +75,17 @@ def in_words(seconds: float) -> str:
 
 @register.filter
 def state(status: str) -> SafeString:
-    """A status as a badge."""
+    """Render a status as a badge: the API's value in sentence case."""
     tone = next((tone for tone, words in TONES.items() if status in words), "calm")
-    return format_html('<span class="state {}">{}</span>', tone, WORDS.get(status, status.replace("_", " ")))
+    return format_html('<span class="state {}">{}</span>', tone, label(status))
+
+
+def label(status: str) -> str:
+    return LABELS.get(status) or status.replace("_", " ").capitalize()
 
 
 @register.simple_tag(takes_context=True)
 def current(context: dict[str, Any], prefix: str) -> SafeString | str:
-    """` aria-current="page"` where the page's path begins so."""
+    """Return ` aria-current="page"` if the page's path starts with `prefix`."""
     here = context["request"].path.startswith(prefix) if "request" in context else False
     return SafeString(' aria-current="page"') if here else ""

@@ -1,6 +1,6 @@
 "use strict";
 
-// The look that the reader's system has, also when it changes while the page is open.
+// Follow the color scheme of the system, also when it changes.
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
 dark.addEventListener("change", follow);
@@ -9,8 +9,8 @@ follow();
 const api = document.getElementById("api");
 const safe = ["GET", "HEAD", "OPTIONS"];
 
-// "Try it out" works with a token, or with the session of whoever is signed in: that one wants the CSRF token, which goes
-// to this host alone.
+// "Try it out" works with a token or with the user's session. The session needs the CSRF token, which is sent to this
+// host only.
 function signed(request) {
     const isOurs = new URL(request.url, document.baseURI).origin === window.location.origin;
     if (isOurs && !safe.includes((request.method || "GET").toUpperCase())) {
@@ -19,7 +19,7 @@ function signed(request) {
     return request;
 }
 
-// The session needs nothing to be entered, and no script may set its cookie: only tokens are asked for.
+// Offer only tokens in the dialog: the session needs no input, and scripts cannot set its cookie.
 function tokensAlone() {
     const only = (original) => (...given) => {
         const definitions = original(...given);

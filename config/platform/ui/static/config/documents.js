@@ -1,9 +1,9 @@
 "use strict";
-// Documents: uploads with progress, the list that refreshes itself, and citations that lead to their place.
+// Behavior of the document pages: uploads with progress, live updates of the list, and links to citations.
 
 // ---- Uploads --------------------------------------------------------------------------------------------------------
-// Each file is a request of its own to the API, two at a time. A file keeps its Idempotency-Key however often it is sent,
-// so that an answer that was lost makes no second task.
+// Each file is one API request, two at a time. Retries of a file keep its Idempotency-Key, so that a lost response
+// creates no second task.
 const AT_ONCE = 2;
 const AGAIN_AFTER_MS = [1000, 4000];
 
@@ -22,14 +22,14 @@ class Upload {
     this.button("cancel").addEventListener("click", () => this.cancel());
     this.button("again").addEventListener("click", () => this.again());
     queue.list.append(this.item);
-    this.tell("Waits for its turn.");
+    this.show("Queued.");
   }
 
   button(name) {
     return this.item.querySelector(`[data-do=${name}]`);
   }
 
-  tell(text, { ended = false, again = false } = {}) {
+  show(text, { ended = false, again = false } = {}) {
     this.said.textContent = text;
     this.button("cancel").hidden = ended;
     this.button("again").hidden = !again;
@@ -48,24 +48,24 @@ class Upload {
     this.request.upload.onprogress = (event) => this.progress(event);
     this.request.onload = () => this.answered();
     this.request.onerror = () => this.broken();
-    this.tell("Is sent …");
+    this.show("Uploading …");
     this.request.send(body);
   }
 
   progress(event) {
     if (!event.lengthComputable) return;
     this.bar.value = (100 * event.loaded) / event.total;
-    this.said.textContent = event.loaded === event.total ? "Is checked and stored …" : `${Math.floor(this.bar.value)} %`;
+    this.said.textContent = event.loaded === event.total ? "Processing …" : `${Math.floor(this.bar.value)} %`;
   }
 
   answered() {
     const answer = parsed(this.request.responseText);
     if (this.request.status === 202) {
-      this.tell("", { ended: true });
+      this.show("", { ended: true });
       this.item.classList.remove("wrong");
       const link = document.createElement("a");
       link.href = `${this.queue.page}/${answer.task_id}`;
-      link.textContent = "Accepted: watch it";
+      link.textContent = "Uploaded. View progress";
       this.said.append(link);
       this.queue.ended(this, true);
       return;
@@ -74,8 +74,8 @@ class Upload {
     const wait = this.request.getResponseHeader("Retry-After");
     const later = wait ? ` Try again in ${wait} s.` : "";
     const isOut = [401, 403].includes(this.request.status);
-    const said = isOut ? "You are signed out. Load the page again." : errors || answer.detail || "The server did not say why.";
-    this.tell(`Not accepted: ${said}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
+    const said = isOut ? "You are signed out. Reload the page to sign in." : errors || answer.detail || "Unknown error.";
+    this.show(`Upload failed: ${said}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
     this.queue.ended(this, false);
   }
 
@@ -83,29 +83,29 @@ class Upload {
     const wait = AGAIN_AFTER_MS[this.tries];
     this.tries += 1;
     if (wait) {
-      this.tell("The connection broke. It is tried again by itself.");
+      this.show("Connection lost. Retrying …");
       this.timer = window.setTimeout(() => this.send(), wait);
       return;
     }
-    this.tell("The connection broke. Nothing is lost: try again when it is back.", { ended: true, again: true });
+    this.show("Connection lost. Try again when you are back online.", { ended: true, again: true });
     this.queue.ended(this, false);
   }
 
   cancel() {
     window.clearTimeout(this.timer);
     this.request?.abort();
-    this.tell("Cancelled: not sent.", { ended: true, again: true });
+    this.show("Upload cancelled.", { ended: true, again: true });
     this.queue.ended(this, false);
   }
 
   again() {
     this.tries = 0;
-    this.tell("Waits for its turn.");
+    this.show("Queued.");
     this.queue.add(this);
   }
 
   refuse(why) {
-    this.tell(why, { ended: true });
+    this.show(why, { ended: true });
   }
 }
 
@@ -131,7 +131,7 @@ class Uploads {
 
   submitted(event) {
     event.preventDefault();
-    event.stopPropagation(); // the button is wanted again
+    event.stopPropagation(); // page.js would disable the button
     this.take(this.input.files);
     this.input.value = "";
   }
@@ -152,7 +152,7 @@ class Uploads {
     const rule = this.form.elements.rule_id.value;
     for (const file of files) {
       const upload = new Upload(this, file, rule);
-      if (file.size > Number(this.form.dataset.most)) upload.refuse(`Not sent: it is larger than ${this.form.dataset.limit}.`);
+      if (file.size > Number(this.form.dataset.most)) upload.refuse(`Not uploaded: the file is larger than ${this.form.dataset.limit}.`);
       else this.add(upload);
     }
     this.list.hidden = !this.list.children.length;
@@ -180,7 +180,7 @@ class Uploads {
 }
 
 function key() {
-  const bytes = window.crypto.getRandomValues(new Uint8Array(16)); // randomUUID is not there on plain http
+  const bytes = window.crypto.getRandomValues(new Uint8Array(16)); // randomUUID needs https
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
@@ -193,7 +193,7 @@ function parsed(text) {
 }
 
 // ---- The list -------------------------------------------------------------------------------------------------------
-// Rows are fetched anew while one of them is open; what is ticked stays ticked.
+// Rows are polled while a document is open. Selected rows stay selected.
 const ROWS_MS = 3000;
 const ticked = new Set();
 
@@ -201,12 +201,12 @@ function boxes() {
   return [...document.querySelectorAll("#rows [name=task]")];
 }
 
-function tellTicked() {
+function showSelection() {
   const there = boxes();
   for (const id of ticked) if (!there.some((box) => box.value === id)) ticked.delete(id);
   const several = document.getElementById("several");
   several.hidden = !ticked.size;
-  several.querySelector("[data-chosen]").textContent = `With the ${ticked.size} that ${ticked.size === 1 ? "is" : "are"} ticked:`;
+  several.querySelector("[data-chosen]").textContent = `${ticked.size} selected:`;
   for (const button of several.querySelectorAll("[data-word]")) button.textContent = `${button.dataset.word} ${ticked.size}`;
   const all = document.querySelector("[data-all]");
   if (!all) return;
@@ -216,7 +216,7 @@ function tellTicked() {
 
 function restoreTicks() {
   for (const box of boxes()) box.checked = ticked.has(box.value);
-  tellTicked();
+  showSelection();
 }
 
 function followRows() {
@@ -226,7 +226,7 @@ function followRows() {
     if (!event.target.matches("#rows [type=checkbox]")) return;
     ticked.clear();
     for (const box of boxes()) if (box.checked) ticked.add(box.value);
-    tellTicked();
+    showSelection();
   });
   document.addEventListener("htmx:afterSettle", restoreTicks);
   window.setInterval(() => {
@@ -235,7 +235,7 @@ function followRows() {
 }
 
 // ---- Citations ------------------------------------------------------------------------------------------------------
-// A quote is a piece of Markdown and what is shown is not: they are compared by their letters and digits alone.
+// A quote is Markdown and the page shows HTML, so only letters and digits are compared.
 const LETTER = /[\p{L}\p{N}]/u;
 
 function unmark() {
@@ -269,7 +269,7 @@ function highlight(sheets, quote) {
   const found = places(sheets);
   const units = found.flatMap((place) => Array(place.small.length).fill(place));
   const text = found.map((place) => place.small).join("");
-  // Tags are to be seen in the source, and not in what is rendered of it.
+  // Tags are visible in the source view only.
   const ways = [letters(quote.replace(/<[^<>]*>/g, " ")), letters(quote)];
   const wanted = ways.find((way) => way && text.includes(way));
   if (!wanted) return null;
@@ -318,7 +318,7 @@ document.addEventListener("click", (event) => {
   lead(link);
 });
 
-// ---- Beginning ------------------------------------------------------------------------------------------------------
+// ---- Start ----------------------------------------------------------------------------------------------------------
 document.addEventListener("DOMContentLoaded", () => {
   for (const form of document.querySelectorAll("form[data-upload]")) new Uploads(form);
   if (document.getElementById("several")) followRows();

@@ -1,12 +1,12 @@
 "use strict";
-// What the pages of exports do beyond page.js: count what is ticked, take a dropped file into the list, count down.
+// Behavior of the export pages: bulk selection, dropped files, and the countdown of the receipt.
 
 // ---- Several at once ------------------------------------------------------------------------------------------------
 function ticked(form) {
   const boxes = [...form.querySelectorAll("input[name=job]")];
   const chosen = boxes.filter((box) => box.checked).length;
   const words = form.querySelector("[data-chosen]");
-  words.textContent = chosen ? `${chosen} ticked.` : "Tick exports to cancel or retry several at once.";
+  words.textContent = chosen ? `${chosen} selected.` : "Select exports to cancel or retry them together.";
   for (const button of form.querySelectorAll("[data-needs-chosen]")) button.disabled = !chosen;
   const all = form.querySelector("[data-all]");
   all.checked = chosen > 0 && chosen === boxes.length;
@@ -31,18 +31,18 @@ document.addEventListener("DOMContentLoaded", () => {
 });
 
 // ---- Chunks ---------------------------------------------------------------------------------------------------------
-// They are fetched anew every few seconds. What comes so gives way to what somebody has just asked for: put in first, it
-// would take away the place where that is to go.
+// The table polls every few seconds. A poll gives way to a request of the user: if it were inserted first, it would
+// remove the target of that request.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, requestConfig } = event.detail;
   if (target.id === "chunks" && requestConfig.elt === target && target.querySelector(".htmx-request")) event.detail.shouldSwap = false;
 });
 
-// ---- A file into the list: what is in it can be seen, and errors name its lines ----------------------------------------
+// ---- Dropped files go into the list, so that users see them and errors name lines --------------------------------------
 const MAX_FILE = 5 * 1024 * 1024;
 
 async function take(file, form) {
-  if (!file || file.size > MAX_FILE) return; // the server says why
+  if (!file || file.size > MAX_FILE) return; // the server returns the error
   const list = document.getElementById(form.getAttribute("data-drop")); // form.dataset is its field `dataset`
   list.value = await file.text();
   for (const input of form.querySelectorAll("input[type=file]")) input.value = "";
@@ -65,8 +65,8 @@ document.addEventListener("drop", (event) => {
   take(event.dataTransfer.files[0], form);
 });
 
-// ---- A receipt's time -----------------------------------------------------------------------------------------------
-// The server says how many seconds are left, so that a clock that is wrong here does not matter.
+// ---- Countdown --------------------------------------------------------------------------------------------------
+// Counts down the seconds from the server, so that a wrong local clock does not matter.
 const ends = new WeakMap();
 
 function words(seconds) {
@@ -88,7 +88,7 @@ window.setInterval(() => {
   }
 }, 1000);
 
-// ---- After a download: was the link used? -----------------------------------------------------------------------------
+// ---- Receipt update after a download ---------------------------------------------------------------------------------
 function news(id) {
   const place = document.getElementById(id);
   if (place) htmx.trigger(place, "news");

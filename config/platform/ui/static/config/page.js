@@ -1,18 +1,18 @@
 "use strict";
-// What pages do beyond HTML and htmx: ask before what cannot be undone, copy, and follow what happens on the server.
+// Shared behavior of pages beyond HTML and htmx: confirmations, copy buttons, error messages and live updates.
 
-// ---- Questions and copies -------------------------------------------------------------------------------------------
+// ---- Confirmations and copies---------------------------------------------------------------------------------------
 document.addEventListener("submit", (event) => {
-  const question = event.target.getAttribute("data-confirm"); // a form's own names may be those of its fields
+  const question = event.target.getAttribute("data-confirm"); // not a property: field names shadow those of the form
   if (question && !window.confirm(question)) {
     event.preventDefault();
     return;
   }
-  // A second click sends nothing: the server would do it once, but tell of a failure.
+  // Ignore a second click: the server would refuse it and show an error.
   const button = event.submitter;
   if (button && event.target.method === "post") {
     window.setTimeout(() => { button.disabled = true; button.dataset.sent = ""; }, 0);
-    // A download leaves the page as it is: the next one is wanted some time.
+    // A download keeps the page, so the button must become usable again.
     if (button.matches("[data-download]")) window.setTimeout(() => giveBack(event.target), 3000);
   }
 });
@@ -24,7 +24,7 @@ function giveBack(form) {
   }
 }
 
-// A page that comes back from the browser's memory has its buttons again.
+// Enable the buttons of a page restored from the back/forward cache.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) window.location.reload();
 });
@@ -37,26 +37,26 @@ document.addEventListener("click", async (event) => {
 });
 
 // ---- Failures -------------------------------------------------------------------------------------------------------
-// What htmx fetches or sends may fail: the page stays as it is, with what was typed, and says so until the next success.
+// If an htmx request fails, the page keeps its content and input, and shows an error until the next success.
 function told(xhr) {
   const words = new DOMParser().parseFromString(xhr?.responseText ?? "", "text/html").querySelector("main p")?.textContent;
-  return words || (xhr?.status ? `The server answered with an error (${xhr.status}).` : "The server does not answer.");
+  return words || (xhr?.status ? `The server returned an error (${xhr.status}).` : "Could not reach the server.");
 }
 
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.target instanceof HTMLFormElement) giveBack(event.target);
   document.getElementById("trouble")?.remove();
-  if (event.detail.successful || event.detail.xhr?.readyState === 0) return; // 0: the page itself took it back
+  if (event.detail.successful || event.detail.xhr?.readyState === 0) return; // 0: aborted by the page
   const note = document.createElement("p");
   note.id = "trouble";
   note.className = "message error";
-  note.textContent = `${told(event.detail.xhr)} Nothing on this page is lost; what you see may be out of date.`;
+  note.textContent = `${told(event.detail.xhr)} Your input is kept. This page may be out of date.`;
   document.getElementById("messages")?.append(note);
 });
 
-// ---- What was begun -------------------------------------------------------------------------------------------------
-// News replace parts of a page. What somebody had opened in them stays open, and what was chosen stays chosen, where it
-// has an id and is there again.
+// ---- State kept across updates ---------------------------------------------------------------------------------------
+// Updates replace parts of a page. Open <details> stay open and selected options stay selected, if they have an id and
+// exist in the new content.
 const begun = new Map();
 
 document.addEventListener("htmx:beforeSwap", (event) => {
@@ -75,10 +75,10 @@ document.addEventListener("htmx:afterSwap", () => {
   begun.clear();
 });
 
-// ---- Following ------------------------------------------------------------------------------------------------------
-// An element with data-events="/…/events" is told "news" when something happened there; its hx-trigger says what is
-// fetched then. The stream is the fast way and never the only one: without it, "news" comes every few seconds. A hidden
-// page listens to nothing, as a browser has six connections to a host for all its tabs. What has ended carries data-ended.
+// ---- Live updates ---------------------------------------------------------------------------------------------------
+// An element with data-events="/…/events" receives the event "news" when the stream has an event; its hx-trigger fetches
+// the update. Without a stream, "news" comes every few seconds. A hidden page closes its stream, because a browser has
+// only six connections per host for all tabs. Ended content carries data-ended.
 const POLL_MS = 3000;
 const AGAIN_MS = 5000;
 const SPACING_MS = 700;
@@ -92,7 +92,7 @@ class Follower {
     this.told = -SPACING_MS;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.begin()));
     document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.rest());
-    // News that were on their way when the end was shown bring nothing, and would take what somebody has opened since.
+    // Drop late updates after the end: they contain nothing new, and would close what the user has opened since.
     place.addEventListener("htmx:beforeRequest", (event) => event.target === place && this.hasEnded() && event.preventDefault());
     this.begin();
   }
@@ -113,20 +113,20 @@ class Follower {
     this.source.onopen = () => { this.failures = 0; this.stopPolling(); };
     this.source.onerror = () => this.fail();
     for (const kind of KINDS) this.source.addEventListener(kind, () => this.news());
-    // A stream may be open and yet bring nothing: a proxy that collects answers holds it back.
+    // An open stream may stay silent behind a proxy that buffers responses.
     this.silent ??= window.setInterval(() => this.hasEnded() || this.news(), SILENT_MS);
   }
 
   fail() {
     this.failures += 1;
     if (this.failures > 1 && !this.poll) this.poll = window.setInterval(() => this.news(), POLL_MS);
-    if (this.source.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
-    this.news(); // a stream that is refused may be one that has ended
+    if (this.source.readyState !== EventSource.CLOSED) return; // the browser reconnects
+    this.news(); // a refused stream may have ended
     this.again = window.setTimeout(() => this.hasEnded() || this.listen(), AGAIN_MS);
   }
 
-  // The first is told at once, what follows soon after together, a moment later: the last one is never lost, as it
-  // would be by htmx's own `throttle`.
+  // Trigger the first event immediately and batch the following ones. Unlike htmx's `throttle`, this never drops the
+  // last event.
   news() {
     if (this.soon) return;
     this.soon = window.setTimeout(() => {

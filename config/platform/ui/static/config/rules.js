@@ -1,10 +1,10 @@
 "use strict";
-// The rule editor: a text area that is good for code, the way from a problem to its place, and nothing typed is lost.
+// The rule editor: a text area for code, links from errors to their position, and protection of unsaved input.
 
 const INDENT = "  ";
 
 // ---- A text area for code -------------------------------------------------------------------------------------------
-// Tab indents, so there must be another way out with the keyboard: Esc, then Tab.
+// Tab indents, so Esc, then Tab leaves the field with the keyboard.
 class Code {
   constructor(area) {
     this.area = area;
@@ -38,7 +38,7 @@ class Code {
     return before.slice(before.lastIndexOf("\n") + 1);
   }
 
-  // As if it were typed: the browser can undo it, and everybody hears of it.
+  // Insert like typed text, so that the browser can undo it and fires its events.
   put(text) {
     if (!document.execCommand(text ? "insertText" : "delete", false, text)) {
       this.area.setRangeText(text, this.area.selectionStart, this.area.selectionEnd, "end");
@@ -108,7 +108,7 @@ function begin() {
   else code?.number();
 }
 
-// ---- From a problem to its place ------------------------------------------------------------------------------------
+// ---- Links from errors to positions ----------------------------------------------------------------------------------
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-seek]");
   if (!button) return;
@@ -117,7 +117,7 @@ document.addEventListener("click", (event) => {
   else (field.querySelector("input:checked, input") ?? field).focus();
 });
 
-// ---- Nothing typed is lost ------------------------------------------------------------------------------------------
+// ---- Unsaved input -------------------------------------------------------------------------------------------------
 let isChanged = false;
 document.addEventListener("input", (event) => {
   if (event.target.form?.matches("[data-guard]") && event.target.name !== "markdown") isChanged = true;
@@ -129,18 +129,18 @@ document.addEventListener("submit", (event) => {
   if (event.target.matches("[data-guard]")) isChanged = false; // without htmx
 });
 
-// Whoever was signed out signs in again in another tab, and has another token then than this page was made with.
+// After a new sign-in in another tab, the CSRF token of this page is outdated.
 document.addEventListener("htmx:configRequest", (event) => {
   const token = document.cookie.match(/(?:^|; )csrftoken=([^;]+)/);
   if (token && event.detail.verb !== "get") event.detail.parameters.csrfmiddlewaretoken = token[1];
 });
 
-// After page.js, which says what went wrong until the next request goes well: what was not saved is said until it is.
+// Runs after page.js, whose message disappears with the next success. This one stays until the rule is saved.
 document.addEventListener("htmx:afterRequest", (event) => {
   const note = document.getElementById("trouble");
   const place = document.getElementById("unsaved");
   if (!note || !place) return;
-  if ([401, 403].includes(event.detail.xhr?.status)) note.textContent = "You are signed out. Sign in in another tab, then try again here: what you typed is not lost.";
+  if ([401, 403].includes(event.detail.xhr?.status)) note.textContent = "You are signed out. Sign in in another tab, then try again here. Your input is kept.";
   if (event.detail.elt.matches("[data-guard]")) place.textContent = `Not saved. ${note.textContent}`;
 });
 
