@@ -22,15 +22,15 @@ def current_state(task: Any) -> Any:
 
 
 def cancel_refusal(task: Any) -> str:
-    return "" if current_state(task).status == Status.PENDING else actions.NotCancellable.said()
+    return "" if current_state(task).status == Status.PENDING else actions.NotCancellable.detail
 
 
 def retry_refusal(task: Task) -> str:
-    return "" if task.has_ended else actions.NotEnded.said()
+    return "" if task.has_ended else actions.NotEnded.detail
 
 
 def wake_refusal(task: Task) -> str:
-    return manual.NotOpen.said() if task.has_ended else ""
+    return manual.NotOpen.detail if task.has_ended else ""
 
 
 def cancel(task: Task, _confirmation: Confirmation) -> str:

@@ -164,8 +164,6 @@ class Download(DocumentsPage):
 
 
 class DocumentGone(Problem):
-    """The original document is no longer stored. Submit it again."""
-
     status = 410
     title = "The document is gone"
     code = "artifact_missing"

@@ -302,7 +302,7 @@ def expired_slots(expired: int, reaped: datetime | None) -> str:
 
 def draw_deliveries() -> Drawn:
     row = sql.one(DELIVERIES, most=MOST + 1) or {}
-    until = f" (disabled after {HOPELESS_ATTEMPTS} failures in a row over {HOPELESS_SECONDS // 86400} days)"
+    until = f" (disabled after {DISABLE_ATTEMPTS} failures in a row over {DISABLE_SECONDS // 86400} days)"
     deliveries = Figure(
         title="Pending deliveries",
         value=at_most(row["waiting"]),

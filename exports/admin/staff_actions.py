@@ -66,7 +66,7 @@ JOBS = (
         permission="exports.change_job",
         explanation="Failed chunks are retried with a full set of attempts and charged to the owner's quota again. "
         "Finished chunks keep their files. If only the delivery failed, only the delivery is retried.",
-        refusal=only_if_status({JobStatus.FAILED}, actions.NotFailed.said()),
+        refusal=only_if_status({JobStatus.FAILED}, actions.NotFailed.detail),
         do=each(retry_job),
         revision=end_time,
     ),
@@ -78,7 +78,7 @@ JOBS = (
         permission="exports.change_job",
         explanation="Running chunks stop within seconds, and pending chunks are cancelled. Finished files stay "
         "available for reuse. This cannot be undone, but you can replay the request.",
-        refusal=only_if_status(JOB_ACTIVE, actions.AlreadyEnded.said()),
+        refusal=only_if_status(JOB_ACTIVE, actions.AlreadyEnded.detail),
         do=each(cancel_job),
         is_danger=True,
     ),
@@ -161,7 +161,7 @@ CHUNKS = (
         explanation="For a chunk whose worker is lost: queues it now instead of when its lease expires. If the "
         "worker is still alive, its fencing token is refused and it stops. The attempt counts: a chunk without "
         "attempts left fails. The slot stays held until its lease expires and its call is terminated.",
-        refusal=only_if_status({ChunkStatus.RUNNING}, manual_actions.NotRunning.said()),
+        refusal=only_if_status({ChunkStatus.RUNNING}, manual_actions.NotRunning.detail),
         do=each(release_chunk),
         revision=lambda chunk: str(chunk.token),
         is_danger=True,
@@ -220,7 +220,7 @@ RECEIPTS = (
 
 
 def link_refusal(link: Link) -> str:
-    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.said()
+    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.detail
 
 
 def revoke_link(link: Link, _confirmation: Confirmation) -> str:
@@ -247,7 +247,7 @@ LINKS = (
 def slot_refusal(slot: Slot) -> str:
     if slot.lease_until is None:
         return "The slot is free."
-    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.said()
+    return "" if slot.lease_until <= timezone.now() else manual_actions.SlotInUse.detail
 
 
 def free_slot(slot: Slot, _confirmation: Confirmation) -> str:

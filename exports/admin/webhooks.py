@@ -106,7 +106,7 @@ class WebhookAdmin(StaffActionAdmin):
 # ---- Deliveries -----------------------------------------------------------------------------------------------------
 def resend_refusal(delivery: Delivery) -> str:
     return (
-        subscriptions.DeliveryPending.said()
+        subscriptions.DeliveryPending.detail
         if delivery.status == Delivery.Status.PENDING
         else disabled_refusal(delivery)
     )
@@ -116,12 +116,12 @@ def send_now_refusal(delivery: Delivery) -> str:
     if delivery.status != Delivery.Status.PENDING:
         return "Already ended. Use “Send again”."
     waits = delivery.token is None and delivery.available_at > timezone.now()
-    return disabled_refusal(delivery) if waits else subscriptions.DeliveryPending.said()
+    return disabled_refusal(delivery) if waits else subscriptions.DeliveryPending.detail
 
 
 def disabled_refusal(delivery: Delivery) -> str:
     is_disabled = not delivery.webhook.enabled and delivery.type != TEST
-    return subscriptions.WebhookDisabled.said() if is_disabled else ""
+    return subscriptions.WebhookDisabled.detail if is_disabled else ""
 
 
 def send_again(delivery: Delivery, _confirmation: Confirmation) -> str:

@@ -7,7 +7,6 @@ the browser has; the response is 204 if nothing has changed.
 
 import re
 import shlex
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4

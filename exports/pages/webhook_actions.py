@@ -26,7 +26,7 @@ class WebhookAction(Action):
 
 class Test(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
-        subscriptions.ping(self.webhook(webhook_id))
+        subscriptions.send_test(self.webhook(webhook_id))
         return "Test queued. The result appears below."
 
 

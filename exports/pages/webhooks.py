@@ -22,7 +22,7 @@ from exports.webhooks.models import EventType
 
 FRESH = "webhook_with_fresh_secret"  # session key: the webhook whose secret the next page shows once
 STATUSES = {"": "All", "pending": "Pending", "delivered": "Delivered", "failed": "Failed"}
-EVENTS = [(hook.value, NAMES[hook.value]) for hook in Hook]
+EVENTS = [(hook.value, NAMES[hook.value]) for hook in EventType]
 
 
 class WebhookForm(forms.Form):
