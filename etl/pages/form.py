@@ -37,7 +37,7 @@ class SubmitForm(forms.Form):
 
 def limits() -> dict[str, Any]:
     """Return the upload limits, shown before an upload."""
-    words = [acceptance.word(kind) for kind in engines.kinds()]
+    words = [acceptance.word(kind) for kind in engines.formats()]
     return {
         "kinds": f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words),
         "bytes": settings.SLUICE.etl_max_file_bytes,
@@ -48,4 +48,4 @@ def limits() -> dict[str, Any]:
 
 def endings() -> list[str]:
     """Return the file extensions for file pickers. The server checks the content, not the extension."""
-    return [ending for kind in engines.kinds() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]
+    return [ending for kind in engines.formats() for ending in (f".{kind.value}", *OTHER_ENDINGS.get(kind, ()))]

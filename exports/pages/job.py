@@ -7,6 +7,7 @@ the browser has; the response is 204 if nothing has changed.
 
 import re
 import shlex
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -92,7 +93,7 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
     is_owner = request.user.pk == job.user_id
     receipt = receipt_of(job, request) if job.status == JobStatus.SUCCESS else None
     is_failed = job.status == JobStatus.FAILED
-    progress = representation.progress(job, now)
+    progress: Mapping[str, Any] = representation.progress(job, now)
     return {
         "job": job,
         "is_owner": is_owner,
@@ -114,7 +115,7 @@ def facts(job: Job, request: HttpRequest) -> dict[str, Any]:
 WIDTH, LEAST = 1000, 6  # of the bar and of its smallest visible part, in SVG units
 
 
-def parts(progress: dict[str, Any]) -> list[dict[str, Any]]:
+def parts(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the segments of the progress bar from the left. Pending chunks are its background."""
     x, found = 0, []
     for status in ("done", "failed", "cancelled", "retrying", "running"):
@@ -201,7 +202,7 @@ def can_fetch(job: Job, request: HttpRequest) -> bool:
 
 def tabs(job: Job) -> list[tuple[str, str, int]]:
     """Return the filters of the table with their counts, without empty ones."""
-    progress = representation.progress(job, timezone.now())
+    progress: Mapping[str, Any] = representation.progress(job, timezone.now())
     named = [(status, status, progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "All", job.total), *named]
 

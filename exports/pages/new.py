@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -114,7 +115,8 @@ class Previewing(rates.PerUser):
 def preview(form: ExportForm) -> dict[str, int | None]:
     assert form.validated_request is not None  # noqa: S101 - the form is valid
     counts = representation.preview(submission.preview(form.validated_request))
-    return {**counts, "seconds": usual_seconds(form.validated_request.dataset, counts["quotaCost"])}
+    numbers: Mapping[str, Any] = counts
+    return {**numbers, "seconds": usual_seconds(form.validated_request.dataset, counts["quotaCost"])}
 
 
 def usual_seconds(dataset: Dataset, chunks: int) -> int | None:

@@ -336,7 +336,7 @@ def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Rece
     response = press(pages, delivered, "revoke")
 
     assert said(response) == ["Revoked 1 receipt. Its link is revoked, and its object is deleted within a minute."]
-    with pytest.raises(links.Refused):
+    with pytest.raises(links.LinkUnusable):
         links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
     with pytest.raises(links.ReceiptExpired):
         links.mint(delivered)
