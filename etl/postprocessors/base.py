@@ -1,5 +1,4 @@
-"""PostProcessor: Markdown with pages and a rule in, JSON out. A new one is a class and an entry in
-ETL_POSTPROCESSORS."""
+"""Post-processors: from Markdown and a rule to JSON. A new one is a class and an entry in ETL_POSTPROCESSORS."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from rules.library.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """What post-processing made. `data` fits the rule's schema; None where the processor gives none.
+    """The output of post-processing. `data` fits the rule's schema; None where the processor gives none.
 
     A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
-    that page. Warnings and usage are in the Work.
+    that page. Warnings and usage are in the StageContext.
     """
 
     data: Any = None
@@ -35,4 +34,4 @@ class PostProcessor(ABC):
 
     @abstractmethod
     def process(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
-        """Return the result. Raises an EtlError, and what `context.check()` raises."""
+        """Return the result. Raises EtlError, and the errors of `context.check()`."""

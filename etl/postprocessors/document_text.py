@@ -1,8 +1,8 @@
-"""What a model is sent of a document, and what in it looks like an attempt to command the model.
+"""The text of a document as it is sent to a model, and detection of prompt injection.
 
-Text that no reader sees can still speak to a model: zero-width and direction characters, Unicode's tags, comments of
-HTML. None of it is sent. Nor are the marks by which model servers tell who speaks: some would take them from a
-document for their own. Answers and citations are measured by this text, too.
+Invisible text can carry a prompt injection: zero-width and direction characters, Unicode tags, HTML comments. It is
+removed. Chat template markers are defused, because some model servers would interpret them in a document. Responses
+and citations are checked against this text, too.
 """
 
 import re
@@ -103,11 +103,11 @@ def apart(mark: re.Match[str]) -> str:
     return f"{word[0]} {word[1:-1]} {word[-1]}"
 
 
-# ---- Pleas ----------------------------------------------------------------------------------------------------------
+# ---- Prompt injection ------------------------------------------------------------------------------------------------
 def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
-    """Warn of pages that seem to speak to a language model, hidden text included.
+    """Warn of pages, including their hidden text, that look like prompt injection.
 
-    A hint for people, and no defence: what holds is that the answer is data, checked by a schema, and opens nothing.
+    This informs people; it is not the defense. The defense is that a response is only data, validated by a schema.
     """
     pages = [page.number for page in ocr.pages if looks_like_prompt_injection(ocr.markdown[page.start : page.end])]
     if pages:

@@ -1,5 +1,4 @@
-"""OCRProvider: a document in, Markdown with pages out. A new one is a class, and its dotted path in
-ETL_OCR_PROVIDER."""
+"""OCR providers: from a document to Markdown with pages. A new one is a class; ETL_OCR_PROVIDER takes its dotted path."""
 
 import re
 from abc import ABC, abstractmethod
@@ -45,8 +44,8 @@ class OCRResult:
     """What OCR found. Every page of the document is in `pages`, in order, also those without text.
 
     `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
-    `version`. A page that could not be read is a warning with code `page_failed` in the Work, or an error:
-    never silence.
+    `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
+    It is never omitted silently.
     """
 
     markdown: str
@@ -124,7 +123,7 @@ class OCRProvider(ABC):
 
     @abstractmethod
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
-        """Return the document's text. Raises an EtlError, and what `context.check()` raises."""
+        """Convert a document to Markdown. Raises EtlError, and the errors of `context.check()`."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """End what was started for documents to come, such as a process. It may be used again after that."""

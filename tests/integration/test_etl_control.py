@@ -69,7 +69,7 @@ def test_one_whose_state_was_lost_is_not(alice: User) -> None:
     """B6: a worker may have the document already; nobody can promise any more that it was not read."""
     task = make_task(alice)
     valkey().flushall()
-    with pytest.raises(actions.NotCancellable, match="taken up again"):
+    with pytest.raises(actions.NotCancellable, match="being recovered"):
         actions.cancel(task=row_of(task))
     recovery_makes_it_anew(task)
     with pytest.raises(actions.NotCancellable):
