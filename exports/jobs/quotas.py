@@ -117,4 +117,4 @@ def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
         left = max(quota.daily_chunks - quota.chunks, 0)
         asked = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
         what = f"This takes {asked}, and {left:,} of today's {quota.daily_chunks:,} are left"
-    return QuotaExceeded(f"{what}. The quota begins anew at midnight UTC.", retry_after=quota.seconds_left)
+    return QuotaExceeded(f"{what}. The quota resets at midnight UTC.", retry_after=quota.seconds_left)

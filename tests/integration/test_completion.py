@@ -213,7 +213,7 @@ def test_a_file_that_another_job_replaced_is_taken_as_it_is_now(dataset: Dataset
 
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
 def test_a_file_that_is_gone_is_read_again(dataset: Dataset, alice: User, harm: str) -> None:
-    """An object that nobody vouches for, or none, must not fail the job."""
+    """An unreferenced or missing object must not fail the job."""
     job = make_job(dataset, alice, 2)
     execution.drain()
     if harm == "deleted":

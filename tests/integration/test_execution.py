@@ -323,7 +323,7 @@ def test_a_failed_chunk_does_not_hold_up_the_others(
 def test_a_bug_is_written_down_as_a_failed_attempt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What nobody thought of must not leave a chunk leased, or loop, or be blamed on the source."""
+    """An unexpected error must not leave a chunk leased, loop, or be reported as an error of the source."""
     make_job(dataset, alice, 1)
     monkeypatch.setattr("exports.source.encoding.CONTENT_TYPES", {})
     execution.drain()

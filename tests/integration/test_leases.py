@@ -380,7 +380,7 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
 
 
 def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: User) -> None:
-    """A13: whoever stood still and comes back must not keep the slot of a chunk that is another's."""
+    """A13: a worker that was stopped must not keep the slot of a chunk that another worker has."""
     stale, _ = taken_over(dataset, alice)
     with pytest.raises(LeaseLost):
         leases.renew(stale)

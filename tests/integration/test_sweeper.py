@@ -1,4 +1,4 @@
-"""The janitors: what is lost is found, what is over is deleted, what is needed stays. A12, A26."""
+"""Cleanup: lost work is recovered, expired and unreferenced objects are deleted, all others stay. A12, A26."""
 
 import os
 import socket
@@ -106,7 +106,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
 
 
 def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A13: nobody knows whether the call still runs. The chunk itself is not held up."""
+    """A13: the call may still run. The chunk itself is not delayed."""
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
     expire_leases()
@@ -135,7 +135,7 @@ def test_uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not(
     assert [upload.key for upload in storage.list_uploads("things/")] == [alive.path]
 
 
-def test_one_janitor_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, alice: User, settings: Any) -> None:
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
     expire_leases()
@@ -147,7 +147,7 @@ def test_one_janitor_that_fails_does_not_stop_the_others(dataset: Dataset, alice
     assert queued("exports") == 1
 
 
-def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
+def test_lost_wakeups_are_sent_again(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 3)
     lose_messages()
@@ -161,7 +161,7 @@ def test_lost_hints_are_sent_again(dataset: Dataset, alice: User) -> None:
     assert queued("exports") == 0
 
 
-def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: User) -> None:
+def test_wakeups_do_not_pile_up_while_no_worker_takes_them(dataset: Dataset, alice: User) -> None:
     """They would fill the broker while workers are away, or busy with fewer calls than there are slots."""
     make_job(dataset, alice, 3)
     lose_messages()
@@ -175,21 +175,21 @@ def test_hints_do_not_pile_up_while_nobody_takes_them(dataset: Dataset, alice: U
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_a_broker_that_is_away_does_not_hold_the_janitor_up(dataset: Dataset, alice: User, is_silent: bool) -> None:  # noqa: FBT001
+def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alice: User, is_silent: bool) -> None:  # noqa: FBT001
     make_job(dataset, alice, 3)
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
         if is_silent:
-            nobody.listen()
-        with broker_at(f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), capture_logs() as logs:
+            closed.listen()
+        with broker_at(f"redis://127.0.0.1:{closed.getsockname()[1]}/0"), capture_logs() as logs:
             expect_within(5, lost_wakeups.wake_workers)
     assert {line["event"] for line in logs} == {"wakeup_not_sent"}
 
 
-def test_completions_are_hinted_however_many_others_wait(
+def test_completion_messages_are_sent_however_many_others_wait(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A12: a hint that was lost costs an interval, not as long as others take. But even these have a bound."""
+    """A12: a lost message costs an interval, however many others wait. But their number has a limit."""
     make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
@@ -201,7 +201,7 @@ def test_completions_are_hinted_however_many_others_wait(
     assert queued("bundles") == 6
 
 
-def test_a_completion_that_nobody_did_is_hinted_again(dataset: Dataset, alice: User) -> None:
+def test_a_lost_completion_message_is_sent_again(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     execution.drain()
     lose_messages()
@@ -228,7 +228,7 @@ def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(datase
     over, live = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
     expire(over, seconds=1)
     periodic.reap()
-    assert delivered(over)  # somebody may just have been redirected to it
+    assert delivered(over)  # a client may just have been redirected to it
     expire(over)
     periodic.reap()
 
@@ -297,7 +297,7 @@ def test_abandoned_uploads_are_aborted(dataset: Dataset, settings: Any, monkeypa
     assert storage_cleanup.abort_abandoned_uploads() == 0
 
 
-# ---- Files that no row vouches for ----------------------------------------------------------------------------------
+# ---- Unreferenced files ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def cancel(claim: Claim) -> None:
 
 
 def hand_back_and_cancel(claim: Claim) -> None:
-    """A worker that is told to leave sets the attempts back."""
+    """A graceful shutdown sets the attempts back."""
     transitions.release([claim])
     cancel(claim)
 
@@ -358,7 +358,7 @@ def test_the_file_of_a_chunk_that_ended_without_it_goes(
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_that_replaced_a_vouched_one_goes(dataset: Dataset, alice: User) -> None:
+def test_an_unreferenced_file_that_replaced_a_referenced_one_goes(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     execution.drain()
     claim = claimed(dataset, alice, reuse="never")
@@ -373,7 +373,7 @@ def test_a_file_that_replaced_a_vouched_one_goes(dataset: Dataset, alice: User) 
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_files_that_are_vouched_for_stay(dataset: Dataset, alice: User) -> None:
+def test_referenced_files_stay(dataset: Dataset, alice: User) -> None:
     """Also those of the chunks that were done when their job was cancelled, and those that other jobs put there."""
     job = make_job(dataset, alice, 3)
     leases.claim(backend="lost")
@@ -517,7 +517,7 @@ def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
     assert periodic.once("sweep", every=3600, run=lambda: ran.append(9))
 
 
-def test_every_janitor_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
+def test_every_periodic_task_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
     """A26."""
     receipt = finish(make_job(dataset, alice, 2))
     for _ in range(3):
