@@ -37,7 +37,7 @@ class Events(View):
         **openapi.WATCH,
         responses={
             (200, sse.MEDIA_TYPE): openapi.EVENTS,
-            204: openapi.HEARD_ALL,
+            204: openapi.NO_MORE_EVENTS,
             **problems(NoSuchTask, sse.TooManyStreamsOfUser, sse.TooManyStreams),
         },
     )

@@ -1,6 +1,6 @@
-"""Answers and requests as they really look, for the OpenAPI schema: all of one invoice.
+"""Example requests and responses for the OpenAPI document: an invoice.
 
-`tests/contract/test_document.py` holds each of them against its schema.
+`tests/contract/test_document.py` validates each of them against its schema.
 """
 
 from typing import Any

@@ -39,9 +39,9 @@ class Markdown(View):
         **openapi.MARKDOWN,
         responses={
             (200, "text/markdown"): OpenApiResponse(
-                OpenApiTypes.STR, "A line `<!-- page: 3 -->` stands before each page. It is untrusted text."
+                OpenApiTypes.STR, "A line `<!-- page: 3 -->` precedes each page. The content is untrusted."
             ),
-            304: OpenApiResponse(description="To `If-None-Match`."),
+            304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
             **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )

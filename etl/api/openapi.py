@@ -1,7 +1,7 @@
-"""What the OpenAPI schema says of each operation on documents: what it is for, what it costs, what comes next.
+"""OpenAPI texts, parameters and examples of the operations on documents.
 
-Each name here is the keyword arguments of an `extend_schema`, beside its name, request and problems; those are the
-views'. Nothing here runs when a request is answered.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Nothing here runs while a request is processed.
 """
 
 from typing import Any
@@ -32,17 +32,19 @@ SAME_TASK = {"task_id": "$request.path.task_id"}
 
 # ---- Parameters and headers -----------------------------------------------------------------------------------------
 
-TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Only tasks that have this status now.")
+TASK_STATUS = OpenApiParameter("status", enum=Status.values, description="Return only tasks with this status.")
 WAIT = OpenApiParameter(
     "wait",
     {"type": "integer", "minimum": 0, "maximum": 60, "default": 0},
-    description="Seconds to wait for a change, from when the request comes in. The answer comes with the first change, "
-    "at once when the task has ended, and earlier than asked for when many wait already.",
+    description="Maximum number of seconds to wait for a change. The response is sent on the first change, or "
+    "immediately if the task has ended, and may come early when many requests are waiting.",
 )
-ETAG = OpenApiParameter("ETag", str, "header", response=[200, 304], required=True, description="Of its content.")
+ETAG = OpenApiParameter(
+    "ETag", str, "header", response=[200, 304], required=True, description="Identifies the content."
+)
 IDEMPOTENCY_KEY = idempotency_key(
-    "good for as long as the task is kept. A repeat with the same rule and the same bytes, or the same `file_key`, "
-    "gets the first answer."
+    "valid for as long as the task exists. A repeated request with the same rule and the same file, or the same "
+    "`file_key`, returns the first response."
 )
 
 
@@ -50,11 +52,11 @@ IDEMPOTENCY_KEY = idempotency_key(
 
 ACCEPTED = Answer(
     schemas.AcceptedTask,
-    "The document is kept, and its task ends whatever dies meanwhile.",
-    task=to("getTask", "Its state, and its result in the end.", **TASK),
-    markdown=to("getMarkdown", "What OCR found.", **TASK),
-    cancel=to("cancelTask", "Withdraw it before it begins.", **TASK),
-    retry=to("retryTask", "Once more, when it has ended.", **TASK),
+    "The document is stored durably, and its task survives process crashes.",
+    task=to("getTask", "Its status and, at the end, its result.", **TASK),
+    markdown=to("getMarkdown", "The Markdown that OCR produced.", **TASK),
+    cancel=to("cancelTask", "Cancel it before it starts.", **TASK),
+    retry=to("retryTask", "Run it again, after it has ended.", **TASK),
 )
 UNSUPPORTED = {
     "type": "urn:problem:sluice:unsupported_format",
@@ -67,16 +69,16 @@ UNSUPPORTED = {
 }
 SUBMIT: dict[str, Any] = {
     "summary": "Submit a document",
-    "description": """Accepts a document, in the request or uploaded before, and answers at once; what becomes of it is
-at `Location`. OCR makes Markdown of it, a rule makes JSON of that; without `rule_id` the default rule is taken, which
-wraps the Markdown and asks no model.
+    "description": """Creates a task for a document, which is part of the request or was uploaded before, and returns
+immediately. Poll the URL in `Location` for its status. OCR converts the document to Markdown, and a rule converts the
+Markdown to JSON. Without `rule_id` the default rule applies, which wraps the Markdown and calls no model.
 
-**Costs** nothing but the rate and a place in the queue: 503 `queue_full` when there is none, then wait for
-`Retry-After`. What is refused here, as empty, too large or of another kind, was not stored: send another file.
-What only parsing shows ends the task with an `error` instead.
+The request counts towards the rate limit and takes a place in the queue. 503 `queue_full`: wait for `Retry-After`. A
+refused file (empty, too large, unsupported) is not stored. Problems that only parsing finds end the task with an
+`error`.
 
-**Send an `Idempotency-Key`**, and repeat the request after any error of the network or 5xx: there is one task, and one
-answer.""",
+**Send an `Idempotency-Key`** so that you can safely repeat the request after a network error or 5xx: it creates one
+task and returns the same response.""",
     "parameters": [
         IDEMPOTENCY_KEY,
         location(202, "The task."),
@@ -90,11 +92,11 @@ answer.""",
     ],
 }
 UPLOADS: dict[str, Any] = {
-    "summary": "Get a place to upload a document to",
-    "description": """For what is large or far away: send the bytes to `upload_url` by PUT, exactly `size` of them, with
-these `headers`, within fifteen minutes; then submit `file_key`. What is not submitted within a day is deleted. Size and
-type are looked at here already, and again by the bytes when it is submitted.""",
-    "examples": [asked("A PDF", examples.UPLOAD), answered("A place for it", examples.PLACE, status=201)],
+    "summary": "Create an upload URL",
+    "description": """For large documents or slow connections. Send exactly `size` bytes to `upload_url` by PUT with
+these `headers` within 15 minutes, then submit `file_key`. Uploads that are not submitted within a day are deleted. Size
+and type are checked here, and checked again against the content when you submit it.""",
+    "examples": [asked("A PDF", examples.UPLOAD), answered("Upload URL", examples.PLACE, status=201)],
 }
 
 
@@ -102,16 +104,17 @@ type are looked at here already, and again by the bytes when it is submitted."""
 
 ONE = Answer(
     schemas.Task,
-    "The task as it is now, ended or not.",
-    markdown=to("getMarkdown", "What OCR found.", **SAME_TASK),
-    cancel=to("cancelTask", "Withdraw it before it begins.", **SAME_TASK),
-    retry=to("retryTask", "Once more, when it has ended.", **SAME_TASK),
+    "The current state of the task.",
+    markdown=to("getMarkdown", "The Markdown that OCR produced.", **SAME_TASK),
+    cancel=to("cancelTask", "Cancel it before it starts.", **SAME_TASK),
+    retry=to("retryTask", "Run it again, after it has ended.", **SAME_TASK),
 )
 GET: dict[str, Any] = {
-    "summary": "Look at a task",
-    "description": """Always 200 for a task that is there: `status` says how it is. While it runs ask with `?wait=20`,
-which answers with the first change, or watch `GET …/events`. `completed` brings the `result`, `failed` the `error`; its
-`retryable` says whether `POST …/retry` may well help. Staff see every task.""",
+    "summary": "Get a task",
+    "description": """Returns 200 for every task that exists, whatever its `status`. While the task is active, poll with
+`?wait=20`, which responds on the first change, or subscribe to `GET …/events`. After `completed`, `result` contains the
+data. After `failed`, `error` contains the cause, and its `retryable` tells whether `POST …/retry` may succeed. Staff
+can read every task.""",
     "parameters": [WAIT, retry_after(200, "task")],
     "examples": [
         answered("Running", examples.RUNNING),
@@ -120,16 +123,16 @@ which answers with the first change, or watch `GET …/events`. `completed` brin
     ],
 }
 LIST: dict[str, Any] = {
-    "summary": "List my tasks",
-    "description": "Newest first, without their results. With `status` a page may be shorter than `limit`: some moved "
-    "on while it was read. Go on by `next`.",
+    "summary": "List tasks",
+    "description": "Returns your tasks, newest first, without their results. With `status` a page can have fewer than "
+    "`limit` tasks, because some changed while the page was read. Follow `next`.",
     "parameters": [TASK_STATUS],
     "examples": [answered("Running", examples.SUMMARY)],
 }
 MARKDOWN: dict[str, Any] = {
-    "summary": "Read what OCR found",
-    "description": "Headings, tables and text, with a line `<!-- page: 2 -->` before each page. There as soon as OCR "
-    "is done, also while post-processing runs or when it failed. 409 until then: ask the task how it is.",
+    "summary": "Get the Markdown of a task",
+    "description": "Returns headings, tables and text, with a line `<!-- page: 2 -->` before each page. Available as "
+    "soon as OCR is done, also if post-processing is running or has failed. Until then 409: check the task's status.",
     "parameters": [ETAG],
     "examples": [
         OpenApiExample(
@@ -138,61 +141,65 @@ MARKDOWN: dict[str, Any] = {
     ],
 }
 WATCH: dict[str, Any] = {
-    "summary": "Watch a task",
-    "description": """Server-sent events: a snapshot, then what changes, until the task has ended. In a browser
+    "summary": "Stream the events of a task",
+    "description": """Server-sent events: a snapshot, then every change until the task ends. In a browser:
 `new EventSource("/api/v1/etl/tasks/17/events")`.
 
-Streams end after half an hour too. `EventSource` comes back by itself, and so should other clients, with the last id as
-`Last-Event-ID`. 204 means that all was heard: stop. A user may have 50 streams open at a time.""",
+A stream also ends after 30 minutes. `EventSource` reconnects automatically, and other clients should do the same, with
+`Last-Event-ID` set to the last id they received. 204 means that there are no more events: stop. A user can have up to
+50 open streams.""",
     "parameters": [sse.LAST_EVENT_ID],
     "examples": [
         OpenApiExample(
-            "To the end", examples.STREAM, response_only=True, status_codes=["200"], media_type="text/event-stream"
+            "Until the end", examples.STREAM, response_only=True, status_codes=["200"], media_type="text/event-stream"
         )
     ],
 }
 EVENTS = OpenApiResponse(
     OpenApiTypes.STR,
-    """Each event has an `id` that grows, and one line of JSON as `data`:
+    """Each event has an increasing `id`, and a single line of JSON as `data`:
 
-* `snapshot`: the task as `GET /api/v1/etl/tasks/{task_id}` shows it (`Task`)
+* `snapshot`: the task in the format of `GET /api/v1/etl/tasks/{task_id}` (`Task`)
 * `progress`: `{"status", "phase", "progress"}`
-* `status`: the same, with `error` and `at`, when the status has changed; the stream ends after `completed`, `failed` or
+* `status`: the same with `error` and `at`, when the status changes; the stream ends after `completed`, `failed` or
   `cancelled`
 
-What changed several times in half a second is told once. A comment comes every ten seconds while nothing happens.""",
+Changes within half a second are combined into one event. While there are no events, the server sends a comment every
+ten seconds.""",
 )
-HEARD_ALL = OpenApiResponse(description="The client has heard all, the end included. `EventSource` stops at this.")
+NO_MORE_EVENTS = OpenApiResponse(
+    description="The task has ended, and the client has received every event. `EventSource` does not reconnect."
+)
 
 
 # ---- Changing -------------------------------------------------------------------------------------------------------
 
 CANCEL: dict[str, Any] = {
     "summary": "Cancel a task",
-    "description": "Only before it has begun. After a 200 the document never reaches an OCR provider; after a 409 the "
-    "task goes on to its end.",
+    "description": "Cancels a task that has not started. After 200 the document is never sent to an OCR provider. "
+    "After 409 the task runs to its end.",
     "examples": [answered("Cancelled", {"task_id": 17, "status": "cancelled"})],
 }
 RETRY: dict[str, Any] = {
-    "summary": "Run a task again",
-    "description": """`postprocess` takes the stored result of OCR, `ocr` begins at the beginning. Any task that has
-ended may be run again, also with another rule: that is how one document is put through a second rule without a second
-OCR. `error` and `result` are gone then, the `task_id` stays. It takes a place in the queue as a submission does.
-409 `artifact_missing`: begin with `ocr`.""",
+    "summary": "Retry a task",
+    "description": """Runs an ended task again, from `ocr` or from `postprocess`, which uses the stored Markdown.
+You can also set another rule, to apply it to the same document without a second OCR run. The task keeps its `task_id`;
+its `error` and `result` are cleared. It takes a place in the queue, like a submission. 409 `artifact_missing`: start
+from `ocr`.""",
     "parameters": [location(202, "The task."), retry_after(202, "task", required=True)],
     "examples": [
-        asked("By another rule", {"from_stage": "postprocess", "rule_id": 5}),
+        asked("Another rule", {"from_stage": "postprocess", "rule_id": 5}),
         answered("Accepted", examples.ACCEPTED, status=202),
     ],
 }
 TRIAL: dict[str, Any] = {
-    "summary": "Try a rule on Markdown",
-    "description": """Post-processing of the given text, here and now: no task, nothing stored, one attempt, two minutes
-at most. For writing a rule, before documents are put through it. Whatever post-processing ends with is 200: `ok` says
-which. Costs what the model costs. 503 `too_many_trials`: a process tries eight at a time.""",
+    "summary": "Test a rule",
+    "description": """Post-processes the given Markdown synchronously: no task, nothing stored, one attempt, two minutes
+at most. Use it while you write a rule. The response is 200 whether post-processing succeeds or fails: check `ok`. The
+model is called as for a document. 503 `too_many_trials`: a server process runs at most eight tests at a time.""",
     "examples": [
         asked("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}),
-        answered("It works", examples.TRIED),
-        answered("It does not", examples.NOT_TRIED),
+        answered("Success", examples.TRIED),
+        answered("Failure", examples.NOT_TRIED),
     ],
 }

@@ -77,8 +77,8 @@ class Download(APIView):
         operation_id="download",
         **openapi.DOWNLOAD,
         responses={
-            204: OpenApiResponse(description="To a prefetch, which uses nothing up."),
-            302: OpenApiResponse(description="To the object."),
+            204: OpenApiResponse(description="The request was a prefetch, which does not use up the link."),
+            302: OpenApiResponse(description="Redirect to the object."),
             (403, CONTENT_TYPE): problem(LinkRefused.WHY),
             **problems(NotFound, throttling.RateLimited),
         },
@@ -126,7 +126,7 @@ class File(APIView):
         operation_id="getFile",
         **openapi.FILE,
         responses={
-            302: OpenApiResponse(description="To the file."),
+            302: OpenApiResponse(description="Redirect to the file."),
             **problems(NoSuchExport, links.ReceiptExpired, chunk_files.FileSuperseded, StorageUnavailable),
         },
     )

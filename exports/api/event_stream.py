@@ -38,7 +38,7 @@ class Events(APIView):
         **openapi.WATCH,
         responses={
             (200, sse.MEDIA_TYPE): openapi.EVENTS,
-            204: openapi.HEARD_ALL,
+            204: openapi.NO_MORE_EVENTS,
             **problems(NoSuchExport, sse.TooManyStreamsOfUser, sse.TooManyStreams),
         },
     )

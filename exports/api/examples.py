@@ -1,6 +1,6 @@
-"""Answers and requests as they really look, for the OpenAPI schema: all of one export of flights, and its webhook.
+"""Example requests and responses for the OpenAPI document: an export of flights and its webhook.
 
-`tests/contract/test_document.py` holds each of them against its schema.
+`tests/contract/test_document.py` validates each of them against its schema.
 """
 
 from typing import Any
@@ -171,8 +171,8 @@ WAITING = {
 TEST = {**WAITING, "type": "webhook.test", "jobId": None, "log": []}
 
 
-def told(job: dict[str, Any]) -> dict[str, Any]:
-    """Return a job as webhooks have it: without its link."""
+def without_link(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as webhooks contain it."""
     receipt = job["receipt"] and {name: value for name, value in job["receipt"].items() if name != "signedUrl"}
     return {**job, "receipt": receipt}
 

@@ -1,7 +1,7 @@
-"""What the OpenAPI schema says of each operation of exports: what it is for, what it costs, what comes next.
+"""OpenAPI texts, parameters and examples of the operations on exports.
 
-Each name here is the keyword arguments of an `extend_schema`, beside its name, request and problems; those are the
-views'. Nothing here runs when a request is answered.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Nothing here runs while a request is processed.
 """
 
 from typing import Any
@@ -35,12 +35,12 @@ HOOK = {"webhookId": "$response.body#/id"}
 
 # ---- Parameters and headers -----------------------------------------------------------------------------------------
 
-JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values, description="Only exports that have this status now.")
-CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="Only chunks that have this status now.")
-DATASET = OpenApiParameter("dataset", description="Its name; an unknown one gives an empty list.")
-TOKEN = OpenApiParameter("token", required=True, description="Comes with the link.")
+JOB_STATUS = OpenApiParameter("status", enum=JobStatus.values, description="Return only exports with this status.")
+CHUNK_STATUS = OpenApiParameter("status", enum=ChunkStatus.values, description="Return only chunks with this status.")
+DATASET = OpenApiParameter("dataset", description="Name of the dataset. An unknown name returns an empty list.")
+TOKEN = OpenApiParameter("token", required=True, description="Part of the link.")
 IDEMPOTENCY_KEY = idempotency_key(
-    "good for as long as the job is kept. A repeat with the same body gets the first answer."
+    "valid for as long as the job exists. A repeated request with the same body returns the first response."
 )
 NO_STORE = OpenApiParameter("Cache-Control", str, "header", required=True, response=[302], enum=["no-store"])
 
@@ -61,34 +61,35 @@ REFUSED = {
 }
 REQUESTS = [
     asked("Items", examples.ITEMS),
-    asked("Filters", examples.FILTERS, "Every key on every day of the range. What is left out has its default."),
+    asked("Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have their defaults."),
 ]
 LIST: dict[str, Any] = {
-    "summary": "List my exports",
-    "description": "Newest first, each as `GET /exports/{jobId}` shows it. For one export ask for that one.",
+    "summary": "List exports",
+    "description": "Returns your exports, newest first, in the format of `GET /exports/{jobId}`.",
     "parameters": [JOB_STATUS, DATASET],
     "examples": [answered("Running", examples.RUNNING)],
 }
 ACCEPTED = Answer(
     schemas.Accepted,
-    "The job is kept, and ends whatever dies meanwhile.",
-    job=to("getExport", "Its state, and its receipt in the end.", **JOB),
-    chunks=to("listChunks", "Its slices.", **JOB),
-    cancel=to("cancelExport", "End it.", **JOB),
-    link=to("createLink", "A one-time link, once it has succeeded.", **JOB),
-    replay=to("replayExport", "The same request again.", **JOB),
+    "The job is stored durably and survives process crashes.",
+    job=to("getExport", "Its status and, after success, its receipt.", **JOB),
+    chunks=to("listChunks", "Its chunks.", **JOB),
+    cancel=to("cancelExport", "Cancel it.", **JOB),
+    link=to("createLink", "A one-time download link, after success.", **JOB),
+    replay=to("replayExport", "Submit the same request again.", **JOB),
 )
 CREATE: dict[str, Any] = {
-    "summary": "Export slices of a dataset",
-    "description": """Accepts a job and answers at once; its state is at `Location`. One (key, date) is one chunk, one
-call of the dataset's function and one file.
+    "summary": "Create an export",
+    "description": """Creates an export job and returns immediately. Poll the URL in `Location` for its status. Each
+(key, date) pair is one chunk: one call of the dataset's function, and one file.
 
-**Costs** one job and one chunk for each (key, date) of the day's quota (`GET /exports/limits`; `POST /exports/preview`
-says it before). Chunks that end reused, failed or cancelled are given back. What is refused costs nothing.
+**Quota:** one job, and one chunk per (key, date) pair. `POST /exports/preview` returns the cost in advance, and
+`GET /exports/limits` returns what is left. Chunks that end reused, failed or cancelled are refunded. Refused requests
+cost nothing.
 
-**Send an `Idempotency-Key`**, and repeat the request after any error of the network or 5xx: there is one job, and one
-answer. After 400 mend what `errors` points at. After 429 wait for `Retry-After`; with `quota_exceeded` that is until
-midnight UTC, or ask for less.""",
+**Send an `Idempotency-Key`** so that you can safely repeat the request after a network error or 5xx: it creates one job
+and returns the same response. After 400, fix the fields listed in `errors`. After 429, wait for `Retry-After`; for
+`quota_exceeded` that is midnight UTC, unless you request fewer chunks.""",
     "parameters": [
         IDEMPOTENCY_KEY,
         location(202, "The job."),
@@ -102,35 +103,37 @@ midnight UTC, or ask for less.""",
     ],
 }
 PREVIEW: dict[str, Any] = {
-    "summary": "See what an export would do",
-    "description": "Takes what `POST /exports` takes, checks it in the same way, and counts: how many chunks, how many "
-    "of them have a file that can be reused, what it costs. Changes nothing and costs nothing but the rate.",
+    "summary": "Preview an export",
+    "description": "Takes the same body as `POST /exports`, validates it in the same way, and returns the number of "
+    "chunks, how many of them can reuse a file, and the cost. Changes nothing and uses no quota, but counts towards "
+    "the rate limit.",
     "examples": [*REQUESTS, answered("Preview", examples.PREVIEW)],
 }
 LIMITS: dict[str, Any] = {
-    "summary": "Look at my limits",
-    "description": "The day's quota, what is left of it, and when it begins anew; the largest job; the rate of "
-    "requests that write. Costs nothing.",
+    "summary": "Get your limits",
+    "description": "Returns the daily quota, its usage and its reset time, the maximum size of a job, and the rate "
+    "limit for POST requests.",
     "examples": [answered("Limits", examples.LIMITS)],
 }
 DATASETS: dict[str, Any] = {
-    "summary": "List what can be exported",
-    "description": "All datasets with the formats they come in and the pattern of their keys, on one page.",
+    "summary": "List datasets",
+    "description": "Returns all datasets on a single page, with their formats and the pattern of their keys.",
     "examples": [answered("Datasets", examples.DATASETS)],
 }
 ONE = Answer(
     schemas.Job,
-    "The job as it is now, ended or not.",
-    chunks=to("listChunks", "Its slices.", **SAME_JOB),
-    cancel=to("cancelExport", "End it, while it runs.", **SAME_JOB),
-    retry=to("retryExport", "The failed slices again, when it failed.", **SAME_JOB),
-    link=to("createLink", "A one-time link, when it succeeded.", **SAME_JOB),
+    "The current state of the job.",
+    chunks=to("listChunks", "Its chunks.", **SAME_JOB),
+    cancel=to("cancelExport", "Cancel it, while it is active.", **SAME_JOB),
+    retry=to("retryExport", "Retry its failed chunks, if it failed.", **SAME_JOB),
+    link=to("createLink", "A one-time download link, if it succeeded.", **SAME_JOB),
 )
 GET: dict[str, Any] = {
-    "summary": "Look at an export",
-    "description": """Always 200 for an export that is there: `status` says how it is. While it runs ask again after
-`Retry-After`, or watch `GET /exports/{jobId}/events` instead. `success` brings the `receipt` with its link, `failed`
-the `error`; its `retryable` says whether `POST …/retry` may well help. Staff see every export, without its link.""",
+    "summary": "Get an export",
+    "description": """Returns 200 for every export that exists, whatever its `status`. While the export is active, poll
+again after `Retry-After` seconds, or subscribe to `GET /exports/{jobId}/events` instead. After `success`, `receipt`
+contains the download link. After `failed`, `error` contains the cause, and its `retryable` tells whether
+`POST …/retry` may succeed. Staff can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [
         answered("Running", examples.RUNNING),
@@ -139,43 +142,44 @@ the `error`; its `retryable` says whether `POST …/retry` may well help. Staff 
     ],
 }
 CHUNKS: dict[str, Any] = {
-    "summary": "List an export's chunks",
-    "description": "In the order of the request. `?status=failed` shows which slices failed, and why.",
+    "summary": "List the chunks of an export",
+    "description": "Returns the chunks in the order of the request. Use `?status=failed` for the failed chunks and "
+    "their errors.",
     "parameters": [CHUNK_STATUS],
     "examples": [answered("Done", examples.CHUNK), answered("Failed", examples.FAILED_CHUNK)],
 }
 RETRY: dict[str, Any] = {
-    "summary": "Run the failed chunks again",
-    "description": """Only the failed ones, with all their attempts; what is done stays. Costs their number of chunks of
-today's quota, given back when they fail again. 409 `not_failed` means that there is nothing to retry: look at the job.
-For a job that succeeded or was cancelled use `POST …/replay`.""",
+    "summary": "Retry failed chunks",
+    "description": """Runs the failed chunks again, each with the full number of attempts. Finished chunks keep their
+files. The retried chunks are charged to today's quota and refunded if they fail again. 409 `not_failed`: the export has
+not failed; check its status. For an export that succeeded or was cancelled, use `POST …/replay`.""",
     "examples": [answered("Running again", examples.RETRIED, status=202)],
 }
 CANCEL: dict[str, Any] = {
     "summary": "Cancel an export",
-    "description": "Ends it at once; running queries are ended soon after. Files that are done stay and can be reused. "
-    "Chunks that were not done are given back to the quota. 409 `already_ended`: it was faster.",
+    "description": "Cancels the export immediately; running queries stop shortly after. Finished files are kept and "
+    "can be reused. Unfinished chunks are refunded. 409 `already_ended`: the export ended first.",
     "examples": [answered("Cancelled", examples.CANCELLED)],
 }
 REPLAY: dict[str, Any] = {
-    "summary": "Export the same again",
-    "description": "The same request as a new job of whoever asks. Costs what a new export costs; with `reuse` files "
-    "that are there need no call, and are given back. 409 `not_replayable`: make a new request instead.",
+    "summary": "Replay an export",
+    "description": "Submits the same request as a new job, which you own. It costs as much as a new export; chunks "
+    "that reuse a file are refunded. 409 `not_replayable`: the dataset has changed; create a new export instead.",
     "parameters": [location(202, "The new job."), retry_after(202, "job", required=True)],
     "examples": [answered("Accepted", examples.REPLAYED, status=202)],
 }
 WATCH: dict[str, Any] = {
-    "summary": "Watch an export",
-    "description": """Server-sent events: a snapshot, then what changes, until the export has ended. Instead of asking
-again and again; in a browser `new EventSource("/exports/…/events")`.
+    "summary": "Stream the events of an export",
+    "description": """Server-sent events: a snapshot, then every change until the export ends. Use this instead of
+polling. In a browser: `new EventSource("/exports/…/events")`.
 
-Streams end after half an hour too. `EventSource` comes back by itself, and so should other clients: with the last id as
-`Last-Event-ID` they miss nothing and hear nothing twice. 204 means that all was heard: stop. A user may have 50 streams
-open at a time.""",
+A stream also ends after 30 minutes. `EventSource` reconnects automatically, and other clients should do the same: with
+`Last-Event-ID` set to the last id they received, they get every event exactly once. 204 means that there are no more
+events: stop. A user can have up to 50 open streams.""",
     "parameters": [sse.LAST_EVENT_ID],
     "examples": [
         OpenApiExample(
-            "To the end",
+            "Until the end",
             examples.STREAM,
             response_only=True,
             status_codes=["200"],
@@ -185,132 +189,140 @@ open at a time.""",
 }
 EVENTS = OpenApiResponse(
     OpenApiTypes.STR,
-    """Each event has an `id` that grows, and one line of JSON as `data`:
+    """Each event has an increasing `id`, and a single line of JSON as `data`:
 
-* `snapshot`: the job as `GET /exports/{jobId}` shows it (`Job`); only where `Last-Event-ID` did not lead on
-* `chunk`: a chunk that changed, as `GET /exports/{jobId}/chunks` shows it (`Chunk`)
-* `progress`: the job's `progress` (`Progress`), once after any number of chunks
+* `snapshot`: the job in the format of `GET /exports/{jobId}` (`Job`); only if the stream could not resume at
+  `Last-Event-ID`
+* `chunk`: a changed chunk in the format of `GET /exports/{jobId}/chunks` (`Chunk`)
+* `progress`: the job's `progress` (`Progress`), once after a group of chunks
 * `status`: `{"status", "error", "at"}`; the stream ends after `success`, `failed` or `cancelled`
 
-A comment comes every ten seconds while nothing happens.""",
+While there are no events, the server sends a comment every ten seconds.""",
 )
-HEARD_ALL = OpenApiResponse(description="The client has heard all, the end included. `EventSource` stops at this.")
+NO_MORE_EVENTS = OpenApiResponse(
+    description="The export has ended, and the client has received every event. `EventSource` does not reconnect."
+)
 
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
 
 LINK: dict[str, Any] = {
-    "summary": "Get a new one-time link",
-    "description": """For when the receipt's link was used, or is for another client. It is bound to the client that
-asks for it, its network and its User-Agent, and lives as long as the receipt; the link before is revoked. Only the
-owner may ask. 409 `not_ready`: wait for the end. 410 `receipt_expired`: `POST …/replay` makes a new one.""",
+    "summary": "Create a one-time link",
+    "description": """Creates a new link if the previous one was used, or if another client needs it. The link is bound
+to the network and the User-Agent of the client that creates it, and expires with the receipt. The previous link is
+revoked. Only the owner can create links. 409 `not_ready`: wait until the export ends. 410 `receipt_expired`: use
+`POST …/replay`.""",
     "tags": DOWNLOADS,
     "examples": [answered("Link", examples.LINK)],
 }
 DOWNLOAD: dict[str, Any] = {
-    "summary": "Use a link up",
-    "description": """Where `signedUrl` leads: a redirect to the object storage, once. Needs no sign-in; send none, and
-follow redirects (`curl -L`). HEAD answers 200 with type, length and name, or 403, and uses nothing up, as does a
-prefetch. What a 403 means is in its `code`; the owner gets a new link by `POST …/link` while the receipt lives.
-Addresses that ask very often are refused for a while, against guessing.""",
+    "summary": "Download by a one-time link",
+    "description": """The target of `signedUrl`: redirects to object storage, once. Send no credentials, and follow
+redirects (`curl -L`). HEAD returns the type, the length and the file name, or 403, without using up the link, and a
+prefetch does not use it up either. For 403, `code` contains the reason. The owner can create a new link by
+`POST …/link` until the receipt expires. To prevent guessing, requests are rate-limited per IP address.""",
     "tags": DOWNLOADS,
-    "parameters": [TOKEN, location(302, "A presigned URL, good for a minute at most."), NO_STORE],
+    "parameters": [TOKEN, location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }
 FILE: dict[str, Any] = {
-    "summary": "Fetch one file of a manifest",
-    "description": "Where the `url`s of a manifest (`delivery: manifest`) lead: a redirect to the object storage, for "
-    "the owner, as often as wanted while the receipt lives. 410 `file_superseded`: a later export has newer data.",
+    "summary": "Download a file of a manifest",
+    "description": "The target of each `url` in a manifest (`delivery: manifest`): redirects to object storage. The "
+    "owner can use it any number of times until the receipt expires. 410 `file_superseded`: a later export replaced "
+    "the file with newer data.",
     "tags": DOWNLOADS,
-    "parameters": [location(302, "A presigned URL, good for a minute at most."), NO_STORE],
+    "parameters": [location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }
 
 
 # ---- Webhooks -------------------------------------------------------------------------------------------------------
 
 LIST_WEBHOOKS: dict[str, Any] = {
-    "summary": "List my webhooks",
-    "description": "Newest first, without their secrets: those are shown once, when they are made.",
+    "summary": "List webhooks",
+    "description": "Returns your webhooks, newest first, without their secrets.",
     "tags": WEBHOOKS,
     "examples": [answered("Webhook", examples.WEBHOOK)],
 }
 MADE = Answer(
     NewWebhook,
-    "It is told of all ends from now on.",
-    webhook=to("getWebhook", "Look at it.", **HOOK),
-    test=to("testWebhook", "See that it works.", **HOOK),
-    deliveries=to("listDeliveries", "What was sent.", **HOOK),
-    rotate=to("rotateWebhookSecret", "Another secret.", **HOOK),
-    change=to("changeWebhook", "Change or switch it off.", **HOOK),
+    "The webhook receives every event from now on.",
+    webhook=to("getWebhook", "Get it.", **HOOK),
+    test=to("testWebhook", "Send a test delivery.", **HOOK),
+    deliveries=to("listDeliveries", "Its deliveries.", **HOOK),
+    rotate=to("rotateWebhookSecret", "Replace its secret.", **HOOK),
+    change=to("changeWebhook", "Update or disable it.", **HOOK),
     delete=to("deleteWebhook", "Delete it.", **HOOK),
 )
 CREATE_WEBHOOK: dict[str, Any] = {
-    "summary": "Be told when exports end",
-    "description": """Ends from now on are posted to `url`, signed as
-[Standard Webhooks](https://www.standardwebhooks.com) says. The `secret` to check signatures with is in this answer
-alone: keep it. A user may have 100 webhooks. The URL must be https and lead to public addresses, or 400 at `/url`.""",
+    "summary": "Create a webhook",
+    "description": """Sends a POST request to `url` when an export ends, signed according to
+[Standard Webhooks](https://www.standardwebhooks.com). Store the `secret`, which verifies the signatures: it is returned
+only in this response. A user can have up to 100 webhooks. The URL must use https and resolve to public IP addresses;
+otherwise the response is 400 with an error at `/url`.""",
     "tags": WEBHOOKS,
     "parameters": [location(201, "The webhook.")],
     "examples": [
         asked("To a shop", examples.NEW_WEBHOOK),
-        answered("Made", {**examples.WEBHOOK, "secret": examples.SECRET}, status=201),
+        answered("Created", {**examples.WEBHOOK, "secret": examples.SECRET}, status=201),
     ],
 }
 GET_WEBHOOK: dict[str, Any] = {
-    "summary": "Look at a webhook",
-    "description": "Without its secret. `disabledReason` says why it is off: by a person, by the receiver's "
-    "410, or after days of failures.",
+    "summary": "Get a webhook",
+    "description": "Returns the webhook without its secret. `disabledReason` is set if it was disabled: by a user, by "
+    "a 410 from the receiver, or after days of failures.",
     "tags": WEBHOOKS,
     "examples": [answered("Webhook", examples.WEBHOOK)],
 }
 CHANGE_WEBHOOK: dict[str, Any] = {
-    "summary": "Change a webhook",
-    "description": "What is left out stays as it is. `enabled: true` begins anew: what waits goes out.",
+    "summary": "Update a webhook",
+    "description": "Omitted fields keep their values. `enabled: true` resets the failures and sends the waiting "
+    "deliveries.",
     "tags": WEBHOOKS,
     "examples": [
-        asked("Switch off", {"enabled": False}),
-        answered("Off", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Disabled by a user."}),
+        asked("Disable", {"enabled": False}),
+        answered("Disabled", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Disabled by a user."}),
     ],
 }
 DELETE_WEBHOOK: dict[str, Any] = {
     "summary": "Delete a webhook",
-    "description": "With all its deliveries, also those that wait.",
+    "description": "Deletes the webhook and all its deliveries, including those still waiting.",
     "tags": WEBHOOKS,
 }
 ROTATE: dict[str, Any] = {
-    "summary": "Get a new secret",
-    "description": "In this answer alone. The old one goes on signing beside it for 24 hours, so that receivers can "
-    "change over; one that was replaced before ends at once.",
+    "summary": "Rotate the secret of a webhook",
+    "description": "Returns a new secret, only in this response. For 24 hours deliveries are signed with the old "
+    "secret as well, so that you can update the receiver. A secret from an earlier rotation stops working immediately.",
     "tags": WEBHOOKS,
     "examples": [answered("Secret", {"secret": examples.SECRET})],
 }
 TEST: dict[str, Any] = {
-    "summary": "Send a test",
-    "description": "Its type is `webhook.test`. It goes out even while the webhook is disabled, in one attempt; "
-    "`GET …/deliveries` shows how it went. There is one test at a time: 409 `delivery_pending` until it has ended.",
+    "summary": "Send a test delivery",
+    "description": "Sends a delivery of type `webhook.test`, in a single attempt, even if the webhook is disabled. "
+    "`GET …/deliveries` returns the result. 409 `delivery_pending`: the previous test has not ended yet.",
     "tags": WEBHOOKS,
-    "examples": [answered("On its way", examples.TEST, status=202)],
+    "examples": [answered("Queued", examples.TEST, status=202)],
 }
 TESTED = Answer(
     WebhookDelivery,
-    "It is on its way.",
-    deliveries=to("listDeliveries", "How it went.", webhookId="$request.path.webhookId"),
+    "The delivery is queued.",
+    deliveries=to("listDeliveries", "Its result.", webhookId="$request.path.webhookId"),
     again=to(
         "redeliver",
-        "The same again, when it has ended.",
+        "Send it again, after it has ended.",
         webhookId="$request.path.webhookId",
         deliveryId="$response.body#/id",
     ),
 )
 DELIVERIES: dict[str, Any] = {
-    "summary": "List what was sent",
-    "description": "Newest first, each with the log of its newest 20 attempts; 30 days back.",
+    "summary": "List the deliveries of a webhook",
+    "description": "Returns the deliveries of the last 30 days, newest first, each with a log of its latest 20 "
+    "attempts.",
     "tags": WEBHOOKS,
     "examples": [answered("Delivered", examples.DELIVERY)],
 }
 REDELIVER: dict[str, Any] = {
-    "summary": "Send a delivery again",
-    "description": "The same `webhook-id` and the same bytes, with all attempts; a test has one. A delivery that waits "
-    "for its next attempt is sent now, and keeps the attempts that it had.",
+    "summary": "Redeliver",
+    "description": "Sends the delivery again with the same `webhook-id` and the same body, and the full number of "
+    "attempts (one for a test). A delivery that waits for its next attempt is sent immediately and keeps its count.",
     "tags": WEBHOOKS,
-    "examples": [answered("On its way", examples.WAITING, status=202)],
+    "examples": [answered("Queued", examples.WAITING, status=202)],
 }

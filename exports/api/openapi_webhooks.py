@@ -1,4 +1,4 @@
-"""What receivers of webhooks get, for the OpenAPI schema: requests that Sluice makes."""
+"""Webhooks in the OpenAPI document: the requests that Sluice sends."""
 
 from typing import Any
 
@@ -10,52 +10,52 @@ from exports.webhooks.models import EventType
 from exports.webhooks.schemas import WebhookTest
 
 HEADERS = {
-    "webhook-id": "The delivery's id, the same at every attempt: what was seen before can be ignored.",
-    "webhook-timestamp": "Of this attempt, in Unix seconds. Refuse what is older than five minutes.",
-    "webhook-signature": "`v1,` and a signature in Base64; for a day after a rotation two of them, with a "
-    "space between.",
+    "webhook-id": "Id of the delivery, the same for every attempt. Use it to ignore duplicates.",
+    "webhook-timestamp": "Time of this attempt, in Unix seconds. Reject requests older than five minutes.",
+    "webhook-signature": "`v1,` and a Base64 signature. For 24 hours after a rotation there are two, separated "
+    "by a space.",
 }
 SAMPLES = {
     "webhook-id": examples.DELIVERY_ID,
     "webhook-timestamp": "1772355651",
     "webhook-signature": "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=",
 }
-HOW = """Posted at least once, with the headers of [Standard Webhooks](https://www.standardwebhooks.com), whose
-libraries check signatures: give them the secret, the headers and the bytes of the body as they came.
+CONTRACT = """Delivered at least once, with the headers of [Standard Webhooks](https://www.standardwebhooks.com). Verify
+the signature with one of its libraries: pass the secret, the headers and the raw body.
 
-Answer with 2xx within 15 s, and work afterwards. Anything else is tried again after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h,
-14 h, 20 h and 24 h. 410 disables the webhook. Redirects are not followed."""
-TAKEN = {"2XX": OpenApiResponse(description="It was taken.")}
+Respond with 2xx within 15 s, and process the event afterwards. Any other response is retried after 5 s, 5 min, 30 min,
+2 h, 5 h, 10 h, 14 h, 20 h and 24 h. 410 disables the webhook. Redirects are not followed."""
+RECEIVED = {"2XX": OpenApiResponse(description="The event was received.")}
 
 
 def end(hook: EventType, summary: str, job: dict[str, Any]) -> OpenApiWebhook:
-    body = {"type": hook.value, "timestamp": job["finishedAt"], "data": examples.told(job)}
+    body = {"type": hook.value, "timestamp": job["finishedAt"], "data": examples.without_link(job)}
     return OpenApiWebhook(
         hook.value,
         extend_schema(
             operation_id=f"on{hook.name.title()}",
             summary=summary,
-            description=f"To webhooks that asked for `{hook.value}`. {HOW}",
+            description=f"Sent to webhooks that subscribe to `{hook.value}`. {CONTRACT}",
             tags=["webhooks"],
             request=ExportEnd,
-            responses=TAKEN,
+            responses=RECEIVED,
             examples=[OpenApiExample(summary, body)],
         ),
     )
 
 
-SUCCEEDED = end(EventType.SUCCEEDED, "An export has succeeded", examples.SUCCESS)
-FAILED = end(EventType.FAILED, "An export has failed", examples.FAILED)
-CANCELLED = end(EventType.CANCELLED, "An export was cancelled", examples.CANCELLED)
+SUCCEEDED = end(EventType.SUCCEEDED, "Export succeeded", examples.SUCCESS)
+FAILED = end(EventType.FAILED, "Export failed", examples.FAILED)
+CANCELLED = end(EventType.CANCELLED, "Export cancelled", examples.CANCELLED)
 TEST = OpenApiWebhook(
     "webhook.test",
     extend_schema(
         operation_id="onTest",
-        summary="Somebody tries the webhook",
-        description="What `POST /exports/webhooks/{webhookId}/test` sends, in one attempt. Signed like all others.",
+        summary="Test delivery",
+        description="Sent by `POST /exports/webhooks/{webhookId}/test` in one attempt. Signed like all deliveries.",
         tags=["webhooks"],
         request=WebhookTest,
-        responses=TAKEN,
+        responses=RECEIVED,
         examples=[
             OpenApiExample(
                 "A test",
@@ -67,7 +67,7 @@ TEST = OpenApiWebhook(
 
 
 def add_headers(result: dict[str, Any], **_later: Any) -> dict[str, Any]:
-    """Postprocessing hook: drf-spectacular leaves the parameters of webhooks out."""
+    """Add the headers, since drf-spectacular omits the parameters of webhooks. A postprocessing hook."""
     headers = [
         {
             "name": name,

@@ -78,7 +78,10 @@ class OneWebhook(APIView):
     @extend_schema(
         operation_id="deleteWebhook",
         **openapi.DELETE_WEBHOOK,
-        responses={204: OpenApiResponse(description="It is gone."), **problems(subscriptions.NoSuchWebhook)},
+        responses={
+            204: OpenApiResponse(description="The webhook was deleted."),
+            **problems(subscriptions.NoSuchWebhook),
+        },
     )
     def delete(self, request: Request, webhook_id: UUID) -> Response:
         subscriptions.delete(mine(request, webhook_id))

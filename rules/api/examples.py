@@ -1,6 +1,6 @@
-"""Rules as they really look, for the OpenAPI schema: all of one about parking tickets.
+"""Example requests and responses for the OpenAPI document: a rule for parking tickets.
 
-`tests/contract/test_document.py` holds each of them against its schema.
+`tests/contract/test_document.py` validates each of them against its schema.
 """
 
 from typing import Any
@@ -11,12 +11,12 @@ TICKET: dict[str, Any] = {
         "type": "object",
         "properties": {
             "plate": {"type": ["string", "null"], "description": "The registration, as printed."},
-            "amount": {"type": ["number", "null"], "description": "What was paid, without the currency."},
+            "amount": {"type": ["number", "null"], "description": "The amount paid, without the currency."},
         },
         "required": ["plate", "amount"],
         "additionalProperties": False,
     },
-    "system_prompt": "You read parking tickets. Give what is printed; null for what is not.",
+    "system_prompt": "You read parking tickets. Return what is printed, and null for what is missing.",
 }
 KEPT: dict[str, Any] = {
     "rule_id": 3,
@@ -31,5 +31,5 @@ KEPT: dict[str, Any] = {
     "created_at": "2026-03-01T09:00:00.000000Z",
     "updated_at": "2026-03-01T09:00:00.000000Z",
 }
-PROMPT = "You read parking tickets of Lyon. Give what is printed; null for what is not."
+PROMPT = "You read parking tickets of Lyon. Return what is printed, and null for what is missing."
 CHANGED = {**KEPT, "system_prompt": PROMPT, "version": 2, "updated_at": "2026-03-01T09:20:11.304000Z"}

@@ -1,7 +1,7 @@
-"""What the OpenAPI schema says of each operation on rules: what it is for, what it costs, what comes next.
+"""OpenAPI texts, parameters and examples of the operations on rules.
 
-Each name here is the keyword arguments of an `extend_schema`, beside its name, request and problems; those are the
-views'. Nothing here runs when a request is answered.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Nothing here runs while a request is processed.
 """
 
 from typing import Any
@@ -38,48 +38,48 @@ REFUSED = OpenApiExample(
 )
 MADE = Answer(
     schemas.Rule,
-    "Its first version.",
-    rule=to("getRule", "Look at it.", **RULE),
-    test=to("testRule", "Try it on Markdown.", **RULE),
-    change=to("changeRule", "Change it.", **RULE),
+    "The first version of the rule.",
+    rule=to("getRule", "Get it.", **RULE),
+    test=to("testRule", "Test it on Markdown.", **RULE),
+    change=to("changeRule", "Update it.", **RULE),
     replace=to("replaceRule", "Replace it.", **RULE),
     delete=to("deleteRule", "Delete it.", **RULE),
 )
 LIST: dict[str, Any] = {
-    "summary": "List the rules I can use",
-    "description": "My own and the system's, newest first. Staff see all.",
+    "summary": "List rules",
+    "description": "Returns your rules and the system rules, newest first. Staff can read all rules.",
     "examples": [answered("A rule", examples.KEPT)],
 }
 CREATE: dict[str, Any] = {
-    "summary": "Make a rule",
-    "description": """How documents become JSON: what results fit, and what the model is told. `json_schema` has at most
-64 KB and 32 levels; its references lead inside it, and its patterns have no look-around. What is wrong in it is told by
-its place, `/json_schema/properties/total/type`. Try the rule by `POST …/rules/{rule_id}/test` before documents are put
-through it.""",
+    "summary": "Create a rule",
+    "description": """A rule defines how documents become JSON: the schema of the results, and the prompt for the model.
+`json_schema` is limited to 64 KB and 32 levels; references must point inside it, and patterns cannot use look-around.
+Errors in it have a pointer to their location, such as `/json_schema/properties/total/type`. Test the rule by
+`POST …/rules/{rule_id}/test` before you submit documents with it.""",
     "parameters": [location(201, "The rule.")],
-    "examples": [asked("A rule", examples.TICKET), answered("Made", examples.KEPT, status=201), REFUSED],
+    "examples": [asked("A rule", examples.TICKET), answered("Created", examples.KEPT, status=201), REFUSED],
 }
 GET: dict[str, Any] = {
-    "summary": "Look at a rule",
-    "description": "As it is now. Tasks keep the version that they were submitted with.",
+    "summary": "Get a rule",
+    "description": "Returns the latest version. Tasks keep the version that they were submitted with.",
     "examples": [answered("A rule", examples.KEPT)],
 }
 REPLACE: dict[str, Any] = {
-    "summary": "Replace what a rule says",
-    "description": "All of it: what is left out has its default. A change makes a new version; tasks keep theirs. "
-    "System rules are read-only: 403, make one of your own from what it says.",
+    "summary": "Replace a rule",
+    "description": "Replaces all fields; omitted fields get their defaults. A change creates a new version, and "
+    "existing tasks keep theirs. System rules are read-only (403): create a rule of your own with their content.",
     "examples": [
         asked("Another prompt", {**examples.TICKET, "system_prompt": examples.PROMPT}),
         answered("Replaced", examples.CHANGED),
     ],
 }
 CHANGE: dict[str, Any] = {
-    "summary": "Change a rule",
-    "description": "What is left out stays as it is. A change makes a new version; tasks keep theirs. System rules are "
-    "read-only: 403, make one of your own from what it says.",
-    "examples": [asked("Another prompt", {"system_prompt": examples.PROMPT}), answered("Changed", examples.CHANGED)],
+    "summary": "Update a rule",
+    "description": "Omitted fields keep their values. A change creates a new version, and existing tasks keep theirs. "
+    "System rules are read-only (403): create a rule of your own with their content.",
+    "examples": [asked("Another prompt", {"system_prompt": examples.PROMPT}), answered("Updated", examples.CHANGED)],
 }
 DELETE: dict[str, Any] = {
     "summary": "Delete a rule",
-    "description": "Tasks that were submitted with it keep what it said, and can be retried.",
+    "description": "Deletes the rule. Tasks that were submitted with it keep its content and can be retried.",
 }

@@ -97,7 +97,10 @@ class OneRule(APIView):
         operation_id="deleteRule",
         **openapi.DELETE,
         tags=openapi.TAGS,
-        responses={204: OpenApiResponse(description="It is gone."), **problems(NoSuchRule, ReadOnlyRule, NotYourRule)},
+        responses={
+            204: OpenApiResponse(description="The rule was deleted."),
+            **problems(NoSuchRule, ReadOnlyRule, NotYourRule),
+        },
     )
     def delete(self, request: Request, rule_id: int) -> Response:
         if not editing.delete(access.changeable(user_of(request), rule_id), rule_id):
