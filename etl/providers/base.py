@@ -1,4 +1,4 @@
-"""OCR providers, which turn documents into Markdown with pages. `ETL_OCR_PROVIDER` takes the dotted path of a class."""
+"""OCR providers: from a document to Markdown with pages. A new one is a class, named by ETL_OCR_PROVIDER."""
 
 import re
 from abc import ABC, abstractmethod
