@@ -90,8 +90,8 @@ def test_it_tells_of_lost_workers(pages: Client, dataset: Dataset, alice: User) 
 
     reaped(timedelta(minutes=5))
     shown = figures(pages)
-    assert shown["Running chunks"][1] == "1 with an expired lease, which nobody takes back: see periodic work"
-    assert shown["Slots in use"][1] == "1 with an expired lease, which nobody releases: see periodic work"
+    assert shown["Running chunks"][1] == "1 with an expired lease, not recovered: see periodic tasks"
+    assert shown["Slots in use"][1] == "1 with an expired lease, not released: see periodic tasks"
 
 
 def reaped(ago: timedelta) -> None:
@@ -136,7 +136,8 @@ def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset:
     value, note, _url = figures(pages)["Oldest pending chunk"]
     assert re.fullmatch(r"9\d s", value)
     assert re.fullmatch(
-        r"waits 9\d s although slots are free: no worker takes chunks; are the workers of the queue exports up\?", note
+        r"pending for 9\d s although slots are free: no worker claims chunks\. Check the workers of the queue exports\.",
+        note,
     )
     assert tones(pages)["Oldest pending chunk"] == "danger"
 
@@ -198,7 +199,7 @@ def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": url})
     monkeypatch.setattr(health, "readiness", health.Readiness(health.readiness.checks))
     page = text_of(pages.get(START))
-    assert '<li class="danger">✗ Source database: does not answer</li>' in page
+    assert '<li class="danger">✗ Source database: does not respond</li>' in page
     assert "hunter2" not in page
 
 

@@ -42,7 +42,7 @@ def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
     words = " ".join(text_of(response).split())
     assert "This will change 1 job of 2 jobs selected." in words
     assert "Unchanged: 1 job" in words
-    assert "Only a failed export can be retried; this one has not failed." in words
+    assert "This export has not failed. Only failed exports can be retried." in words
     assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
@@ -123,7 +123,7 @@ def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
 
     assert said(response) == [
         "Retried 2 jobs.",
-        "Unchanged: 1 job. Only a failed export can be retried; this one has not failed.",
+        "Unchanged: 1 job. This export has not failed. Only failed exports can be retried.",
     ]
     assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
     assert Chunk.objects.filter(status="pending").count() == 4
@@ -374,7 +374,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
 
     (words,) = said(press(pages, slot, "release"))
 
-    assert words.startswith("Unchanged: 1 slot. The source database could not be asked")
+    assert words.startswith("Unchanged: 1 slot. The source database did not answer")
     assert Slot.objects.held().exists()
 
 

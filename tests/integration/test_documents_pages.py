@@ -214,7 +214,7 @@ def test_what_is_refused_is_said_in_the_form(client: Client, fields: dict[str, A
 
 def test_a_file_that_is_too_large_is_refused_while_it_comes(client: Client, settings: LazySettings) -> None:
     change(settings, etl_max_file_bytes=5)
-    assert "larger than a document may be: 5 bytes" in followed(client, SUBMIT, file=file(b"123456"))
+    assert "larger than the limit of 5 bytes" in followed(client, SUBMIT, file=file(b"123456"))
     assert not Task.objects.exists()
 
 
@@ -222,7 +222,7 @@ def test_a_full_queue_is_said(client: Client, alice: User, settings: LazySetting
     make_task(alice)
     change(settings, etl_queue_size=1)
     response = client.post(SUBMIT, {"file": file()})
-    assert (response.status_code, b"as many documents as it may" in response.content) == (503, True)
+    assert (response.status_code, b"The document queue is full" in response.content) == (503, True)
 
 
 # ---- The list -------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_several_are_done_at_once_and_the_others_are_told(client: Client, alice:
     assert 'aria-current="true">Failed' in page
     page = followed(client, f"{LIST}/several", do="retry", task=chosen)
     assert "2 queued. 1 unchanged: The document is completed." in page
-    assert followed(client, f"{LIST}/several", do="retry").count("Choose documents first.") == 1
+    assert followed(client, f"{LIST}/several", do="retry").count("Select at least one document first.") == 1
     assert Task.objects.get(pk=theirs.pk).fence == 1
 
 
@@ -372,7 +372,7 @@ def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: Us
     sheets.index.cache_clear()
     storage.delete_many(item.key for item in storage.list_objects(f"etl/tasks/{task.pk}/"))
     page = text(client.get(path(task)))
-    assert "There is no stored result of OCR" in page
+    assert "no stored OCR result" in page
     assert "INV-2024-17" in page  # the database has the result
 
 

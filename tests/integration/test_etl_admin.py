@@ -191,7 +191,7 @@ def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
     fail(task)
     page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert said(page) == [
-        "Unchanged: 1 task. There is no stored result of OCR for this task. Retry from OCR.",
+        "Unchanged: 1 task. This task has no stored OCR result. Retry from OCR.",
     ]
     assert record() == []
 
@@ -212,7 +212,7 @@ def test_a_task_that_is_worked_on_is_not_disturbed(hands: Client, alice: User) -
     task = make_task(alice)
     begin(task)
     (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
-    assert words.startswith("Unchanged: 1 task. A worker is at this task.")
+    assert words.startswith("Unchanged: 1 task. A worker is processing this task.")
 
 
 def test_nothing_can_be_changed(pages: Client, alice: User) -> None:

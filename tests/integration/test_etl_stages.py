@@ -695,7 +695,7 @@ def test_what_postgres_cannot_hold_does_not_keep_a_task_from_its_end(db: None) -
 
 def test_a_message_that_comes_a_little_early_comes_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks of machines differ; recovery would take an interval."""
-    monkeypatch.setattr(execution, "NEARLY_SECONDS", 300)  # seconds might pass before it is looked at
+    monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # seconds might pass before it is looked at
     task = make_task(alice)
     valkey().delete("etl-ocr")
     for early, again in ((200, 1), (600, 0)):

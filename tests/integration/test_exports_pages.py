@@ -243,7 +243,7 @@ def test_several_are_told_before_and_done_after(dataset: Dataset, alice: User, v
     ticked["do"] = "retry"
     assert "1 failed chunk will be retried" in text(visitor.post("/app/exports/several", ticked))
     done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
-    assert "1 export started again." in said(done)
+    assert "1 export queued for retry." in said(done)
     failed.refresh_from_db()
     assert failed.status == "running"
     assert "Select one or more exports" in said(visitor.post("/app/exports/several", {"do": "cancel"}))[-1]
@@ -367,8 +367,8 @@ def test_the_preview_says_what_it_would_do_and_changes_nothing(dataset: Dataset,
     for path, more in (("/app/exports/new/preview", {}), ("/app/exports/new", {"check": "1"})):
         shown = text(visitor.post(path, {**filters, **more}))
         assert "Chunks 3 Reusable 2 Quota cost 1" in shown
-        assert "3 repeated pairs are left out" in shown
-        assert "It takes 3 of the 5 chunks that are left today, and gives 2 back" in shown
+        assert "3 duplicate pairs are skipped" in shown
+        assert "Uses 3 of the 5 chunks left today. 2 reused chunks are refunded" in shown
     too_much = {**filters, "date_to": "2024-03-10"}
     assert "It exceeds the daily quota" in text(visitor.post("/app/exports/new/preview", too_much))
     wrong = text(visitor.post("/app/exports/new/preview", form(items="JFK x")))
@@ -422,8 +422,8 @@ def test_the_buttons_do_what_the_api_does(dataset: Dataset, alice: User, visitor
         page,
         ["Export cancelled with 2 unfinished chunks. Finished files stay available for reuse."],
     )
-    assert "Only an export that has not ended" in said(visitor.post(f"{page}/cancel"))[-1]
-    assert "Only a failed export can be retried" in said(visitor.post(f"{page}/retry"))[-1]
+    assert "This export has already ended" in said(visitor.post(f"{page}/cancel"))[-1]
+    assert "Only failed exports can be retried" in said(visitor.post(f"{page}/retry"))[-1]
     assert "has no receipt yet" in said(visitor.post(f"{page}/download"))[-1]
 
     sent = {"once": str(uuid4())}
@@ -447,10 +447,10 @@ def test_failures_are_grouped_and_explained_and_a_retry_says_its_cost(
 
     Allowance.objects.create(user=alice, daily_chunks=2)
     short = visitor.get(f"/app/exports/{job.pk}")
-    assert "A retry takes 2 chunks of the quota, and 1 are left today" in text(short)
+    assert "A retry needs 2 chunks, and 1 are left in today's quota" in text(short)
     assert "/retry" not in short.content.decode()
     Allowance.objects.all().delete()
-    assert said(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks queued, with all attempts."]
+    assert said(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks queued for retry."]
 
 
 def test_the_chunk_table_keeps_its_filter_and_its_page(dataset: Dataset, alice: User, visitor: Client) -> None:
@@ -544,7 +544,7 @@ def test_a_receipt_that_is_over_says_what_to_do(ready: Job, visitor: Client) -> 
     assert "are reused at no quota cost" in text(over)
     assert "every 10s" not in over.content.decode()
     assert "/download" not in visitor.get(page).content.decode()
-    assert "The receipt's time is over" in said(visitor.post(f"{page}/download"))[-1]
+    assert "The receipt has expired" in said(visitor.post(f"{page}/download"))[-1]
     assert visitor.get(f"{page}/files/JFK/2024-02-28").status_code == 410
 
 
@@ -583,7 +583,7 @@ def test_it_counts_like_the_api(dataset: Dataset, alice: User, visitor: Client, 
     visitor.post("/app/exports/several", {"do": "cancel", "job": [str(job.pk)]})
     assert visitor.post("/app/exports/new", form()).status_code == 302
     refused = visitor.post("/app/exports/new", form())
-    assert (refused.status_code, "Too many requests in a short time" in text(refused)) == (429, True)
+    assert (refused.status_code, "Too many requests." in text(refused)) == (429, True)
     assert "Too many requests" in said(visitor.post(f"/app/exports/{job.pk}/replay"))[-1]
     assert Job.objects.count() == 2
     pages: list[Callable[[], Any]] = [lambda: visitor.get("/app/exports")] * 6
@@ -606,7 +606,7 @@ def test_who_is_refused_has_nothing_read(
         refused = visitor.post(f"/app/exports/new{path}", form(**more), headers=HTMX)
         assert refused.status_code == 429, path
         assert int(refused["Retry-After"]) > 0
-        assert "<p>Too many requests in a short time." in refused.content.decode()
+        assert "<p>Too many requests." in refused.content.decode()
     read.assert_not_called()
     valkey().flushdb()
 

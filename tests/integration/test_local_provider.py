@@ -402,7 +402,7 @@ def test_a_stage_that_lost_its_lease_ends_it_at_once(provider: LocalProvider, lo
         lost.set()
 
     with pytest.raises(Fenced):
-        convert(provider, long, lost=lost, on_progress=lose)
+        convert(provider, long, lease_lost=lost, on_progress=lose)
     assert is_gone(busy)
 
 
@@ -449,11 +449,11 @@ import os, signal, time
 from pathlib import Path
 from etl.providers.local import reading
 from etl.providers.local.process import Process
-from etl.core.stage_context import Work
+from etl.core.stage_context import StageContext
 process = Process()
 limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
 request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
-for message in process.ask(request, Work(seconds=60)):
+for message in process.ask(request, StageContext(seconds=60)):
     # In the middle of a document, and so that it cannot see the end of its input.
     os.kill(process.pid, signal.SIGSTOP)
     print(process.pid, flush=True)

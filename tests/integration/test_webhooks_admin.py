@@ -84,7 +84,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     """C2: audited. Not for a webhook that is disabled, but for tests."""
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
-    assert "The webhook is disabled. Enable it first" in text_of(asked)
+    assert "This webhook is disabled. Enable it first" in text_of(asked)
     assert said(confirm(pages, asked)) == ["Sent again 1 delivery. Queued with a full set of attempts."]
     assert page_of(test, "redeliver") not in text_of(pages.get(page_of(test)))
 

@@ -285,7 +285,7 @@ def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook,
     (delivery,) = sent(hook)
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
-    assert "This delivery is pending" in me.post(again, follow=True).content.decode()
+    assert "This delivery has not ended" in me.post(again, follow=True).content.decode()
     sender.drain()
     assert there.ids == [str(delivery.pk)]
     assert Delivery.objects.get().status == "delivered"
