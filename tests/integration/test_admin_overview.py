@@ -136,7 +136,8 @@ def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset:
     value, note, _url = figures(pages)["Oldest pending chunk"]
     assert re.fullmatch(r"9\d s", value)
     assert re.fullmatch(
-        r"pending for 9\d s although slots are free: no worker claims chunks\. Check the workers of the queue exports\.",
+        r"pending for 9\d s although slots are free: no worker claims chunks\. "
+        r"Check the workers of the queue exports\.",
         note,
     )
     assert tones(pages)["Oldest pending chunk"] == "danger"

@@ -448,9 +448,9 @@ def test_it_dies_with_its_worker(long: Document) -> None:
 import os, signal, time
 from pathlib import Path
 from etl.providers.local import reading
-from etl.providers.local.process import Process
+from etl.providers.local.process import ReaderProcess
 from etl.core.stage_context import StageContext
-process = Process()
+process = ReaderProcess()
 limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
 request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
 for message in process.ask(request, StageContext(seconds=60)):
@@ -486,8 +486,8 @@ def test_it_waits_for_its_turn_no_longer_than_it_may(provider: LocalProvider, ma
 def test_a_fork_leaves_its_parent_s_process_alone() -> None:
     code = """
 import os, sys
-from etl.providers.local.process import Process
-process = Process()
+from etl.providers.local.process import ReaderProcess
+process = ReaderProcess()
 fork = os.fork()
 if not fork:
     usable = process.usable()
