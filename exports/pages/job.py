@@ -203,7 +203,7 @@ def can_fetch(job: Job, request: HttpRequest) -> bool:
 def tabs(job: Job) -> list[tuple[str, str, int]]:
     """Return the filters of the table with their counts, without empty ones."""
     progress: Mapping[str, Any] = representation.progress(job, timezone.now())
-    named = [(status, status, progress[status]) for status in ChunkStatus.values if progress[status]]
+    named = [(status, status.capitalize(), progress[status]) for status in ChunkStatus.values if progress[status]]
     return [("", "All", job.total), *named]
 
 
