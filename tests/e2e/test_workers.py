@@ -212,7 +212,7 @@ def test_logs_hold_no_rows_tokens_or_paths(
 PEAK = """
 import re, django
 django.setup()
-from exports import execution
+from exports.worker import execution
 execution.drain()
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
