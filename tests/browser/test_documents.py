@@ -68,11 +68,11 @@ def test_files_are_chosen_and_dropped_and_their_results_come(
     expect(page.locator("#id_file_helptext")).to_contain_text("PDF, PNG, JPEG")
     accessible(page)
     page.locator("#id_file").set_input_files(sample("invoice.pdf"))
-    page.get_by_role("button", name="Submit").click()
+    page.get_by_role("button", name="Upload", exact=True).click()
     expect(page.locator(".uploads li")).to_contain_text("Uploaded")
     drop(page, ("scan.jpg", sample("notice-zh-scan.jpg").read_bytes()), ("nothing.txt", b""), ("b.txt", b"Hello."))
     expect(page.locator(".uploads li").nth(3)).to_contain_text("Uploaded")
-    expect(page.locator(".uploads li").nth(2)).to_contain_text("Not accepted: The document has no bytes.")
+    expect(page.locator(".uploads li").nth(2)).to_contain_text("Upload failed: The document is empty (0 bytes).")
     expect(page.locator("#rows tbody tr")).to_have_count(3)
     accessible(page)
 
@@ -94,7 +94,7 @@ def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch
     page = watch.over(context.new_page())
     page.goto(LIST)
     page.locator("#id_file").set_input_files(sample("invoice.pdf"))
-    page.get_by_role("button", name="Submit").click()
+    page.get_by_role("button", name="Upload", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("Document uploaded")
     expect(page.locator(".steps .now")).to_contain_text("Pending")
     task = Task.objects.get()
@@ -139,7 +139,7 @@ def test_what_is_refused_is_told_in_the_api_s_words(page: Page, watch: Watch) ->
     expect(said.get_by_role("button", name="Try again")).to_be_hidden()
     page.evaluate("document.querySelector('[data-upload]').dataset.most = 5")
     drop(page, ("large.txt", b"Hello."))
-    expect(page.locator(".uploads li").nth(1)).to_contain_text("Not sent: it is larger than 52.4 MB")
+    expect(page.locator(".uploads li").nth(1)).to_contain_text("Not uploaded: the file is larger than 52.4 MB")
     assert not Task.objects.exists()
 
 
@@ -236,19 +236,19 @@ def test_a_failure_is_explained_and_mended(
     page.goto(path(task))
     status(page, "Failed")
     expect(page.locator(".failure")).to_contain_text("does not match the schema")
-    expect(page.locator(".failure")).to_contain_text("What to do: Make the rule's schema more forgiving")
+    expect(page.locator(".failure")).to_contain_text("What to do: Relax the rule's schema")
     expect(page.locator("#page-1")).to_contain_text("SchemaInvalid")
     accessible(page)
 
     page.get_by_label("Rule").select_option(str(plain.pk))
     page.get_by_role("button", name="Extract again").click()
-    expect(page.get_by_role("status")).to_contain_text("the document is not read again")
+    expect(page.get_by_role("status")).to_contain_text("Queued for extraction from the existing text.")
     status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
     page.get_by_text("Run again or change the rule").click()
     page.get_by_role("button", name="Parse again").click()
-    expect(page.get_by_role("status")).to_contain_text("from the beginning")
+    expect(page.get_by_role("status")).to_contain_text("Queued for parsing.")
     status(page, "Completed")
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 

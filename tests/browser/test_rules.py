@@ -86,7 +86,7 @@ def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
     page.get_by_role("link", name="Receipt", exact=True).click()
     expect(page.get_by_text("This is a system rule")).to_be_visible()
     accessible(page)
-    page.get_by_role("button", name="Copy as mine").click()
+    page.get_by_role("button", name="Copy", exact=True).click()
     expect(page.locator("#check")).to_contain_text("can be saved")
     accessible(page)
     save(page)
@@ -104,7 +104,7 @@ def test_a_rule_is_made_from_an_empty_one(page: Page, alice: User) -> None:
     page.get_by_label("Prompt", exact=True).fill("You read tickets.\nGive what is printed.")
     page.get_by_label("Piece by piece").check()
     save(page)
-    expect(page.get_by_role("status").first).to_contain_text("is saved")
+    expect(page.get_by_role("status").first).to_contain_text("Rule “Tickets” created.")
     rule = Rule.objects.get(owner=alice)
     assert (rule.name, rule.postprocess_strategy) == ("Tickets", "chunked-extract")
     assert rule.system_prompt == "You read tickets.\nGive what is printed."
@@ -304,7 +304,7 @@ def test_a_rule_is_deleted_when_asked_twice(editor: Page, rule: Rule) -> None:
     assert rule.deleted_at is None
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete “").click()
-    expect(page.get_by_role("status").first).to_contain_text("is deleted")
+    expect(page.get_by_role("status").first).to_contain_text("Rule “Parking tickets of district 0” deleted.")
     rule.refresh_from_db()
     assert rule.deleted_at is not None
 
@@ -329,7 +329,7 @@ def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessi
     expect(page.get_by_text("The current version is 3")).to_be_visible()
     accessible(page)
     page.get_by_role("button", name="Restore this version").click()
-    expect(page.get_by_role("status").first).to_contain_text("current version is 4")
+    expect(page.get_by_role("status").first).to_contain_text("Version 1 restored as version 4.")
     rule.refresh_from_db()
     assert (rule.version, rule.postprocess_strategy, rule.system_prompt) == (4, "", says()["system_prompt"])
     assert RuleVersion.objects.filter(rule=rule).count() == 4
@@ -343,10 +343,10 @@ def test_a_rule_is_tried_as_it_is_typed(editor: Page, models: ModelServer, rule:
     models.always(gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}}))
     page.get_by_label("Prompt", exact=True).fill("A prompt that nobody saved.")
     page.get_by_label("Markdown to test with").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
-    page.locator("#try").get_by_role("button", name="Try it").click()
+    page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_contain_text('"plate": "B-XY 123"')
     expect(page.get_by_role("row").filter(has_text="/amount")).to_contain_text("Paid: 4.50 EUR")
-    expect(page.locator("#outcome")).to_contain_text("11 tokens read, 7 written")
+    expect(page.locator("#outcome")).to_contain_text("11 tokens in, 7 out")
     accessible(page)
     assert "A prompt that nobody saved." in models.requests[0].message("system")
     expect(page.get_by_label("Prompt", exact=True)).to_have_value("A prompt that nobody saved.")
@@ -360,7 +360,7 @@ def test_what_a_document_would_fail_with_is_explained(
     page = editor
     models.always(problem(401))
     page.get_by_label("Markdown to test with").fill("Paid: 4.50 EUR")
-    try_it = page.locator("#try").get_by_role("button", name="Try it")
+    try_it = page.locator("#try").get_by_role("button", name="Run test")
     try_it.click()
     expect(page.locator("#outcome")).to_contain_text("Test failed.")
     expect(page.locator("#outcome")).to_contain_text("llm_unavailable")
@@ -376,7 +376,7 @@ def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_d
     page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
     expect(page.get_by_label("Markdown to test with")).to_have_value("Total: 12.50 EUR\n")
     models.always(gives({"plate": None, "amount": 12.5}))
-    page.locator("#try").get_by_role("button", name="Try it").click()
+    page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_contain_text("12.5")
     assert "Total: 12.50 EUR" in models.requests[0].message("user")
 
@@ -385,7 +385,7 @@ def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer,
     system_rules.load_all()
     page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")
     page.get_by_label("Markdown to test with").fill("Hello")
-    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome")).to_contain_text("No model calls")
     assert models.requests == []
 
@@ -408,7 +408,7 @@ def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule
     models.always(gives({"plate": "B-XY 123", "amount": None}))
     page.get_by_label("Prompt", exact=True).fill("Typed without scripts.")
     page.get_by_label("Markdown to test with").fill("Plate B-XY 123")
-    page.locator("#try").get_by_role("button", name="Try it").click()
+    page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_contain_text("B-XY 123")
     expect(page.get_by_label("Prompt", exact=True)).to_have_value("Typed without scripts.")
     expect(page.get_by_label("Markdown to test with")).to_have_value("Plate B-XY 123")
@@ -438,6 +438,6 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
     assert fits(page)
     type_schema(page, json.dumps({"type": "object"}))
     page.get_by_label("Markdown to test with").fill("B-XY 123 " * 30)
-    page.locator("#try").get_by_role("button", name="Try it").click()
+    page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_be_visible()
     assert fits(page)
