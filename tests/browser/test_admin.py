@@ -98,10 +98,10 @@ def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_i
         page.get_by_label("Select record").nth(place + 1).check()
     page.locator("select[name=action]").select_option("retry")
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("heading", name="Retry failed: 2 jobs?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Retry failed chunks: 2 jobs?")).to_be_visible()
     before = set(Job.objects.filter(status="running").values_list("pk", flat=True))
 
-    page.get_by_role("button", name="Retry failed: 2 jobs").dblclick()
+    page.get_by_role("button", name="Retry failed chunks: 2 jobs").dblclick()
 
     expect(page.get_by_text("Retried 2 jobs.")).to_be_visible()
     retried = set(Job.objects.filter(status="running").values_list("pk", flat=True)) - before

@@ -92,14 +92,14 @@ def test_it_goes_from_the_form_to_the_file(
     page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-28\nLGA 29.02.2024\nJFK 2024-02-28")
     preview = page.locator("#preview")
     expect(preview).to_contain_text("Line 2: “29.02.2024” is not a date. Write it as 2024-02-29.")
-    page.get_by_role("button", name="Export", exact=True).click()
+    page.get_by_role("button", name="Create export", exact=True).click()
     expect(page.locator("#id_items_error")).to_contain_text("Line 2: “29.02.2024” is not a date")
     accessible(page)
     page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-28\nLGA 2024-02-29\nJFK 2024-02-28")
-    expect(preview).to_contain_text("1 repeated pair is left out")
+    expect(preview).to_contain_text("1 duplicate pair is skipped.")
     expect(preview).to_contain_text(re.compile(r"Chunks\s*2"))
     accessible(page)
-    page.get_by_role("button", name="Export", exact=True).click()
+    page.get_by_role("button", name="Create export", exact=True).click()
 
     expect(heading(page)).to_contain_text("Success", timeout=SOON)
     page.evaluate("window.same = true")
@@ -146,7 +146,7 @@ def test_a_file_is_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: P
     page.get_by_label("Or upload a CSV file").set_input_files(file)
     expect(page.get_by_label("Keys and dates, one pair per line")).to_have_value(file.read_text())
     expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*2"))
-    page.get_by_role("button", name="Export", exact=True).click()
+    page.get_by_role("button", name="Create export", exact=True).click()
     expect(heading(page)).to_contain_text("Pending")
     assert job_of(page).total == 2
 
@@ -170,7 +170,7 @@ def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> No
     expect(page.locator("#preview")).to_contain_text(re.compile(r"Chunks\s*6"))
     for _ in range(30):
         press("Tab")
-        if page.evaluate("document.activeElement.textContent") == "Export":
+        if page.evaluate("document.activeElement.textContent") == "Create export":
             break
     press("Enter")
     expect(heading(page)).to_contain_text("Pending")
@@ -309,12 +309,12 @@ def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest g
     assert not job.has_ended
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
-    expect(page.get_by_role("status").first).to_contain_text("Cancelled; 3 chunks were not done.")
+    expect(page.get_by_role("status").first).to_contain_text("Export cancelled with 3 unfinished chunks.")
     expect(heading(page)).to_contain_text("Cancelled")
     accessible(page)
 
     gate.open(4)
-    page.get_by_role("button", name="Export again").click()
+    page.get_by_role("button", name="Export again", exact=True).click()
     expect(page.get_by_role("status").first).to_contain_text("Export created from the same request")
     expect(heading(page)).to_contain_text("Success", timeout=SOON)
     assert job_of(page).pk != job.pk
@@ -332,13 +332,13 @@ def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: 
     expect(heading(page)).to_contain_text("Failed", timeout=SOON)
     expect(page.locator("#chunks")).to_contain_text("The source database raised an error: 3 chunks")
     expect(page.locator("#chunks")).to_contain_text("SQLSTATE 42883")
-    expect(page.locator("#head")).to_contain_text("A retry takes 3 of the")
+    expect(page.locator("#head")).to_contain_text("A retry uses 3 of the")
     accessible(page)
 
     source_db.execute("ALTER FUNCTION data.away RENAME TO rows_for")
     page.get_by_role("button", name="Retry 3 failed chunks").click()
     expect(heading(page)).to_contain_text("Success", timeout=SOON)
-    expect(page.locator("#story")).to_contain_text("Failed")
+    expect(page.locator("#story")).to_contain_text("Export failed")
 
 
 # ---- What goes wrong ------------------------------------------------------------------------------------------------
@@ -355,13 +355,13 @@ def test_a_server_that_fails_takes_nothing_from_the_form(
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE exports_jobs RENAME TO away")
         try:
-            page.get_by_role("button", name="Export", exact=True).click()
+            page.get_by_role("button", name="Create export", exact=True).click()
             expect(page.locator("#trouble")).to_be_visible()
             accessible(page)
         finally:
             cursor.execute("ALTER TABLE away RENAME TO exports_jobs")
     expect(page.get_by_label("Keys and dates, one pair per line")).to_have_value("JFK 2024-02-29")
-    page.get_by_role("button", name="Export", exact=True).click()
+    page.get_by_role("button", name="Create export", exact=True).click()
     expect(heading(page)).to_contain_text("Pending")
     assert Job.objects.count() == 1
 
@@ -378,7 +378,7 @@ def test_a_receipt_that_is_over_says_so_without_a_reload(
     expect(page.locator("#receipt")).to_contain_text("The receipt expired")
     accessible(page)
     page.get_by_role("button", name=re.compile("^Download")).click()
-    expect(page.get_by_role("status").first).to_contain_text("The receipt's time is over")
+    expect(page.get_by_role("status").first).to_contain_text("The receipt has expired.")
     expect(page.get_by_role("button", name=re.compile("^Download"))).to_have_count(0)
 
 
