@@ -70,11 +70,11 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
     secret = page.locator("#secret").inner_text()
     accessible(page)
 
-    page.get_by_role("button", name="Send a test").click()
+    page.get_by_role("button", name="Send test").click()
     expect(page.get_by_text("Test queued.")).to_be_visible()
     expect(page.locator(".last-test")).to_contain_text("Response: 204", timeout=SOON)
     expect(page.locator("#log")).to_have_attribute("data-ended", "")
-    expect(page.get_by_role("row").nth(1)).to_contain_text("delivered")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("Delivered")
     accessible(page)
     (got,) = there.received
     assert Verifier(secret).verify(got.body, got.headers)
@@ -86,13 +86,13 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
 def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook: Webhook, there: Receiver) -> None:
     workers.start("webhooks")
     there.then = answer(503)
-    open_page(page, hook).get_by_role("button", name="Send a test").click()
-    expect(page.locator(".last-test")).to_contain_text("it was answered 503", timeout=SOON)
+    open_page(page, hook).get_by_role("button", name="Send test").click()
+    expect(page.locator(".last-test")).to_contain_text("the response was 503, expected 2xx.", timeout=SOON)
     page.get_by_role("link", name="View details").click()
     expect(page.get_by_role("row").nth(1)).to_contain_text("503")
     there.then = OK
     page.get_by_role("button", name="Send again").click()
-    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
+    expect(page.locator("#attempts dd").first).to_contain_text("Delivered", timeout=SOON)
     expect(page.get_by_role("row")).to_have_count(3)
 
 
@@ -116,7 +116,7 @@ def test_all_that_failed_is_sent_again_with_the_number_told_first(
     assert Delivery.objects.filter(status="failed").count() == 3
     button.click()
     expect(page.get_by_text("3 failed deliveries queued")).to_be_visible()
-    assert asked == ["Send 3 failed deliveries again?"] * 2
+    assert asked == ["Resend 3 failed deliveries?"] * 2
     expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=SOON)
     expect(page.get_by_role("button", name="failed")).to_have_count(0)
     assert len(set(there.ids)) == 3
@@ -132,9 +132,9 @@ def test_one_delivery_is_looked_at_and_sent_again(
     assert hook.secret not in page.content()
     accessible(page)
     page.get_by_role("button", name="Send again").click()
-    expect(page.locator("#attempts dd").first).to_contain_text("waiting")
+    expect(page.locator("#attempts dd").first).to_contain_text("Pending")
     workers.start("webhooks")
-    expect(page.locator("#attempts dd").first).to_contain_text("delivered", timeout=SOON)
+    expect(page.locator("#attempts dd").first).to_contain_text("Delivered", timeout=SOON)
     expect(page.get_by_role("row").nth(1)).to_contain_text("204")
     assert there.ids == [str(delivery.pk)]
 
@@ -144,7 +144,7 @@ def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, ac
     Webhook.objects.update(enabled=False, disabled_reason="No delivery has succeeded for three days.")
     open_page(page, hook)
     expect(page.locator(".message.warning")).to_contain_text("No delivery has succeeded for three days.")
-    expect(page.get_by_role("button", name="Send all 1 failed again")).to_be_disabled()
+    expect(page.get_by_role("button", name="Resend 1 failed")).to_be_disabled()
     accessible(page)
     page.get_by_role("button", name="Enable").click()
     expect(page.get_by_text("Pending deliveries are sent now")).to_be_visible()
@@ -202,7 +202,7 @@ def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
             route.continue_()
 
     page.route("**/app/webhooks/**", fail)
-    page.get_by_role("button", name="Send a test").click()
+    page.get_by_role("button", name="Send test").click()
     expect(page.locator("#trouble")).to_contain_text("The database does not answer.")
     page.unroute("**/app/webhooks/**")
     workers.start("webhooks")
