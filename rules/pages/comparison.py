@@ -1,4 +1,4 @@
-"""DiffLine-by-line comparison of two versions of a rule."""
+"""Line-by-line comparison of two versions of a rule."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -24,7 +24,7 @@ PROJECT = Path(__file__).parents[2]
 HOLD = """
 import django, time
 django.setup()
-from etl import workspace
+from etl.core import workspace
 with workspace.folder() as folder:
     (folder / "17.pdf").write_text("private")
     print(folder, flush=True)
