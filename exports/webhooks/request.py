@@ -45,7 +45,7 @@ def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
         ):
             status, delay = response.status_code, requested_delay(response)
             discard_body(response)
-    except Exception as failure:  # caused by bytes of strangers
+    except Exception as failure:  # untrusted responses can make any library fail
         error = reason(failure)
         if error == UNEXPECTED:
             log.exception("unexpected_error")
