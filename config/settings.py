@@ -243,7 +243,7 @@ REST_FRAMEWORK = {
         "config.platform.http.auth.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.PerUser"],
+    "DEFAULT_THROTTLE_CLASSES": ["exports.api.rates.ExportThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["config.platform.http.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "config.platform.http.paging.NewestFirst",
@@ -398,7 +398,7 @@ CELERY_BEAT_SCHEDULE = {
 }
 
 # ---- Document ETL -----------------------------------------------------------------------------------------------
-# Extension points: a new provider, processor or strategy is a class with its dotted path here. ETL_OCR_PROVIDER names
+# Extension points: a new provider, processor, or strategy is a class with its dotted path here. ETL_OCR_PROVIDER names
 # one of these providers, or the dotted path of an external one.
 ETL_OCR_PROVIDERS = {
     "local": "etl.providers.local.LocalProvider",

@@ -1,4 +1,4 @@
-# The MinerU server of compose.yaml's profile `mineru`, in the version that the tests run against. docs/mineru.md has more.
+# The MinerU server of compose.yaml's profile `mineru`, in the tested version. See docs/mineru.md.
 FROM python:3.11-slim
 
 RUN useradd --uid 10002 --user-group --create-home mineru
@@ -8,5 +8,5 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r requirements-mineru
 
 USER 10002:10002
 EXPOSE 8000
-# `flash` has no models and reads what has a text layer. Other tiers download theirs at first, into the home.
+# `flash` has no models, and reads text layers only. Other tiers download their models into the home folder.
 CMD ["mineru-api", "--tier", "flash", "--host", "0.0.0.0", "--port", "8000", "--upload-dir", "/tmp/uploads"]

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Make what is missing of docker/secrets/: a file for each secret of compose.yaml. What is there stays as it is.
+# Create the missing files of docker/secrets/, one for each secret of compose.yaml. Existing files are not changed.
 #
 #     sh docker/secrets.sh
 #
-# The folder is its owner's alone. The files in it can be read by all, because Compose mounts them as they are, one by one,
-# and every container has another user.
+# Only the owner can enter the folder. The files are readable for all users, because Compose mounts them with their modes,
+# and containers have different users.
 set -eu
 
 folder=${1:-$(dirname "$0")/secrets}
@@ -13,10 +13,10 @@ chmod 0700 "$folder"
 cd "$folder"
 umask 022
 
-random() { # <bytes>, in hexadecimal digits: they may stand in URLs and in JSON as they are
+random() { # <bytes>, as hexadecimal digits, which need no escaping in URLs and JSON
     od -An -v -tx1 -N"$1" /dev/urandom | tr -d ' \n'
 }
-make() { # <file> <content>; whole or not at all
+make() { # <file> <content>; atomic
     if [ ! -e "$1" ]; then
         printf '%s\n' "$2" >".$1.new"
         mv ".$1.new" "$1"
@@ -35,7 +35,7 @@ for name in s3 s3_download; do
     make "${name}_access_key_id.txt" "$(random 10)"
     make "${name}_secret_access_key.txt" "$(random 24)"
 done
-# Empty: what need not be set, and TLS until the certificate, with its chain, and its key are put here.
+# Empty: optional secrets, and the TLS certificate with its chain and its key, until you add them.
 for name in none.txt tls_certificate.pem tls_key.pem; do
     [ -e "$name" ] || : >"$name"
 done

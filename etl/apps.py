@@ -8,8 +8,8 @@ class EtlConfig(AppConfig):
     verbose_name = "documents"
 
     def ready(self) -> None:
-        from config.platform.observability.gauges import Part, contribute
+        from config.platform.observability.gauges import GaugeQuery, register
         from etl.core import gauges, metrics  # noqa: F401 - registers checks, and has every series from the start
         from etl.pipeline import checks  # noqa: F401 - registers checks, and has every series from the start
 
-        contribute(Part(gauges.GAUGES, dict, gauges.tell))
+        register(GaugeQuery(gauges.GAUGES, dict, gauges.collect))

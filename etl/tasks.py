@@ -1,5 +1,4 @@
-"""Celery's entrance: translate, one call. Keyword arguments, and room for later ones, so that old and new workers can
-run side by side during a deploy."""
+"""Celery tasks. Unknown keyword arguments are accepted: old and new workers run side by side during an upgrade."""
 
 import atexit
 from typing import Any
@@ -20,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name=dispatch.OCR)
 def ocr(*, task_id: int, **_later: object) -> None:
-    """The chain goes on when this returns, and ends here when it raises."""
+    """The chain continues when this returns, and ends when it raises."""
     if not execution.run(Phase.OCR, task_id=task_id):
         raise Ignore
 
@@ -42,9 +41,11 @@ def sweep(**_later: object) -> None:
 
 # ---- Workers --------------------------------------------------------------------------------------------------------
 @celeryd_after_setup.connect
-def take_the_room(*, instance: Any, **_later: object) -> None:
-    """Say at its start what a worker's documents would fail of, and delete what those before it have left; and at its
-    end, when its processes are gone, what they have left. Celery sends no signal at the end that a SIGQUIT brings."""
+def prepare_workspace(*, instance: Any, **_later: object) -> None:
+    """Check the workspace when a worker starts, and delete leftovers; delete its own when it ends.
+
+    At exit, because Celery sends no signal when SIGQUIT ends a worker.
+    """
     if settings.ETL_QUEUES[Phase.OCR] in instance.app.amqp.queues.consume_from:
         workspace.check()
         workspace.clear()
@@ -52,7 +53,7 @@ def take_the_room(*, instance: Any, **_later: object) -> None:
 
 
 @task_failure.connect
-def tell_what_was_lost(*, sender: Any, exception: object, kwargs: Any, **_later: object) -> None:
-    """Celery's own line has the id of the message only. What the worker had is sent again when its lease is over."""
+def log_lost_task(*, sender: Any, exception: object, kwargs: Any, **_later: object) -> None:
+    """Log the task, because Celery only logs the message's id. The task is sent again when its lease expires."""
     if isinstance(exception, WorkerLostError) and sender.name in {dispatch.OCR, dispatch.POSTPROCESS}:
         log.error("worker_lost", etl_task_id=kwargs.get("task_id"), stage=sender.name.removeprefix("etl."))

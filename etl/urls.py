@@ -3,13 +3,13 @@ from django.urls import path
 from etl.api import event_stream, markdown, rule_trial, views
 
 urlpatterns = [
-    path("api/v1/etl/submit", views.Submit.as_view()),
-    path("api/v1/etl/uploads", views.Uploads.as_view()),
-    path("api/v1/etl/tasks", views.Tasks.as_view()),
-    path("api/v1/etl/tasks/<int:task_id>", views.OneTask.as_view()),
-    path("api/v1/etl/tasks/<int:task_id>/markdown", markdown.Markdown.as_view()),
-    path("api/v1/etl/tasks/<int:task_id>/events", event_stream.Events.as_view()),
-    path("api/v1/etl/tasks/<int:task_id>/cancel", views.Cancel.as_view()),
-    path("api/v1/etl/tasks/<int:task_id>/retry", views.Retry.as_view()),
-    path("api/v1/etl/rules/<int:rule_id>/test", rule_trial.Trial.as_view()),
+    path("api/v1/etl/submit", views.SubmitView.as_view()),
+    path("api/v1/etl/uploads", views.UploadView.as_view()),
+    path("api/v1/etl/tasks", views.TaskListView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>", views.TaskView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/markdown", markdown.MarkdownView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/events", event_stream.TaskEventsView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/cancel", views.CancelTaskView.as_view()),
+    path("api/v1/etl/tasks/<int:task_id>/retry", views.RetryTaskView.as_view()),
+    path("api/v1/etl/rules/<int:rule_id>/test", rule_trial.RuleTrialView.as_view()),
 ]

@@ -13,10 +13,10 @@ class ExportsConfig(AppConfig):
     def ready(self) -> None:
         post_migrate.connect(provide_slots, sender=self)
         # Imported here, so that every series exists, with 0, from the first scrape on.
-        from config.platform.observability.gauges import Part, contribute
+        from config.platform.observability.gauges import GaugeQuery, register
         from exports.core import gauges, metrics  # noqa: F401
 
-        contribute(Part(gauges.GAUGES, lambda: {"slots": settings.SLUICE.export_db_slots}, gauges.collect))
+        register(GaugeQuery(gauges.GAUGES, lambda: {"slots": settings.SLUICE.export_db_slots}, gauges.collect))
 
 
 def provide_slots(**_signal: Any) -> None:

@@ -7,7 +7,7 @@ from django.db.models.signals import post_migrate
 
 
 class RulesConfig(AppConfig):
-    """The rules of document ETL: JSON Schema, prompt and strategy, in versions."""
+    """Rules for documents: versions of a JSON Schema, a prompt, and a strategy."""
 
     name = "rules"
 
@@ -18,10 +18,10 @@ class RulesConfig(AppConfig):
 
 
 def load_rules(*, using: str, apps: Any = current, **_later: Any) -> None:
-    """Give every database its system rules. A bad file is told in the log, and must not keep the service from starting.
+    """Load the system rules into the database. An invalid file is logged and does not prevent the service's start.
 
-    `apps` are the models as the database has them: after a migration backwards it may not be able to take ours. `flush`
-    does not give them.
+    `apps` has the models of the migrated state: after a backward migration, the table may not fit ours. `flush` does
+    not pass it.
     """
     from rules.loading.system_rules import load_all
     from rules.models import Rule

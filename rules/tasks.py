@@ -1,4 +1,4 @@
-"""Celery's entrance."""
+"""Celery tasks of this app."""
 
 from celery import shared_task
 

@@ -1,4 +1,4 @@
-"""Our paths and tasks, and some that break: for tests of what is reported then. `tests/broken_settings.py` has them."""
+"""URLs and tasks that fail, for tests of error reports. `tests/broken_settings.py` adds them to the product's."""
 
 from typing import NoReturn
 
@@ -22,7 +22,7 @@ urlpatterns = [path("broken/<str:word>", crash), *ours]
 
 @shared_task(name="tests.crash")
 def crash_task(*, word: str, **_later: object) -> None:
-    """Caught and told where it is, and raised again: one error."""
+    """Log an exception and raise it again, which must be one report."""
     try:
         crash(word=word)
     except ZeroDivisionError:

@@ -1,4 +1,4 @@
-"""The settings of processes in tests that have to break."""
+"""Settings of processes that fail on purpose."""
 
 from config.settings import *  # noqa: F403
 

@@ -1,4 +1,4 @@
-"""The broker, as tests look at it and harm it."""
+"""Inspection of the broker, and faults in it, for tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from config.celery import app
 from config.platform import wakeups
 from etl.pipeline import dispatch as etl_dispatch
 
-SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # as it is outside of tests
+SHORT_TIMEOUTS = (wakeups.SHORT_TIMEOUTS, etl_dispatch.SHORT_TIMEOUTS)  # as outside of tests
 
 
 def valkey() -> Redis:
@@ -29,7 +29,7 @@ def queued(queue: str) -> int:
 
 @contextmanager
 def broker_at(url: str) -> Iterator[None]:
-    """Have Celery publish to another broker for a while, and wait for that one as in production."""
+    """Make Celery publish to another broker meanwhile, with the timeouts of production."""
     conf: Any = app.conf
     before = conf.broker_url
     conf.broker_url = conf.broker_write_url = url

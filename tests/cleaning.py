@@ -1,4 +1,4 @@
-"""The test database as the migrations left it, after each test that wrote to it.
+"""Restores the test database to the state after the migrations, after each test that wrote to it.
 
 Django's own way truncates every table and then has every app fill its own again: 0.2 s a test, and there are thousands.
 Here what the migrations left is kept in copies, and one round trip brings it back.
@@ -10,12 +10,12 @@ from django.db import connection
 from django.test import TransactionTestCase
 
 COPIES = "as_migrated"
-# Rows that were deleted still take room. Beyond so many bytes of a table TRUNCATE is faster, and gives it back.
+# Deleted rows still take space. For tables above this many bytes, TRUNCATE is faster and frees the space.
 LARGE = 2_000_000
 
 
 def keep_what_is_there() -> None:
-    """Copy the tables that are not empty, and have every test that wrote bring them back."""
+    """Copy the tables that are not empty, and restore them after every test that wrote."""
     tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     filled = [table for table in tables if one(f'SELECT 1 FROM "{table}" LIMIT 1')]
     one(f"CREATE SCHEMA {COPIES};" + "".join(f'CREATE TABLE {COPIES}."{t}" AS TABLE public."{t}";' for t in filled))
@@ -33,7 +33,7 @@ def keep_what_is_there() -> None:
 
 
 def one(statement: str) -> Any:
-    """Run it; return the first column of the first row, if it has rows and there is one."""
+    """Run a statement. Return the first column of the first row, if there is one."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         row = cursor.fetchone() if cursor.description else None

@@ -1,4 +1,4 @@
-"""A collector of traces: a real HTTP server on a thread, which takes OTLP as exporters send it and keeps what came."""
+"""A trace collector: a real HTTP server in a thread that receives OTLP and stores the spans."""
 
 import gzip
 import threading
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A span; ids are hex digits, "" for none. `links`: the traces and spans that it points to."""
+    """A span. IDs are hexadecimal, "" for none. `links`: pairs of trace and span."""
 
     service: str
     name: str

@@ -1,4 +1,4 @@
-"""What all tests share: users, a dataset with a function behind it, and a source database to put functions in."""
+"""Fixtures of all tests: users, a dataset with its function, and the source database."""
 
 import signal
 from collections import Counter
@@ -15,6 +15,7 @@ from django.core.signals import request_finished, request_started
 from django.db import connection
 from django.dispatch import Signal
 from django.test import override_settings
+from django_prometheus.middleware import Metrics
 from rest_framework.test import APIClient
 
 from config.dev.stack.processes import Web
@@ -22,22 +23,28 @@ from exports.models import Dataset, Slot
 from tests.cleaning import keep_what_is_there
 from tests.serving import token_of
 
-# A busy machine takes longer over an example than hypothesis allows, which says nothing about our code.
+# On a busy machine, an example may exceed Hypothesis' deadline without a fault of the code.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
 DAY = date(2024, 2, 29)
 
-# Who is started in the background of a shell is deaf to Ctrl-C, with all its children; some tests send it to theirs.
+# A process that a shell starts in the background ignores SIGINT, and so do its children. Some tests send it to theirs.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
-def _every_answer_was_closed() -> Iterator[None]:
-    """See that a test read its answers to their end or closed them, as servers do.
+@pytest.fixture(scope="session", autouse=True)
+def _request_metrics() -> None:
+    """Create django-prometheus' singleton, which is not thread-safe: tests may make the first requests concurrently."""
+    Metrics.get_instance()
 
-    One that streams and is dropped keeps its connection to the object storage, which warns of it in some later test.
+
+@pytest.fixture(autouse=True)
+def _every_response_was_closed() -> Iterator[None]:
+    """Check that a test has read or closed its responses, as servers do.
+
+    A streaming response that is dropped keeps its connection to the object storage, which warns in a later test.
     """
     seen: Counter[object] = Counter()
 
@@ -49,7 +56,9 @@ def _every_answer_was_closed() -> Iterator[None]:
     yield
     for each in (request_started, request_finished):
         each.disconnect(count)
-    assert seen[request_finished] >= seen[request_started]  # more, where a test closes what the client has closed
+    assert (
+        seen[request_finished] >= seen[request_started]
+    )  # more, if a test closes a response that the client has closed
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,10 +71,10 @@ def _fast_passwords() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """The test database; at the end it is dropped, also when a thread of some test still has a session there."""
+    """The test database, which is dropped at the end even if a thread still has a session."""
     with django_db_blocker.unblock():
         keep_what_is_there()
-        # For threads that wait for a connection: a machine that stands still is no database that is away.
+        # A stalled machine must not look like an unreachable database to threads that wait for a connection.
         wrapper: Any = connection
         wrapper.pool.timeout = 60
     yield
@@ -78,7 +87,7 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
 
 @pytest.fixture
 def source_db() -> Iterator[psycopg.Connection]:
-    """The source database, with an empty schema `data` to put tables and functions in."""
+    """The source database, with an empty schema `data` for tables and functions."""
     with psycopg.connect(settings.SLUICE.source_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA IF EXISTS data CASCADE")
         connection.execute("CREATE SCHEMA data")
@@ -94,7 +103,7 @@ def slots(transactional_db: None) -> int:
 
 @pytest.fixture
 def dataset(source_db: psycopg.Connection, slots: int) -> Dataset:
-    """A dataset whose function gives three rows: the key, a number and the date."""
+    """A dataset whose function returns three rows: the key, a number, and the date."""
     source_db.execute("""
         CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE sql STABLE AS $$ SELECT key, n, effective_date FROM generate_series(1, 3) n ORDER BY n $$
@@ -104,25 +113,25 @@ def dataset(source_db: psycopg.Connection, slots: int) -> Dataset:
 
 @pytest.fixture
 def alice(transactional_db: None) -> User:
-    """The owner of whatever a test makes."""
+    """The owner of the objects in a test."""
     return User.objects.create_user("alice")
 
 
 @pytest.fixture
 def bob(transactional_db: None) -> User:
-    """A stranger."""
+    """Another user."""
     return User.objects.create_user("bob")
 
 
 @pytest.fixture
 def token(alice: User) -> str:
-    """What signs alice in."""
+    """An API token of alice."""
     return token_of(alice)
 
 
 @pytest.fixture
 def web(served: Web, transactional_db: None) -> Web:
-    """The web process of a folder's tests: its own fixture `served` has started it."""
+    """The web process of a folder's tests, started by the folder's fixture `served`."""
     return served
 
 

@@ -1,4 +1,4 @@
-"""A provider and a processor that do what the document says, for tests: a third of each kind, named by dotted path.
+"""A provider and a post-processor whose behavior the document itself scripts, configured by dotted path.
 
 Every line of a text document is done in order: `wait 4` (as a good provider waits), `stall 4` (as a bad one does),
 `until NAME` (until the file of that name is there), `die`, `leave`, `raise CLASS` (an error of etl.core.errors),
@@ -23,20 +23,20 @@ from rules.library.content import RuleContent
 
 
 def folder() -> Path:
-    """Where calls are written down, and where tests put the files that `until` waits for."""
+    """The folder for records of calls, and for the files that `until` waits for."""
     path: Path = settings.SLUICE.etl_cache_dir / "rehearsal"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def calls(of: str) -> list[str]:
-    """Return what a provider (`ocr-17`) or processor (`post-17`) was called with so far: the process id, each time."""
+    """Return the process IDs of the calls of a provider (`ocr-17`) or post-processor (`post-17`) so far."""
     file = folder() / of
     return file.read_text().splitlines() if file.exists() else []
 
 
 def note(of: str) -> int:
-    """Write a call down, and return how many there were before."""
+    """Record a call. Return the number of earlier ones."""
     with (folder() / of).open("a") as file:
         file.write(f"{os.getpid()}\n")
     return len(calls(of)) - 1
@@ -126,7 +126,7 @@ class Provider(OCRProvider):
 
 
 class Processor(PostProcessor):
-    """Gives the number of characters, as a rule of mode `llm` would have a model do."""
+    """Returns the number of characters, in place of a model's result for a rule of mode `llm`."""
 
     mode = "llm"
 

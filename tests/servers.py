@@ -16,7 +16,7 @@ from config.dev.stack import servers
 OPERATOR = ("S3_OPERATOR_ACCESS_KEY_ID", "S3_OPERATOR_SECRET_ACCESS_KEY")
 
 stack = ExitStack()
-started: list[servers.Servers] = []  # one, for tests that do harm to servers
+started: list[servers.Servers] = []  # one element, for tests that stop or kill servers
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,13 +39,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         LOG_FORMAT="json",
         ETL_CACHE_DIR=str(folder / "documents"),
         PROMETHEUS_MULTIPROC_DIR=str(metrics),
-        # For tests that ask more of the object store than Sluice may.
+        # For tests that need more permissions in the object store than Sluice has.
         **dict(zip(OPERATOR, running.seaweedfs.operator, strict=True)),
     )
 
 
 def only_distributes(config: pytest.Config) -> bool:
-    """Whether the tests run in other processes, by `-n`: each has servers of its own."""
+    """Return whether `-n` runs the tests in other processes, each with servers of its own."""
     return bool(getattr(config.known_args_namespace, "numprocesses", None)) and "PYTEST_XDIST_WORKER" not in os.environ
 
 

@@ -1,4 +1,4 @@
-"""A real web process beside a test, on its database, and tokens for whoever speaks to it."""
+"""A real web process on a test's database, and API tokens."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from config.dev.stack.processes import Web
 
 
 def variables(root: Path, **changes: str) -> dict[str, str]:
-    """Return this process' own variables, but for the database: a child must see what the test wrote.
+    """Return the environment of this process with the test database, so that a child sees the test's rows.
 
     Whatever a child leaves behind when it is killed, billiard's files for one, lies in `root`.
     """
@@ -34,5 +34,5 @@ def serving(root: Path, environment: Mapping[str, str]) -> Iterator[Web]:
 
 
 def token_of(user: User) -> str:
-    """Return a token that signs a user in."""
+    """Return an API token of a user."""
     return str(AuthToken.objects.create(user)[1])

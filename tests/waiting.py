@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes do."""
+"""Waiting for other threads and processes."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ def wait_until(
     every: float = 0.02,
     always: Callable[[], object] = lambda: True,
 ) -> None:
-    """Wait for a condition, while another holds; fail the test when it does not come true in `limit` seconds."""
+    """Wait until a condition holds, as long as another holds. Fail the test after `limit` seconds."""
     deadline = time.monotonic() + limit
     while not condition():
         assert always(), "this should have held all the time"
@@ -20,7 +20,7 @@ def wait_until(
 
 
 def expect_within(seconds: float, act: Callable[[], object], *, tries: int = 4) -> None:
-    """At its best, of some tries, it takes less than that: the machine may stand still for seconds at any of them."""
+    """Check that the best of several tries is fast enough, because the machine may stall for seconds."""
     times: list[float] = []
     while min(times, default=seconds) >= seconds and len(times) < tries:
         began = time.monotonic()
@@ -30,5 +30,5 @@ def expect_within(seconds: float, act: Callable[[], object], *, tries: int = 4) 
 
 
 def let_pass(seconds: float) -> None:
-    """Time passes, and nothing must happen meanwhile."""
+    """Let time pass in which nothing must happen."""
     time.sleep(seconds)

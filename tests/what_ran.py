@@ -1,4 +1,4 @@
-"""What a failed test of several processes is understood by: how each of them is, and what the broker holds."""
+"""Diagnostics for a failed test with several processes: the state of each, and of the broker."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,13 +12,13 @@ def described(processes: Iterable[Process]) -> str:
 
 
 def of_process(process: Process) -> str:
-    """Return how it is, or ended, what its descendants do, and the end of its log."""
+    """Return the state of a process and its descendants, and the end of its log."""
     how = f"lives: {process.name}" if process.alive else process.exit_reason()
     return "\n".join([how, *map(of_member, process.members()), process.tail(40)])
 
 
 def of_member(pid: int) -> str:
-    """Return its state, what it waits for in the kernel, and what it holds open."""
+    """Return a process' state, its kernel wait channel, and its open files."""
     folder = Path(f"/proc/{pid}")
     try:
         state = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("State"))
@@ -29,7 +29,7 @@ def of_member(pid: int) -> str:
 
 
 def of_broker() -> str:
-    """Return what each key holds, and what each client does."""
+    """Return the contents of each key, and the clients' commands."""
     server = valkey()
     keys = [f"  {key!r}: {server.memory_usage(key)} bytes" for key in server.keys("*")]
     clients = [

@@ -25,18 +25,18 @@ RABBITMQ_ACK_SECONDS = 1800  # RabbitMQ's default consumer_timeout: time to ackn
 MAX_REDELIVERIES = 5
 
 
-class Channel(redis.Channel):
+class RedisChannel(redis.Channel):
     def _connparams(self, *args: Any, **kwargs: Any) -> Any:
         if getattr(self.connection, "client", None) is None:
             raise ConnectionError("this connection to the broker was closed")
         return super()._connparams(*args, **kwargs)  # type: ignore[misc]
 
 
-class Transport(redis.Transport):
-    Channel = Channel
+class RedisTransport(redis.Transport):
+    Channel = RedisChannel
 
 
-class EncryptedRabbitMQ(pyamqp.SSLTransport):
+class VerifiedRabbitMQTransport(pyamqp.SSLTransport):
     """Validates certificates and host names by default, with the options of `rediss://` URLs.
 
     By default, py-amqp validates no host names, and its options have other names.
@@ -61,8 +61,8 @@ def tls_options(given: dict[str, Any]) -> dict[str, Any]:
 
 def patch_transports() -> None:
     """Use the transports of this module for all broker connections of this process."""
-    TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{Transport.__name__}"))
-    TRANSPORT_ALIASES["amqps"] = f"{__name__}:{EncryptedRabbitMQ.__name__}"
+    TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{RedisTransport.__name__}"))
+    TRANSPORT_ALIASES["amqps"] = f"{__name__}:{VerifiedRabbitMQTransport.__name__}"
 
 
 # ---- Celery's options ------------------------------------------------------------------------------------------------

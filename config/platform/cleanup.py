@@ -1,8 +1,10 @@
-"""Running cleanup steps so that the failure of one does not stop the others."""
+"""Cleanup steps that run even if an earlier step fails."""
 
 from collections.abc import Callable
 
 import structlog
+
+from config.platform.observability.metrics import CAUGHT
 
 log = structlog.get_logger(__name__)
 
@@ -14,6 +16,7 @@ def run_steps(*steps: Callable[[], object]) -> list[str]:
         try:
             step()
         except Exception:
+            CAUGHT.labels("cleanup").inc()
             log.exception("cleanup_step_failed", step=step.__name__)
             failed.append(step.__name__)
     return failed

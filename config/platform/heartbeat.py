@@ -1,4 +1,4 @@
-"""A heartbeat: it renews a lease while work goes on, and stops the work when the lease is lost."""
+"""Heartbeat: renews a lease while work continues, and stops the work when the lease is lost."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class LeaseLost(Exception):
-    """The lease has another holder, or its work was cancelled. Nothing may be written any more."""
+    """The lease was lost, or its work was canceled. Nothing may be written."""
 
 
 class LeaseLostEvent(threading.Event):
-    """Set when the lease is lost, and by itself when it was not renewed for its whole length.
+    """Set when the lease is lost, or when it was not renewed for its whole length.
 
     Another worker may hold the lease by then. A process that was stopped for longer than that must not continue
     before its heartbeat has run.
@@ -40,7 +40,7 @@ class LeaseLostEvent(threading.Event):
 class Heartbeat:
     """Renews a lease every third of its length in a thread of its own, as a context manager.
 
-    `renew` raises LeaseLost, or one of `unavailable` when the server that keeps the lease does not answer: then the
+    `renew` raises LeaseLost, or one of `unavailable` when the server with the lease does not respond: then the
     work goes on until the lease has expired. `since` is the `time.monotonic()` before the lease was requested.
     `on_loss` is called once, in the thread, to stop work that is under way.
     """

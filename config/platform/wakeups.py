@@ -1,7 +1,7 @@
-"""Wake-up messages: they make a worker look for work that is in the rows.
+"""Wake-up messages, which make a worker look for work in the database.
 
-Losing one costs at most a reaper interval; a second one costs nothing. The reaper sends messages only as far as a
-queue is not full yet: otherwise they would pile up while workers are down or busy.
+A lost message delays work by at most a reaper interval; a duplicate has no effect. The reaper only fills a queue up to
+a limit, so that messages do not accumulate while workers are down or busy.
 
 Tasks are sent by name, so that senders do not import the code that runs them.
 """
@@ -20,16 +20,16 @@ from config.platform import broker
 
 log = structlog.get_logger(__name__)
 
-# A broker that accepts connections and stays silent must not block a request: about 2 s at worst, where Celery's own
-# settings for workers come to 5 s, and its defaults to more than 25 s.
+# An unresponsive broker must not block a request for long: these limit it to about 2 s, Celery's settings for workers
+# to 5 s, and its defaults to more than 25 s.
 SHORT_TIMEOUTS = broker.timeouts(1, connect=1, retries=1)
 
 
 def send(name: str, *messages: dict[str, str], countdown: float = 0, fill_to: int | None = None) -> None:
-    """Send a message for each of these arguments, or as many as fill the queue to `fill_to` messages.
+    """Send a message for each of these arguments, but not more than fill the queue to `fill_to` messages.
 
-    A broker that does not answer is no error: the reaper sends the messages again. Messages carry the log context of
-    their sender. Ours must not: the worker takes whatever job is next.
+    An unavailable broker is no error, because the reaper sends the messages again. Messages normally have the log
+    context of their sender. These do not, because the worker may take another job.
     """
     if messages:
         copy_context().run(publish, name, messages, countdown=countdown, fill_to=fill_to)

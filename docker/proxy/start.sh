@@ -1,13 +1,13 @@
-# What the proxy's container runs: writes down what depends on settings, and becomes nginx.
+# Entry point of the proxy's container: write the configuration that depends on settings, and start nginx.
 set -eu
 
 mkdir -p /tmp/proxy
 cd /tmp/proxy
 
-# A form of the page may have a file twice as large as is taken, so that the page can say so: etl/ingest/multipart.py.
+# A form may have twice the maximum file size, so that the page can report the error: etl/ingest/multipart.py.
 echo "client_max_body_size $((${ETL_MAX_FILE_BYTES:-52428800} * 2 + 1048576));" >size.conf
 
-# Where another proxy connects from; from everywhere else X-Forwarded-For and -Proto mean nothing.
+# Networks of other proxies. X-Forwarded-For and -Proto of other clients are ignored.
 {
     echo 'geo $realip_remote_addr $from_trusted { default 0;'
     echo "${TRUSTED_PROXY_CIDRS:-}" | tr ', ' '\n\n' | sed -n 's/.\{1,\}/    & 1;/p'

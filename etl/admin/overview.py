@@ -4,12 +4,12 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
 from django.utils import timezone
 
 from config.platform.admin import overview
 from config.platform.admin.display import length, list_url, milliseconds
-from config.platform.admin.overview import MOST, Chart, Drawn, Figure, Part, Series, at_most, cut, last_hours
+from config.platform.admin.overview import MOST, Chart, Drawn, Figure, OverviewPart, Series, at_most, cut, last_hours
+from config.platform.db import sql
 from etl.core.states import ENDED, Status
 
 COLOURS = {
@@ -46,16 +46,9 @@ SELECT (SELECT json_agg(s) FROM (
 """
 
 
-def row_of(statement: str, **values: Any) -> dict[str, Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        names = [column.name for column in cursor.description]
-        return dict(zip(names, cursor.fetchone(), strict=True))
-
-
 def draw() -> Drawn:
     hours = last_hours()
-    row = row_of(RECENT, since=hours[0], most=MOST)
+    row = sql.one(RECENT, since=hours[0], most=MOST) or {}
     ended = row.pop("ended")
     found = {name: value or [] for name, value in row.items()}
     charts = [
@@ -63,7 +56,7 @@ def draw() -> Drawn:
         times_of(hours, found["times"]),
         failures_of(found["codes"], hours[0]),
     ]
-    return Drawn(figures=[queue_of(row_of(OPEN, most=MOST + 1), ended)], charts=charts)
+    return Drawn(figures=[queue_of(sql.one(OPEN, most=MOST + 1) or {}, ended)], charts=charts)
 
 
 def queue_of(row: dict[str, Any], ended: datetime | None) -> Figure:
@@ -164,4 +157,4 @@ def failures_of(found: list[dict[str, Any]], since: datetime) -> Chart:
     )
 
 
-overview.contribute(Part(permission="etl.view_task", draw=draw))
+overview.contribute(OverviewPart(permission="etl.view_task", draw=draw))

@@ -1,11 +1,10 @@
-"""Staff actions on tasks. They call the same functions as the API."""
+"""Staff actions on documents. They call the same functions as the API."""
 
 from typing import Any
 
-from config.platform.admin.confirmed_actions import Confirmation, StaffAction, each
-from etl.core.states import Phase, Status
+from config.platform.admin.confirmed_actions import StaffAction, change, each, only_if_status
+from etl.core.states import ENDED, Phase, Status
 from etl.maintenance import manual
-from etl.models import Task
 from etl.pipeline import actions
 
 MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
@@ -25,31 +24,8 @@ def cancel_refusal(task: Any) -> str:
     return "" if current_state(task).status == Status.PENDING else actions.NotCancellable.detail
 
 
-def retry_refusal(task: Task) -> str:
-    return "" if task.has_ended else actions.NotEnded.detail
-
-
-def wake_refusal(task: Task) -> str:
-    return manual.NotOpen.detail if task.has_ended else ""
-
-
-def cancel(task: Task, _confirmation: Confirmation) -> str:
-    actions.cancel(task=task)
-    return "The task will not be processed."
-
-
-def read_again(task: Task, _confirmation: Confirmation) -> str:
-    actions.retry(task=task, from_stage=Phase.OCR)
-    return "Queued from OCR."
-
-
-def process_again(task: Task, _confirmation: Confirmation) -> str:
-    actions.retry(task=task, from_stage=Phase.POSTPROCESS)
-    return "Queued from post-processing, with the stored OCR result."
-
-
-def wake(task: Task, _confirmation: Confirmation) -> str:
-    return manual.wake(task)
+retry_refusal = only_if_status(ENDED, actions.NotEnded.detail)
+wake_refusal = only_if_status({Status.PENDING}, manual.TaskNotOpen.detail)
 
 
 TASKS = (
@@ -59,9 +35,9 @@ TASKS = (
         past="Cancelled",
         icon="cancel",
         permission="etl.change_task",
-        explanation="Only tasks that have not started are cancelled. The others continue.",
+        explanation="Only documents that have not started are cancelled. The others continue.",
         refusal=cancel_refusal,
-        do=each(cancel),
+        do=change(lambda task: actions.cancel(task=task), "The document will not be processed."),
         revision=fencing_token_of,
         is_danger=True,
     ),
@@ -74,7 +50,7 @@ TASKS = (
         explanation="Repeats all stages with the same version of the rule. The current result or error is deleted. "
         f"{MODEL_MAY_COST}",
         refusal=retry_refusal,
-        do=each(read_again),
+        do=change(lambda task: actions.retry(task=task, from_stage=Phase.OCR), "Queued from OCR."),
         revision=fencing_token_of,
     ),
     StaffAction(
@@ -86,7 +62,10 @@ TASKS = (
         explanation="Repeats post-processing of the stored OCR result with the same version of the rule. The current "
         f"result or error is deleted. {MODEL_MAY_COST}",
         refusal=retry_refusal,
-        do=each(process_again),
+        do=change(
+            lambda task: actions.retry(task=task, from_stage=Phase.POSTPROCESS),
+            "Queued from post-processing, with the stored OCR result.",
+        ),
         revision=fencing_token_of,
     ),
     StaffAction(
@@ -95,11 +74,11 @@ TASKS = (
         past="Requeued",
         icon="notifications_active",
         permission="etl.change_task",
-        explanation="For tasks that stay pending although workers are free: sends the wake-up message again and "
-        "restores a lost run-state. Periodic recovery does the same in its next runs. Tasks in progress are not "
+        explanation="For documents that stay pending although workers are free: sends the wake-up message again and "
+        "restores a lost run-state. Periodic recovery does the same in its next runs. Documents in progress are not "
         "affected.",
         refusal=wake_refusal,
-        do=each(wake),
+        do=each(lambda task, _confirmation: manual.wake(task)),
         revision=fencing_token_of,
     ),
 )

@@ -1,4 +1,4 @@
-"""Admin of tasks: status, result, duration. Never the content of a document, neither its text nor its JSON."""
+"""Admin of documents: status, result, duration. Never the content of a document, neither its text nor its JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +21,20 @@ from config.platform.admin.display import (
     moment,
     number,
     page_of,
+    shown,
     side_by_side,
     size,
     span,
 )
 from etl.admin import staff_actions
-from etl.admin.filters import ByError, ByKind
+from etl.admin.filters import ByKind, ByTaskError
 from etl.api import lookup
 from etl.models import Task
 from etl.runstate import whole_metadata
 
 LONGEST_ID = 18  # digits; more do not fit a bigint
 PERCENT = 100
+BYTES = shown("size", size)
 EXPLAINED = ("Error", {"fields": ("advice", ("error_code", "stage"))})
 
 
@@ -58,14 +60,14 @@ class TaskList(ChangeList):
 class TaskAdmin(StaffActionAdmin):
     row_actions = staff_actions.TASKS
     list_display = (
-        "task_id", "state", "progress_now", "filename", "bytes", "user", "rule", moment("created_at"), "took",
+        "task_id", "state", "progress_now", "filename", BYTES, "user", "rule", moment("created_at"), "took",
         "error_code",
     )  # fmt: skip
     list_display_links = ("task_id", "filename")
-    list_filter = ("status", "phase", ByError, ByKind, "created_at", "updated_at")
+    list_filter = ("status", "phase", ByTaskError, ByKind, "created_at", "updated_at")
     list_select_related = ("user", "rule")
     search_fields = ("task_id", "user__username")
-    search_help_text = "Task ID or exact username"
+    search_help_text = "Document ID or exact username"
     ordering = ("-created_at", "-task_id")
     fieldsets = (
         (
@@ -75,7 +77,7 @@ class TaskAdmin(StaffActionAdmin):
                     ("state", "phase_now"),
                     "progress_now",
                     "filename",
-                    ("kind", "bytes"),
+                    ("kind", BYTES),
                     ("user", "of_rule"),
                     "related",
                 )
@@ -120,7 +122,7 @@ class TaskAdmin(StaffActionAdmin):
         return Q(user__username=term)
 
     def name_of(self, row: Any) -> str:
-        return f"Task {row.pk} of {row.user}, {staff_actions.current_state(row).status}"
+        return f"Document {row.pk} of {row.user}, {staff_actions.current_state(row).status}"
 
     # ---- Progress -------
     @admin.display(description="status")
@@ -135,10 +137,6 @@ class TaskAdmin(StaffActionAdmin):
     def progress_now(self, task: Any) -> SafeString:
         return bar(staff_actions.current_state(task).progress, PERCENT, unit=" %")
 
-    @admin.display(description="size")
-    def bytes(self, task: Task) -> str:
-        return size(task.size)
-
     @admin.display(description="duration")
     def took(self, task: Task) -> str:
         return span(task.created_at, task.updated_at) if task.has_ended else NOTHING
@@ -148,7 +146,7 @@ class TaskAdmin(StaffActionAdmin):
     def of_rule(self, task: Task) -> SafeString:
         return page_of("rules_rule", task.rule_id, f"{task.rule}, version {task.rule_version}")
 
-    @admin.display(description="other tasks")
+    @admin.display(description="other documents")
     def related(self, task: Task) -> SafeString:
         of_rule, of_user = {"rule__rule_id__exact": task.rule_id}, {"user__id__exact": task.user_id}
         return side_by_side(

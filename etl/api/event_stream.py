@@ -1,7 +1,7 @@
 """`GET /tasks/{id}/events`: what happens to a task, as server-sent events.
 
-What happens passes in run-states, which keep no history: a listener is told what is true now, whenever that is not what
-it knows. Numbers are those of the run-states' revisions; the end has the last number of its fence.
+Run-states have no history, so a listener gets the current state whenever it differs from the one that it got last.
+Event numbers are the revisions of run-states; the end has the last number of its fence.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from django.db import connection
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -20,13 +20,13 @@ from config.platform.http.auth import user_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from etl.api import lookup, openapi, representation
-from etl.api.views import NoSuchTask, View, seen
+from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.core import metrics
 from etl.runstate import RunState
 
 
-class Events(View):
-    """`GET /tasks/{id}/events`: an answer that goes on until the task has ended."""
+class TaskEventsView(TaskAPIView):
+    """`GET /tasks/{id}/events`: a response that lasts until the task has ended."""
 
     http_method_names = ("get",)  # Django would make a HEAD of it
     content_negotiation_class = IgnoreAccept
@@ -46,23 +46,19 @@ class Events(View):
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
-        opening = sse.RETRY + start.opening
-        if start.listens_from is None:
-            return HttpResponse(opening, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
-        user_id = user_of(request).pk
-        sse.check_room(user_id)
-        listener = TaskListener(task_id, user_id, start.listens_from.number)
-        listener.status = start.listens_from.state.status
-        stream = sse.Stream(TaskEventHub, listener, opening=opening)
-        return StreamingHttpResponse(stream, content_type=sse.MEDIA_TYPE, headers=sse.HEADERS)
+        listener = None
+        if start.listens_from is not None:
+            listener = TaskListener(task_id, user_of(request).pk, start.listens_from.number)
+            listener.status = start.listens_from.state.status
+        return sse.respond(start.opening, TaskEventHub, listener)
 
 
-# ---- What there is to tell ------------------------------------------------------------------------------------------
+# ---- Events ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """A task as it is now, and its events: all listeners that know the same of it share the same bytes."""
+    """The current state of a task, and its events, whose bytes listeners share."""
 
     state: RunState
 
@@ -75,13 +71,13 @@ class TaskUpdate:
         return self.number
 
     @property
-    def is_the_end(self) -> bool:
+    def is_final(self) -> bool:
         return self.state.has_ended
 
     @cached_property
     def snapshot(self) -> bytes:
-        """The end has the number after it, so that `status` can follow."""
-        number = self.number - 1 if self.is_the_end else self.number
+        """The snapshot. At the end its number is one less, so that `status` can follow."""
+        number = self.number - 1 if self.is_final else self.number
         return sse.frame("snapshot", representation.task(self.state), number=number)
 
     @cached_property
@@ -93,45 +89,45 @@ class TaskUpdate:
         return sse.frame("progress", representation.progress(self.state), number=self.number)
 
 
-class StreamStart(NamedTuple):
+class TaskStreamStart(NamedTuple):
     opening: bytes
-    listens_from: TaskUpdate | None  # None when the opening has told the end
+    listens_from: TaskUpdate | None  # None if the opening contains the end
 
 
-def begin(state: RunState, last_event_id: str) -> StreamStart | None:
-    """Return how the stream begins, or None when its client has heard everything already.
+def begin(state: RunState, last_event_id: str) -> TaskStreamStart | None:
+    """Return the start of the stream, or None if the client has received all events.
 
-    A client that comes back is told the status at once, as nobody knows what it was when it left.
+    A client that reconnects gets the status immediately, because the last status that it received is unknown.
     """
-    news, heard = TaskUpdate(state), sse.number_in(last_event_id)
-    if heard is None or heard > news.number:
-        opening = news.snapshot + (news.status if news.is_the_end else b"")
-    elif heard < news.number:
+    news, position = TaskUpdate(state), sse.number_in(last_event_id)
+    if position is None or position > news.number:
+        opening = news.snapshot + (news.status if news.is_final else b"")
+    elif position < news.number:
         opening = news.status
-    elif news.is_the_end:
+    elif news.is_final:
         return None
     else:
         opening = b""
-    return StreamStart(opening, listens_from=None if news.is_the_end else news)
+    return TaskStreamStart(opening, listens_from=None if news.is_final else news)
 
 
-# ---- Telling it -----------------------------------------------------------------------------------------------------
+# ---- Listeners ------------------------------------------------------------------------------------------------------
 
 
 class TaskListener(sse.Listener[int]):
-    """One open stream of a task, and the status that its client knows."""
+    """One open stream of a task, and the last status that was sent."""
 
     __slots__ = ("status",)
     status: str
 
-    def bytes_of(self, news: TaskUpdate) -> bytes:
+    def encode(self, news: TaskUpdate) -> bytes:
         if news.number <= self.after:
             return b""
         known, self.status = self.status, news.state.status
         return news.progress if known == self.status else news.status
 
 
-class TaskEventHub(sse.Hub[int]):
+class TaskEventHub(sse.EventHub[int]):
     """The listeners of this process, by task."""
 
     def read(self, after: Mapping[int, int]) -> tuple[dict[int, TaskUpdate], bool]:
@@ -143,8 +139,8 @@ class TaskEventHub(sse.Hub[int]):
         news = {task_id: TaskUpdate(state) for task_id, state in states.items()}
         return {task_id: each for task_id, each in news.items() if each.number > after[task_id]}, False
 
-    def opened(self) -> None:
+    def count_opened(self) -> None:
         metrics.stream_opened()
 
-    def closed(self, why: str) -> None:
-        metrics.stream_closed(why)
+    def count_closed(self, reason: str) -> None:
+        metrics.stream_closed(reason)

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-import orjson
+from config.platform.http import sse
 
 MARKDOWN_KEY = "etl/tasks/17/ocr-1/9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08.md"
 FILE_KEY = "etl/uploads/4/0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
@@ -114,24 +114,13 @@ NOT_TRIED = {
 }
 
 
-def event(number: int, name: str, data: Any) -> str:
-    return f"id: {number}\nevent: {name}\ndata: {orjson.dumps(data).decode()}\n\n"
-
-
-STREAM = "retry: 3000\n\n" + "".join(
+PROGRESS = {"status": "llm_processing", "phase": "postprocess", "progress": 80}
+END = {**PROGRESS, "status": "completed", "progress": 100, "error": None, "at": COMPLETED["updated_at"]}
+STREAM = b"".join(
     [
-        event(1000004, "snapshot", RUNNING),
-        event(1000005, "progress", {"status": "llm_processing", "phase": "postprocess", "progress": 80}),
-        event(
-            1999999,
-            "status",
-            {
-                "status": "completed",
-                "phase": "postprocess",
-                "progress": 100,
-                "error": None,
-                "at": COMPLETED["updated_at"],
-            },
-        ),
+        sse.RETRY,
+        sse.frame("snapshot", RUNNING, number=1000004),
+        sse.frame("progress", PROGRESS, number=1000005),
+        sse.frame("status", END, number=1999999),
     ]
-)
+).decode()

@@ -1,6 +1,6 @@
-"""What is known of a task: its run-state, and its row where Redis has none or does not answer.
+"""States of tasks: from the run-state, or from the row if Redis has none or is unavailable.
 
-Everything comes as a RunState. A row is `pending` as long as the task is open, so it says less; but it is never wrong.
+Both are returned as a RunState. A row is `pending` until its task has ended, so it is less precise.
 """
 
 import os
@@ -17,7 +17,7 @@ from django.db import connection
 from django.db.models import Q
 
 from config.platform.http import graceful_shutdown
-from config.platform.http.circuit_breaker import Breaker
+from config.platform.http.circuit_breaker import CircuitBreaker
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Status
@@ -25,33 +25,33 @@ from etl.models import Task
 from etl.models.task import TaskQuerySet
 from etl.runstate import RunState
 
-LOOK_SECONDS = 0.25
-# A request that waits holds a thread of this process. Who is one too many is answered at once.
-MOST_WAITING = 64
-MOST_WAITING_OF_A_USER = 16
+POLL_SECONDS = 0.25
+# A waiting request occupies a thread of this process. Requests above these limits do not wait.
+MAX_WAITING = 64
+MAX_WAITING_PER_USER = 16
 
 
 # ---- One task -------------------------------------------------------------------------------------------------------
 def find(task_id: int, *, user: User) -> RunState | None:
-    """Return a task that the user may see, or None. Asks the database only when Redis has nothing."""
+    """Return a task that the user may see, or None. Query the database only if Redis has no run-state."""
     state = known([task_id]).get(task_id)
     return state if state and (user.is_staff or state.user_id == user.pk) else None
 
 
 def known(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return what is known of these tasks, in one round trip, and one query if Redis does not have them all."""
+    """Return the states of tasks: one round trip, and one query for those without a usable run-state."""
     ids = list(task_ids)
     states = run_states(ids)
-    unsaid = [task_id for task_id in ids if task_id not in states or states[task_id].result_is_elsewhere]
-    rows = Task.objects.in_bulk(unsaid) if unsaid else {}
+    missing = [task_id for task_id in ids if task_id not in states or states[task_id].result_is_elsewhere]
+    rows = Task.objects.in_bulk(missing) if missing else {}
     return {task_id: seen for task_id in ids if (seen := merged(rows.get(task_id), states.get(task_id))) is not None}
 
 
 def merged(row: Task | None, state: RunState | None) -> RunState | None:
-    """Return which of the two is right.
+    """Return the newer of the two.
 
-    The end falls in Redis and is then written into the row, and a retry begins in the row: so the row is right when it
-    has ended, or when its fence is greater. Without a row that was read, the state is.
+    A task ends in Redis first and then in its row, and a retry starts in the row. So the row is newer if it has ended
+    or has a greater fence.
     """
     if state is None or (row is not None and (row.has_ended or row.fence > state.fence) and row.fence >= state.fence):
         return RunState.of_row(row) if row is not None else None
@@ -59,15 +59,15 @@ def merged(row: Task | None, state: RunState | None) -> RunState | None:
 
 
 def as_shown(state: RunState) -> RunState:
-    """Return the state, but one whose result is not in the row yet not as ended: it would have to be shown without."""
+    """Return the state, as not ended if its result is not in the row yet."""
     return replace(state, status=Status.LLM_PROCESSING) if state.result_is_elsewhere else state
 
 
 # ---- Lists ----------------------------------------------------------------------------------------------------------
 def with_status(tasks: TaskQuerySet, status: str) -> TaskQuerySet:
-    """Return those of the tasks that would be shown with this status.
+    """Filter tasks by status.
 
-    Of open ones only the run-states know. They are no more than ETL_QUEUE_SIZE, for all users together.
+    The status of open tasks is in their run-states only. There are at most ETL_QUEUE_SIZE open tasks.
     """
     fences = dict(tasks.open().order_by().values_list("task_id", "fence"))
     states = {
@@ -82,26 +82,26 @@ def status_of(state: RunState | None) -> str:
 
 
 def shown(rows: Collection[Task]) -> list[RunState]:
-    """Return what is known of rows that were read just now, without results: one round trip for those that are open."""
+    """Return the states of rows that were just read, without results. One round trip for the open ones."""
     for row in rows:
-        row.result = None  # not read, and not to be: two hundred of them are too much for a list
+        row.result = None  # deferred: the results of a page may be too large
     states = run_states(row.pk for row in rows if not row.has_ended)
     return [seen for row in rows if (seen := merged(row, states.get(row.pk))) is not None]
 
 
 # ---- Redis ----------------------------------------------------------------------------------------------------------
-class RunStates(Breaker):
-    away, back = "run_states_not_read", "run_states_read_again"
+class RunStates(CircuitBreaker):
+    opened, closed = "run_states_not_read", "run_states_read_again"
 
     def read(self, ids: list[int]) -> dict[int, RunState]:
-        if not ids or not self.may_ask():
+        if not ids or not self.allows_request():
             return {}
         try:
             found = runstate.read_many(ids)
         except runstate.Unavailable as error:
-            self.note_silence(str(error))
+            self.record_failure(str(error))
             return {}
-        self.note_answer()
+        self.record_success()
         return found
 
 
@@ -115,39 +115,39 @@ def breaker() -> RunStates:
 
 
 def run_states(task_ids: Iterable[int]) -> dict[int, RunState]:
-    """Return the run-states that there are; none while Redis is away, which is waited for once in a while only."""
+    """Return the existing run-states; none while the circuit breaker for Redis is open."""
     return breaker().read(list(task_ids))
 
 
 # ---- Waiting --------------------------------------------------------------------------------------------------------
-class Seats:
-    """How many requests wait in this process, in all and of each user."""
+class WaitingRequests:
+    """Counter of waiting requests in this process, in total and per user."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.taken: Counter[int] = Counter()
+        self.by_user: Counter[int] = Counter()
 
-    def take(self, user_id: int) -> bool:
+    def enter(self, user_id: int) -> bool:
         with self.lock:
-            has_room = self.taken.total() < MOST_WAITING and self.taken[user_id] < MOST_WAITING_OF_A_USER
-            self.taken[user_id] += has_room
+            has_room = self.by_user.total() < MAX_WAITING and self.by_user[user_id] < MAX_WAITING_PER_USER
+            self.by_user[user_id] += has_room
             return has_room
 
     def leave(self, user_id: int) -> None:
         with self.lock:
-            self.taken -= Counter({user_id: 1})
+            self.by_user -= Counter({user_id: 1})
 
 
-seats = Seats()
+waiting = WaitingRequests()
 
 
 def wait_for_change(state: RunState, *, user: User, seconds: float) -> RunState:
-    """Return the task as soon as it is another than this, and at the latest after so many seconds.
+    """Wait until the task has changed, and return its state. Hold no database connection meanwhile.
 
-    Sooner, and unchanged, where too many wait already, Redis is away, or the process is told to stop. Holds no
-    connection to the database meanwhile.
+    Return earlier, with the state unchanged, if too many requests wait, Redis is unavailable, or the process shuts
+    down.
     """
-    if state.has_ended or not seconds or not seats.take(user.pk):
+    if state.has_ended or not seconds or not waiting.enter(user.pk):
         return state
     now = state
     try:
@@ -155,14 +155,14 @@ def wait_for_change(state: RunState, *, user: User, seconds: float) -> RunState:
         connection.close()
         now = changed(state, until=time.monotonic() + seconds)
     finally:
-        seats.leave(user.pk)
+        waiting.leave(user.pk)
         metrics.wait_ended(changed=now is not state)
     return now
 
 
 def changed(state: RunState, *, until: float) -> RunState:
-    while (left := until - time.monotonic()) > 0 and not graceful_shutdown.has_begun.wait(min(LOOK_SECONDS, left)):
-        if breaker().is_away:
+    while (left := until - time.monotonic()) > 0 and not graceful_shutdown.has_begun.wait(min(POLL_SECONDS, left)):
+        if breaker().is_open:
             break
         try:
             now = known([state.task_id]).get(state.task_id)

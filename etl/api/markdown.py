@@ -1,4 +1,4 @@
-"""`GET /tasks/{id}/markdown`: what OCR found, streamed from object storage. As text: nobody renders it here."""
+"""API view of a task's Markdown, streamed from object storage."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -16,20 +16,20 @@ from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from config.platform.http.problems import Problem, StorageUnavailable
 from etl.api import openapi
-from etl.api.views import NoSuchTask, View, seen
+from etl.api.views import NoSuchTask, TaskAPIView, seen
 from etl.ingest import acceptance
 from etl.pipeline import actions
 from etl.pipeline.artifacts import MARKDOWN
 
 
-class NotReady(Problem):
+class MarkdownNotReady(Problem):
     status = 409
     code = "not_ready"
     detail = "This task has no Markdown yet. OCR has not ended, or it failed."
 
 
-class Markdown(View):
-    """`GET /tasks/{id}/markdown`: what OCR found."""
+class MarkdownView(TaskAPIView):
+    """`GET /tasks/{id}/markdown`."""
 
     content_negotiation_class = IgnoreAccept
 
@@ -42,14 +42,14 @@ class Markdown(View):
                 OpenApiTypes.STR, "A line `<!-- page: 3 -->` precedes each page. The content is untrusted."
             ),
             304: OpenApiResponse(description="`If-None-Match` matches: the content has not changed."),
-            **problems(NoSuchTask, NotReady, actions.OcrResultMissing, StorageUnavailable),
+            **problems(NoSuchTask, MarkdownNotReady, actions.OcrResultMissing, StorageUnavailable),
         },
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         key = seen(request, task_id).markdown_key
         if not key:
-            raise NotReady
-        etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # its name there is the hash of its content
+            raise MarkdownNotReady
+        etag = f'"{key.rpartition("/")[2].removesuffix(".md")}"'  # the object is named by the hash of its content
         unchanged = get_conditional_response(request._request, etag=etag)
         response = unchanged or streamed(key, request)
         response["ETag"] = etag
@@ -57,7 +57,7 @@ class Markdown(View):
 
 
 def streamed(key: str, request: Request) -> HttpResponseBase:
-    """Return the answer with a stored Markdown. Raises ArtefactMissing and StorageUnavailable."""
+    """Return a response with a stored Markdown. Raises OcrResultMissing and StorageUnavailable."""
     with acceptance.storing():
         found = storage.head(key)
         if found is None:
@@ -71,7 +71,7 @@ def streamed(key: str, request: Request) -> HttpResponseBase:
 
 
 class InThreads:
-    """The blocks of an answer for the event loop, which must not wait for the object storage itself."""
+    """Async iterator over blocks. Threads wait for the object storage, so that the event loop does not."""
 
     def __init__(self, blocks: storage.Blocks) -> None:
         self.blocks = blocks

@@ -1,25 +1,25 @@
-"""OpenAPI texts, parameters and examples of the operations on documents.
+"""OpenAPI texts, parameters, and examples of the operations on documents.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
 Nothing here runs while a request is processed.
 """
 
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from config.platform.http import sse
 from config.platform.http.openapi.responses import (
     IDEMPOTENCY_REPLAYED,
     REQUEST_ID,
-    Answer,
-    answered,
-    asked,
+    LinkedResponse,
     idempotency_key,
+    link_to,
     location,
+    request_example,
+    response_example,
     retry_after,
-    to,
 )
 from config.platform.http.problems import CONTENT_TYPE
 from etl.api import examples, schemas
@@ -48,15 +48,15 @@ IDEMPOTENCY_KEY = idempotency_key(
 )
 
 
-# ---- On the way in --------------------------------------------------------------------------------------------------
+# ---- Submission -----------------------------------------------------------------------------------------------------
 
-ACCEPTED = Answer(
+ACCEPTED = LinkedResponse(
     schemas.AcceptedTask,
     "The document is stored durably, and its task survives process crashes.",
-    task=to("getTask", "Its status and, at the end, its result.", **TASK),
-    markdown=to("getMarkdown", "The Markdown that OCR produced.", **TASK),
-    cancel=to("cancelTask", "Cancel it before it starts.", **TASK),
-    retry=to("retryTask", "Run it again, after it has ended.", **TASK),
+    task=link_to("getTask", "Its status and, at the end, its result.", **TASK),
+    markdown=link_to("getMarkdown", "The Markdown that OCR produced.", **TASK),
+    cancel=link_to("cancelTask", "Cancel it before it starts.", **TASK),
+    retry=link_to("retryTask", "Run it again, after it has ended.", **TASK),
 )
 UNSUPPORTED = {
     "type": "urn:problem:sluice:unsupported_format",
@@ -86,9 +86,11 @@ task and returns the same response.""",
         IDEMPOTENCY_REPLAYED,
     ],
     "examples": [
-        asked("Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}, media_type="application/json"),
-        answered("Accepted", examples.ACCEPTED, status=202),
-        OpenApiExample("Unsupported", UNSUPPORTED, response_only=True, status_codes=["415"], media_type=CONTENT_TYPE),
+        request_example(
+            "Uploaded before", {"file_key": examples.FILE_KEY, "rule_id": 3}, media_type="application/json"
+        ),
+        response_example("Accepted", examples.ACCEPTED, status=202),
+        response_example("Unsupported", UNSUPPORTED, status=415, media_type=CONTENT_TYPE),
     ],
 }
 UPLOADS: dict[str, Any] = {
@@ -96,18 +98,18 @@ UPLOADS: dict[str, Any] = {
     "description": """For large documents or slow connections. Send exactly `size` bytes to `upload_url` by PUT with
 these `headers` within 15 minutes, then submit `file_key`. Uploads that are not submitted within a day are deleted. Size
 and type are checked here, and checked again against the content when you submit it.""",
-    "examples": [asked("A PDF", examples.UPLOAD), answered("Upload URL", examples.PLACE, status=201)],
+    "examples": [request_example("A PDF", examples.UPLOAD), response_example("Upload URL", examples.PLACE, status=201)],
 }
 
 
-# ---- Looking --------------------------------------------------------------------------------------------------------
+# ---- Reading --------------------------------------------------------------------------------------------------------
 
-ONE = Answer(
+ONE = LinkedResponse(
     schemas.Task,
     "The current state of the task.",
-    markdown=to("getMarkdown", "The Markdown that OCR produced.", **SAME_TASK),
-    cancel=to("cancelTask", "Cancel it before it starts.", **SAME_TASK),
-    retry=to("retryTask", "Run it again, after it has ended.", **SAME_TASK),
+    markdown=link_to("getMarkdown", "The Markdown that OCR produced.", **SAME_TASK),
+    cancel=link_to("cancelTask", "Cancel it before it starts.", **SAME_TASK),
+    retry=link_to("retryTask", "Run it again, after it has ended.", **SAME_TASK),
 )
 GET: dict[str, Any] = {
     "summary": "Get a task",
@@ -117,9 +119,9 @@ data. After `failed`, `error` contains the cause, and its `retryable` tells whet
 can read every task.""",
     "parameters": [WAIT, retry_after(200, "task")],
     "examples": [
-        answered("Running", examples.RUNNING),
-        answered("Completed", examples.COMPLETED),
-        answered("Failed", examples.FAILED),
+        response_example("Running", examples.RUNNING),
+        response_example("Completed", examples.COMPLETED),
+        response_example("Failed", examples.FAILED),
     ],
 }
 LIST: dict[str, Any] = {
@@ -127,18 +129,14 @@ LIST: dict[str, Any] = {
     "description": "Returns your tasks, newest first, without their results. With `status` a page can have fewer than "
     "`limit` tasks, because some changed while the page was read. Follow `next`.",
     "parameters": [TASK_STATUS],
-    "examples": [answered("Running", examples.SUMMARY)],
+    "examples": [response_example("Running", examples.SUMMARY)],
 }
 MARKDOWN: dict[str, Any] = {
     "summary": "Get the Markdown of a task",
     "description": "Returns headings, tables and text, with a line `<!-- page: 2 -->` before each page. Available as "
     "soon as OCR is done, also if post-processing is running or has failed. Until then 409: check the task's status.",
     "parameters": [ETAG],
-    "examples": [
-        OpenApiExample(
-            "Two pages", examples.MARKDOWN, response_only=True, status_codes=["200"], media_type="text/markdown"
-        )
-    ],
+    "examples": [response_example("Two pages", examples.MARKDOWN, media_type="text/markdown")],
 }
 WATCH: dict[str, Any] = {
     "summary": "Stream the events of a task",
@@ -149,11 +147,7 @@ A stream also ends after 30 minutes. `EventSource` reconnects automatically, and
 `Last-Event-ID` set to the last id they received. 204 means that there are no more events: stop. A user can have up to
 50 open streams.""",
     "parameters": [sse.LAST_EVENT_ID],
-    "examples": [
-        OpenApiExample(
-            "Until the end", examples.STREAM, response_only=True, status_codes=["200"], media_type="text/event-stream"
-        )
-    ],
+    "examples": [response_example("Until the end", examples.STREAM, media_type=sse.MEDIA_TYPE)],
 }
 EVENTS = OpenApiResponse(
     OpenApiTypes.STR,
@@ -178,7 +172,7 @@ CANCEL: dict[str, Any] = {
     "summary": "Cancel a task",
     "description": "Cancels a task that has not started. After 200 the document is never sent to an OCR provider. "
     "After 409 the task runs to its end.",
-    "examples": [answered("Cancelled", {"task_id": 17, "status": "cancelled"})],
+    "examples": [response_example("Cancelled", {"task_id": 17, "status": "cancelled"})],
 }
 RETRY: dict[str, Any] = {
     "summary": "Retry a task",
@@ -188,8 +182,8 @@ its `error` and `result` are cleared. It takes a place in the queue, like a subm
 from `ocr`.""",
     "parameters": [location(202, "The task."), retry_after(202, "task", required=True)],
     "examples": [
-        asked("Another rule", {"from_stage": "postprocess", "rule_id": 5}),
-        answered("Accepted", examples.ACCEPTED, status=202),
+        request_example("Another rule", {"from_stage": "postprocess", "rule_id": 5}),
+        response_example("Accepted", examples.ACCEPTED, status=202),
     ],
 }
 TRIAL: dict[str, Any] = {
@@ -198,8 +192,8 @@ TRIAL: dict[str, Any] = {
 at most. Use it while you write a rule. The response is 200 whether post-processing succeeds or fails: check `ok`. The
 model is called as for a document. 503 `too_many_trials`: a server process runs at most eight tests at a time.""",
     "examples": [
-        asked("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}),
-        answered("Success", examples.TRIED),
-        answered("Failure", examples.NOT_TRIED),
+        request_example("A page", {"markdown": "Plate B-XY 123\n\nPaid: 4.50 EUR"}),
+        response_example("Success", examples.TRIED),
+        response_example("Failure", examples.NOT_TRIED),
     ],
 }

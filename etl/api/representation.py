@@ -1,4 +1,4 @@
-"""Bodies of responses and events about tasks. One representation serves single tasks, lists and event streams."""
+"""Bodies of responses and events about tasks. One representation serves single tasks, lists, and event streams."""
 
 from typing import cast
 
@@ -51,11 +51,11 @@ def error(state: RunState) -> schemas.TaskFailure | None:
     return cast("schemas.TaskFailure", state.error) if state.status == Status.FAILED else None
 
 
-def place(place: UploadTarget) -> schemas.UploadPlace:
+def upload_target(target: UploadTarget) -> schemas.UploadPlace:
     return {
-        "file_key": place.file_key,
-        "upload_url": place.ticket.url,
+        "file_key": target.file_key,
+        "upload_url": target.ticket.url,
         "method": "PUT",
-        "headers": place.ticket.headers,
-        "expires_at": place.expires_at,
+        "headers": target.ticket.headers,
+        "expires_at": target.expires_at,
     }

@@ -1,4 +1,4 @@
-"""What clients send, checked: strict about fields and types, before anything is looked up."""
+"""Serializers that validate requests, strict about fields and types."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,14 +18,14 @@ MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]{1,60}/[A-Za-z0-9!#$&^_.+-]{1,80}( ?; ?[A-Za
 
 
 class SubmitKeySerializer(StrictSerializer):
-    """A document that was put into the bucket before, at the place that `/uploads` gave."""
+    """Submission of a document that was uploaded before, by its `file_key`."""
 
     file_key = Text(max_length=200)
     rule_id = WholeNumber(min_value=1, max_value=MOST, required=False, allow_null=True)
 
 
 class SubmitFileSerializer(StrictSerializer):
-    """A document, and what to do with it."""
+    """Submission of a document as part of the request."""
 
     file = serializers.FileField(allow_empty_file=True, error_messages={"invalid": "Must be a file with a name."})
     rule_id = serializers.IntegerField(min_value=1, max_value=MOST, required=False)  # a form has no null
@@ -34,50 +34,50 @@ class SubmitFileSerializer(StrictSerializer):
         many = getattr(data, "getlist", None)
         for name in map(str, self.fields):
             if many and len(many(name)) > 1:
-                yield name, [ErrorDetail("Give this once.", code="repeated")]
+                yield name, [ErrorDetail("Must be given only once.", code="repeated")]
         yield from super().refused(data)
 
 
 class UploadRequestSerializer(StrictSerializer):
-    """What is going to be uploaded."""
+    """File that the client will upload."""
 
-    filename = Text(max_length=1000, allow_blank=True, help_text="Only shown.")
+    filename = Text(max_length=1000, allow_blank=True, help_text="Shown in lists.")
     content_type = serializers.RegexField(MEDIA_TYPE, max_length=200)
-    size = WholeNumber(min_value=0, max_value=MOST, help_text="Bytes; exactly as many have to be sent.")
+    size = WholeNumber(min_value=0, max_value=MOST, help_text="Exact number of bytes that will be uploaded.")
 
 
 class RetrySerializer(StrictSerializer):
-    """Where to begin again, and by which rule."""
+    """Stage to restart from, and rule to apply."""
 
     from_stage = serializers.ChoiceField(choices=Phase.choices)
     rule_id = WholeNumber(
-        min_value=1, max_value=MOST, required=False, allow_null=True, help_text="Without it: as before, same version."
+        min_value=1,
+        max_value=MOST,
+        required=False,
+        allow_null=True,
+        help_text="Default: the same rule and version.",
     )
 
 
 class TrialSerializer(StrictSerializer):
-    """A document's text, as OCR would give it."""
+    """Markdown to test a rule on."""
 
-    markdown = FilledText(
-        max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` begin pages; without any it is one page."
-    )
+    markdown = FilledText(max_length=MAX_MARKDOWN, help_text="Lines such as `<!-- page: 2 -->` start new pages.")
 
 
 class SubmitInput:
-    """A submission as it was sent: a file, or the key of an earlier upload; and which rule."""
+    """Validated input of a submission: a file or the key of an earlier upload, and the rule."""
 
     def __init__(self, request: Request) -> None:
-        serializer: StrictSerializer
         is_form = bool(request.content_type) and request.content_type.startswith("multipart/")
-        serializer = (SubmitFileSerializer if is_form else SubmitKeySerializer)(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        self.file: UploadedFile | None = serializer.validated_data.get("file")
-        self.file_key: str = serializer.validated_data.get("file_key", "")
-        self.rule_id: int | None = serializer.validated_data.get("rule_id")
+        fields = (SubmitFileSerializer if is_form else SubmitKeySerializer).read(request.data)
+        self.file: UploadedFile | None = fields.get("file")
+        self.file_key: str = fields.get("file_key", "")
+        self.rule_id: int | None = fields.get("rule_id")
 
 
 def read_seconds(request: Request, name: str, *, most: int) -> int:
-    """Return a query parameter in whole seconds, 0 when it is not given. Raises ValidationError at `/name`."""
+    """Return a query parameter in whole seconds, by default 0. Raises ValidationError at `/name`."""
     text = request.query_params.get(name, "0")
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
         raise ValidationError({name: [ErrorDetail(f"Must be a whole number of seconds from 0 to {most}.")]})

@@ -1,8 +1,7 @@
-"""The HTTP interface of document ETL: translate, one call, translate back."""
+"""API views of documents. Each translates the request, calls one function, and translates the result."""
 
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import generics
@@ -31,6 +30,7 @@ from etl.api.serializers import (
 from etl.core.states import Status
 from etl.ingest import acceptance, multipart, submission, uploads
 from etl.models import Task
+from etl.models.task import TaskQuerySet
 from etl.pipeline import actions, queue_limit
 from etl.runstate import RunState
 from rules.api import rates
@@ -44,14 +44,14 @@ class NoSuchTask(NotFound):
     detail = "Task not found"
 
 
-class View(APIView):
-    """The base of all views here: their rates."""
+class TaskAPIView(APIView):
+    """Base class of the views: their rate limit."""
 
-    throttle_classes = (rates.PerUser,)
+    throttle_classes = (rates.DocumentThrottle,)
 
 
 def seen(request: Request, task_id: int) -> RunState:
-    """Return what is known of a task if the user may see it. A stranger's looks like one that is not there."""
+    """Return the state of a task. Raises NoSuchTask, also for a task that the user may not see."""
     state = lookup.find(task_id, user=user_of(request))
     if state is None:
         raise NoSuchTask
@@ -59,23 +59,23 @@ def seen(request: Request, task_id: int) -> RunState:
 
 
 def owned(request: Request, task_id: int) -> Task:
-    """Return the row of a task that is going to be changed, if the user may see it."""
+    """Return the row of a task, to change it. Raises NoSuchTask, also for a task that the user may not see."""
     task = Task.objects.owned_by(request.user).filter(pk=task_id).first()
     if task is None:
         raise NoSuchTask
     return task
 
 
-# ---- On the way in --------------------------------------------------------------------------------------------------
+# ---- Submission -----------------------------------------------------------------------------------------------------
 
 
-class Submit(View):
-    """`POST /submit`: a document, in the request or uploaded before, becomes a task."""
+class SubmitView(TaskAPIView):
+    """`POST /submit`: creates a task for a document in the request or an earlier upload."""
 
     parser_classes = (JSONParser, MultiPartParser)
 
     def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
-        """Bound the file before anything reads the body: the check of a session's CSRF token does."""
+        """Limit the file's size before the body is read, which the CSRF check does."""
         request.upload_handlers = [multipart.BoundedFile(request)]
         return super().initialize_request(request, *args, **kwargs)
 
@@ -118,8 +118,8 @@ def accepted(task_id: int, *, replayed: bool = False) -> Response:
     return Response(representation.accepted(task_id), status=202, headers=headers)
 
 
-class Uploads(View):
-    """`POST /uploads`: a place for a document that is too large, or too far away, to send it through here."""
+class UploadView(TaskAPIView):
+    """`POST /uploads`: creates a presigned URL, for large documents and slow connections."""
 
     @extend_schema(
         operation_id="createUpload",
@@ -132,17 +132,15 @@ class Uploads(View):
         },
     )
     def post(self, request: Request) -> Response:
-        serializer = UploadRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        place = uploads.offer(user_id=user_of(request).pk, **serializer.validated_data)
-        return Response(representation.place(place), status=201, headers={"Cache-Control": "no-store"})
+        target = uploads.offer(user_id=user_of(request).pk, **UploadRequestSerializer.read(request.data))
+        return Response(representation.upload_target(target), status=201, headers={"Cache-Control": "no-store"})
 
 
-# ---- Looking --------------------------------------------------------------------------------------------------------
+# ---- Reading --------------------------------------------------------------------------------------------------------
 
 
-class OneTask(View):
-    """`GET /tasks/{id}`: always 200 for a task that is there; its state is in the body."""
+class TaskView(TaskAPIView):
+    """`GET /tasks/{id}`: 200 for every existing task, whatever its status."""
 
     @extend_schema(
         operation_id="getTask",
@@ -165,32 +163,27 @@ class OneTask(View):
         responses={200: list[schemas.TaskSummary], **problems(BadInput)},
     )
 )
-class Tasks(View, generics.ListAPIView[Task]):
-    """`GET /tasks`: my tasks, newest first."""
+class TaskListView(TaskAPIView, generics.ListAPIView[Task]):
+    """`GET /tasks`: the user's tasks, newest first."""
 
     ordering = ("-created_at", "-task_id")
 
-    def get_queryset(self) -> QuerySet[Task]:
-        tasks = Task.objects.filter(user=user_of(self.request)).defer("result")
-        status = self.status()
-        return lookup.with_status(tasks, status) if status else tasks
-
-    def status(self) -> str | None:
-        return chosen(self.request, "status", among=Status.values)
+    def get_queryset(self) -> TaskQuerySet:
+        return Task.objects.filter(user=user_of(self.request)).defer("result")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        wanted = self.status()
-        states = lookup.shown(self.paginate_queryset(self.get_queryset()) or [])
-        # One may have moved on while the page was read. The page is shorter by it then.
-        fitting = [state for state in states if wanted in (None, state.status)]
+        tasks, status = self.get_queryset(), chosen(request, "status", among=Status.values)
+        states = lookup.shown(self.paginate_queryset(lookup.with_status(tasks, status) if status else tasks) or [])
+        # Omit tasks whose status has changed since the query.
+        fitting = [state for state in states if status in (None, state.status)]
         return self.get_paginated_response([representation.summary(state) for state in fitting])
 
 
 # ---- Changing -------------------------------------------------------------------------------------------------------
 
 
-class Cancel(View):
-    """`POST /tasks/{id}/cancel`: end a task that no worker has begun with; 409 otherwise."""
+class CancelTaskView(TaskAPIView):
+    """`POST /tasks/{id}/cancel`: cancels a task that no worker has started. 409 otherwise."""
 
     @extend_schema(
         operation_id="cancelTask",
@@ -208,8 +201,8 @@ class Cancel(View):
         return Response({"task_id": task_id, "status": Status.CANCELLED})
 
 
-class Retry(View):
-    """`POST /tasks/{id}/retry`: the same document once more, from one of the stages."""
+class RetryTaskView(TaskAPIView):
+    """`POST /tasks/{id}/retry`: processes the document again, from one of the stages."""
 
     @extend_schema(
         operation_id="retryTask",
@@ -231,11 +224,7 @@ class Retry(View):
     )
     def post(self, request: Request, task_id: int) -> Response:
         task = owned(request, task_id)
-        serializer = RetrySerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        actions.retry(
-            task=task,
-            from_stage=serializer.validated_data["from_stage"],
-            rule_content=actions.rule_of(task, serializer.validated_data.get("rule_id"), user=user_of(request)),
-        )
+        fields = RetrySerializer.read(request.data)
+        rule = actions.rule_of(task, fields.get("rule_id"), user=user_of(request))
+        actions.retry(task=task, from_stage=fields["from_stage"], rule_content=rule)
         return accepted(task_id)

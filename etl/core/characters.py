@@ -1,10 +1,10 @@
-"""Characters that a text may have and that cannot be kept."""
+"""Characters in texts that cannot be stored."""
 
 import re
 
-# What neither UTF-8 nor Postgres' jsonb can hold.
+# Characters that UTF-8 or Postgres' jsonb cannot hold.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-# Controls and noncharacters, which JSON, XML or Postgres do not take. Tabs, line feeds and returns are none of them.
+# Control characters and noncharacters that JSON, XML, or Postgres reject. Not tabs, line feeds, and returns.
 USELESS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff\ud800-\udfff]")
 
 

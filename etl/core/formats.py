@@ -1,8 +1,8 @@
-"""What kinds of document there are, and how to tell one by its first bytes.
+"""Document formats, and their detection by the first bytes of a file (magic bytes).
 
-The first bytes alone decide: a file is handed to the one parser of the kind found here, whatever its name or its
-sender say, and whatever else it might also be. Names are asked only where bytes cannot tell: Markdown from other
-text, and among the old Office formats when what tells them apart lies deep in the file.
+Only the first bytes select the parser, whatever the file's name or its sender claims, and whatever else the file might
+be (a polyglot). The name is used only if bytes cannot decide: for Markdown or other text, and for old Office
+formats whose distinguishing parts are deep in the file.
 """
 
 import codecs
@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import PurePath
 
 HEAD_BYTES = 65_536
-# Of a zip: how many entries are looked at, and how much of a name. What tells it stands at its beginning.
+# Limits for zip files: entries that are examined, and bytes of a name. The distinguishing entries come first.
 ENTRIES, NAME_BYTES = 200, 100
 
 
 class DocumentFormat(StrEnum):
-    """A kind of document; the value is the extension that it is stored and sent under."""
+    """A document format. Its value is the file extension for storage and providers."""
 
     PDF = "pdf"
     PNG = "png"
@@ -68,7 +68,7 @@ MEDIA_TYPES = {
     DocumentFormat.HTML: "text/html",
 }
 
-# ---- What files begin with ------------------------------------------------------------------------------------------
+# ---- First bytes ----------------------------------------------------------------------------------------------------
 ZIP = b"PK\x03\x04"
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 BEGINNINGS = (
@@ -79,11 +79,11 @@ BEGINNINGS = (
     (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), DocumentFormat.WEBP),
     (re.compile(rb"\{\\rtf"), DocumentFormat.RTF),
 )
-# Readers of PDF take up to 1,024 bytes of anything before this.
+# PDF readers accept up to 1,024 bytes of other data before this.
 LATE_PDF = re.compile(rb".{0,1024}?%PDF-\d\.\d", re.DOTALL)
 HTML = re.compile(r"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 BEFORE_HTML = re.compile(r"\s+|<\?xml[^>]*>|<!--.*?-->", re.DOTALL | re.IGNORECASE)
-# What text does not have: control characters other than tabs, ends of lines and of pages, and ESC.
+# Bytes that text does not have: control characters except tabs, line ends, form feeds, and ESC.
 # https://mimesniff.spec.whatwg.org/#binary-data-byte
 BINARY = re.compile("[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
 
@@ -98,7 +98,7 @@ STREAMS = (
     ("Workbook", DocumentFormat.XLS),
     ("Book", DocumentFormat.XLS),
 )
-# How the first stream, after the header of 512 bytes, mostly begins.
+# Typical first bytes of the first stream, after the header of 512 bytes.
 FIRST_SECTORS = (
     (b"\xec\xa5", DocumentFormat.DOC),
     (b"\x09\x08\x10\x00", DocumentFormat.XLS),
@@ -108,10 +108,7 @@ FIRST_SECTORS = (
 
 
 def sniff(head: bytes, name: str = "") -> DocumentFormat | None:
-    """Return the kind of a document by its first bytes, up to HEAD_BYTES of them; None when it is none that we know.
-
-    No bytes at all are None too: the caller has a better word for that.
-    """
+    """Return the format of a document by its first bytes, at most HEAD_BYTES. None if it is unknown or empty."""
     for beginning, kind in BEGINNINGS:
         if beginning.match(head):
             return kind
@@ -133,7 +130,7 @@ def kind_of_text(text: str, name: str) -> DocumentFormat:
 
 def is_html(text: str) -> bool:
     at = 0
-    # One step after the other: as one expression this would try every way to divide a hostile text.
+    # In steps: a single expression would backtrack exponentially on a malicious text.
     while skipped := BEFORE_HTML.match(text, at):
         at = skipped.end()
     return HTML.match(text, at) is not None
@@ -144,9 +141,9 @@ def extension(name: str) -> str:
 
 
 def text_of(head: bytes) -> str | None:
-    """Return the text: UTF-8, or UTF-16 that says so at its beginning; None when it is not text.
+    """Decode UTF-8, or UTF-16 with a byte order mark. None if it is not text.
 
-    The last character may be cut in two, as it is in the head of a longer file.
+    The last character may be incomplete, because this is the head of a longer file.
     """
     try:
         text = codecs.getincrementaldecoder(encoding(head))().decode(head, final=False)
@@ -161,10 +158,10 @@ def encoding(head: bytes) -> str:
 
 # ---- Containers -----------------------------------------------------------------------------------------------------
 def package(head: bytes) -> DocumentFormat | None:
-    """Tell a zip by its entries: ODF and EPUB begin with their type; Office has a folder for each program."""
+    """Identify a zip by its entries: ODF and EPUB start with their type; Office has a folder for each program."""
     for name, content in entries(head):
         if name == "mimetype":
-            return next((kind for said, kind in PACKAGES.items() if content.strip() == said), None)
+            return next((kind for mimetype, kind in PACKAGES.items() if content.strip() == mimetype), None)
         for folder, kind in PARTS.items():
             if name.startswith(folder):
                 return kind
@@ -172,10 +169,10 @@ def package(head: bytes) -> DocumentFormat | None:
 
 
 def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the names of a zip's entries that begin in the head, and the bytes that they are stored as.
+    """Yield the names and stored bytes of the zip entries that start in the head.
 
-    Searched for, not walked: an entry's header need not say how long the entry is. But no entry begins within another's
-    header or name, and both how many and how long they are is bounded: whoever made the file chose the lengths.
+    Headers are searched for, because an entry's header may omit its length. No entry starts within another's header or
+    name. The number and the lengths of entries are limited, because the file's author chose them.
     """
     at = head.find(ZIP)
     for _ in range(ENTRIES):
@@ -190,7 +187,7 @@ def entries(head: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def compound(head: bytes, name: str) -> DocumentFormat | None:
-    """Tell an OLE file by the names of its streams, else by how it goes on, else by its own name."""
+    """Identify an OLE file by its streams, else by its first sector, else by its file name."""
     streams = [(stream.encode("utf-16-le"), kind) for stream, kind in STREAMS]
     if "EncryptedPackage".encode("utf-16-le") in head:  # a newer format, with a password
         return named(name, DocumentFormat.DOCX, DocumentFormat.PPTX, DocumentFormat.XLSX) or DocumentFormat.DOCX

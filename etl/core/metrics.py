@@ -1,4 +1,4 @@
-"""What document ETL counts when it happens. `docs/metrics.md` says what each is for."""
+"""Counters and histograms of document processing. `docs/metrics.md` explains them."""
 
 from prometheus_client import Counter, Histogram
 
@@ -10,37 +10,36 @@ from etl.core.states import Phase, Status
 STAGE_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 OUTCOMES = ("done", "retried", "failed", "lost", "released")
 
-TASKS = counter("etl_task_status_total", "Moves of tasks into a status.", status=Status.values)
+TASKS = counter("etl_task_status_total", "Tasks that moved to a status.", status=Status.values)
 STAGES = counter(
     "etl_stage_runs_total",
-    "Runs of stages by how they ended: done, failed for good, to be tried again, lost to another worker, or handed on.",
+    "Runs of stages by outcome: done, failed, retried, lost to another worker, or released.",
     stage=Phase.values,
     outcome=OUTCOMES,
 )
 SECONDS = Histogram(
-    "etl_stage_duration_seconds", "Runs of stages, however they ended.", ["stage"], buckets=STAGE_BUCKETS
+    "etl_stage_duration_seconds", "Duration of runs of stages, with any outcome.", ["stage"], buckets=STAGE_BUCKETS
 )
 FAILURES = counter(
     "etl_task_failures_total",
-    "Tasks that failed, by the code of their error.",
+    "Failed tasks by error code.",
     code=sorted(errors.codes()),
 )
 TOKENS = counter(
-    "etl_model_tokens_total", "What language models counted, of all attempts.", kind=["prompt", "completion"]
+    "etl_model_tokens_total", "Tokens as counted by language models, of all attempts.", kind=["prompt", "completion"]
 )
 RECOVERED = counter(
     "etl_recovered_total",
-    "What recovery mended: run-states that were gone, messages that were lost, stages whose worker was not heard of, "
-    "ends that were not in the row.",
+    "Repairs by recovery: lost run-states, lost messages, stages of lost workers, and outcomes missing in the row.",
     what=["state", "hint", "lease", "end"],
 )
-TICKS = counter("etl_ticks_total", "Runs of periodic work to their end.", tick=["recover", "sweep"])
+TICKS = counter("etl_ticks_total", "Completed runs of periodic tasks.", tick=["recover", "sweep"])
 for _stage in Phase.values:
     SECONDS.labels(_stage)
 
 
 def task_moved(status: str) -> None:
-    """A task is in this status now, and was in another before. `pending` is counted at its submission."""
+    """Count a change of status. `pending` is counted at the submission."""
     TASKS.labels(str(status)).inc()
 
 
@@ -67,16 +66,16 @@ def ticked(tick: str) -> None:
 
 
 # ---- The API --------------------------------------------------------------------------------------------------------
-STREAMS_OPENED = Counter("etl_streams_opened_total", "Event streams that began to listen.")
+STREAMS_OPENED = Counter("etl_streams_opened_total", "Opened event streams.")
 STREAMS_CLOSED = counter(
     "etl_streams_closed_total",
-    "Event streams that listen no more: the task ended, the client left, or it was time to come again.",
+    "Closed event streams: the task ended, the client disconnected, or the stream reached its maximum duration.",
     reason=["ended", "left", "renewed"],
 )
 
 
 def stream_opened() -> None:
-    """Open ones are those opened without those closed."""
+    """Count an opened stream. Open streams are those opened minus those closed."""
     STREAMS_OPENED.inc()
 
 
@@ -84,16 +83,16 @@ def stream_closed(reason: str) -> None:
     STREAMS_CLOSED.labels(reason).inc()
 
 
-WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that began to wait for a task to change.")
+WAITS_BEGUN = Counter("etl_waits_begun_total", "Requests that started to wait for a task to change.")
 WAITS_ENDED = counter(
     "etl_waits_ended_total",
-    "Requests that wait no more: the task changed, or it did not in time.",
+    "Requests that stopped waiting: the task changed, or the time was over.",
     reason=["changed", "unchanged"],
 )
 
 
 def wait_begun() -> None:
-    """Those that wait are those that began without those that ended."""
+    """Count a waiting request. Waiting requests are those begun minus those ended."""
     WAITS_BEGUN.inc()
 
 

@@ -1,4 +1,4 @@
-"""The context of a stage run: deadline, lease, progress and response cache, for the provider or processor that runs.
+"""The context of a stage run: deadline, lease, progress, and response cache, for the provider or processor that runs.
 
 A stage run has a time limit (`ETL_TASK_TIMEOUT`), may lose its lease, shows progress, and may be killed at any line and
 run again. Long-running code calls `check()` between its steps and never waits longer than `remaining()`.

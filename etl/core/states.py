@@ -1,11 +1,11 @@
-"""The states of a document's task, and their order. `docs/lifecycle.md` draws the arrows."""
+"""The states of a task, and their order. `docs/lifecycle.md` has the transitions."""
 
 from django.db.models import TextChoices
 
 
 class Status(TextChoices):
     PENDING = "pending"
-    MINERU_PARSING = "mineru_parsing"  # in OCR, by whichever provider: the contract's word
+    MINERU_PARSING = "mineru_parsing"  # in OCR, with any provider; the API fixes the name
     LLM_PROCESSING = "llm_processing"  # in post-processing, with or without a model
     COMPLETED = "completed"
     FAILED = "failed"
@@ -18,5 +18,5 @@ class Phase(TextChoices):
 
 
 ENDED = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
-# Statuses that live in Redis alone; no row has one of them.
+# Statuses that exist only in Redis, never in a row.
 PASSING = frozenset({Status.MINERU_PARSING, Status.LLM_PROCESSING})

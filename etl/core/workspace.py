@@ -1,9 +1,9 @@
-"""Where documents lie while they are read: a folder for each in ETL_CACHE_DIR, gone when it is done with.
+"""Temporary folders for documents in ETL_CACHE_DIR, deleted after use.
 
-A worker that is killed leaves its folder. Each is locked by the process that uses it, and the kernel drops the lock
-with the process, however that ended: what is not locked is left over. Locks tell nothing of processes on other machines
-that share the ETL_CACHE_DIR, nor of those before this machine was started anew; their folders have another name in
-the middle, and are left alone for longer than any run of a stage can take.
+A killed worker leaves its folder behind. The process that uses a folder holds a lock on it, which the kernel releases
+when the process ends: unlocked folders are leftovers. Locks do not cover processes on other machines that share
+ETL_CACHE_DIR, or processes before a reboot. Their folders have another infix, and are deleted only after more time than
+a stage can take.
 """
 
 import errno
@@ -33,10 +33,10 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Make a folder of our own for a document, and delete it at the end. Raises NoRoom."""
+    """Create a folder for a document, and delete it at the end. Raises WorkspaceFull."""
     with usable():
         clear()
-        path, lock = make(root())
+        path, lock = create(root())
     try:
         yield path
     finally:
@@ -46,36 +46,35 @@ def folder() -> Iterator[Path]:
 
 @contextmanager
 def usable(*numbers: int) -> Iterator[None]:
-    """Whatever the file system refuses in here, or what of it has these numbers, means that this worker has no room.
-    The log says what it was."""
+    """Translate errors of the file system, or only those with these numbers, to WorkspaceFull, and log them."""
     try:
         yield
     except OSError as error:
         if numbers and error.errno not in numbers:
             raise
-        complain(error)
+        log_unusable(error)
         raise WorkspaceFull from None
 
 
 def check() -> bool:
-    """Whether documents can lie here: whoever starts a worker is told before the first one comes."""
+    """Return whether the folder is usable, and log if it is not. Called when a worker starts."""
     try:
         root().mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryFile(dir=root()) as file:
             file.write(b"room")
     except OSError as error:
-        complain(error)
+        log_unusable(error)
         return False
     return True
 
 
-def complain(error: OSError) -> None:
+def log_unusable(error: OSError) -> None:
     log.error("workspace_unusable", setting="ETL_CACHE_DIR", error=logs.describe(error))
 
 
 def clear() -> int:
-    """Delete what is left of processes that are gone. Returns how many folders that were."""
-    found = [path for path in root().glob(f"{PREFIX}*") if is_left(path)]
+    """Delete the folders of processes that have ended. Returns their number."""
+    found = [path for path in root().glob(f"{PREFIX}*") if is_leftover(path)]
     for path in found:
         shutil.rmtree(path, ignore_errors=True)
     if found:
@@ -83,15 +82,15 @@ def clear() -> int:
     return len(found)
 
 
-def is_left(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
     try:
-        return is_unlocked(path) if path.name.startswith(ours()) else is_old(path)
-    except OSError:  # gone meanwhile, or another user's
+        return is_unlocked(path) if path.name.startswith(prefix()) else is_old(path)
+    except OSError:  # deleted meanwhile, or of another user
         return False
 
 
 def is_unlocked(path: Path) -> bool:
-    # The name may be that of one that is just being made and not locked yet: whoever makes it looks whether it stayed.
+    # A folder that is being created is not locked yet. Its creator checks that it still exists after locking it.
     with suppress(BlockingIOError):
         os.close(locked(path))
         return True
@@ -109,8 +108,8 @@ def root() -> Path:
 
 
 @cache
-def ours() -> str:
-    """Return how the folders' names begin of all processes that this one's locks are good for: containers too."""
+def prefix() -> str:
+    """Return the prefix of folders of processes with the same kernel, to which locks apply, also in containers."""
     try:
         kernel = BOOT.read_text(encoding="ascii")
     except OSError:
@@ -118,12 +117,12 @@ def ours() -> str:
     return f"{PREFIX}{kernel.strip()[:23]}-"
 
 
-def make(parent: Path) -> tuple[Path, int]:
-    """Return a new folder, and the descriptor that it is locked by. Raises OSError."""
+def create(parent: Path) -> tuple[Path, int]:
+    """Return a new folder, and the descriptor of its lock. Raises OSError."""
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
-        path = Path(mkdtemp(prefix=ours(), dir=parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # who clears up has found it before it was locked
+        path = Path(mkdtemp(prefix=prefix(), dir=parent))
+        with suppress(BlockingIOError, FileNotFoundError):  # deleted as a leftover before it was locked
             lock = locked(path)
             if path.exists():
                 return path, lock
@@ -131,7 +130,7 @@ def make(parent: Path) -> tuple[Path, int]:
 
 
 def locked(path: Path) -> int:
-    """Lock a folder. Raises BlockingIOError when somebody has done so."""
+    """Lock a folder. Raises BlockingIOError if another process has locked it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,10 +10,10 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler
 
 from config.platform.http.body_limits import Files
-from config.platform.http.problems import NoRoom, is_full
+from config.platform.http.problems import DiskFull, is_full
 from etl.ingest.acceptance import UploadTooLarge
 
-# The allowance for boundaries, headers and other fields.
+# The allowance for boundaries, headers, and other fields.
 FRAMING_BYTES = 64 * 1024
 # The paths that accept files. All other paths have a small body limit.
 FILES = {
@@ -71,5 +71,5 @@ def room() -> Iterator[None]:
         yield
     except OSError as error:
         if is_full(error):
-            raise NoRoom from None
+            raise DiskFull from None
         raise

@@ -81,7 +81,7 @@ def create_task(
             size=stored.size,
             document_key=stored.key,
             request_id=request_id,
-            traceparent=tracing.parent(),
+            traceparent=tracing.traceparent(),
             **(idempotency.columns if idempotency else {}),
         )
         return task, False

@@ -1,6 +1,6 @@
 """Reconciliation after the database was restored to an earlier point than Redis and object storage.
 
-Task ids, fences and runs go back with the rows, while Redis and object storage still have state under the numbers that
+Task ids, fences, and runs go back with the rows, while Redis and object storage still have state under the numbers that
 were used since. `manage.py reconcile` repairs that before Sluice starts again. Each function is idempotent, may be
 interrupted and run again, and is safe beside running workers.
 """
@@ -28,7 +28,7 @@ def raise_fences() -> int:
     """Give every task an unused fence. Return the number of tasks.
 
     All existing run-states are then older than their rows, and recovery recreates them from the furthest artifact. Runs
-    are numbered by fences, so a retry cannot find artifacts of a retry that the restored database does not know.
+    are numbered by fences, so a retry cannot find artifacts of a retry that is missing in the restored database.
     """
     return Task.objects.update(fence=F("fence") + FENCE_STEP)
 

@@ -12,31 +12,31 @@ from etl.pipeline.actions import RunStateUnavailable
 from etl.runstate import TransitionResult, Verdict
 
 
-class NotOpen(Problem):
+class TaskNotOpen(Problem):
     status = 409
     code = "not_open"
     detail = "This task has ended. Only a task that has not ended can be woken up."
 
 
-class BeingWorkedOn(Problem):
+class TaskHeld(Problem):
     status = 409
     code = "being_worked_on"
     detail = "A worker is processing this task. If that worker is lost, another one takes over when the lease expires."
 
 
-class LookAgain(Problem):
+class TaskChanged(Problem):
     status = 409
     code = "look_again"
     detail = "The task has changed in the meantime. Reload the page and check it again."
 
 
-class NotDue(Problem):
+class TaskNotDue(Problem):
     status = 409
     code = "not_due"
     detail = "The task is waiting for its next attempt, which starts automatically."
 
 
-class NotSent(Problem):
+class WakeUpNotSent(Problem):
     status = 503
     code = "broker_unavailable"
     detail = "The message broker is not available. The wake-up message is sent automatically when it is back."
@@ -47,11 +47,11 @@ def wake(task: Task) -> str:
 
     Unlike periodic recovery, this does not wait after a recent message. Return a text on what was done.
 
-    Raises NotOpen, BeingWorkedOn, LookAgain, NotDue, NotSent, RunStateUnavailable and StorageUnavailable.
+    Raises TaskNotOpen, TaskHeld, TaskChanged, TaskNotDue, WakeUpNotSent, RunStateUnavailable and StorageUnavailable.
     """
     row = Task.objects.open().filter(pk=task.pk).first()
     if row is None:
-        raise NotOpen
+        raise TaskNotOpen
     try:
         return recover(row, runstate.find_due({row.pk: row.fence})[row.pk])
     except runstate.Unavailable:
@@ -60,25 +60,27 @@ def wake(task: Task) -> str:
         raise StorageUnavailable from None
 
 
-def recover(task: Task, answer: TransitionResult) -> str:
-    if answer.verdict is Verdict.HELD:
-        raise BeingWorkedOn
-    if answer.verdict is Verdict.EARLY:
-        raise NotDue(f"The task is waiting for its next attempt, which starts automatically in {answer.seconds:.0f} s.")
-    if answer.verdict is Verdict.OVER:
-        if answer.state is None:
-            raise LookAgain
-        recovery.record_end(answer.state)
+def recover(task: Task, outcome: TransitionResult) -> str:
+    if outcome.verdict is Verdict.HELD:
+        raise TaskHeld
+    if outcome.verdict is Verdict.EARLY:
+        raise TaskNotDue(
+            f"The task is waiting for its next attempt, which starts automatically in {outcome.seconds:.0f} s."
+        )
+    if outcome.verdict is Verdict.OVER:
+        if outcome.state is None:
+            raise TaskChanged
+        recovery.record_end(outcome.state)
         return "The end of the task was recorded."
     with closing(recovery.RecoveryPass()) as recovery_pass:
-        if answer.verdict in {Verdict.GONE, Verdict.STALE}:
-            if not recovery_pass.recreate(task, is_gone=answer.verdict is Verdict.GONE):
-                raise LookAgain
+        if outcome.verdict in {Verdict.GONE, Verdict.STALE}:
+            if not recovery_pass.recreate(task, is_gone=outcome.verdict is Verdict.GONE):
+                raise TaskChanged
             done = "The lost state was recreated."
         else:
             state = runstate.read(task.pk)
             recovery_pass.wake_worker(task.pk, state.phase if state else Phase(task.phase))
             done = "The wake-up message was sent again."
     if recovery_pass.owed:
-        raise NotSent
+        raise WakeUpNotSent
     return done

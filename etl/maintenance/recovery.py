@@ -15,6 +15,7 @@ from django.utils import timezone
 from config.platform import storage
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs
+from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
 from etl.core.states import ENDED, Phase, Status
@@ -48,10 +49,10 @@ def recover_all() -> None:
     """Recover all open tasks once. Raises Unavailable and Django's errors; the next pass does the rest."""
     with closing(RecoveryPass()) as recovery_pass:
         for tasks in batches():
-            answers = runstate.find_due({task.pk: task.fence for task in tasks})
-            recovery_pass.owed.update(task_id for task_id, answer in answers.items() if answer.moved)
+            outcomes = runstate.find_due({task.pk: task.fence for task in tasks})
+            recovery_pass.owed.update(task_id for task_id, outcome in outcomes.items() if outcome.moved)
             for task in tasks:
-                recovery_pass.repair(task, answers[task.pk])
+                recovery_pass.repair(task, outcomes[task.pk])
 
 
 def review() -> None:
@@ -80,39 +81,40 @@ class RecoveryPass:
         self.is_without_broker = False
         self.is_without_storage = False
 
-    def repair(self, task: Task, answer: TransitionResult) -> None:
+    def repair(self, task: Task, outcome: TransitionResult) -> None:
         """Recover a task. A failure must not keep the other tasks from recovery."""
         try:
-            self.repair_unguarded(task, answer)
+            self.repair_unguarded(task, outcome)
         except storage.StorageError as error:
             self.is_without_storage = True
             log.warning("storage_failed", etl_task_id=task.pk, error=str(error))
         except (runstate.Unavailable, *DATABASE_ERRORS):
             raise
         except Exception:
-            log.exception("task_not_mended", etl_task_id=task.pk)
+            log.exception("task_not_recovered", etl_task_id=task.pk)
+            CAUGHT.labels("recovery").inc()
 
-    def repair_unguarded(self, task: Task, answer: TransitionResult) -> None:
-        if answer.verdict in {Verdict.GONE, Verdict.STALE}:
+    def repair_unguarded(self, task: Task, outcome: TransitionResult) -> None:
+        if outcome.verdict in {Verdict.GONE, Verdict.STALE}:
             if is_old_enough(task) and not self.is_without_storage:
-                self.recreate(task, is_gone=answer.verdict is Verdict.GONE)
-        elif answer.verdict is Verdict.OVER and answer.state:
-            record_end(answer.state)
-        elif answer.verdict is Verdict.MOVED and answer.state:
-            log_lost(answer.state)
-            self.wake_worker(task.pk, answer.state.phase)
+                self.recreate(task, is_gone=outcome.verdict is Verdict.GONE)
+        elif outcome.verdict is Verdict.OVER and outcome.state:
+            record_end(outcome.state)
+        elif outcome.verdict is Verdict.MOVED and outcome.state:
+            log_lost(outcome.state)
+            self.wake_worker(task.pk, outcome.state.phase)
 
     def recreate(self, task: Task, *, is_gone: bool) -> bool:
         """Recreate a run-state from stored artifacts and wake a worker. Return False if another process was faster."""
         stored = artifacts.find_ocr(task)
         if is_gone and not raise_fence(task):
             return False
-        answer = recreate_run_state(task, stored)
-        if not (answer.moved and answer.state):
+        outcome = recreate_run_state(task, stored)
+        if not (outcome.moved and outcome.state):
             return False
-        log.warning("task_taken_up", etl_task_id=task.pk, stage=str(answer.state.phase), fence=task.fence)
+        log.warning("task_taken_up", etl_task_id=task.pk, stage=str(outcome.state.phase), fence=task.fence)
         metrics.recovered("state")
-        self.wake_worker(task.pk, answer.state.phase)
+        self.wake_worker(task.pk, outcome.state.phase)
         return True
 
     def wake_worker(self, task_id: int, phase: Phase) -> None:

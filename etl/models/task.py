@@ -11,19 +11,17 @@ STORED = sorted({Status.PENDING, *ENDED})
 
 class TaskQuerySet(models.QuerySet["Task"]):
     def owned_by(self, user: Any) -> Self:
-        """The tasks that this user may see: their own; staff see all."""
+        """Return the tasks that the user may view: their own, or all for staff."""
         return self if user.is_staff else self.filter(user=user)
 
     def open(self) -> Self:
-        """Accepted, and not ended: waiting or running. Redis knows which."""
+        """Return the tasks that wait or run. Redis has the exact status."""
         return self.filter(status=Status.PENDING)
 
 
 class Task(models.Model):
-    """A document and what became of it. Written when it is made, when it ends, and when it is taken up again, and never
-    in between: what passes meanwhile is in Redis (`etl/runstate/`).
-
-    A row is `pending` from its making to its end.
+    """A document and its result. The row is written at the submission, at the end, and at a retry. In between, it is
+    `pending`, and the run-state is in Redis (`etl/runstate/`).
     """
 
     task_id = models.BigAutoField(primary_key=True)
@@ -43,10 +41,11 @@ class Task(models.Model):
     error = models.JSONField(null=True, blank=True)
     metadata = models.JSONField(default=dict, blank=True)
 
-    # What outcomes are written under: grows with every retry, and whenever the run-state had to be made anew.
+    # The generation: outcomes are written only with the current one. It grows with every retry, and when the run-state
+    # is restored.
     fence = models.BigIntegerField(default=1)
-    # Each names artefacts in object storage: the run that goes on, the one whose OCR counts, the one whose paid
-    # answers may be used again.
+    # Parts of keys of artifacts in object storage: the current run, the run of the valid OCR result, and the run of the
+    # stored model responses.
     run = models.PositiveIntegerField(default=1)
     ocr_run = models.PositiveIntegerField(default=1)
     journal_run = models.PositiveIntegerField(default=1)
@@ -64,10 +63,11 @@ class Task(models.Model):
 
     class Meta:
         db_table = "etl_task"
+        verbose_name = "document"  # as pages and the admin's menu call it
         indexes = [
             models.Index(fields=["user", "-created_at", "-task_id"], name="etl_task_of_user"),
             models.Index(fields=["-created_at", "-task_id"], name="etl_task_newest"),
-            # The queue's length, and recovery's look; ended tasks, nearly all, are not in it.
+            # For the queue's length and for recovery. Ended tasks, nearly all, are not in it.
             models.Index(fields=["task_id"], name="etl_task_open", condition=Q(status=Status.PENDING)),
         ]
         constraints = [

@@ -1,1 +1,1 @@
-"""The pages of documents: submitting them, watching them, and reading what became of them."""
+"""Pages of documents: upload, progress, and results."""

@@ -8,11 +8,11 @@ from django.urls import reverse
 from config.platform.http.paging import MAX_LIMIT
 from config.platform.http.problems import Problem
 from config.platform.http.throttling import RateLimited
-from config.platform.ui.base import Action, problem_text
+from config.platform.ui.base import Action, problem_text, validated
 from etl.api.serializers import MOST, RetrySerializer
 from etl.core.states import ENDED, Phase, Status
 from etl.models import Task
-from etl.pages.base import checked, owned
+from etl.pages.base import owned
 from etl.pages.listing import ORDER
 from etl.pipeline import actions
 from rules.api import rates
@@ -21,7 +21,7 @@ from rules.api import rates
 class TaskAction(Action):
     """An action on a task. Other users' tasks are 404."""
 
-    throttle = rates.PerUser
+    throttle = rates.DocumentThrottle
 
     def task(self, task_id: int) -> Task:
         self.changed_row = task = owned(task_id, user=self.user)
@@ -30,17 +30,14 @@ class TaskAction(Action):
     def next_url(self, *, task_id: int) -> str:
         return reverse("document", args=[task_id])
 
-    def act(self, *, task_id: int) -> str:
-        raise NotImplementedError
 
-
-class Cancel(TaskAction):
+class CancelTask(TaskAction):
     def act(self, *, task_id: int) -> str:
         actions.cancel(task=self.task(task_id))
         return "Document cancelled."
 
 
-class Retry(TaskAction):
+class RetryTask(TaskAction):
     def act(self, *, task_id: int) -> str:
         stage = self.request.POST.get("from_stage", "")
         task = self.task(task_id)
@@ -53,7 +50,7 @@ class Retry(TaskAction):
 def retry(task: Task, *, stage: str, rule_id: str, user: Any) -> None:
     """Retry with the body of the API request. `rule_id`: "" for the current rule. Raises Problem."""
     body = {"from_stage": stage, "rule_id": number_or_text(rule_id)}
-    wanted = checked(RetrySerializer(data=body))
+    wanted = validated(RetrySerializer, body)
     actions.retry(
         task=task,
         from_stage=wanted["from_stage"],
@@ -68,13 +65,13 @@ def number_or_text(text: str) -> int | str | None:
 
 
 # ---- Several at once ------------------------------------------------------------------------------------------------
-class NothingDone(Problem):
+class NothingChanged(Problem):
     status = 409
     code = "nothing_done"
     detail = "Select at least one document first."
 
 
-class Several(Action):
+class BulkTaskAction(Action):
     """Cancel or retry the selected documents one by one. The message counts successes and the reasons of refusals."""
 
     def next_url(self) -> str:
@@ -84,12 +81,12 @@ class Several(Action):
     def act(self) -> str:
         tasks = self.selected()
         if not tasks:
-            raise NothingDone
+            raise NothingChanged
         run, result = (self.cancel, "cancelled") if self.request.POST.get("do") == "cancel" else (self.retry, "queued")
         refusals: Counter[str] = Counter()
         for number, task in enumerate(tasks):
             try:
-                self.count(rates.PerUser)
+                self.count(rates.DocumentThrottle)
                 run(task)
             except RateLimited as problem:
                 refusals[problem_text(problem)] += len(tasks) - number
@@ -118,14 +115,14 @@ class Several(Action):
     def summary(self, done: int, result: str, refusals: Counter[str]) -> str:
         reasons = " ".join(f"{number:,} unchanged: {reason}" for reason, number in refusals.items())
         if not done:
-            raise NothingDone(reasons)
+            raise NothingChanged(reasons)
         return f"{done:,} {result}. {reasons}".strip()
 
 
 def stage_of(task: Task) -> str:
-    """Return the default stage of a retry. Raises NothingDone for a completed task."""
+    """Return the default stage of a retry. Raises NothingChanged for a completed task."""
     if task.status == Status.COMPLETED:
-        raise NothingDone("The document is completed. Choose the stage to run again.")
+        raise NothingChanged("The document is completed. Choose the stage to run again.")
     if task.status not in ENDED:
         raise actions.NotEnded
     return str((task.error or {}).get("stage") or Phase.OCR)

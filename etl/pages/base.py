@@ -1,14 +1,9 @@
 """Base classes and helpers of the document pages. Rate limits and visibility are those of the API."""
 
-from collections.abc import Mapping
-from typing import Any, cast
-
 from django.conf import settings
 from django.contrib.auth.models import User
-from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
 
-from config.platform.http.problems import BadInput, NotFound, input_errors
+from config.platform.http.problems import NotFound
 from config.platform.ui.base import Page
 from etl.api import lookup
 from etl.models import Task
@@ -22,7 +17,7 @@ MOST_RULES = 300
 
 
 class DocumentsPage(Page):
-    throttle = rates.PerUser
+    throttle = rates.DocumentThrottle
 
 
 class TaskPage(DocumentsPage):
@@ -46,15 +41,6 @@ def seen(task_id: int, *, user: User) -> RunState:
     if not states:
         raise NotFound(UNKNOWN)
     return states[0]
-
-
-def checked(serializer: serializers.BaseSerializer) -> Mapping[str, Any]:
-    """Return the validated data of an API serializer. Raises BadInput like the API."""
-    try:
-        serializer.is_valid(raise_exception=True)
-    except ValidationError as error:
-        raise BadInput(*input_errors(error.detail)) from None
-    return cast("Mapping[str, Any]", serializer.validated_data)
 
 
 # ---- Rules to choose from -------------------------------------------------------------------------------------------

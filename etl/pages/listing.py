@@ -29,7 +29,7 @@ ORDER = ("-created_at", "-task_id")
 RULE = ("rule__json_schema", "rule__system_prompt", "rule__description")  # long fields that are not shown
 
 
-class Documents(DocumentsPage):
+class DocumentListPage(DocumentsPage):
     """The list and the upload form. It polls every few seconds while a document on the page is open."""
 
     template_name = "etl/documents.html"

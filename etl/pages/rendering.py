@@ -39,26 +39,26 @@ CLASSES = {name: {"left", "center", "right"} for name in ("td", "th")}
 FOREIGN_TAG = re.compile(rf"<(?!/?(?:{'|'.join(sorted(TAGS))})\b)", re.IGNORECASE)
 ALIGNED = re.compile(r"text-align:(\w+)")
 
-# HTML's parsers open what formats text, and was not closed, again in each block after it, with all its attributes. So
-# few bytes may become many: how many, in characters, is known beforehand. What was closed at once is not among them;
-# only what is surely a tag is taken for one that closes, as a quote may hide it.
+# HTML parsers reopen unclosed formatting elements in each following block, with all their attributes. So a few bytes
+# can expand to many. `copied` computes an upper bound beforehand. It leaves out elements that are closed immediately,
+# if the closing tag is certain: a quote may hide it.
 MOST_COPIED = 2_000_000
-MOST_TAGS = 10_000  # that open, without those of tables; the deeper they are, the longer each takes
+MOST_TAGS = 10_000  # opening tags, except those of tables; deeply nested tags take longer
 MOST_HTML = 2_000_000  # characters
-MOST_PASSES = 8  # levels of formatting within formatting
+MOST_PASSES = 8  # levels of nested formatting
 FORMATS = "a|b|code|em|i|s|small|strong|u"
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 CLOSED = re.compile(rf'<({FORMATS})(?:\s+[\w-]+(?:="[^"<>]*")?)*\s*>[^<>]*</\1>', re.IGNORECASE)
 BARE = re.compile(rf"<(?:{FORMATS})>", re.IGNORECASE)
 OPENED = re.compile(rf"<(?:{FORMATS})\b", re.IGNORECASE)
-# Blocks, a link within another, and what closes anything: all that may come between is closed, to be opened again.
+# Blocks, nested links and closing tags: the parser closes open formatting there, and reopens it.
 BREAKING = re.compile(rf"</[a-z]|<a\b|<(?!(?:{FORMATS})\b)[a-z]", re.IGNORECASE)
 COUNTED = re.compile(r"<(?!(?:table|caption|thead|tbody|tfoot|tr|th|td)\b)[a-z]", re.IGNORECASE)
-BARE_CHARACTERS = 10  # of one that is opened again, about
+BARE_CHARACTERS = 10  # about the length of a reopened tag without attributes
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text is shown as plain text, because it is too long or slow to render."""
+    """Return whether a text is shown as plain text, because it is too long or slow to render."""
     return (
         len(text) > MOST_CHARACTERS
         or text.count("[") > MOST_BRACKETS
@@ -81,7 +81,7 @@ def render(text: str) -> SafeString:
     return SafeString(f"<pre>{escape(text)}</pre>") if html is None else html
 
 
-@lru_cache(maxsize=8)  # who renders asks `is_plain` before
+@lru_cache(maxsize=8)  # `render` is called after `is_plain`
 def laid_out(text: str) -> SafeString | None:
     """Return the HTML of a page's Markdown, or None if its tags would expand too much."""
     html = parser().render(text)
@@ -101,15 +101,15 @@ def laid_out(text: str) -> SafeString | None:
 
 
 def is_tangled(html: str) -> bool:
-    """Whether nh3 could expand this HTML excessively, or take too long."""
+    """Return whether nh3 could expand this HTML excessively, or take too long."""
     return len(html) > MOST_HTML or sum(1 for _ in COUNTED.finditer(html)) > MOST_TAGS or copied(html) > MOST_COPIED
 
 
 def copied(html: str) -> int:
-    """Return how many characters of tags a parser may come to open again, at most.
+    """Return an upper bound for the characters of tags that a parser may reopen.
 
-    Where a tag with attributes ends only a parser knows: it might be with the text. What is taken out leaves a dot, so
-    that what was around it makes no tag that was not there.
+    Only a parser can find the end of a tag with attributes, so all text after the first one counts. Removed parts are
+    replaced by a dot, so that the text around them does not form new tags.
     """
     html = BREAK.sub(".", html)
     for _ in range(MOST_PASSES):

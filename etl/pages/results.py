@@ -26,7 +26,7 @@ DOWNLOAD_SECONDS = 60  # validity of a presigned URL: the download must start, n
 
 
 # ---- Markdown -------------------------------------------------------------------------------------------------------
-class Sheets(TaskPage):
+class SheetsFragment(TaskPage):
     """Pages of the Markdown for htmx, fetched when they scroll into view or a citation links to them."""
 
     template_name = "etl/_sheets.html"
@@ -34,10 +34,10 @@ class Sheets(TaskPage):
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         state = self.state()
         if not state.markdown_key:
-            raise markdown.NotReady
-        asked = self.request.GET
+            raise markdown.MarkdownNotReady
+        query = self.request.GET
         # Pages fetched above or below have a "more" link in their own direction only.
-        ways = {"is_above": "at" not in asked, "is_below": "before" not in asked}
+        ways = {"is_above": "at" not in query, "is_below": "before" not in query}
         return super().get_context_data(**context | sheets_of(state, self.request) | ways)
 
 
@@ -92,7 +92,7 @@ def number(request: HttpRequest, name: str) -> int | None:
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
-class Branch(TaskPage):
+class BranchFragment(TaskPage):
     """A part of the tree for htmx: `?node=` is a JSON Pointer, `&from=` the index of the first member."""
 
     template_name = "etl/_branch.html"
@@ -145,7 +145,7 @@ def dumped(data: Any) -> bytes:
 
 
 # ---- Downloads ------------------------------------------------------------------------------------------------------
-class Download(DocumentsPage):
+class ResultDownload(DocumentsPage):
     """Download of a result under the document's name. As an attachment, so that no browser renders it on our origin."""
 
     ending: str
@@ -170,7 +170,7 @@ class DocumentGone(Problem):
     detail = "The original document is no longer stored. Submit it again to view it here."
 
 
-class Original(DocumentsPage):
+class OriginalDownload(DocumentsPage):
     """Redirect to the original document in the object storage, by a presigned URL."""
 
     def get(self, request: HttpRequest, *, task_id: int) -> HttpResponse:
@@ -189,16 +189,16 @@ class Original(DocumentsPage):
         return HttpResponseRedirect(url, headers={"Cache-Control": "no-store"})
 
 
-class MarkdownFile(Download):
+class MarkdownDownload(ResultDownload):
     ending = "md"
 
     def content(self, state: RunState) -> HttpResponseBase:
         if not state.markdown_key:
-            raise markdown.NotReady
+            raise markdown.MarkdownNotReady
         return markdown.streamed(state.markdown_key, api_request(self.request))
 
 
-class JsonFile(Download):
+class JsonDownload(ResultDownload):
     ending = "json"
 
     def content(self, state: RunState) -> HttpResponseBase:

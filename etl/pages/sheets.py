@@ -1,7 +1,7 @@
-"""A document's Markdown, a few pages at a time: a document of 300 pages is not read whole to show three.
+"""Pages of a document's Markdown, a few at a time, without reading the whole document.
 
-A stored Markdown never changes, as its key is named by its content. So where its pages begin is found once in each
-process, and pages are then read by their bytes.
+A stored Markdown never changes: its key contains the hash of its content. So each process indexes the byte offsets of
+its pages once, and then reads only byte ranges.
 """
 
 import re
@@ -21,16 +21,16 @@ from etl.providers.base import PAGE_MARKER
 
 MARKER_LINE = re.compile(rb"(?:^|\n)" + PAGE_MARKER.encode() + rb"[ \t]*(?=\r?\n)")
 MARKER_BYTES = 64
-# Of one answer. A page that is longer than a piece is shown in pieces, as text.
+# Limits of a response. A page that is longer than PIECE_BYTES is split, and shown as plain text.
 PIECE_BYTES = MOST_CHARACTERS
-ANSWER_BYTES, ANSWER_PIECES = 32_000, 20
-INDEXES = 256  # of documents, in each process: some 10 KB for 100 pages
-NO_PAGE = 0  # what stands before the first marker, in Markdown of somebody else's provider
+RESPONSE_BYTES, RESPONSE_PIECES = 32_000, 20
+INDEXES = 256  # cached per process; an index of 100 pages takes about 10 KB
+NO_PAGE = 0  # text before the first marker, which third-party providers may return
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A page, or a part of one that is too long: bytes `start` to `end` of the Markdown, its marker not among them."""
+class SheetSpan:
+    """A page, or a part of a long one: bytes `start` to `end` of the Markdown, without its marker."""
 
     page: int
     start: int
@@ -41,16 +41,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A piece as it is shown. `html` is None where it is shown as text."""
+    """A piece with its content. `html` is None if it is shown as plain text."""
 
-    piece: Piece
+    piece: SheetSpan
     text: str
     html: SafeString | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """Some sheets, one after another, and where those before and after them begin; None at the ends."""
+class SheetList:
+    """Consecutive sheets, and the indexes of the pieces before and after them, None at the ends."""
 
     sheets: list[Sheet]
     before: int | None
@@ -58,10 +58,10 @@ class Stack:
     pages: int
 
 
-def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None = None, raw: bool = False) -> Stack:
-    """Return the sheets from the piece `at` on, or from a page on, or those right before a piece.
+def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None = None, raw: bool = False) -> SheetList:
+    """Return the sheets from the piece `at` on, from a page on, or directly before a piece.
 
-    Raises ArtefactMissing and StorageUnavailable. What is out of range shows the nearest.
+    An index out of range returns the nearest sheets. Raises OcrResultMissing and StorageUnavailable.
     """
     pieces = index(key)
     first = place_of(pieces, page) if page is not None else at
@@ -69,7 +69,7 @@ def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None 
         first = backwards(pieces, min(max(before, 0), len(pieces)))
     first = min(max(first, 0), max(len(pieces) - 1, 0))
     last = forwards(pieces, first, until=before)
-    return Stack(
+    return SheetList(
         sheets=[sheet(piece, text, raw=raw) for piece, text in texts(key, pieces[first:last])],
         before=first or None,
         after=last if last < len(pieces) else None,
@@ -77,58 +77,58 @@ def stack(key: str, *, at: int = 0, page: int | None = None, before: int | None 
     )
 
 
-def sheet(piece: Piece, text: str, *, raw: bool) -> Sheet:
+def sheet(piece: SheetSpan, text: str, *, raw: bool) -> Sheet:
     text = text.strip("\r\n")
     is_text = raw or piece.parts > 1 or is_plain(text)
     return Sheet(piece=piece, text=text, html=None if is_text else render(text))
 
 
-# ---- Which pieces ---------------------------------------------------------------------------------------------------
-def place_of(pieces: tuple[Piece, ...], page: int) -> int:
-    """Return where a page begins, or the first one after it."""
+# ---- Selection ------------------------------------------------------------------------------------------------------
+def place_of(pieces: tuple[SheetSpan, ...], page: int) -> int:
+    """Return the index of the first piece of a page, or of the next page."""
     return next((place for place, piece in enumerate(pieces) if piece.page >= page), len(pieces) - 1)
 
 
-def forwards(pieces: tuple[Piece, ...], first: int, *, until: int | None) -> int:
-    """Return where an answer that begins at `first` ends: with so many bytes, one piece at least."""
+def forwards(pieces: tuple[SheetSpan, ...], first: int, *, until: int | None) -> int:
+    """Return the end index of a response that starts at `first`. It has at least one piece."""
     last, size = first, 0
-    end = min(len(pieces), first + ANSWER_PIECES, len(pieces) if until is None else max(until, first + 1))
-    while last < end and (last == first or size + length(pieces[last]) <= ANSWER_BYTES):
+    end = min(len(pieces), first + RESPONSE_PIECES, len(pieces) if until is None else max(until, first + 1))
+    while last < end and (last == first or size + length(pieces[last]) <= RESPONSE_BYTES):
         size += length(pieces[last])
         last += 1
     return last
 
 
-def backwards(pieces: tuple[Piece, ...], end: int) -> int:
+def backwards(pieces: tuple[SheetSpan, ...], end: int) -> int:
     first, size = end, 0
-    while first > 0 and end - first < ANSWER_PIECES:
+    while first > 0 and end - first < RESPONSE_PIECES:
         size += length(pieces[first - 1])
-        if size > ANSWER_BYTES and first < end:
+        if size > RESPONSE_BYTES and first < end:
             break
         first -= 1
     return first
 
 
-def length(piece: Piece) -> int:
+def length(piece: SheetSpan) -> int:
     return piece.end - piece.start
 
 
-# ---- Where pages begin ----------------------------------------------------------------------------------------------
+# ---- Index ----------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=INDEXES)
-def index(key: str) -> tuple[Piece, ...]:
-    """Return the pieces of a Markdown. Raises ArtefactMissing and StorageUnavailable."""
+def index(key: str) -> tuple[SheetSpan, ...]:
+    """Return the pieces of a Markdown. Raises OcrResultMissing and StorageUnavailable."""
     with fetching():
         return tuple(cut(marks(storage.read(key))))
 
 
 def marks(blocks: Iterable[bytes]) -> list[tuple[int, int, int]]:
-    """Return `(page, where its marker begins, where its text begins)`, and the end as a page of its own."""
+    """Return `(page, start of the marker, start of the text)` for each page, and one for the end."""
     found: dict[int, tuple[int, int]] = {0: (NO_PAGE, 0)}
     position, tail = 0, b""
-    for block in chain(blocks, [b"\n"]):  # the last line may have no end
+    for block in chain(blocks, [b"\n"]):  # the last line may lack a line break
         text, base = tail + block, position - len(tail)
         for match in MARKER_LINE.finditer(text):
-            if match.start() or not base:  # `^` is the beginning of the document alone
+            if match.start() or not base:  # `^` must match only at the start of the document
                 found[base + match.start()] = (int(match["number"]), base + match.end())
         position += len(block)
         tail = text[-MARKER_BYTES:]
@@ -138,20 +138,20 @@ def marks(blocks: Iterable[bytes]) -> list[tuple[int, int, int]]:
     ]
 
 
-def cut(found: list[tuple[int, int, int]]) -> Iterator[Piece]:
+def cut(found: list[tuple[int, int, int]]) -> Iterator[SheetSpan]:
     for (page, _, start), (_, end, _) in pairwise(found):
         if page == NO_PAGE and start == end:
             continue
         parts = max(1, -(-(end - start) // PIECE_BYTES))
         for part in range(parts):
             at = start + part * PIECE_BYTES
-            yield Piece(page, at, min(at + PIECE_BYTES, end), part + 1, parts)
+            yield SheetSpan(page, at, min(at + PIECE_BYTES, end), part + 1, parts)
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
 @contextmanager
 def fetching() -> Iterator[None]:
-    """Within it ArtefactMissing is raised for what is gone, and StorageUnavailable for all else."""
+    """Translate storage errors into OcrResultMissing and StorageUnavailable."""
     with storing():
         try:
             yield
@@ -159,17 +159,17 @@ def fetching() -> Iterator[None]:
             raise actions.OcrResultMissing from None
 
 
-def texts(key: str, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, str]]:
+def texts(key: str, pieces: tuple[SheetSpan, ...]) -> Iterator[tuple[SheetSpan, str]]:
     if not pieces:
         return
-    start, end = pieces[0].start, pieces[-1].end + 3  # the rest of a character that begins in the last piece
+    start, end = pieces[0].start, pieces[-1].end + 3  # the rest of the last character
     content = span(key, start, end)
     for piece in pieces:
         yield piece, characters(content[piece.start - start :], length(piece), is_first=piece.part == 1)
 
 
 def span(key: str, start: int, end: int) -> bytes:
-    """Return these bytes of an object, without reading on to its end."""
+    """Return a byte range of an object."""
     content = bytearray()
     with fetching(), closing(storage.read(key, start=start)) as blocks:
         while len(content) < end - start and (block := next(blocks, b"")):
@@ -178,7 +178,7 @@ def span(key: str, start: int, end: int) -> bytes:
 
 
 def characters(content: bytes, size: int, *, is_first: bool) -> str:
-    """Return the characters that begin in the first `size` bytes: pieces of long pages are cut anywhere."""
+    """Return the characters that start in the first `size` bytes: pieces may start and end inside a character."""
     start, end = 0, min(size, len(content))
     while not is_first and start < end and is_inside(content[start]):
         start += 1
@@ -188,5 +188,5 @@ def characters(content: bytes, size: int, *, is_first: bool) -> str:
 
 
 def is_inside(byte: int) -> bool:
-    """Whether a byte of UTF-8 is one that a character goes on with."""
+    """Return whether a byte is a continuation byte of UTF-8."""
     return byte & 0b1100_0000 == 0b1000_0000  # noqa: PLR2004 - RFC 3629

@@ -15,7 +15,7 @@ PROVIDERS = {"local": "built-in", "mineru": "MinerU"}
 
 
 @dataclass(slots=True, kw_only=True)
-class Step:
+class ProgressStep:
     """A step. `tone`: done, now, failed, cancelled or later. `percent`: progress of a running stage, if known."""
 
     name: str
@@ -25,31 +25,32 @@ class Step:
     facts: list[tuple[str, str]] = field(default_factory=list)
 
 
-def steps_of(state: RunState, *, rule: str) -> list[Step]:
+def steps_of(state: RunState, *, rule: str) -> list[ProgressStep]:
     return [waiting(state), reading(state), extracting(state, rule), done(state)]
 
 
-def waiting(state: RunState) -> Step:
+def waiting(state: RunState) -> ProgressStep:
     if state.status == Status.CANCELLED:
-        return Step(name="Pending", tone="cancelled", note="Cancelled before it started.")
+        return ProgressStep(name="Pending", tone="cancelled", note="Cancelled before it started.")
     if state.status != Status.PENDING:
-        return Step(name="Pending", tone="done")
+        return ProgressStep(name="Pending", tone="done")
     ahead = Task.objects.open().filter(pk__lt=state.task_id).order_by().count()
-    return Step(name="Pending", tone="now", note=f"{ahead:,} ahead in the queue." if ahead else "Next in the queue.")
+    note = f"{ahead:,} ahead in the queue." if ahead else "Next in the queue."
+    return ProgressStep(name="Pending", tone="now", note=note)
 
 
-def reading(state: RunState) -> Step:
+def reading(state: RunState) -> ProgressStep:
     tone = tone_of(state, Phase.OCR, Status.MINERU_PARSING)
-    step = Step(name="Parsing", tone=tone, facts=facts_of_reading(state))
+    step = ProgressStep(name="Parsing", tone=tone, facts=facts_of_reading(state))
     if tone == "now":
         step.percent = share(state, 0)
         step.note = backoff_note(state) or counted(state, "Page") or "Reading text and recognizing pages."
     return step
 
 
-def extracting(state: RunState, rule: str) -> Step:
+def extracting(state: RunState, rule: str) -> ProgressStep:
     tone = tone_of(state, Phase.POSTPROCESS, Status.LLM_PROCESSING)
-    step = Step(name="Extraction", tone=tone, facts=[("Rule", f"{rule}, version {state.rule_version}")])
+    step = ProgressStep(name="Extraction", tone=tone, facts=[("Rule", f"{rule}, version {state.rule_version}")])
     step.facts += facts_of_extracting(state)
     if tone == "now":
         step.percent = share(state, runstate.HALF)
@@ -57,10 +58,10 @@ def extracting(state: RunState, rule: str) -> Step:
     return step
 
 
-def done(state: RunState) -> Step:
+def done(state: RunState) -> ProgressStep:
     tone = {Status.COMPLETED: "done", Status.FAILED: "failed", Status.CANCELLED: "cancelled"}.get(state.status, "later")
     value = {"done": "Result ready.", "failed": "Failed.", "cancelled": "Cancelled."}.get(tone, "")
-    return Step(name="Result", tone=tone, note=value)
+    return ProgressStep(name="Result", tone=tone, note=value)
 
 
 def tone_of(state: RunState, phase: Phase, status: Status) -> str:
@@ -97,11 +98,11 @@ def facts_of_reading(state: RunState) -> list[tuple[str, str]]:
     ocr = state.metadata["ocr"]
     facts = [attempts(state, Phase.OCR), ("Provider", PROVIDERS.get(state.provider, state.provider))]
     if state.markdown_key:
-        facts += [("Pages", count(ocr.get("pages"))), ("OCR", recognised(ocr)), ("Duration", took(ocr))]
+        facts += [("Pages", count(ocr.get("pages"))), ("OCR", recognized(ocr)), ("Duration", took(ocr))]
     return [(name, value) for name, value in facts if value]
 
 
-def recognised(ocr: dict[str, Any]) -> str:
+def recognized(ocr: dict[str, Any]) -> str:
     number = ocr.get("ocr_pages")
     return f"{number:,} page{'' if number == 1 else 's'}" if isinstance(number, int) and number else ""
 

@@ -15,32 +15,31 @@ from django.views.generic import View
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
 from config.platform.http.request_context import request_id
-from config.platform.ui.base import problem_text, show_in
+from config.platform.ui.base import problem_text, show_in, validated
 from etl.api.serializers import SubmitFileSerializer
 from etl.ingest import submission, uploads
 from etl.ingest.multipart import BoundedFile
 from etl.models import Task
-from etl.pages.base import checked
 from etl.pages.form import SubmitForm
-from etl.pages.listing import Documents
+from etl.pages.listing import DocumentListPage
 
 
 # ---- The plain form -------------------------------------------------------------------------------------------------
 @method_decorator(csrf_exempt, name="dispatch")  # the CSRF check reads the body, so the size limit must be set before
-class Submit(LoginRequiredMixin, View):
+class SubmitDocument(LoginRequiredMixin, View):
     """`POST /app/documents/submit`."""
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         request.upload_handlers = [BoundedFile(request)]
         try:
-            return cast("HttpResponseBase", Submitted.as_view()(request))
+            return cast("HttpResponseBase", SubmittedDocument.as_view()(request))
         except Problem as problem:  # the body is too large, or the disk is full
             messages.error(request, problem_text(problem))
             return redirect("documents")
 
 
 @method_decorator(csrf_protect, name="dispatch")
-class Submitted(Documents):
+class SubmittedDocument(DocumentListPage):
     """Redirect to the new task, or show the form with its errors."""
 
     http_method_names = ("post",)
@@ -64,7 +63,7 @@ class Submitted(Documents):
 def submit(request: HttpRequest, user: User) -> Task:
     """Create a task from the form. Raises the Problems of `submission.submit`."""
     body = {name: value for name, value in (("rule_id", request.POST.get("rule_id")), *request.FILES.items()) if value}
-    wanted = checked(SubmitFileSerializer(data=body))
+    wanted = validated(SubmitFileSerializer, body)
     document, rule_id = uploads.SentFile(wanted["file"]), wanted.get("rule_id")
     once = once_of(request, {**document.identity(), "rule_id": rule_id})
     task, _replayed = submission.submit(

@@ -15,7 +15,7 @@ from rules.library import catalog, requirements
 from rules.library.catalog import UnknownRule
 
 
-class OneDocument(TaskPage):
+class DocumentPage(TaskPage):
     """The page. htmx fetches its fragment on each event until the task has ended."""
 
     template_name = "etl/document.html"

@@ -26,7 +26,7 @@ class Node:
 
     name: str
     pointer: str
-    kind: str  # object, array, text, number, truth or nothing
+    kind: str  # object, array, text, number, truth, or nothing
     depth: int
     text: str = ""
     cut: int = 0  # length of the full text if it is truncated

@@ -5,11 +5,10 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponse
-from rest_framework.exceptions import ValidationError
 
 from config.platform import storage
-from config.platform.http.problems import BadInput, NotFound, Problem, input_errors
-from config.platform.ui.base import problem_text
+from config.platform.http.problems import NotFound, Problem
+from config.platform.ui.base import problem_text, validated
 from etl.api import lookup
 from etl.api.serializers import MAX_MARKDOWN, TrialSerializer
 from etl.core.states import ENDED
@@ -53,7 +52,7 @@ class NoSuchDocument(NotFound):
     detail = "Document not found. Enter the number shown in your list of documents."
 
 
-class Try(Editor):
+class RuleTrialPage(Editor):
     """Run a test. Returns the result for htmx, else the editor with the result below it."""
 
     fragment_name = "rules/_outcome.html"
@@ -74,14 +73,12 @@ class Try(Editor):
         """Return the result, or the reason why the test did not run."""
         try:
             self.count()
-            says = form.read()
-            if says is None:
+            values = form.read()
+            if values is None:
                 return {"refused": form.flaws}
             if not (text := self.text(markdown)).strip():
                 return {"blocker": "Paste Markdown or choose a document first."}
-            return {"outcome": shown(trial.run(content(rule, says), markdown=text))}
-        except ValidationError as error:
-            return {"blocker": problem_text(BadInput(*input_errors(error.detail)))}
+            return {"outcome": shown(trial.run(content(rule, values), markdown=text))}
         except Problem as problem:
             return {"blocker": problem_text(problem)}
 
@@ -91,13 +88,13 @@ class Try(Editor):
         if not markdown.strip() and number:
             markdown = markdown_of(number, user=self.user)
         if markdown.strip():
-            TrialSerializer(data={"markdown": markdown}).is_valid(raise_exception=True)
+            validated(TrialSerializer, {"markdown": markdown})
         return markdown
 
 
-def content(rule: Rule | None, says: dict[str, Any]) -> RuleContent:
+def content(rule: Rule | None, values: dict[str, Any]) -> RuleContent:
     """Return the rule as typed. An unsaved rule has ID and version 0."""
-    return catalog.as_content(Rule(rule_id=rule.pk if rule else 0, version=rule.version if rule else 0, **says))
+    return catalog.as_content(Rule(rule_id=rule.pk if rule else 0, version=rule.version if rule else 0, **values))
 
 
 def shown(answer: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +111,7 @@ def shown(answer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class Documents(RulesPage):
+class RuleDocumentsFragment(RulesPage):
     """The user's newest parsed documents, to take Markdown from."""
 
     template_name = "rules/_documents.html"
@@ -125,7 +122,7 @@ class Documents(RulesPage):
         return super().get_context_data(documents=read, **context)
 
 
-class Sample(RulesPage):
+class SampleMarkdownFragment(RulesPage):
     """The text area with a document's Markdown."""
 
     template_name = "rules/_sample.html"
@@ -140,7 +137,7 @@ class Sample(RulesPage):
 
 
 def markdown_of(task_id: int, *, user: User) -> str:
-    """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, ArtefactMissing and
+    """Return the Markdown of a document. Raises NoSuchDocument, NoMarkdownYet, MarkdownTooLong, OcrResultMissing and
     StorageUnavailable."""
     state = lookup.find(task_id, user=user)
     if state is None:

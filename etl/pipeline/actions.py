@@ -56,22 +56,22 @@ def cancel(*, task: Task) -> None:
     if task.has_ended:
         raise NotCancellable(f"The task has ended: {task.status}.")
     try:
-        answer = runstate.cancel(task.pk, fence=task.fence)
+        outcome = runstate.cancel(task.pk, fence=task.fence)
     except runstate.Unavailable:
         raise RunStateUnavailable from None
-    if not (answer.moved and answer.state):
-        raise NotCancellable(why_not(answer))
+    if not (outcome.moved and outcome.state):
+        raise NotCancellable(why_not(outcome))
     log.info("task_cancelled", etl_task_id=task.pk)
     metrics.task_moved(Status.CANCELLED)
-    completion.record(answer.state)
+    completion.record(outcome.state)
 
 
-def why_not(answer: runstate.TransitionResult) -> str | None:
-    if answer.state is None or answer.verdict in {Verdict.STALE, Verdict.NEWER}:
+def why_not(outcome: runstate.TransitionResult) -> str | None:
+    if outcome.state is None or outcome.verdict in {Verdict.STALE, Verdict.NEWER}:
         return "The task is being recovered, and a worker may have started it."
-    if answer.verdict is Verdict.OVER:
-        return f"The task has ended: {answer.state.status}."
-    return f"The task has started: {answer.state.phase}."
+    if outcome.verdict is Verdict.OVER:
+        return f"The task has ended: {outcome.state.status}."
+    return f"The task has started: {outcome.state.phase}."
 
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------

@@ -30,12 +30,17 @@ def strategy() -> list[CheckMessage]:
 def provider() -> list[CheckMessage]:
     name = settings.SLUICE.etl_ocr_provider
     path = settings.ETL_OCR_PROVIDERS.get(name, name)
+    return import_errors("ETL_OCR_PROVIDER", path, OCRProvider, ids=("etl.E002", "etl.E003"))
+
+
+def import_errors(setting: str, path: str, base: type, *, ids: tuple[str, str]) -> list[CheckMessage]:
+    """Return an error unless the path leads to a subclass of `base`."""
     try:
         found = import_string(path)
     except ImportError:
-        return [Error(f"ETL_OCR_PROVIDER: {path} cannot be imported.", id="etl.E002")]
-    if not (isinstance(found, type) and issubclass(found, OCRProvider)):
-        return [Error(f"ETL_OCR_PROVIDER: {path} is not an OCRProvider.", id="etl.E003")]
+        return [Error(f"{setting}: {path} cannot be imported.", id=ids[0])]
+    if not (isinstance(found, type) and issubclass(found, base)):
+        return [Error(f"{setting}: {path} is not a subclass of {base.__name__}.", id=ids[1])]
     return []
 
 
@@ -45,13 +50,9 @@ def processors() -> list[CheckMessage]:
 
 
 def processor(mode: str, path: str) -> list[CheckMessage]:
-    try:
-        found = import_string(path)
-    except ImportError:
-        return [Error(f"ETL_POSTPROCESSORS: {path} cannot be imported.", id="etl.E004")]
-    if not (isinstance(found, type) and issubclass(found, PostProcessor)):
-        return [Error(f"ETL_POSTPROCESSORS: {path} is not a PostProcessor.", id="etl.E005")]
-    if getattr(found, "mode", None) != mode or len(mode) > LONGEST_MODE:
+    if errors := import_errors("ETL_POSTPROCESSORS", path, PostProcessor, ids=("etl.E004", "etl.E005")):
+        return errors
+    if getattr(import_string(path), "mode", None) != mode or len(mode) > LONGEST_MODE:
         hint = f"The key must be the class's `mode`, of at most {LONGEST_MODE} characters."
         return [Error(f"ETL_POSTPROCESSORS: {path} does not have the mode {mode}.", hint=hint, id="etl.E006")]
     return []

@@ -26,15 +26,15 @@ log = structlog.get_logger(__name__)
 
 def advance(state: RunState, stored: StoredOcr, move_id: str | None = None) -> None:
     """End OCR. `move_id`, here and below: the same for each retry of the same end. Raises Fenced and Unavailable."""
-    answer = runstate.advance(state, move_id=move_id, **facts_of(stored))
-    if not answer.moved:
+    outcome = runstate.advance(state, move_id=move_id, **facts_of(stored))
+    if not outcome.moved:
         raise Fenced
 
 
 def complete(state: RunState, output: dict[str, Any], move_id: str | None = None) -> None:
     """End post-processing, and with it the task. Raises Fenced and Unavailable."""
     provenance, result = output["metadata"]["provenance"], result_of(state, output)
-    answer = runstate.complete(
+    outcome = runstate.complete(
         state,
         result=result,
         usage=provenance["usage"],
@@ -42,12 +42,12 @@ def complete(state: RunState, output: dict[str, Any], move_id: str | None = None
         warnings=text_of(provenance["warnings"]),
         move_id=move_id,
     )
-    settle(answer, result=result)
+    settle(outcome, result=result)
 
 
 def fail(state: RunState, error: EtlError, context: StageContext, move_id: str | None = None) -> None:
     """End the task as failed. Raises Fenced and Unavailable."""
-    answer = runstate.fail(
+    outcome = runstate.fail(
         state,
         error=artifacts.clean(explain(error, stage=state.phase)),
         usage=context.usage.as_dict(),
@@ -55,23 +55,23 @@ def fail(state: RunState, error: EtlError, context: StageContext, move_id: str |
         warnings=text_of(warnings_of(state, context)),
         move_id=move_id,
     )
-    settle(answer)
+    settle(outcome)
     metrics.task_failed(error.code)
 
 
-def settle(answer: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
+def settle(outcome: TransitionResult, *, result: dict[str, Any] | None = None) -> None:
     """Write the row after Redis accepted an end; leave it to recovery if the database is unavailable.
 
     Raises Fenced if Redis rejected the end.
     """
-    if not (answer.moved and answer.state):
+    if not (outcome.moved and outcome.state):
         raise Fenced
-    metrics.task_moved(answer.state.status)
-    log.info("task_ended", etl_task_id=answer.state.task_id, status=str(answer.state.status))
+    metrics.task_moved(outcome.state.status)
+    log.info("task_ended", etl_task_id=outcome.state.task_id, status=str(outcome.state.status))
     try:
-        record(answer.state, result=result)
+        record(outcome.state, result=result)
     except (*DATABASE_ERRORS, storage.StorageError) as error:
-        log.warning("end_not_recorded", etl_task_id=answer.state.task_id, reason=type(error).__name__)
+        log.warning("end_not_recorded", etl_task_id=outcome.state.task_id, reason=type(error).__name__)
 
 
 def record(state: RunState, *, result: dict[str, Any] | None = None) -> bool:

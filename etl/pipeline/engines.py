@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from typing import Any, cast
 
 from django.conf import settings
 from django.utils.module_loading import import_string
@@ -16,7 +17,7 @@ from etl.providers.base import OCRProvider
 def provider() -> OCRProvider:
     """Return the provider of ETL_OCR_PROVIDER: a name in ETL_OCR_PROVIDERS or a dotted path."""
     name: str = settings.SLUICE.etl_ocr_provider
-    return _provider(settings.ETL_OCR_PROVIDERS.get(name, name))
+    return cast("OCRProvider", instance(settings.ETL_OCR_PROVIDERS.get(name, name)))
 
 
 def formats() -> list[DocumentFormat]:
@@ -28,7 +29,7 @@ def providers() -> Iterator[tuple[str, OCRProvider]]:
     """Yield the names and providers of ETL_OCR_PROVIDERS whose libraries are installed."""
     for name, path in settings.ETL_OCR_PROVIDERS.items():
         with suppress(ImportError):
-            yield name, _provider(path)
+            yield name, instance(path)
 
 
 def processor(mode: str) -> PostProcessor:
@@ -38,16 +39,10 @@ def processor(mode: str) -> PostProcessor:
     """
     if mode not in settings.ETL_POSTPROCESSORS:
         raise LlmForbidden(f"The mode {mode[:40]} is not configured in ETL_POSTPROCESSORS.")
-    return _processor(settings.ETL_POSTPROCESSORS[mode])
+    return cast("PostProcessor", instance(settings.ETL_POSTPROCESSORS[mode]))
 
 
 @cache
-def _provider(path: str) -> OCRProvider:
-    made: OCRProvider = import_string(path)()
-    return made
-
-
-@cache
-def _processor(path: str) -> PostProcessor:
-    made: PostProcessor = import_string(path)()
-    return made
+def instance(path: str) -> Any:
+    """Return the instance of this process of a class."""
+    return import_string(path)()

@@ -20,6 +20,7 @@ from config.platform import backoff, storage
 from config.platform.heartbeat import Heartbeat, LeaseLost, LeaseLostEvent
 from config.platform.http.problems import DATABASE_ERRORS
 from config.platform.observability import logs, tracing
+from config.platform.observability.metrics import CAUGHT
 from etl import runstate
 from etl.core import metrics
 from etl.core.errors import (
@@ -95,27 +96,27 @@ def run(phase: Phase, *, task_id: int) -> bool:
     try:
         fence = fence_of(task_id)
         since = time.monotonic()
-        answer = begin(phase, task_id=task_id, fence=fence) if fence else TransitionResult(Verdict.OVER)
+        outcome = begin(phase, task_id=task_id, fence=fence) if fence else TransitionResult(Verdict.OVER)
     except runstate.Unavailable as error:
         log.warning("run_state_unavailable", etl_task_id=task_id, reason=str(error))
         return False
     except DATABASE_ERRORS as error:
         log.warning("database_unavailable", etl_task_id=task_id, error=logs.describe(error))
         return False  # no attempt is used: recovery sends the message again
-    if answer.verdict is Verdict.PASSED:
+    if outcome.verdict is Verdict.PASSED:
         return True  # a duplicate message, or the worker died right after the stage ended
-    if answer.verdict is Verdict.EARLY and answer.seconds < CLOCK_SKEW_SECONDS:
-        dispatch.start(task_id=task_id, phase=phase, delay=answer.seconds)
-    if answer.state is None or answer.verdict not in {Verdict.MOVED, Verdict.SPENT}:
-        log.info("nothing_to_do", etl_task_id=task_id, stage=str(phase), verdict=str(answer.verdict))
+    if outcome.verdict is Verdict.EARLY and outcome.seconds < CLOCK_SKEW_SECONDS:
+        dispatch.start(task_id=task_id, phase=phase, delay=outcome.seconds)
+    if outcome.state is None or outcome.verdict not in {Verdict.MOVED, Verdict.SPENT}:
+        log.info("nothing_to_do", etl_task_id=task_id, stage=str(phase), verdict=str(outcome.verdict))
         return False
     ids: dict[str, str | int] = {"etl_task_id": task_id, "stage": str(phase)}
-    attempt = answer.state.attempts[phase]
+    attempt = outcome.state.attempts[phase]
     with (
-        tracing.span(f"stage {phase}", parent=answer.state.traceparent, attempt=attempt, **ids),
-        bound_contextvars(request_id=answer.state.request_id, **ids),
+        tracing.span(f"stage {phase}", parent=outcome.state.traceparent, attempt=attempt, **ids),
+        bound_contextvars(request_id=outcome.state.request_id, **ids),
     ):
-        return StageRun(answer.state, since=since).do(is_spent=answer.verdict is Verdict.SPENT)
+        return StageRun(outcome.state, since=since).do(is_spent=outcome.verdict is Verdict.SPENT)
 
 
 def fence_of(task_id: int) -> int | None:
@@ -169,7 +170,7 @@ class StageRun:
                 how = self.fail_exhausted() if is_spent else self.attempt()
         finally:
             metrics.stage_ended(self.state.phase, how, time.monotonic() - self.since)
-            tracing.tell(outcome=how)
+            tracing.annotate(outcome=how)
         return how == "done"
 
     def attempt(self) -> str:
@@ -202,7 +203,7 @@ class StageRun:
         """Schedule the next attempt, or fail the task. `may_wait`: wait even after the last attempt."""
         attempt = self.state.attempts[self.state.phase]
         facts = {"code": error.code, "attempt": attempt}
-        tracing.tell(failed=error.code)
+        tracing.annotate(failed=error.code)
         try:
             if error.transient and (may_wait or attempt < runstate.most_attempts(self.state.phase)):
                 delay = delay_after(attempt, error)
@@ -281,6 +282,7 @@ def as_etl_error(error: Exception, stage: Stage) -> EtlError:
         log.warning("database_unavailable", error=logs.describe(error))
         return DatabaseUnavailable(code=stage.code)
     log.error("unexpected_error", exc_info=error)
+    CAUGHT.labels("stage").inc()
     return UnexpectedError(code=stage.code)
 
 

@@ -1,4 +1,4 @@
-"""The one door to the queue: how many tasks may be accepted and not ended, waiting or running."""
+"""Limit of the document queue: the number of tasks that are waiting or running."""
 
 from django.conf import settings
 from django.db import connection

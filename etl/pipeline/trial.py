@@ -44,14 +44,14 @@ def run(rule: RuleContent, *, markdown: str) -> dict[str, Any]:
         raise TooManyTrials
     try:
         close_old_connections()
-        return answer(
+        return process(
             rule, ocr_of(markdown), context=StageContext(seconds=min(settings.SLUICE.etl_task_timeout, MAX_SECONDS))
         )
     finally:
         places.release()
 
 
-def answer(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[str, Any]:
+def process(rule: RuleContent, ocr: OCRResult, *, context: StageContext) -> dict[str, Any]:
     outcome: dict[str, Any]
     try:
         done = engines.processor(rule.mode).process(ocr, rule, context=context)

@@ -39,7 +39,7 @@ ENDED = ("stop", "eos", "end_turn", "stop_sequence", "eos_token")
 class Question:
     """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
     shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
-    response is text, and the schema only says what is relevant. `is_lasting`: a valid response is kept for the whole
+    response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
     task, also when a user retries it."""
 
     label: str
@@ -55,7 +55,7 @@ class Question:
 
 
 class InvalidReply(Exception):
-    """A reply cannot be used. `complaints`: the reasons, for the model; `mismatches`: for users, a pointer and a
+    """A reply cannot be used. `complaints`: the reasons, for the model; `mismatches`: for users, a pointer, and a
     message for each part that does not fit the schema; empty if the reply is not JSON."""
 
     def __init__(self, complaints: list[str], mismatches: list[tuple[str, str]]) -> None:
@@ -193,7 +193,7 @@ class Model:
             is_fenced=features.form is JsonMode.TEXT and not question.is_notes,
         )
         user = prompts.user(about=question.about, data=question.data, mark=mark)
-        more = [each for one in rounds for each in prompts.again(one.text, one.complaints)]
+        more = [each for one in rounds for each in prompts.corrective_messages(one.text, one.complaints)]
         return prompts.messages(system, user, more, features)
 
 
@@ -259,7 +259,7 @@ def invalid(reply: InvalidReply) -> SchemaInvalid:
 def describe(mismatch: tuple[str, str]) -> str:
     """Describe a mismatch by the schema alone: names that only the response has may be private."""
     pointer, words = mismatch
-    reason = "Has members that are not allowed." if words.startswith("There may be no ") else words
+    reason = "Has members that are not allowed." if words.startswith("Must not have the members ") else words
     return f"{named([pointer])}: {reason[:MAX_POINTER]}"
 
 

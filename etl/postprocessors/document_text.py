@@ -42,7 +42,7 @@ MAX_PAGES_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSpan:
-    """Where a page's text is in a Text's content: `content[start:end]`. `number` from 1."""
+    """The text of a page: `content[start:end]`. `number` counts from 1."""
 
     number: int
     start: int
@@ -51,13 +51,13 @@ class PageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentText:
-    """A document as it is sent: pages that have text, each after its marker."""
+    """A document as it is sent to a model: pages with text, each after its marker."""
 
     content: str
     pages: tuple[PageSpan, ...]
 
     def page_at(self, position: int) -> int:
-        """Return the number of the page that a character is on; one before the first page's text is on the first."""
+        """Return the page of a character. Characters before the first page's text belong to it."""
         return self.span_at(position).number
 
     def span_at(self, position: int) -> PageSpan:
@@ -65,14 +65,14 @@ class DocumentText:
         return self.pages[max(0, place)]
 
     def page(self, number: int) -> str:
-        """Return a page's text, "" if there is none of that number."""
+        """Return a page's text, or "" if the page does not exist."""
         place = bisect_right(self.pages, number, key=lambda span: span.number) - 1
         span = self.pages[place] if place >= 0 else None
         return self.content[span.start : span.end] if span and span.number == number else ""
 
 
 def clean(ocr: OCRResult) -> DocumentText:
-    """Return what is sent of a document."""
+    """Return the text of a document for a model."""
     content = MarkdownOfPages()
     pages: list[PageSpan] = []
     for page in ocr.pages:
@@ -84,12 +84,12 @@ def clean(ocr: OCRResult) -> DocumentText:
 
 
 def visible(text: str) -> str:
-    """Return the text without what no reader sees, and with no turn marks in it."""
+    """Remove invisible text, and defuse chat template markers."""
     return TURNS.sub(apart, INVISIBLE.sub("", "".join(outside_comments(text))))
 
 
 def outside_comments(text: str) -> Iterator[str]:
-    """Yield what is not between `<!--` and `-->`. In steps: a pattern would look at `<!--<!--<!--…` again and again."""
+    """Yield the text outside comments. Not by a regular expression, which is quadratic for `<!--<!--<!--…`."""
     position = 0
     while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
         yield text[position:start]
@@ -98,7 +98,7 @@ def outside_comments(text: str) -> Iterator[str]:
 
 
 def apart(mark: re.Match[str]) -> str:
-    """Return a turn mark that a reader still reads, and a tokeniser does not: `< |im_start| >`."""
+    """Return a marker that is readable, but not a token of its own: `< |im_start| >`."""
     word = mark.group()
     return f"{word[0]} {word[1:-1]} {word[-1]}"
 

@@ -1,4 +1,4 @@
-"""Markdown into JSON by a language model."""
+"""Markdown to JSON by a language model."""
 
 from typing import Any, ClassVar
 
@@ -25,10 +25,10 @@ AT_ONCE = "direct-json"
 
 
 class Llm(PostProcessor):
-    """Asks the configured model, by the strategy that the rule names or the document's size calls for.
+    """Extraction by the configured model, with the strategy of the rule or of the document's size.
 
-    The result fits the rule's schema, whatever the strategy did. It holds nothing that one document leaves to the next,
-    so that several may be processed at once.
+    The result matches the rule's schema, whatever the strategy did. The object has no state, so it may process several
+    documents concurrently.
     """
 
     mode: ClassVar[str] = "llm"
@@ -38,7 +38,7 @@ class Llm(PostProcessor):
         try:
             return self.processed(ocr, rule, context=context)
         except SchemaRefused:
-            raise SchemaInvalid("The rule's schema cannot be applied. Save the rule again.") from None
+            raise SchemaInvalid("The rule's schema cannot be used. Save the rule again.") from None
 
     def processed(self, ocr: OCRResult, rule: RuleContent, *, context: StageContext) -> Processed:
         text = document_text.clean(ocr)
@@ -53,7 +53,7 @@ class Llm(PostProcessor):
 
 
 def chosen(rule: RuleContent, *, size: int) -> str:
-    """Return the strategy that the rule names, or that its size calls for."""
+    """Return the strategy of the rule, or of the document's size."""
     env = settings.SLUICE
     by_size = env.etl_postprocess_long_strategy if size > env.etl_postprocess_chunk_threshold_chars else AT_ONCE
     return rule.strategy or by_size
@@ -62,8 +62,8 @@ def chosen(rule: RuleContent, *, size: int) -> str:
 def run(
     name: str, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext
 ) -> tuple[str, StrategyResult]:
-    """Return what was found, and by which strategy. The one for long documents takes over, once, when a document is
-    longer than the model can take although its size did not say so, and the rule does not insist."""
+    """Return the strategy and its result. If the document is too long for the model and the rule names none, try
+    the one for long documents once."""
     context.strategy, context.model = name, model.endpoint.model
     try:
         return name, strategy(name).run(text, rule, model=model, context=context)
@@ -80,12 +80,12 @@ def strategy(name: str) -> Strategy:
     try:
         made: Strategy = import_string(settings.ETL_STRATEGIES[name])()
     except KeyError:
-        raise LlmForbidden(f"There is no strategy {name[:40]} here: see ETL_STRATEGIES.") from None
+        raise LlmForbidden(f"The strategy {name[:40]} does not exist: see ETL_STRATEGIES.") from None
     return made
 
 
 def check(data: Any, rule: RuleContent, *, context: StageContext) -> None:
-    """Raise SchemaInvalid unless the data fits the rule's schema; warn when there is nothing in it."""
+    """Raise SchemaInvalid if the data violates the rule's schema; warn if it has no values."""
     errors = json_schema.errors(rule.json_schema or {}, data)
     if errors:
         raise invalid(InvalidReply([], errors))

@@ -1,13 +1,13 @@
-"""What several pieces of a document gave, as one value, guided by the schema and by no model.
+"""Merge of the responses for the pieces of a document, directed by the schema, without a model.
 
-Objects are merged member by member. Of scalars the first in the document's order counts, and pieces that say otherwise
-are reported. Lists are joined; an item that two pieces gave alike is kept once. A schema may say more:
+Objects are merged member by member. Of different scalars, the first in the document's order is used, and the conflict
+is reported. Lists are joined; an equal item from another piece is kept once. A schema can change that:
 
-- `"x-merge-key": "sku"` (or a list of names) at a list: items with the same key are one, and are merged;
-- `"x-merge": "concat"` at a string: the pieces' strings after one another; at a list: every item, also equal ones.
+- `"x-merge-key": "sku"` (or a list of names) at a list: items with the same key are merged into one;
+- `"x-merge": "concat"` at a string: the strings of all pieces are joined; at a list: equal items are kept too.
 
-Null, and what is empty, gives way to anything else. Nothing is made up: every scalar of the result is one that a
-piece gave, or several joined. The same pieces give the same result.
+Any other value replaces null and empty values. No value is invented: every scalar of the result comes from a piece, or
+joins several. The result is deterministic.
 """
 
 import json
@@ -25,7 +25,7 @@ MAX_LEVELS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A scalar, or a list whose items have meanings by their places, and the piece that gave it (from 0)."""
+    """A scalar, or a list whose items have a meaning by position, and the index of its piece (from 0)."""
 
     value: Any
     origin: int
@@ -38,8 +38,8 @@ NOTHING = Leaf(value=None, origin=-1)
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """`leaves`: by JSON Pointer. `conflicts`: a place, and the pieces that say different things of it, the one that was
-    taken first. `repeats`: how many items of a list were left out since another piece gave the same."""
+    """The result of a merge. `leaves` by JSON Pointer. `conflicts`: a pointer, and the pieces that differ, first the
+    used one. `repeats`: omitted items of a list that another piece has too."""
 
     data: Any = None
     leaves: dict[str, Leaf] = field(default_factory=dict)
@@ -51,30 +51,30 @@ def merge(schema: Schema, answers: list[ParsedResponse]) -> Merged:
     guide = Guide.of(schema)
     empty: Any = {} if guide.is_of("object") else [] if guide.is_of("array") else None
     trees = [
-        grown(guide, empty if answer.data is None else answer.data, answer, origin)
+        build_tree(guide, empty if answer.data is None else answer.data, answer, origin)
         for origin, answer in enumerate(answers)
     ]
     found = Merged()
-    whole = settled(guide, Merging(found).together(guide, trees, ""))
+    whole = fill_missing(guide, Merging(found).merge_trees(guide, trees, ""))
     found.data = plain(whole)
     found.leaves = dict(leaves(whole))
     return found
 
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
-def grown(guide: Guide, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
-    """Return a value as a tree whose leaves know where they are from. Members that are null are left out: they say that
-    something was not here."""
+def build_tree(guide: Guide, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
+    """Return a value as a tree whose leaves have their origin. Null members are omitted: the piece does not have the
+    value."""
     if isinstance(value, dict):
         return {
-            name: grown(guide.member(name), inside, answer, origin, join(pointer, name))
+            name: build_tree(guide.member(name), inside, answer, origin, join(pointer, name))
             for name, inside in value.items()
             if inside is not None
         }
     if isinstance(value, list) and not guide.is_tuple:
         item = guide.item()
         return [
-            grown(item, inside, answer, origin, join(pointer, index))
+            build_tree(item, inside, answer, origin, join(pointer, index))
             for index, inside in enumerate(value)
             if inside is not None or item.takes_null
         ]
@@ -111,8 +111,8 @@ def is_null(tree: Tree) -> bool:
     return isinstance(tree, Leaf) and tree.value is None
 
 
-def sameness(tree: Tree) -> str:
-    """Return a text that is equal for trees with equal values; how strings are spaced and capitalised counts not."""
+def comparison_key(tree: Tree) -> str:
+    """Return a text that is equal for trees with equal values. Spacing and capitalization of strings are ignored."""
     return json.dumps(comparable(plain(tree)), sort_keys=True)
 
 
@@ -128,19 +128,19 @@ def comparable(value: Any) -> Any:
 
 # ---- Merging --------------------------------------------------------------------------------------------------------
 class Merging:
-    """One merge, and what it has to report."""
+    """One merge, with its conflicts and repeats."""
 
     def __init__(self, found: Merged) -> None:
         self.found = found
 
-    def together(self, guide: Guide, trees: list[Tree], pointer: str) -> Tree:
-        """Return one tree for those that pieces gave for one place; at least one, in the document's order."""
-        telling = [tree for tree in trees if not is_blank(tree)]
-        others = [tree for tree in telling if type(tree) is not type(telling[0])]
+    def merge_trees(self, guide: Guide, trees: list[Tree], pointer: str) -> Tree:
+        """Merge the trees of one pointer, at least one, in the document's order."""
+        filled = [tree for tree in trees if not is_blank(tree)]
+        others = [tree for tree in filled if type(tree) is not type(filled[0])]
         if others:
-            self.disagree(pointer, [telling[0], *others])
-        candidates = telling or [tree for tree in trees if not is_null(tree)] or trees
-        # Only scalars give way: lists are joined and objects merged, and what is blank in them is seen to there.
+            self.add_conflict(pointer, [filled[0], *others])
+        candidates = filled or [tree for tree in trees if not is_null(tree)] or trees
+        # Only blank scalars are dropped here. Lists are joined and objects merged, which handles their blank members.
         sources = candidates if isinstance(candidates[0], Leaf) else trees
         alike = [tree for tree in sources if type(tree) is type(candidates[0])]
         if isinstance(alike[0], dict):
@@ -152,20 +152,22 @@ class Merging:
     def objects(self, guide: Guide, trees: list[dict[str, Tree]], pointer: str) -> Tree:
         names = dict.fromkeys(name for tree in trees for name in tree)
         return {
-            name: self.together(guide.member(name), [tree[name] for tree in trees if name in tree], join(pointer, name))
+            name: self.merge_trees(
+                guide.member(name), [tree[name] for tree in trees if name in tree], join(pointer, name)
+            )
             for name in names
         }
 
     def scalars(self, guide: Guide, trees: list[Leaf], pointer: str) -> Tree:
         by_value: dict[str, Leaf] = {}
         for tree in trees:
-            by_value.setdefault(sameness(tree), tree)
+            by_value.setdefault(comparison_key(tree), tree)
         different = list(by_value.values())
         if guide.is_concatenated and all(isinstance(tree.value, str) for tree in trees):
             text = "\n".join(tree.value.strip() for tree in different)
             return Leaf(value=text if len(different) > 1 else trees[0].value, origin=trees[0].origin)
         if len(different) > 1:
-            self.disagree(pointer, different)
+            self.add_conflict(pointer, different)
         return trees[0]
 
     def lists(self, guide: Guide, trees: list[list[Tree]], pointer: str) -> Tree:
@@ -173,7 +175,7 @@ class Merging:
             return [item for tree in trees for item in tree]
         groups = self.groups(guide, trees, pointer)
         item = guide.item()
-        return [self.together(item, group, join(pointer, index)) for index, group in enumerate(groups)]
+        return [self.merge_trees(item, group, join(pointer, index)) for index, group in enumerate(groups)]
 
     def groups(self, guide: Guide, trees: list[list[Tree]], pointer: str) -> list[list[Tree]]:
         """Return the items of all lists, those that are the same in one group. Equal items of one piece are different
@@ -184,7 +186,7 @@ class Merging:
             seen = Counter[str]()
             for item in tree:
                 key = key_of(item, names)
-                name = key or sameness(item)
+                name = key or comparison_key(item)
                 nth = 0 if key or guide.is_unique else seen[name]
                 seen[name] += 1
                 group = groups.setdefault((name, nth), [])
@@ -194,37 +196,37 @@ class Merging:
                     group.append(item)
         return list(groups.values())
 
-    def disagree(self, pointer: str, trees: Sequence[Tree]) -> None:
+    def add_conflict(self, pointer: str, trees: Sequence[Tree]) -> None:
         self.found.conflicts.append((pointer, list(dict.fromkeys(map(origin_of, trees)))))
 
 
 def key_of(item: Tree, names: tuple[str, ...]) -> str:
-    """Return what an item is known by, "" if it has not all of that."""
+    """Return the merge key of an item, or "" if a member of the key is missing."""
     if not names or not isinstance(item, dict) or any(name not in item or is_blank(item[name]) for name in names):
         return ""
-    return "key " + sameness({name: item[name] for name in names})
+    return "key " + comparison_key({name: item[name] for name in names})
 
 
-# ---- What was found nowhere -----------------------------------------------------------------------------------------
-def settled(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
-    """Return the tree with null, or an empty list, where a member must be there, may be that, and no piece had it."""
+# ---- Missing values -------------------------------------------------------------------------------------------------
+def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
+    """Fill required members that no piece has with null or an empty list, if the schema allows it."""
     if levels == 0 or isinstance(tree, Leaf):
         return tree
     if isinstance(tree, list):
         item = guide.item()
-        return [settled(item, inside, levels - 1) for inside in tree]
-    whole = {name: settled(guide.member(name), inside, levels - 1) for name, inside in tree.items()}
+        return [fill_missing(item, inside, levels - 1) for inside in tree]
+    whole = {name: fill_missing(guide.member(name), inside, levels - 1) for name, inside in tree.items()}
     for name in guide.required():
         if name not in whole:
-            absent = absence(guide.member(name), levels - 1)
+            absent = missing_value(guide.member(name), levels - 1)
             whole |= {} if absent is None else {name: absent}
     return whole
 
 
-def absence(guide: Guide, levels: int) -> Tree | None:
-    """Return what says that nothing was found, or None where the schema has no way to say so."""
+def missing_value(guide: Guide, levels: int) -> Tree | None:
+    """Return the value for "not found", or None if the schema allows none."""
     if guide.takes_null:
         return NOTHING
-    if guide.is_of("array") and not guide.word("minItems"):
+    if guide.is_of("array") and not guide.keyword("minItems"):
         return []
-    return settled(guide, {}, levels) if guide.is_of("object") and levels > 0 else None
+    return fill_missing(guide, {}, levels) if guide.is_of("object") and levels > 0 else None

@@ -1,8 +1,8 @@
-"""What a model is told.
+"""Prompts for language models, built to resist prompt injection.
 
-The rule's words and ours are in the system message. The document is in the user's, between two lines that hold a marker
-which the document cannot know, with a sentence on both sides that says what it is. No tools, no secrets, no names of
-files: an answer that a document talked a model into can be wrong, and can do nothing.
+The system message has the rule's instructions and Sluice's. The user message has the document, between two lines with a
+marker that the document cannot predict, and a sentence on both sides that it is data. The model gets no tools, secrets,
+or file names: a response that an injection has changed can be wrong, but has no effect.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 from etl.postprocessors.server_features import ServerFeatures
 
 Message = dict[str, str]
-MAX_PREVIOUS = 40_000  # characters of an answer that is shown again
+MAX_PREVIOUS = 40_000  # characters of a response that is shown again
 MAX_COMPLAINTS = 20
 MAX_COMPLAINT = 300
 
@@ -45,7 +45,7 @@ followed."""
 
 
 def marker(secret: bytes, label: str, text: str) -> str:
-    """Return what stands around a text: nobody can guess it, and it is the same when the call is made again."""
+    """Return the marker around a text. It cannot be predicted, and is the same when the call is repeated."""
     for attempt in range(1_000):
         digest = hmac.new(secret, f"{attempt} {label}".encode(), hashlib.sha256).hexdigest()[:32]
         if digest not in text:
@@ -54,12 +54,12 @@ def marker(secret: bytes, label: str, text: str) -> str:
 
 
 def form(*, wants_evidence: bool, is_notes: bool) -> str:
-    """Return the words on what an answer has to look like."""
+    """Return the instructions for the form of a response."""
     return NOTES if is_notes else WITH_EVIDENCE if wants_evidence else WITHOUT_EVIDENCE
 
 
 def system(*, task: str, schema: dict[str, Any], own: str, answer: str, mark: str, is_fenced: bool) -> str:
-    """Return the system message. `own`: the rule's instructions; `answer`: what an answer has to be."""
+    """Return the system message. `own`: the rule's instructions; `answer`: the instructions for the response's form."""
     fence = "Write the JSON in one ```json code fence." if is_fenced else ""
     shown = json.dumps(schema, ensure_ascii=False, indent=1)
     parts = [
@@ -83,15 +83,15 @@ def user(*, about: str, data: str, mark: str) -> str:
     )
 
 
-def again(previous: str, complaints: list[str]) -> list[Message]:
-    """Return what is said after an answer that was no good: the answer, and why."""
-    told = "\n".join(f"- {complaint[:MAX_COMPLAINT]}" for complaint in complaints[:MAX_COMPLAINTS])
+def corrective_messages(previous: str, complaints: list[str]) -> list[Message]:
+    """Return the messages of a corrective retry: the invalid response, and its errors."""
+    listed = "\n".join(f"- {complaint[:MAX_COMPLAINT]}" for complaint in complaints[:MAX_COMPLAINTS])
     return [
         {"role": "assistant", "content": previous[:MAX_PREVIOUS]},
         {
             "role": "user",
-            "content": f"That answer cannot be used:\n{told}\nGive the whole answer again, mended, in the same form. "
-            "Change nothing else, and make nothing up.",
+            "content": f"That answer cannot be used:\n{listed}\nGive the whole answer again, corrected, in the same "
+            "form. Change nothing else, and make nothing up.",
         },
     ]
 

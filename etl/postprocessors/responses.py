@@ -1,7 +1,7 @@
-"""What a model answered, read strictly: JSON or not, never mended.
+"""Strict parsing of a model's response: valid JSON or an error, never repaired.
 
-A mended answer looks whole and is not: what makes `{"lines": [1, 2` valid also makes it shorter. Around the JSON only
-what models are known to add is taken away, their thoughts and a code fence.
+A repaired response looks complete and is not: what makes `{"lines": [1, 2` valid also drops items. Only additions that
+are typical of models are removed: reasoning and a code fence around the JSON.
 """
 
 import json
@@ -17,18 +17,18 @@ from etl.core.characters import UNSTORABLE
 THOUGHTS = re.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>", re.DOTALL | re.IGNORECASE)
 MAX_LEVELS = 64
 MAX_VALUES = 100_000
-MAX_INTEGER = 2**63  # what JSON libraries, and what stores it, hold exactly
+MAX_INTEGER = 2**63  # the largest that JSON libraries and the database hold exactly
 MAX_EVIDENCE = 5_000
 MAX_QUOTE = 500
 
 
 class NotJson(Exception):
-    """The answer is not JSON that can be kept. `args[0]` says why, in our words, for the model to read."""
+    """The response is not JSON that can be stored. `args[0]` is the reason, in words that the model may read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Where a model says that a value stands. `page` from 1, 0 if it did not say."""
+    """The place of a value according to the model. `page` counts from 1; 0 stands for no page."""
 
     page: int
     quote: str
@@ -36,49 +36,53 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """`evidence` by JSON Pointer into `data`, as far as the model got them right; unchecked."""
+    """The data of a response, and the unverified evidence by JSON Pointer into it."""
 
     data: Any
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def evidence_for(self, pointer: str) -> Evidence | None:
-        """Return the evidence for a value; some models point from the root of their answer."""
+        """Return the evidence for a value. Some models use pointers from the root of the response."""
         return self.evidence.get(pointer) or self.evidence.get(f"/data{pointer}")
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 def parse(text: str) -> Any:
-    """Return the one JSON value in an answer. Raises NotJson."""
+    """Return the JSON value of a response. Raises NotJson."""
     text = without_thoughts(text)
     try:
-        return strict(text)
+        return parse_strictly(text)
     except NotJson:
         fenced = inside_fence(text)
         if fenced is None:
             raise
-    return strict(fenced)
+    return parse_strictly(fenced)
 
 
 def inside_fence(text: str) -> str | None:
-    """Return what is in the one code fence of an answer, None unless there is one. Line by line: a pattern would look
-    for the end of each of a million beginnings."""
+    """Return the content of a response's only code fence, or None. Not by a regular expression, which would search for
+    the end of each of a million opening fences."""
     lines = text.split("\n")
     fences = [index for index, line in enumerate(lines) if line.strip().startswith("```")]
-    if len(fences) != 2 or lines[fences[1]].strip() != "```":  # noqa: PLR2004 - its beginning and its end
+    if len(fences) != 2 or lines[fences[1]].strip() != "```":  # noqa: PLR2004 - the opening and the closing line
         return None
     return "\n".join(lines[fences[0] + 1 : fences[1]])
 
 
 def without_thoughts(text: str) -> str:
-    """Return an answer without what the model said to itself before."""
+    """Remove the reasoning before the response."""
     return THOUGHTS.sub("", text, count=1).strip()
 
 
-def strict(text: str) -> Any:
-    """Return what RFC 8259 makes of a text, and what can be stored. Raises NotJson."""
+def parse_strictly(text: str) -> Any:
+    """Parse JSON as in RFC 8259, if it can be stored. Raises NotJson."""
     try:
         value = json.loads(
-            text, object_pairs_hook=unique, parse_constant=no_constant, parse_float=finite, parse_int=small
+            text,
+            object_pairs_hook=without_duplicates,
+            parse_constant=refuse_constant,
+            parse_float=finite_float,
+            parse_int=bounded_integer,
         )
     except json.JSONDecodeError as error:
         raise NotJson(f"It is not JSON: {error.msg} at character {error.pos}.") from None
@@ -89,25 +93,25 @@ def strict(text: str) -> Any:
     return value
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise NotJson("An object in it has a member twice.")
     return found
 
 
-def no_constant(_name: str) -> Any:
+def refuse_constant(_name: str) -> Any:
     raise NotJson("NaN and Infinity are not JSON.")
 
 
-def finite(text: str) -> float:
+def finite_float(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise NotJson("A number in it is too large.")
     return number
 
 
-def small(text: str) -> int:
+def bounded_integer(text: str) -> int:
     number = int(text) if len(text) < 30 else MAX_INTEGER  # noqa: PLR2004 - int() refuses thousands of digits
     if not -MAX_INTEGER <= number < MAX_INTEGER:
         raise NotJson("A number in it is too large. Write long numbers, such as account numbers, as strings.")
@@ -115,8 +119,8 @@ def small(text: str) -> int:
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Yield all strings in a value, names of members included. Raises NotJson when it is nested too deeply, or holds
-    too much."""
+    """Yield all strings in a value, including the names of members. Raises NotJson if it is nested too deeply or has
+    too many values."""
     level, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
         yield from (each for each in level if isinstance(each, str))
@@ -137,8 +141,8 @@ def inside_of(value: Any) -> list[Any]:
 
 # ---- Data and evidence ----------------------------------------------------------------------------------------------
 def readings(value: Any, *, has_data: bool) -> list[ParsedResponse]:
-    """Return what an answer may mean, the likelier first: data with evidence beside it, as it was asked for, or
-    the bare data, as models are apt to answer. `has_data`: whether the bare data may have a member `data` itself."""
+    """Return the possible meanings of a response, the most likely first: data with evidence, as requested, or only the
+    data, as some models respond. `has_data`: whether the data itself may have a member `data`."""
     bare = ParsedResponse(data=value)
     if not isinstance(value, dict) or "data" not in value:
         return [bare]
@@ -149,27 +153,27 @@ def readings(value: Any, *, has_data: bool) -> list[ParsedResponse]:
     return [wrapped, bare] if is_wrapped else [bare, wrapped]
 
 
-def evidence_of(told: Any) -> dict[str, Evidence]:
-    """Return the evidence in an answer; what has another shape is left out, as nothing depends on it."""
-    if isinstance(told, list):
-        told = {str(each.get("pointer")): each for each in told[:MAX_EVIDENCE] if isinstance(each, dict)}
-    if not isinstance(told, dict):
+def evidence_of(given: Any) -> dict[str, Evidence]:
+    """Return the evidence in a response. Evidence of another shape is ignored, because it is optional."""
+    if isinstance(given, list):
+        given = {str(each.get("pointer")): each for each in given[:MAX_EVIDENCE] if isinstance(each, dict)}
+    if not isinstance(given, dict):
         return {}
     found: dict[str, Evidence] = {}
-    for pointer, each in list(told.items())[:MAX_EVIDENCE]:
+    for pointer, each in list(given.items())[:MAX_EVIDENCE]:
         if isinstance(each, dict) and isinstance(each.get("quote"), str):
             found[plain_pointer(pointer)] = Evidence(page=page_of(each.get("page")), quote=each["quote"].strip())
     return {pointer: each for pointer, each in found.items() if 0 < len(each.quote) <= MAX_QUOTE}
 
 
 def plain_pointer(pointer: str) -> str:
-    """Return a pointer as it should be: some models write `#/total`, or `total`."""
+    """Correct a pointer: some models write `#/total` or `total`."""
     pointer = pointer.removeprefix("#")
     return pointer if pointer.startswith("/") else f"/{pointer}"
 
 
-def page_of(told: Any) -> int:
-    return told if isinstance(told, int) and not isinstance(told, bool) and 0 < told < MAX_INTEGER else 0
+def page_of(given: Any) -> int:
+    return given if isinstance(given, int) and not isinstance(given, bool) and 0 < given < MAX_INTEGER else 0
 
 
 def scalars(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
-"""A rule's schema, made over for pieces and for servers, and asked while answers are merged.
+"""Variants of a rule's schema for pieces and for model servers, and a guide for merging.
 
-What is made here guides and loosens; what a result must fit in the end is the rule's schema as it stands.
+These variants only guide and relax. The final result is validated against the rule's unchanged schema.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,79 +11,79 @@ from config.platform.http.pointers import tokens
 from rules.schema.subschemas import LISTS, MAPS, SINGLE
 
 Schema = dict[str, Any]
-MAX_STEPS = 200  # through references and alternatives, at one place of a value
+MAX_STEPS = 200  # through references and alternatives at one pointer
 
-# What part of an instance may break although the whole does not.
-OF_WHOLES = frozenset(
+# Keywords that a part of an instance may violate although the whole instance does not.
+WHOLE_INSTANCE_KEYWORDS = frozenset(
     {"required", "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "minItems"}
     | {"contains", "minContains", "maxContains", "if", "then", "else", "not"}
     | {"unevaluatedItems", "unevaluatedProperties"}
 )
-REMARKS = frozenset(
+ANNOTATIONS = frozenset(
     {"title", "description", "examples", "example", "default", "$comment", "deprecated", "readOnly", "writeOnly"}
 )
 
 
-# ---- Made over ------------------------------------------------------------------------------------------------------
-def changed(schema: Any, change: Callable[[Schema], Schema]) -> Any:
-    """Return a schema in which each schema inside, and then it itself, went through `change`."""
+# ---- Variants -------------------------------------------------------------------------------------------------------
+def transform(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """Apply `change` to each subschema, and then to the schema itself."""
     if not isinstance(schema, dict):
-        return schema  # true, false, or what no validator looks at
-    made = dict(schema)
+        return schema  # true, false, or something that validators ignore
+    result = dict(schema)
     for name in SINGLE:
-        if isinstance(made.get(name), dict):
-            made[name] = changed(made[name], change)
+        if isinstance(result.get(name), dict):
+            result[name] = transform(result[name], change)
     for name in LISTS:
-        if isinstance(made.get(name), list):
-            made[name] = [changed(inside, change) for inside in made[name]]
+        if isinstance(result.get(name), list):
+            result[name] = [transform(inside, change) for inside in result[name]]
     for name in MAPS:
-        if isinstance(made.get(name), dict):
-            made[name] = {key: changed(inside, change) for key, inside in made[name].items()}
-    return change(made)
+        if isinstance(result.get(name), dict):
+            result[name] = {key: transform(inside, change) for key, inside in result[name].items()}
+    return change(result)
 
 
-def relaxed(schema: Schema) -> Schema:
-    """Return a schema that every part of a fitting instance fits: nothing is required, and null stands for absent."""
-    made: Schema = changed(schema, loosened)
-    return made
+def relax(schema: Schema) -> Schema:
+    """Return a schema that every part of a valid instance matches: nothing is required, and null means missing."""
+    result: Schema = transform(schema, relax_one)
+    return result
 
 
-def loosened(schema: Schema) -> Schema:
-    made = {name: inside for name, inside in schema.items() if name not in OF_WHOLES}
-    if "oneOf" in made:
-        made.setdefault("anyOf", made.pop("oneOf"))
-        made.pop("oneOf", None)
-    if "const" in made:
-        made["enum"] = [made.pop("const")]
-    if isinstance(made.get("enum"), list) and None not in made["enum"]:
-        made["enum"] = [*made["enum"], None]
-    if "type" in made:
-        kinds = made["type"] if isinstance(made["type"], list) else [made["type"]]
-        made["type"] = [*kinds, "null"] if "null" not in kinds else kinds
-    return made
+def relax_one(schema: Schema) -> Schema:
+    result = {name: inside for name, inside in schema.items() if name not in WHOLE_INSTANCE_KEYWORDS}
+    if "oneOf" in result:
+        result.setdefault("anyOf", result.pop("oneOf"))
+        result.pop("oneOf", None)
+    if "const" in result:
+        result["enum"] = [result.pop("const")]
+    if isinstance(result.get("enum"), list) and None not in result["enum"]:
+        result["enum"] = [*result["enum"], None]
+    if "type" in result:
+        kinds = result["type"] if isinstance(result["type"], list) else [result["type"]]
+        result["type"] = [*kinds, "null"] if "null" not in kinds else kinds
+    return result
 
 
-def terse(schema: Schema) -> Schema:
-    """Return the schema without what only people and models read: smaller to compile, and to compare."""
-    made: Schema = changed(schema, lambda each: {name: each[name] for name in each if not is_remark(name)})
-    return made
+def strip_annotations(schema: Schema) -> Schema:
+    """Remove annotations for people and models, which makes the schema cheaper to compile and compare."""
+    result: Schema = transform(schema, lambda each: {name: each[name] for name in each if not is_annotation(name)})
+    return result
 
 
-def is_remark(name: str) -> bool:
-    return name in REMARKS or name.startswith("x-")
+def is_annotation(name: str) -> bool:
+    return name in ANNOTATIONS or name.startswith("x-")
 
 
 def envelope(schema: Schema, *, wants_evidence: bool) -> Schema:
-    """Return the schema of `{"data": …, "evidence": …}`, for servers that hold a model to one."""
+    """Return the schema of `{"data": …, "evidence": …}`, for servers that enforce a schema."""
     found = {"type": "object", "properties": {"page": {"type": "integer"}, "quote": {"type": "string"}}}
-    parts = {"data": moved(schema, "#/properties/data")}
+    parts = {"data": rebase(schema, "#/properties/data")}
     if wants_evidence:
         parts["evidence"] = {"type": "object", "additionalProperties": {**found, "required": ["page", "quote"]}}
     return {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
 
 
-def moved(schema: Schema, place: str) -> Schema:
-    """Return the schema as it has to be inside another one, at `place`: its references begin at the root."""
+def rebase(schema: Schema, place: str) -> Schema:
+    """Return the schema for use inside another one, at `place`: its references start at the root."""
 
     def refer(each: Schema) -> Schema:
         target = each.get("$ref")
@@ -91,15 +91,15 @@ def moved(schema: Schema, place: str) -> Schema:
             each["$ref"] = f"{place}{target[1:]}"
         return {name: inside for name, inside in each.items() if not name.startswith("x-")}
 
-    made: Schema = changed(schema, refer)
-    return {name: inside for name, inside in made.items() if name not in ("$schema", "$id", "id")}
+    result: Schema = transform(schema, refer)
+    return {name: inside for name, inside in result.items() if name not in ("$schema", "$id", "id")}
 
 
-# ---- Asked ----------------------------------------------------------------------------------------------------------
+# ---- Guide ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
-    """What a schema says of one place in its instances. `parts`: the schemas that are applied there, those behind
-    references and alternatives too."""
+    """The schema at one pointer of its instances. `parts`: the schemas that apply there, also through references and
+    alternatives."""
 
     root: Schema
     schema: Any
@@ -115,45 +115,45 @@ class Guide:
         others = [
             part["additionalProperties"] for part in self.parts if isinstance(part.get("additionalProperties"), dict)
         ]
-        return Guide.of(self.root, together(found or others))
+        return Guide.of(self.root, combine(found or others))
 
     def item(self) -> "Guide":
         return Guide.of(
-            self.root, together([part["items"] for part in self.parts if isinstance(part.get("items"), dict)])
+            self.root, combine([part["items"] for part in self.parts if isinstance(part.get("items"), dict)])
         )
 
-    def word(self, name: str) -> Any:
-        """Return what a keyword says, where it stands first; None if it stands nowhere."""
+    def keyword(self, name: str) -> Any:
+        """Return the first value of a keyword, or None."""
         return next((part[name] for part in self.parts if name in part), None)
 
     @property
     def merge_key(self) -> tuple[str, ...]:
-        """The members by which items of a list are told to be the same, `"x-merge-key": "sku"` or `["sku", "size"]`."""
-        told = self.word("x-merge-key")
-        names = told if isinstance(told, list) else [told]
+        """The members that identify items of a list: `"x-merge-key": "sku"` or `["sku", "size"]`."""
+        key = self.keyword("x-merge-key")
+        names = key if isinstance(key, list) else [key]
         return tuple(names) if all(isinstance(name, str) and name for name in names) else ()
 
     @property
     def is_concatenated(self) -> bool:
-        return bool(self.word("x-merge") == "concat")
+        return bool(self.keyword("x-merge") == "concat")
 
     @property
     def is_tuple(self) -> bool:
-        """Whether a list's items have meanings by their places, as in `[latitude, longitude]`."""
+        """Whether items of a list have a meaning by position, as in `[latitude, longitude]`."""
         return any("prefixItems" in part or isinstance(part.get("items"), list) for part in self.parts)
 
     @property
     def is_unique(self) -> bool:
-        return bool(self.word("uniqueItems"))
+        return bool(self.keyword("uniqueItems"))
 
     def is_of(self, kind: str) -> bool:
-        """Whether the schema says that values here are of this type, and of no other but null."""
-        told = self.word("type")
-        return set(told if isinstance(told, list) else [told]) - {"null"} == {kind}
+        """Whether the schema allows only this type, and possibly null."""
+        kinds = self.keyword("type")
+        return set(kinds if isinstance(kinds, list) else [kinds]) - {"null"} == {kind}
 
     @property
     def is_choice(self) -> bool:
-        """Whether the value is one of a few that the schema names: it need not stand in the document."""
+        """Whether the schema lists the possible values. Then they need not occur in the document."""
         return any("enum" in part or "const" in part for part in self.parts)
 
     @property
@@ -161,15 +161,15 @@ class Guide:
         return takes_null(self.root, self.schema, MAX_STEPS)
 
     def required(self) -> tuple[str, ...]:
-        """Return the members that must be there, whichever alternative holds."""
+        """Return the members that are required in every alternative."""
         parts = applied(self.root, self.schema, through=("allOf",))
         names = dict.fromkeys(name for part in parts for name in as_list(part.get("required")))
         return tuple(name for name in names if isinstance(name, str))
 
 
 def applied(root: Schema, schema: Any, through: tuple[str, ...] = ("allOf", "anyOf", "oneOf")) -> Iterator[Schema]:
-    """Yield the schemas that are applied where this one is, in order, each once."""
-    waiting, seen = [schema], dict[int, Schema]()  # which keeps them: what is gone gives its id to another
+    """Yield the schemas that apply where this one does, in order, each once."""
+    waiting, seen = [schema], dict[int, Schema]()  # keeps them alive, because a freed object's id is reused
     while waiting and len(seen) < MAX_STEPS:
         each = waiting.pop(0)
         if not isinstance(each, dict) or id(each) in seen:
@@ -183,7 +183,7 @@ def applied(root: Schema, schema: Any, through: tuple[str, ...] = ("allOf", "any
 
 
 def target(root: Schema, reference: str) -> Any:
-    """Return what a reference inside a schema leads to; `{}` for kinds of reference that guide nothing."""
+    """Resolve a local reference. `{}` stands for other kinds of references."""
     found: Any = root
     if reference not in ("#", "") and not reference.startswith("#/"):
         return {}
@@ -217,8 +217,8 @@ def takes_null(root: Schema, schema: Any, steps: int) -> bool:
     )
 
 
-def together(schemas: list[Any]) -> Any:
-    """Return one schema for those that stand for the same member; `{}` when there is none."""
+def combine(schemas: list[Any]) -> Any:
+    """Combine the schemas of one member. `{}` if there is none."""
     return schemas[0] if len(schemas) == 1 else {"allOf": schemas} if schemas else {}
 
 

@@ -1,8 +1,7 @@
-"""A long text in pieces, cut where a reader would: between pages, before headings, between paragraphs, rows, sentences.
+"""Splitting of a long text into pieces: between pages, before headings, between paragraphs, rows, or sentences.
 
-Each character of the text is in exactly one piece, in order; a piece of white space alone is left out. A row of a table
-is never cut, unless it is longer than a piece may be; nor is a page's marker, or a heading, parted from what it belongs
-to.
+Each character is in exactly one piece, in order; pieces of white space are dropped. A row of a table is split only if
+it is longer than a piece. Page markers and headings stay with the text after them.
 """
 
 import re
@@ -15,7 +14,7 @@ from etl.postprocessors.document_text import DocumentText
 from etl.providers.base import PAGE_MARKER, page_marker
 
 HEADING = r"#{1,6}[ \t][^\n]*"
-# What a cut may come before, from the best, and how full a piece must be at least to be cut there.
+# Places before which a text may be cut, best first, and the minimum fill of a piece that ends there.
 CUTS = (
     (re.compile(rf"^{PAGE_MARKER}$", re.MULTILINE), 0.5),
     (re.compile(r"^#{1,6}[ \t]", re.MULTILINE), 0.5),
@@ -24,15 +23,15 @@ CUTS = (
     (re.compile(r"(?<=[.!?;][ \t])|(?<=[。！？])"), 0.25),
     (re.compile(r"(?<=[ \t])(?=\S)"), 0.25),
 )
-# Lines with a `|` are taken for rows. A marker, and a heading, holds on to the first character after it.
+# A line with a `|` counts as a row. A marker or a heading extends to the first character after it.
 WHOLE = re.compile(rf"^{PAGE_MARKER}\s*(?:{HEADING}\s*)?|^{HEADING}\s*|^[^\n|]*\|[^\n]*\n?", re.MULTILINE)
-UNDERLINE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # of a table's head in Markdown
+UNDERLINE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the header of a Markdown table
 MAX_LEAD = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """`text` is `content[start:end]`. `lead`: the head of the table that the piece begins inside, or ""."""
+    """`text` is `content[start:end]`. `lead`: the header of the table in which the piece starts, or ""."""
 
     number: int
     start: int
@@ -48,7 +47,7 @@ class Piece:
 
     @property
     def shown(self) -> str:
-        """The piece as a model sees it: it begins with its page, and with the head of its table."""
+        """The piece as the model gets it: with the page marker and the table's header first."""
         marker = page_marker(self.first_page)
         head = (
             f"[a table goes on; for reading only, its first row:]\n{self.lead}\n[here it goes on:]\n"
@@ -58,7 +57,7 @@ class Piece:
         return head + self.text if re.match(PAGE_MARKER, self.text) else f"{marker}\n\n{head}{self.text}"
 
     def about(self, total: int) -> str:
-        """Say what this is, in our words."""
+        """Return a description for the prompt."""
         return f"piece {self.number} of {total} of the text of a document, {self.pages}"
 
 
@@ -67,18 +66,18 @@ def pages_named(first: int, last: int) -> str:
 
 
 def split(text: DocumentText, *, size: int, most: int) -> list[Piece]:
-    """Return the pieces, of at most `size` characters each. Raises DocumentTooLong when there are more than `most`."""
+    """Return pieces of at most `size` characters. Raises DocumentTooLong if there are more than `most`."""
     pieces: list[Piece] = []
     for start, end in bounds(text.content, size=size):
         if not text.content[start:end].strip():
             continue
         if len(pieces) == most:
             raise DocumentTooLong(f"The document is longer than {most} pieces of {size} characters.")
-        pieces.append(made(text, start, end, number=len(pieces) + 1))
+        pieces.append(build_piece(text, start, end, number=len(pieces) + 1))
     return pieces
 
 
-def made(text: DocumentText, start: int, end: int, *, number: int) -> Piece:
+def build_piece(text: DocumentText, start: int, end: int, *, number: int) -> Piece:
     last = max(start, start + len(text.content[start:end].rstrip()) - 1)
     return Piece(
         number=number,
@@ -92,56 +91,56 @@ def made(text: DocumentText, start: int, end: int, *, number: int) -> Piece:
 
 
 def page_from(text: DocumentText, start: int) -> int:
-    """Return the page that a piece's text begins on, which is the next one where it begins with a marker."""
+    """Return the page on which a piece starts: the next page if it starts with a marker."""
     after = bisect_right(text.pages, start, key=lambda span: span.end)
     return text.pages[min(after, len(text.pages) - 1)].number
 
 
-# ---- Where to cut ---------------------------------------------------------------------------------------------------
+# ---- Cuts -----------------------------------------------------------------------------------------------------------
 def bounds(content: str, *, size: int) -> Iterator[tuple[int, int]]:
-    wholes = Wholes(content, size=size)
+    unbreakable = UnbreakableSpans(content, size=size)
     start = 0
     while len(content) - start > size:
-        end = cut(content, start, start + size, wholes)
+        end = cut(content, start, start + size, unbreakable)
         yield start, end
         start = end
     yield start, len(content)
 
 
-def cut(content: str, start: int, limit: int, wholes: "Wholes") -> int:
-    """Return where a piece that begins at `start` ends: at `limit` at the latest."""
+def cut(content: str, start: int, limit: int, unbreakable: "UnbreakableSpans") -> int:
+    """Return the end of the piece that starts at `start`, at most `limit`."""
     size = limit - start
-    last = [last_cut(pattern, content, start, limit, wholes) for pattern, _fill in CUTS]
+    last = [last_cut(pattern, content, start, limit, unbreakable) for pattern, _fill in CUTS]
     for (_pattern, fill), position in zip(CUTS, last, strict=True):
         if position - start >= fill * size:
             return position
     best = max(last)
-    return best if best > start else hard_cut(start, limit, wholes)
+    return best if best > start else hard_cut(start, limit, unbreakable)
 
 
-def last_cut(pattern: re.Pattern[str], content: str, start: int, limit: int, wholes: "Wholes") -> int:
-    """Return the last place after `start`, and up to `limit`, that the pattern matches at; or `start`."""
-    # One character more, for what looks ahead; it begins earlier, for what looks behind.
+def last_cut(pattern: re.Pattern[str], content: str, start: int, limit: int, unbreakable: "UnbreakableSpans") -> int:
+    """Return the last match of the pattern after `start`, up to `limit`; or `start`."""
+    # One character more, because patterns may look ahead. They see the text before `start`.
     found = [match.start() for match in pattern.finditer(content, start, min(limit + 1, len(content)))]
-    return next((place for place in reversed(found) if start < place <= limit and not wholes.around(place)), start)
+    return next((place for place in reversed(found) if start < place <= limit and not unbreakable.around(place)), start)
 
 
-def hard_cut(start: int, limit: int, wholes: "Wholes") -> int:
-    """Return a place where nothing speaks for a cut: before what must stay whole, or the limit itself."""
-    around = wholes.around(limit)
+def hard_cut(start: int, limit: int, unbreakable: "UnbreakableSpans") -> int:
+    """Return a cut without a suitable boundary: before an unbreakable span, or at the limit."""
+    around = unbreakable.around(limit)
     return around[0] if around and around[0] > start else limit
 
 
-class Wholes:
-    """What must not be cut, as far as a piece can hold it."""
+class UnbreakableSpans:
+    """Spans that must not be cut, unless they are longer than a piece."""
 
     def __init__(self, content: str, *, size: int) -> None:
         found = [*((match.start(), match.end()) for match in WHOLE.finditer(content)), *html_rows(content)]
         fitting = sorted((start, end) for start, end in found if end - start <= size)
-        self.spans = [(start, end) for start, end in joined(fitting) if end - start <= size]
+        self.spans = [(start, end) for start, end in merge_overlapping(fitting) if end - start <= size]
 
     def around(self, place: int) -> tuple[int, int] | None:
-        """Return the span that a cut at this place would part."""
+        """Return the span that a cut at this place would break."""
         index = bisect_right(self.spans, place, key=lambda span: span[0]) - 1
         span = self.spans[index] if index >= 0 else (0, 0)
         return span if span[0] < place < span[1] else None
@@ -156,15 +155,15 @@ def html_rows(content: str) -> Iterator[tuple[int, int]]:
 
 
 def ascii_lower(content: str) -> str:
-    """Lower case that keeps every character's place: `İ` would become two."""
+    """Lower-case without changing positions: `str.lower` turns `İ` into two characters."""
     return content.translate(LOWER)
 
 
 LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 
-def joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield spans without those that begin inside an earlier one: the last end counts."""
+def merge_overlapping(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Merge overlapping spans."""
     current: tuple[int, int] | None = None
     for start, end in spans:
         if current and start < current[1]:
@@ -177,9 +176,9 @@ def joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         yield current
 
 
-# ---- Tables that go on ----------------------------------------------------------------------------------------------
+# ---- Continued tables -----------------------------------------------------------------------------------------------
 def lead(content: str, start: int) -> str:
-    """Return the head of the table that is cut at `start`, or "": rows without it are numbers without names."""
+    """Return the header of the table that is cut at `start`, or "". Without it, rows are numbers without names."""
     found = html_head(content, start) or markdown_head(content, start)
     return found if len(found) <= MAX_LEAD else ""
 

@@ -1,5 +1,5 @@
-"""Finding values and quotes in a document's text, however they are written there: in other capitals, with other spaces,
-`1.234,56` for 1234.56, `29 February 2024` for 2024-02-29. By rules alone, so that the same is found each time."""
+"""Search for values and quotes in a document's text in any notation: other capitals or spaces, `1.234,56` for 1234.56,
+`29 February 2024` for 2024-02-29. Rules only, so the results are deterministic."""
 
 import html
 import re
@@ -16,11 +16,11 @@ from typing import Any
 
 from etl.postprocessors.document_text import DocumentText
 
-# Words; marks of Markdown and tables are no part of them, nor are tags of HTML.
+# Words, without Markdown, table marks, and HTML tags.
 TAG = re.compile(r"<[a-zA-Z/][^<>\n]{0,300}>")
 WORD = re.compile(r"[^\s|*_`~#>\\<]+|<(?![a-zA-Z/])")
 ALIKE = str.maketrans({**dict.fromkeys("‐‑‒–—−", "-"), **dict.fromkeys("‘’‚‛´`", "'"), **dict.fromkeys("“”„‟«»", '"')})
-# Not inside a word, but for `EUR12.50`.
+# Not inside a word, except as in `EUR12.50`.
 ALONE = r"(?:(?<!\w)|(?<=\b[A-Z]{3}))"
 NUMBER = re.compile(ALONE + r"(?:\d[\d.,'’]{0,40}\d|\d)")
 GROUPED = re.compile(ALONE + r"\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3}){1,8}(?:[.,]\d{1,10})?(?!\d)")
@@ -29,16 +29,16 @@ MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-MAX_PLACES = 50  # of one number
+MAX_PLACES = 50  # for one number
 MAX_NUMBER = 60  # characters
-MAX_WORDY = 4_000  # characters of a value that is looked for
+MAX_WORDY = 4_000  # characters of a value that is searched for
 
 Pages = tuple[int, int]  # the first and the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """`content[start:end]` of the text, on a page."""
+    """A match: `content[start:end]` of the text, on a page."""
 
     page: int
     start: int
@@ -47,8 +47,8 @@ class Hit:
 
 @dataclass(slots=True)
 class Folded:
-    """A text in words of one form, one space between them; `begins` says where each word is in it, `at` where it is in
-    the text that it was made of, and `ends` where it ends there."""
+    """Normalized words, separated by one space. `begins`: a word's position in `text`; `at`, `ends`: its start and end
+    in the original."""
 
     text: str = ""
     begins: "array[int]" = field(default_factory=lambda: array("l"))
@@ -56,8 +56,7 @@ class Folded:
     ends: "array[int]" = field(default_factory=lambda: array("l"))
 
     def origin(self, place: int) -> int:
-        """Return where a character comes from. Inside a word that folding has made longer or shorter it is somewhere
-        in that word."""
+        """Return the original position of a character. If folding changed its word's length, it is within that word."""
         word = bisect_right(self.begins, place) - 1
         return min(self.at[word] + place - self.begins[word], self.ends[word] - 1)
 
@@ -67,11 +66,11 @@ def fold(text: str) -> str:
 
 
 def folded(parts: Iterable[tuple[int, str]]) -> Folded:
-    """Return texts in one form, a line each; each with the place where it begins in what they are parts of."""
+    """Normalize texts, one per line. Each comes with its position in the whole."""
     made, lines, position = Folded(), list[str](), 0
     for start, text in parts:
         words = []
-        for match in WORD.finditer(without_tags(text)):
+        for match in WORD.finditer(blank_tags(text)):
             if word := fold_word(match.group()):
                 made.begins.append(position)
                 made.at.append(start + match.start())
@@ -79,7 +78,7 @@ def folded(parts: Iterable[tuple[int, str]]) -> Folded:
                 words.append(word)
                 position += len(word) + 1
         lines.append(" ".join(words))
-        position += not words  # an empty line is a line break alone
+        position += not words  # an empty line is only a line break
     made.text = "\n".join(lines)
     return made
 
@@ -91,14 +90,14 @@ def fold_word(word: str) -> str:
     return " ".join(word.split())
 
 
-def without_tags(text: str) -> str:
-    """Return the text with spaces where tags of HTML are: their attributes are not the document's words."""
+def blank_tags(text: str) -> str:
+    """Replace HTML tags by spaces: their attributes are not words of the document."""
     return TAG.sub(lambda tag: " " * len(tag.group()), text) if "<" in text else text
 
 
 # ---- The index ------------------------------------------------------------------------------------------------------
 class Index:
-    """A document's text, to look things up in. Nothing that is found goes over the end of a page."""
+    """A search index of a document's text. A match never spans pages."""
 
     def __init__(self, text: DocumentText) -> None:
         self.text = text
@@ -108,14 +107,14 @@ class Index:
     def all_numbers(self) -> dict[Decimal, list[Hit]]:
         found: defaultdict[Decimal, list[Hit]] = defaultdict(list)
         for span in self.text.pages:
-            plain = without_tags(self.text.content[span.start : span.end])
+            plain = blank_tags(self.text.content[span.start : span.end])
             for start, end, number in numbers_in(plain):
                 if len(found[number]) < MAX_PLACES:
                     found[number].append(Hit(page=span.number, start=span.start + start, end=span.start + end))
         return dict(found)
 
     def exactly(self, quote: str, *, within: Pages | None = None) -> Hit | None:
-        """Return where a quote stands, character by character."""
+        """Return the place of a quote, character by character."""
         start, end = self.bounds(within)
         while (place := self.text.content.find(quote, start, end)) >= 0:
             span = self.text.span_at(place)
@@ -125,7 +124,7 @@ class Index:
         return None
 
     def words(self, needle: str, *, within: Pages | None = None) -> Hit | None:
-        """Return where folded words stand, as whole words."""
+        """Return the place of folded text, as whole words."""
         start, end = (bisect_left(self.folded.at, bound) for bound in self.bounds(within))
         begins = self.folded.begins
         if start == len(begins):
@@ -138,14 +137,14 @@ class Index:
         return Hit(page=self.text.page_at(first), start=first, end=final + 1)
 
     def bounds(self, pages: Pages | None) -> tuple[int, int]:
-        """Return where the pages from a first to a last one begin and end in the content; all of it for None."""
+        """Return the start and end of a range of pages in the content. None stands for all pages."""
         if pages is None:
             return 0, len(self.text.content)
         spans = [span for span in self.text.pages if pages[0] <= span.number <= pages[1]]
         return (spans[0].start, spans[-1].end) if spans else (0, 0)
 
     def value(self, value: Any, *, likely: Pages | None = None) -> Hit | None:
-        """Return the first place of a string or number, in any of the ways to write it; on likely pages, if there."""
+        """Return the first place of a string or number in any notation, on `likely` pages if possible."""
         for needle in forms(value):
             for pages in [likely, None] if likely else [None]:
                 if place := self.words(needle, within=pages):
@@ -155,7 +154,7 @@ class Index:
 
 
 def whole_words(needle: str, text: str, start: int = 0, end: int | None = None) -> int:
-    """Return where the needle stands in the text and is no part of a longer word or number, or -1."""
+    """Return the position of the needle in the text, not as part of a longer word or number; or -1."""
     if not needle:
         return -1
     while (place := text.find(needle, start, end)) >= 0:
@@ -166,14 +165,14 @@ def whole_words(needle: str, text: str, start: int = 0, end: int | None = None) 
 
 
 def joins(before: str, after: str) -> bool:
-    """Whether two characters belong to one word. Scripts that are written without spaces have no such bounds."""
+    """Whether two characters belong to one word. Scripts without spaces have no word boundaries."""
     return bool(before and after) and before.isalnum() and after.isalnum() and before < "\u2e80" and after < "\u2e80"
 
 
-# ---- Ways to write a value ------------------------------------------------------------------------------------------
+# ---- Notations ------------------------------------------------------------------------------------------------------
 def numbers_of(value: Any) -> frozenset[Decimal]:
-    """Return the number that a value is, or the numbers that a string that consists of one can mean, all without signs,
-    which are written in many ways. A string such as `007` is a name."""
+    """Return the number of a value, or the possible numbers of a numeric string. Signs are dropped: they have many
+    notations. A string such as `007` is a name."""
     if isinstance(value, bool) or value is None:
         return frozenset()
     if isinstance(value, int | float):
@@ -181,17 +180,17 @@ def numbers_of(value: Any) -> frozenset[Decimal]:
     text = value.strip().lstrip("+-−").strip() if isinstance(value, str) and len(value) <= MAX_NUMBER else ""
     if not (NUMBER.fullmatch(text) or GROUPED.fullmatch(text)) or re.match(r"0\d", text):
         return frozenset()
-    return readings(text)
+    return possible_numbers(text)
 
 
 def plain_decimal(text: str) -> Decimal | None:
     try:
-        return normal(Decimal(text))
+        return normalized(Decimal(text))
     except InvalidOperation:
         return None
 
 
-def normal(number: Decimal) -> Decimal:
+def normalized(number: Decimal) -> Decimal:
     return abs(number).normalize() if number else Decimal(0)
 
 
@@ -199,25 +198,25 @@ SHARE = re.compile(r"[ \u00a0]?%")
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, int, Decimal]]:
-    """Yield the numbers in a text, in every way to read them: 1.234 is one or a thousand, 19 % is 0.19, too."""
+    """Yield the numbers in a text with all their meanings: 1.234 is one or a thousand, and 19 % is also 0.19."""
     for pattern in (NUMBER, GROUPED):
         for match in pattern.finditer(text):
             start, end = match.span()
-            for number in readings(match.group()):
+            for number in possible_numbers(match.group()):
                 yield start, end, number
                 if SHARE.match(text, end):
-                    yield start, end, normal(number / 100)
+                    yield start, end, normalized(number / 100)
 
 
 @lru_cache(maxsize=10_000)
-def readings(token: str) -> frozenset[Decimal]:
+def possible_numbers(token: str) -> frozenset[Decimal]:
     plain = re.sub(r"[\s'’]", "", token)
-    found = [plain_decimal(way) for way in ways(plain)]
+    found = [plain_decimal(notation) for notation in meanings(plain)]
     return frozenset(number for number in found if number is not None)
 
 
-def ways(token: str) -> Iterator[str]:
-    """Yield a token of digits, points and commas as Python would write the numbers that it can mean."""
+def meanings(token: str) -> Iterator[str]:
+    """Yield the possible meanings of digits, points, and commas in Python's notation."""
     last = max(token.rfind("."), token.rfind(","))
     if last < 0:
         yield token
@@ -231,7 +230,7 @@ def ways(token: str) -> Iterator[str]:
 
 
 def forms(value: Any) -> list[str]:
-    """Return the words that a value may stand in a text as, folded, the likelier first."""
+    """Return the folded notations of a value, the most likely first."""
     if not isinstance(value, str):
         return []
     plain = fold(value[:MAX_WORDY]) if len(value) <= MAX_WORDY else ""
@@ -244,10 +243,10 @@ def dates(value: str) -> list[str]:
         day = date(*(int(part) for part in match.groups())) if match else None
     except ValueError:
         day = None
-    return [fold(way) for way in written(day)] if day else []
+    return [fold(notation) for notation in date_notations(day)] if day else []
 
 
-def written(day: date) -> Iterator[str]:
+def date_notations(day: date) -> Iterator[str]:
     y, m, d, month = day.year, day.month, day.day, MONTHS[day.month - 1]
     yield f"{y}-{m:02}-{d:02}"
     for mark in "./-":

@@ -1,4 +1,4 @@
-"""OCR providers: from a document to Markdown with pages. A new one is a class, named by ETL_OCR_PROVIDER."""
+"""Base class of OCR providers, which convert a document to Markdown with pages. ETL_OCR_PROVIDER selects one."""
 
 import re
 from abc import ABC, abstractmethod
@@ -13,18 +13,18 @@ from etl.core.stage_context import StageContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document as a provider gets it. `path`: a local copy, named by us; `name`: `17.pdf`, never the client's."""
+    """A document for a provider. `path`: a local copy; `name`: such as `17.pdf`, never the client's file name."""
 
     path: Path
     kind: DocumentFormat
     size: int
     sha256: str
     name: str
-    # Makes a URL that the document can be downloaded from for a while, for providers that fetch it themselves.
+    # Returns a temporary URL, for providers that download the document themselves.
     url: Callable[[], str]
 
 
-# Of text that was recognised with less confidence than this, words are wrong; nonsense still comes with 0.6.
+# Below this confidence, recognized text has wrong words. Nonsense still gets 0.6.
 UNSURE = 0.85
 
 
@@ -35,13 +35,13 @@ class Page:
     number: int
     start: int
     end: int
-    method: str  # text: the document's own text; ocr: recognised; none: there was nothing to read
-    confidence: float | None = None  # 0 to 1, the mean of the page's lines, where it was recognised
+    method: str  # text: the document's own text; ocr: recognized; none: no content
+    confidence: float | None = None  # 0 to 1, the mean of the page's lines, where it was recognized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OCRResult:
-    """What OCR found. Every page of the document is in `pages`, in order, also those without text.
+    """The result of OCR. `pages` has every page of the document in order, also those without text.
 
     `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
     `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
@@ -55,7 +55,7 @@ class OCRResult:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything but the Markdown, as it is stored beside it."""
+        """Return everything except the Markdown, for the JSON that is stored beside it."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,
@@ -74,13 +74,13 @@ class OCRResult:
         )
 
 
-# The line that begins a page in Markdown; and what a reader may take for one, in a document.
+# The line before a page in Markdown, and text in a document that looks like one.
 PAGE_MARKER = r"<!-- page: (?P<number>[1-9][0-9]{0,5}) -->"
 LOOKALIKE = re.compile(r"<!--\s+(?=page:\s*\d+\s*-->)", re.IGNORECASE)
 
 
 def page_marker(number: int) -> str:
-    """Return the line that begins a page in Markdown."""
+    """Return the line before a page in Markdown."""
     return f"<!-- page: {number} -->"
 
 
@@ -89,19 +89,19 @@ def without_markers(markdown: str) -> str:
 
 
 def unmarked(text: str) -> str:
-    """Return a document's text with nothing in it that would pass for one of our markers, and move pages about."""
+    """Defuse text in a document that looks like a page marker, and would shift pages."""
     return LOOKALIKE.sub("<!--", text)
 
 
 class MarkdownOfPages:
-    """A Markdown while it grows, page by page."""
+    """A Markdown text that is built page by page."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._length = 0
 
     def add(self, number: int, text: str) -> tuple[int, int]:
-        """Add a page after its marker. Returns where its text begins and ends."""
+        """Add a page after its marker. Returns the start and end of its text."""
         head = f"{page_marker(number)}\n\n"
         start = self._length + len(head)
         end = start + len(text)
@@ -114,11 +114,11 @@ class MarkdownOfPages:
 
 
 class OCRProvider(ABC):
-    """Made once in each worker process, after the fork, and used for one document at a time."""
+    """An OCR provider. Created once in each worker process after the fork, and used for one document at a time."""
 
     name: ClassVar[str]
-    title: ClassVar[str] = ""  # as people call it
-    # What it takes, as submissions are checked against; a property where it depends on the server.
+    title: ClassVar[str] = ""  # for people
+    # Accepted formats, checked at submission. A property if they depend on the server.
     formats: frozenset[DocumentFormat]
 
     @abstractmethod
@@ -126,4 +126,4 @@ class OCRProvider(ABC):
         """Convert a document to Markdown. Raises EtlError, and the errors of `context.check()`."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """End what was started for documents to come, such as a process. It may be used again after that."""
+        """Release resources such as a process. The provider may be used again afterwards."""

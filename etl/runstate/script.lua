@@ -21,7 +21,7 @@
 --   set, increase, lift fields to set, to add to, and to raise to at least this value
 --   visible             clients can see the change: increment the revision
 --   ttl                 seconds until the hash expires
---   tell                return the hash: true, or "news" when the verdict is moved or over
+--   with_state          return the hash: true, or "news" when the verdict is moved or over
 local key = KEYS[1]
 local move = cjson.decode(ARGV[1])
 local clock = redis.call('TIME')
@@ -35,10 +35,10 @@ local function instant(seconds)
     return string.format('%.6f', seconds)
 end
 
-local function answer(verdict, seconds)
+local function respond(verdict, seconds)
     local reply = {verdict, instant(seconds or 0)}
     local is_news = verdict == 'moved' or verdict == 'over'
-    if (move.tell == true and verdict ~= 'gone') or (move.tell == 'news' and is_news) then
+    if (move.with_state == true and verdict ~= 'gone') or (move.with_state == 'news' and is_news) then
         for _, part in ipairs(redis.call('HGETALL', key)) do
             reply[#reply + 1] = part
         end
@@ -84,17 +84,17 @@ local function remember(verdict)
     if move.id then
         redis.call('HSET', key, 'last_moves', string.sub(move.id .. '=' .. verdict .. ' ' .. known, 1, 256))
     end
-    return answer(verdict)
+    return respond(verdict)
 end
-local told = move.id and string.match(' ' .. known, ' ' .. move.id .. '=(%a+) ')
-if told then
-    return answer(told)
+local known_verdict = move.id and string.match(' ' .. known, ' ' .. move.id .. '=(%a+) ')
+if known_verdict then
+    return respond(known_verdict)
 end
 
 -- ---- Create -----------------------------------------------------------------------------------------------------
 if move.create then
     if fence and (fence > move.fence or (fence == move.fence and not move.again)) then
-        return answer(fence == move.fence and 'same' or 'newer')
+        return respond(fence == move.fence and 'same' or 'newer')
     end
     redis.call('DEL', key)
     redis.call('HSET', key, 'updated_at', instant(now), 'hinted_at', instant(now))
@@ -109,30 +109,30 @@ end
 -- ---- Forget -----------------------------------------------------------------------------------------------------
 if move.forget then
     if fence and fence > move.fence then
-        return answer('newer')
+        return respond('newer')
     end
     redis.call('DEL', key)
-    return answer('gone')
+    return respond('gone')
 end
 
 -- ---- Compare ----------------------------------------------------------------------------------------------------
 if not fence then
-    return answer('gone')
+    return respond('gone')
 end
 if move.fence and fence ~= move.fence then
-    return answer(fence < move.fence and 'stale' or 'newer')
+    return respond(fence < move.fence and 'stale' or 'newer')
 end
 if ENDED[status] then
-    return answer('over')
+    return respond('over')
 end
 if move.hint then
     redis.call('EXPIRE', key, move.ttl)  -- an open task's state must not expire while it waits
 end
 if move.phase and phase ~= move.phase then
-    return answer(STAGES[phase] > STAGES[move.phase] and 'passed' or 'behind')
+    return respond(STAGES[phase] > STAGES[move.phase] and 'passed' or 'behind')
 end
 if move.unstarted and had[7] == '1' then
-    return answer('started')
+    return respond('started')
 end
 if move.before then
     local fits = false
@@ -140,22 +140,22 @@ if move.before then
         fits = fits or one == status
     end
     if not fits or (move.after and RANK[move.after] < RANK[status]) then
-        return answer('elsewhere')
+        return respond('elsewhere')
     end
 end
 if move.token and token ~= move.token then
-    return answer('lost')
+    return respond('lost')
 end
 if move.free then
     if token ~= '' and lease_until > now then
-        return answer('held', lease_until - now)
+        return respond('held', lease_until - now)
     end
     if available_at > now then
-        return answer('early', available_at - now)
+        return respond('early', available_at - now)
     end
 end
 if move.hint and now - hinted_at < move.hint * math.min(2 ^ hints, move.longest) then
-    return answer('waiting')
+    return respond('waiting')
 end
 
 -- ---- Set --------------------------------------------------------------------------------------------------------

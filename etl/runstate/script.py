@@ -48,7 +48,7 @@ class Verdict(StrEnum):
     BEHIND = "behind"  # the task is in an earlier stage
     STARTED = "started"  # a worker has, or may have, started
     ELSEWHERE = "elsewhere"  # the transition does not start from this status
-    LOST = "lost"  # another worker has the lease, or nobody has it
+    LOST = "lost"  # another worker has the lease, or none has it
     HELD = "held"  # another worker has a live lease
     EARLY = "early"  # the next attempt is not due
     SPENT = "spent"  # no attempts are left; the lease was taken to fail the task
@@ -64,10 +64,10 @@ class RedisClientKey(NamedTuple):
 
 
 @cache
-def connect(door: RedisClientKey) -> tuple[Redis, Script]:
+def connect(key: RedisClientKey) -> tuple[Redis, Script]:
     # Retry once on a broken connection, as after a restart of Redis, but not on a timeout.
     client = Redis.from_url(
-        door.url,
+        key.url,
         decode_responses=True,
         encoding_errors="replace",  # one invalid value must not fail the whole pipeline
         socket_connect_timeout=CONNECT_SECONDS,

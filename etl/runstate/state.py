@@ -22,6 +22,12 @@ TEXTS = (
     *("job_id", "filename", "kind", "document_key", "request_id", "markdown_key", "provider", "provider_task_id"),
     *("token", "step", "traceparent"),
 )
+# Columns of a row that are fields of a RunState by the same name.
+COLUMNS = (
+    *("task_id", "user_id", "fence", "run", "ocr_run", "journal_run", "progress", "rule_id", "rule_version"),
+    *("filename", "kind", "size", "document_key", "request_id", "traceparent"),
+    *("error", "result", "created_at", "updated_at"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,33 +91,15 @@ class RunState:
     def of_row(cls, task: Task) -> "RunState":
         """Convert a row, for a task without a run-state."""
         return cls(
-            task_id=task.pk,
-            user_id=task.user_id,
-            fence=task.fence,
-            run=task.run,
-            ocr_run=task.ocr_run,
-            journal_run=task.journal_run,
+            **{name: getattr(task, name) for name in COLUMNS},
             revision=last_revision(task.fence) if task.has_ended else task.fence * REVISIONS,
             status=Status(task.status),
             phase=Phase(task.phase),
-            progress=task.progress,
             attempts=attempts_of(task.metadata),
-            rule_id=task.rule_id,
-            rule_version=task.rule_version,
-            filename=task.filename,
-            kind=task.kind,
-            size=task.size,
-            document_key=task.document_key,
-            request_id=task.request_id,
-            traceparent=task.traceparent,
             markdown_key=task.metadata.get("artifact_mineru_markdown_key") or "",
             provider=task.metadata.get("provider") or "",
             provider_task_id=task.metadata.get("provider_task_id") or "",
-            error=task.error,
-            result=task.result,
             metadata=whole_metadata(task.metadata),
-            created_at=task.created_at,
-            updated_at=task.updated_at,
         )
 
 

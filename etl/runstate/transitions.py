@@ -26,7 +26,7 @@ class Arrow(NamedTuple):
     after: Status
 
     def conditions(self) -> dict[str, Any]:
-        return {"before": list(self.before), "after": self.after, "visible": True, "tell": True}
+        return {"before": list(self.before), "after": self.after, "visible": True, "with_state": True}
 
 
 START_OCR = Arrow((Status.PENDING, Status.MINERU_PARSING), Status.MINERU_PARSING)
@@ -73,7 +73,7 @@ def create(
         task.pk,
         create=True,
         again=again,
-        tell=True,
+        with_state=True,
         fence=task.fence,
         set={name: str(value) for name, value in fields.items()},
         ttl=settings.SLUICE.etl_state_terminal_ttl_seconds if ended else None,
@@ -250,5 +250,5 @@ def find_due(fences: Mapping[int, int]) -> dict[int, TransitionResult]:
     was sent recently; the caller must send one, which already counts as sent. Raises Unavailable.
     """
     every = settings.SLUICE.etl_recovery_seconds
-    due = {"free": True, "hint": every, "longest": LONGEST_PAUSE, "hinted": 0, "tell": "news"}
+    due = {"free": True, "hint": every, "longest": LONGEST_PAUSE, "hinted": 0, "with_state": "news"}
     return move_many({task_id: {"fence": fence, **due} for task_id, fence in fences.items()})

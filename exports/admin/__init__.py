@@ -1,4 +1,4 @@
-"""The staff's pages: everything can be looked at, little can be typed in. Outcomes are written by the workers alone."""
+"""Admin of exports. Mostly read-only: only workers write outcomes."""
 
 from exports.admin import datasets, jobs, overview, quotas, receipts, slots, webhooks
 

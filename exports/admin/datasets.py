@@ -10,9 +10,10 @@ from unfold.admin import ModelAdmin
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
-from config.platform.admin.display import instant, list_of, moment, number, side_by_side, size
+from config.platform.admin.display import instant, list_of, moment, number, side_by_side
 from config.platform.admin.lists import OwnFilters
 from exports.admin import staff_actions
+from exports.admin.columns import BYTES, ROWS
 from exports.core.errors import ExportError
 from exports.models import Dataset, File
 from exports.models.dataset import FORMATS
@@ -53,7 +54,7 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
     fieldsets = (
         ("Dataset", {"fields": ("name", "function", "key_pattern", "formats")}),
         ("Files", {"fields": ("base_path", "schema_version", "reuse_max_age")}),
-        ("Limits", {"fields": (("statement_timeout", "max_concurrency"),)}),
+        ("Limits", {"fields": (("statement_timeout", "max_concurrency"), "allow_writes")}),
     )
     about = (None, {"fields": ("related", times)})
 
@@ -93,8 +94,8 @@ class DatasetAdmin(OwnFilters, ModelAdmin):
 def function_warning(dataset: Dataset) -> str:
     """Return a warning if the dataset's function cannot be called, else "". The function may be created later."""
     try:
-        with database.Session() as session:
-            columns = session.columns(dataset.schema_and_name)
+        with database.SourceSession() as session:
+            columns = session.describe(dataset.schema_and_name)
     except ExportError as error:
         return f"Saved, but {dataset.function} cannot be called: {error.code} {error.detail}".strip()
     return "" if columns else f"Saved, but {dataset.function} returns no columns. It must return a table."
@@ -103,7 +104,7 @@ def function_warning(dataset: Dataset) -> str:
 @admin.register(File)
 class FileAdmin(StaffActionAdmin):
     row_actions = staff_actions.FILES
-    list_display = ("__str__", "dataset", "schema_version", "row_count", "size", moment("data_as_of"), "path")
+    list_display = ("__str__", "dataset", "schema_version", ROWS, BYTES, moment("data_as_of"), "path")
     list_filter = ("dataset",)
     list_select_related = ("dataset",)
     search_fields = ("path", "key")
@@ -113,17 +114,9 @@ class FileAdmin(StaffActionAdmin):
         (None, {"fields": (("key", moment("effective_date")), ("dataset", "schema_version"), "chunks")}),
         (
             "Object",
-            {"fields": (("row_count", "size", "header_bytes"), instant("data_as_of"), "path", "sha256", "etag")},
+            {"fields": ((ROWS, BYTES, "header_bytes"), instant("data_as_of"), "path", "sha256", "etag")},
         ),
     )
-
-    @admin.display(description="rows")
-    def row_count(self, file: File) -> str:
-        return number(file.rows)
-
-    @admin.display(description="size")
-    def size(self, file: File) -> str:
-        return size(file.bytes)
 
     @admin.display(description="chunks")
     def chunks(self, file: File) -> SafeString:

@@ -7,7 +7,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
-from config.platform.admin.lists import as_uuid
+from config.platform.admin.lists import KnownValues, as_uuid
 from exports.core.errors import EXPLANATIONS
 from exports.webhooks.models import TEST, EventType
 
@@ -66,27 +66,17 @@ class ByHolder(SimpleListFilter):
         return queryset if fitting is None else queryset.filter(fitting)
 
 
-class ByEvent(SimpleListFilter):
+class ByEvent(KnownValues):
     """Filter of deliveries by event."""
 
     title = "event"
     parameter_name = "type"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(event, event) for event in (*EventType.values, TEST)]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(type=self.value())
+    options = {event: event for event in (*EventType.values, TEST)}
 
 
-class ByError(SimpleListFilter):
-    """Filter by the known error codes. Django's own filter would scan the table for distinct values."""
+class ByChunkError(KnownValues):
+    """Filter of exports and chunks by error code."""
 
     title = "error"
     parameter_name = "error_code"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(code, title) for code, (title, _) in EXPLANATIONS.items()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset if self.value() is None else queryset.filter(error_code=self.value())
+    options = {code: title for code, (title, _) in EXPLANATIONS.items()}

@@ -1,4 +1,4 @@
-"""Admin of jobs and chunks."""
+"""Admin of exports and chunks."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
 from config.platform.admin.display import (
-    badge,
     bar,
     below_each_other,
     counted,
     instant,
     list_of,
     moment,
-    number,
     page_of,
     short,
+    shown,
     side_by_side,
-    size,
     span,
+    yes_or_no,
 )
 from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
+from exports.admin.columns import BYTES, ROWS, STATUS, of_job
 from exports.admin.errors import advice_on, title_of
-from exports.admin.filters import ByError, OfJob, OfPath
+from exports.admin.filters import ByChunkError, OfJob, OfPath
 from exports.core.states import ChunkStatus
 from exports.models import Chunk, File, Job, Receipt
 
@@ -42,10 +42,6 @@ class ErrorAdmin(ReadOnly):
         fieldsets = list(super().get_fieldsets(request, obj))
         return [fieldsets[0], ERROR, *fieldsets[1:]] if obj and obj.error_code else fieldsets
 
-    @admin.display(description="status")
-    def state(self, row: Job | Chunk) -> str:
-        return badge(row.status)
-
     @admin.display(description="error")
     def error_title(self, row: Job | Chunk) -> str:
         return title_of(row.error_code)
@@ -53,14 +49,6 @@ class ErrorAdmin(ReadOnly):
     @admin.display(description="advice")
     def advice(self, row: Job | Chunk) -> str:
         return advice_on(row.error_code)
-
-    @admin.display(description="rows")
-    def row_count(self, row: Job | Chunk) -> str:
-        return number(row.rows)
-
-    @admin.display(description="size")
-    def size(self, row: Job | Chunk) -> str:
-        return size(row.bytes)
 
     @admin.display(description="duration")
     def took(self, row: Job | Chunk) -> str:
@@ -71,16 +59,17 @@ class ErrorAdmin(ReadOnly):
 class JobAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.JOBS
     list_display = (
-        "job", "state", "dataset", "user", "progress", "row_count", "size", moment("created_at"), "took", "chunks",
+        shown("job_id", short, "export"), STATUS, "dataset", "user", "progress", ROWS, BYTES,
+        moment("created_at"), "took", "chunks",
     )  # fmt: skip
-    list_filter = ("status", "dataset", "format", ByError, "created_at", "finished_at")
+    list_filter = ("status", "dataset", "format", ByChunkError, "created_at", "finished_at")
     list_select_related = ("user", "dataset")
     search_fields = ("job_id", "user__username")
     search_help_text = "Exact export ID or username"
     ordering = ("-created_at", "-job_id")
     fieldsets = (
-        (None, {"fields": (("state", "progress"), "counters", ("dataset", "user"), "related")}),
-        ("Result", {"fields": (("row_count", "size"), ("reused", "degraded"))}),
+        (None, {"fields": ((STATUS, "progress"), "counters", ("dataset", "user"), "related")}),
+        ("Result", {"fields": ((ROWS, BYTES), ("reused", "degraded"))}),
         ("Times", {"fields": ((instant("created_at"), instant("started_at")), (instant("finished_at"), "took"))}),
         (
             "Request",
@@ -88,7 +77,7 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
                 "fields": (
                     ("job_id", "schema_version"),
                     "shape",
-                    ("reuse", "is_degradable"),
+                    ("reuse", shown("allow_degraded", yes_or_no)),
                     ("ttl", "duplicates"),
                     "dialect",
                     "asked_for",
@@ -113,10 +102,6 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
         return f"{short(row.job_id)}: {row.dataset} of {row.user}, {row.status}, {row.done:,} of {row.total:,} done"
 
     # ---- Columns ----
-    @admin.display(description="export")
-    def job(self, job: Job) -> str:
-        return short(job.job_id)
-
     @admin.display(description="progress")
     def progress(self, job: Job) -> SafeString:
         return bar(job.done, job.total)
@@ -124,10 +109,6 @@ class JobAdmin(StaffActionAdmin, ErrorAdmin):
     @admin.display(description="shape")
     def shape(self, job: Job) -> str:
         return f"{job.format}, compression {job.compression}, delivery {job.delivery}"
-
-    @admin.display(description="allow degraded")
-    def is_degradable(self, job: Job) -> str:
-        return "yes" if job.allow_degraded else "no"  # Django shows a red cross for False
 
     @admin.display(description="chunks requested")
     def asked_for(self, job: Job) -> SafeString:
@@ -173,10 +154,10 @@ def filters_of(filters: dict[str, Any]) -> SafeString:
 class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
     row_actions = staff_actions.CHUNKS
     list_display = (
-        "__str__", "state", "of_job", "dataset", "attempts", "source", "row_count", "size", "error_title",
+        "__str__", STATUS, of_job, "dataset", "attempts", "source", ROWS, BYTES, "error_title",
         moment("started_at"), "took",
     )  # fmt: skip
-    list_filter = (OfJob, OfPath, "status", "source", ByError, "dataset", "finished_at")
+    list_filter = (OfJob, OfPath, "status", "source", ByChunkError, "dataset", "finished_at")
     search_fields = ("job", "key")
     search_help_text = "Exact export ID or key"
     fieldsets = (
@@ -185,13 +166,13 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
             {
                 "fields": (
                     ("key", moment("effective_date")),
-                    ("state", "attempts"),
-                    ("of_job", "owner", "dataset"),
+                    (STATUS, "attempts"),
+                    (of_job, "owner", "dataset"),
                     "file",
                 )
             },
         ),
-        ("Result", {"fields": (("row_count", "size"), ("source", instant("data_as_of")), "path", "sha256", "etag")}),
+        ("Result", {"fields": ((ROWS, BYTES), ("source", instant("data_as_of")), "path", "sha256", "etag")}),
         ("Times", {"fields": ((instant("started_at"), instant("finished_at")), ("took", instant("available_at")))}),
         (
             "Queue and lease",
@@ -207,15 +188,11 @@ class ChunkAdmin(StaffActionAdmin, ErrorAdmin):
         return chunks.defer("job__filters", "job__dialect")  # type: ignore[no-any-return]
 
     def name_of(self, row: Chunk) -> str:
-        return f"{row} of job {short(row.job_id)}, {row.status}"
+        return f"{row} of export {short(row.job_id)}, {row.status}"
 
     def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
         """Order chunks of one job as requested, by an index on both columns; otherwise newest first by primary key."""
         return ("seq",) if OfJob.parameter_name in request.GET else ("-id",)
-
-    @admin.display(description="export")
-    def of_job(self, chunk: Chunk) -> SafeString:
-        return page_of("job", chunk.job_id, short(chunk.job_id))
 
     @admin.display(description="owner")
     def owner(self, chunk: Chunk) -> SafeString:

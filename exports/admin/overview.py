@@ -10,7 +10,18 @@ from django.utils import timezone
 
 from config.platform.admin import overview
 from config.platform.admin.display import age, counted, length, list_url, number, size
-from config.platform.admin.overview import MOST, Chart, Drawn, Figure, FirstStep, Part, Series, at_most, cut, last_hours
+from config.platform.admin.overview import (
+    MOST,
+    Chart,
+    Drawn,
+    Figure,
+    FirstStep,
+    OverviewPart,
+    Series,
+    at_most,
+    cut,
+    last_hours,
+)
 from config.platform.db import sql
 from exports.admin.errors import title_of
 from exports.core.states import JobStatus
@@ -111,8 +122,8 @@ def scale_of(most: int) -> tuple[int, str]:
 
 # ---- The queue ------------------------------------------------------------------------------------------------------
 # Chunks that wait are counted by their jobs' counters; running ones by their index. The oldest is as old as its job.
-# `untaken`: since when a worker could have taken what it would take next, by dataset. A job that goes on tells so by
-# its events; without that a long job would look forgotten in the moment between two of its chunks.
+# `untaken`: since when the next chunk of each dataset could have been claimed. The newest event of its job counts too:
+# otherwise a long job would look stuck between two of its chunks.
 QUEUE = """
 WITH running AS MATERIALIZED (
     SELECT job_id, count(*) AS chunks, count(*) FILTER (WHERE lease_until < clock_timestamp()) AS overdue
@@ -150,7 +161,7 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM active) AS waiting,
        (SELECT count(*) FROM exports_slot WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL) AS free,
        (SELECT ran_at FROM exports_tick WHERE name = 'reap') AS reaped
 """
-# Chunks have no index by time, so they are found by their jobs: those that failed lately, or go on.
+# Chunks have no index by time, so they are found by their jobs: recently failed or still active ones.
 FAILURES = """
 WITH failing AS MATERIALIZED (
     (SELECT job_id FROM exports_jobs WHERE finished_at >= %(since)s AND failed > 0 ORDER BY finished_at DESC LIMIT 1000)
@@ -211,7 +222,7 @@ def periodic_work(reaped: datetime | None) -> Figure:
 
 
 def is_beat_down(reaped: datetime | None) -> bool:
-    """Whether periodic tasks are later than a busy queue can explain."""
+    """Return whether periodic tasks are later than a busy queue can explain."""
     late = 4 * settings.SLUICE.export_reaper_seconds
     return reaped is None or (timezone.now() - reaped).total_seconds() > late
 
@@ -315,10 +326,10 @@ def draw_deliveries() -> Drawn:
 
 
 overview.contribute(
-    Part(permission="exports.view_job", draw=draw_jobs),
-    Part(permission="exports.view_chunk", draw=draw_queue),
-    Part(permission="exports.view_slot", draw=draw_slots),
-    Part(permission="exports.view_delivery", draw=draw_deliveries),
+    OverviewPart(permission="exports.view_job", draw=draw_jobs),
+    OverviewPart(permission="exports.view_chunk", draw=draw_queue),
+    OverviewPart(permission="exports.view_slot", draw=draw_slots),
+    OverviewPart(permission="exports.view_delivery", draw=draw_deliveries),
     first=[
         FirstStep(
             title="No datasets yet",

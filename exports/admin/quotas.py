@@ -3,28 +3,22 @@
 from django.contrib import admin
 from unfold.admin import ModelAdmin
 
-from config.platform.admin.display import moment, number
+from config.platform.admin.display import moment, number, shown
 from config.platform.admin.lists import OwnFilters, ReadOnly
 from exports.models import Allowance, Usage
+
+JOBS, CHUNKS = shown("jobs", number, "exports"), shown("chunks", number)
 
 
 @admin.register(Usage)
 class UsageAdmin(ReadOnly):
-    list_display = ("user", moment("day"), "job_count", "chunk_count")
+    list_display = ("user", moment("day"), JOBS, CHUNKS)
     list_filter = ("day",)
     list_select_related = ("user",)
     search_fields = ("user__username",)
     search_help_text = "Exact username"
     ordering = ("-day", "user_id")
-    fieldsets = ((None, {"fields": (("user", moment("day")), ("job_count", "chunk_count"))}),)
-
-    @admin.display(description="exports")
-    def job_count(self, usage: Usage) -> str:
-        return number(usage.jobs)
-
-    @admin.display(description="chunks")
-    def chunk_count(self, usage: Usage) -> str:
-        return number(usage.chunks)
+    fieldsets = ((None, {"fields": (("user", moment("day")), (JOBS, CHUNKS))}),)
 
 
 @admin.register(Allowance)

@@ -11,18 +11,34 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
-from config.platform.admin.display import badge, instant, list_of, moment, number, page_of, short, side_by_side, size
+from config.platform.admin.display import (
+    badge,
+    instant,
+    list_of,
+    moment,
+    page_of,
+    short,
+    shown,
+    side_by_side,
+    size,
+    yes_or_no,
+)
 from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
+from exports.admin.columns import ROWS, of_job
 from exports.admin.filters import OfJob, OfJobByReceipt
 from exports.models import Download, Link, Receipt
+
+SIZE = shown("size_bytes", size, "size")
+DEGRADED = shown("degraded", yes_or_no)
+OUTCOME = shown("outcome", badge)
 
 
 @admin.register(Receipt)
 class ReceiptAdmin(StaffActionAdmin):
     row_actions = staff_actions.RECEIPTS
     list_display = (
-        "file_name", "state", "of_job", "files", "row_count", "size",
+        "file_name", "state", of_job, "files", ROWS, SIZE,
         moment("issued_at"), moment("expires_at"), "related",
     )  # fmt: skip
     list_filter = ("degraded", "issued_at", "expires_at")
@@ -30,8 +46,8 @@ class ReceiptAdmin(StaffActionAdmin):
     search_help_text = "Exact export ID"
     ordering = ("-issued_at",)
     fieldsets = (
-        (None, {"fields": (("file_name", "state"), ("of_job", "related"))}),
-        ("Delivered object", {"fields": (("files", "row_count", "size"), ("content_type", "is_degraded"), "object_key",
+        (None, {"fields": (("file_name", "state"), (of_job, "related"))}),
+        ("Delivered object", {"fields": (("files", ROWS, SIZE), ("content_type", DEGRADED), "object_key",
                                          "checksum", "etag")}),
         ("Times", {"fields": ((instant("issued_at"), instant("expires_at")), instant("deleted_at"))}),
     )  # fmt: skip
@@ -39,22 +55,6 @@ class ReceiptAdmin(StaffActionAdmin):
     @admin.display(description="status")
     def state(self, receipt: Receipt) -> str:
         return badge("deleted" if receipt.deleted_at else "expired" if has_passed(receipt.expires_at) else "open")
-
-    @admin.display(description="export")
-    def of_job(self, receipt: Receipt) -> SafeString:
-        return page_of("job", receipt.job_id, short(receipt.job_id))
-
-    @admin.display(description="rows")
-    def row_count(self, receipt: Receipt) -> str:
-        return number(receipt.rows)
-
-    @admin.display(description="degraded")
-    def is_degraded(self, receipt: Receipt) -> str:
-        return "yes" if receipt.degraded else "no"  # Django shows a red cross for False
-
-    @admin.display(description="size")
-    def size(self, receipt: Receipt) -> str:
-        return size(receipt.size_bytes)
 
     @admin.display(description="related")
     def related(self, receipt: Receipt) -> SafeString:
@@ -113,20 +113,12 @@ class LinkAdmin(StaffActionAdmin):
 
 @admin.register(Download)
 class DownloadAdmin(ReadOnly):
-    list_display = (moment("at"), "state", "of_job", "of_link", "address", "user_agent")
+    list_display = (moment("at"), OUTCOME, of_job, "of_link", "address", "user_agent")
     list_filter = (OfJob, "outcome", "at")
     search_fields = ("job",)
     search_help_text = "Exact export ID"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": ((instant("at"), "state"), ("of_job", "of_link"), ("address", "user_agent"))}),)
-
-    @admin.display(description="outcome")
-    def state(self, download: Download) -> str:
-        return badge(download.outcome)
-
-    @admin.display(description="export")
-    def of_job(self, download: Download) -> SafeString:
-        return page_of("job", download.job_id, short(download.job_id))
+    fieldsets = ((None, {"fields": ((instant("at"), OUTCOME), (of_job, "of_link"), ("address", "user_agent"))}),)
 
     @admin.display(description="link", empty_value="-")
     def of_link(self, download: Download) -> SafeString | None:

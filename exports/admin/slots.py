@@ -7,9 +7,10 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from config.platform.admin.confirmed_actions import StaffActionAdmin
-from config.platform.admin.display import badge, instant, moment, page_of, short
+from config.platform.admin.display import badge, instant, moment, page_of
 from config.platform.admin.lists import ReadOnly
 from exports.admin import staff_actions
+from exports.admin.columns import of_job
 from exports.admin.filters import ByHolder
 from exports.models import Slot, Tick
 
@@ -17,13 +18,13 @@ from exports.models import Slot, Tick
 @admin.register(Slot)
 class SlotAdmin(StaffActionAdmin):
     row_actions = staff_actions.SLOTS
-    list_display = ("__str__", "state", "of_chunk", "of_job", moment("lease_until"), "backend")
+    list_display = ("__str__", "state", "of_chunk", of_job, moment("lease_until"), "backend")
     list_filter = (ByHolder, "dataset")
     list_select_related = ("dataset",)
     ordering = (F("dataset_id").asc(nulls_first=True), "number")
     fieldsets = (
         (None, {"fields": (("dataset", "number"), "state")}),
-        ("Held by", {"fields": (("of_chunk", "of_job"), ("token", instant("lease_until")), "backend")}),
+        ("Held by", {"fields": (("of_chunk", of_job), ("token", instant("lease_until")), "backend")}),
     )
 
     @admin.display(description="status")
@@ -36,13 +37,9 @@ class SlotAdmin(StaffActionAdmin):
     def of_chunk(self, slot: Slot) -> SafeString | None:
         return page_of("chunk", slot.chunk_id, slot.chunk_id) if slot.chunk_id else None
 
-    @admin.display(description="export")
-    def of_job(self, slot: Slot) -> SafeString | None:
-        return page_of("job", slot.job_id, short(slot.job_id)) if slot.job_id else None
-
 
 def is_in_use(slot: Slot) -> bool:
-    """Whether claims use the slot. Rows remain after EXPORT_DB_SLOTS or a dataset's limit is lowered."""
+    """Return whether claims use the slot. Rows remain after EXPORT_DB_SLOTS or a dataset's limit is lowered."""
     most = slot.dataset.max_concurrency if slot.dataset else settings.SLUICE.export_db_slots
     return most is not None and slot.number <= most
 

@@ -1,4 +1,4 @@
-"""Staff actions on jobs, chunks, files, receipts, links and slots. They call the same functions as the API."""
+"""Staff actions on jobs, chunks, files, receipts, links, and slots. They call the same functions as the API."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from typing import Any
 
 from django.utils import timezone
 
-from config.platform.admin.confirmed_actions import Confirmation, RowResult, StaffAction, each, only_if_status
+from config.platform.admin.confirmed_actions import Confirmation, RowResult, StaffAction, change, each, only_if_status
 from config.platform.admin.display import counted, short
 from config.platform.http.idempotency import Idempotency, fingerprint
 from config.platform.http.problems import Problem
 from exports.core.states import JOB_ACTIVE, ChunkStatus, JobStatus
 from exports.delivery import links, receipts
-from exports.delivery.links import Bound
+from exports.delivery.links import ClientBinding
 from exports.jobs import actions, quotas, submission
 from exports.maintenance import manual_actions
-from exports.models import Chunk, File, Job, Link, Receipt, Slot
+from exports.models import Chunk, Job, Link, Receipt, Slot
 
 
 def end_time(row: Any) -> str:
@@ -47,9 +47,9 @@ def cancel_job(job: Job, _confirmation: Confirmation) -> str:
 
 
 def replay_job(job: Job, confirmation: Confirmation) -> str:
-    """Replay a job for its owner, who pays for it and alone can download it. The nonce deduplicates clicks."""
+    """Replay a job for its owner, whose quota is charged. The nonce deduplicates clicks."""
     once = Idempotency(key=f"staff-{confirmation.nonce}-{job.pk}", fingerprint=fingerprint(str(job.pk)))
-    binding = Bound(network=job.network, agent=job.agent)
+    binding = ClientBinding(network=job.network, agent=job.agent)
     with blaming_owners_quota():
         again, replayed = actions.replay(job, submission.Caller(user_id=job.user_id, binding=binding, idempotency=once))
     if replayed:
@@ -170,11 +170,6 @@ CHUNKS = (
 
 
 # ---- Files, receipts, links, slots ----------------------------------------------------------------------------------
-def invalidate_file(file: File, _confirmation: Confirmation) -> str:
-    manual_actions.invalidate_file(file)
-    return "Exports no longer reuse it."
-
-
 FILES = (
     StaffAction(
         name="invalidate",
@@ -186,7 +181,7 @@ FILES = (
         "object stays in the storage, but is neither reused nor used as a snapshot when the source fails. Existing "
         "deliveries are separate copies and do not change.",
         refusal=lambda _file: "",
-        do=each(invalidate_file),
+        do=change(manual_actions.invalidate_file, "Exports no longer reuse it."),
         revision=attrgetter("etag"),
         is_danger=True,
     ),
@@ -195,11 +190,6 @@ FILES = (
 
 def receipt_refusal(receipt: Receipt) -> str:
     return "" if receipt.expires_at > timezone.now() else "Already expired."
-
-
-def revoke_receipt(receipt: Receipt, _confirmation: Confirmation) -> str:
-    receipts.revoke(receipt)
-    return "Its link is revoked, and its object is deleted within a minute."
 
 
 RECEIPTS = (
@@ -213,19 +203,14 @@ RECEIPTS = (
         "delivered object is deleted within a minute. Downloads in progress continue. The files stay available for "
         "reuse by a new export.",
         refusal=receipt_refusal,
-        do=each(revoke_receipt),
+        do=change(receipts.revoke, "Its link is revoked, and its object is deleted within a minute."),
         is_danger=True,
     ),
 )
 
 
 def link_refusal(link: Link) -> str:
-    return "" if link.state_at(timezone.now()) == "open" else links.NotOpen.detail
-
-
-def revoke_link(link: Link, _confirmation: Confirmation) -> str:
-    links.revoke(link)
-    return "The link is revoked."
+    return "" if link.state_at(timezone.now()) == "open" else links.LinkNotOpen.detail
 
 
 LINKS = (
@@ -238,7 +223,7 @@ LINKS = (
         explanation="The link stops working. The owner can create another one until the receipt expires. To prevent "
         "that, revoke the receipt.",
         refusal=link_refusal,
-        do=each(revoke_link),
+        do=change(links.revoke, "The link is revoked."),
         is_danger=True,
     ),
 )

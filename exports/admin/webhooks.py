@@ -1,6 +1,7 @@
 """Admin of webhooks and deliveries. Only the host of a URL is shown, because many services put a secret into the path.
 The signing secret is not shown."""
 
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,8 +12,9 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from config.platform.admin.confirmed_actions import Confirmation, StaffAction, StaffActionAdmin, each
-from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short
+from config.platform.admin.confirmed_actions import StaffAction, StaffActionAdmin, change
+from config.platform.admin.display import ago, badge, instant, list_of, moment, number, page_of, short, shown
+from exports.admin.columns import of_job
 from exports.admin.filters import ByEvent, OfJob
 from exports.admin.staff_actions import end_time
 from exports.models import Delivery, Webhook
@@ -20,19 +22,11 @@ from exports.webhooks import subscriptions
 from exports.webhooks.models import TEST
 
 NEWEST = 50  # attempts that a delivery's page shows
+ID = shown("id", short, "ID")
+FAILURES = shown("failures", number, "failures in a row")
 
 
 # ---- Enabling -------------------------------------------------------------------------------------------------------
-def enable(webhook: Webhook, _confirmation: Confirmation) -> str:
-    subscriptions.change(webhook, enabled=True)
-    return "Pending deliveries are sent."
-
-
-def disable(webhook: Webhook, _confirmation: Confirmation) -> str:
-    subscriptions.change(webhook, enabled=False)
-    return "No more deliveries are sent."
-
-
 SWITCHES = (
     StaffAction(
         name="enable",
@@ -42,7 +36,7 @@ SWITCHES = (
         permission="exports.change_webhook",
         explanation="Resets the failure count and sends pending deliveries.",
         refusal=lambda webhook: "Already enabled." if webhook.enabled else "",
-        do=each(enable),
+        do=change(partial(subscriptions.change, enabled=True), "Pending deliveries are sent."),
         revision=lambda webhook: str(webhook.enabled),
     ),
     StaffAction(
@@ -53,7 +47,7 @@ SWITCHES = (
         permission="exports.change_webhook",
         explanation="Stops sending. Pending deliveries are kept and sent when the webhook is enabled again.",
         refusal=lambda webhook: "" if webhook.enabled else "Already disabled.",
-        do=each(disable),
+        do=change(partial(subscriptions.change, enabled=False), "No more deliveries are sent."),
         revision=lambda webhook: str(webhook.enabled),
         is_danger=True,
     ),
@@ -63,7 +57,7 @@ SWITCHES = (
 @admin.register(Webhook)
 class WebhookAdmin(StaffActionAdmin):
     row_actions = SWITCHES
-    list_display = ("name", "host", "state", "user", "events", "failed_in_a_row", moment("created_at"), "sent")
+    list_display = (ID, "host", "state", "user", "events", FAILURES, moment("created_at"), "sent")
     list_filter = ("enabled", "created_at")
     list_select_related = ("user",)
     search_fields = ("id", "user__username")
@@ -71,16 +65,12 @@ class WebhookAdmin(StaffActionAdmin):
     ordering = ("-created_at", "-id")
     fieldsets = (
         (None, {"fields": (("host", "state"), "disabled_reason", ("user", "events"), "sent")}),
-        ("Failures", {"fields": (("failed_in_a_row", instant("failing_since")),)}),
+        ("Failures", {"fields": ((FAILURES, instant("failing_since")),)}),
         (
             "Times",
             {"fields": ((instant("created_at"), instant("updated_at")), instant("old_secret_until"))},
         ),
     )
-
-    @admin.display(description="webhook")
-    def name(self, webhook: Webhook) -> str:
-        return short(webhook.pk)
 
     @admin.display(description="host")
     def host(self, webhook: Webhook) -> str:
@@ -93,10 +83,6 @@ class WebhookAdmin(StaffActionAdmin):
     @admin.display(description="events")
     def events(self, webhook: Webhook) -> str:
         return ", ".join(event.removeprefix("export.") for event in webhook.events)
-
-    @admin.display(description="failures in a row")
-    def failed_in_a_row(self, webhook: Webhook) -> str:
-        return number(webhook.failures)
 
     @admin.display(description="related")
     def sent(self, webhook: Webhook) -> SafeString:
@@ -124,16 +110,6 @@ def disabled_refusal(delivery: Delivery) -> str:
     return subscriptions.WebhookDisabled.detail if is_disabled else ""
 
 
-def send_again(delivery: Delivery, _confirmation: Confirmation) -> str:
-    subscriptions.redeliver(delivery)
-    return "Queued with a full set of attempts."
-
-
-def send_now(delivery: Delivery, _confirmation: Confirmation) -> str:
-    subscriptions.redeliver(delivery)
-    return "Queued now. Earlier attempts count."
-
-
 DELIVERIES = (
     StaffAction(
         name="redeliver",
@@ -143,7 +119,7 @@ DELIVERIES = (
         permission="exports.change_delivery",
         explanation="Sends the same payload again with the same webhook-id and a full set of attempts.",
         refusal=resend_refusal,
-        do=each(send_again),
+        do=change(subscriptions.redeliver, "Queued with a full set of attempts."),
         revision=end_time,
     ),
     StaffAction(
@@ -154,7 +130,7 @@ DELIVERIES = (
         permission="exports.change_delivery",
         explanation="Starts the next attempt now instead of at its scheduled time. Earlier attempts count.",
         refusal=send_now_refusal,
-        do=each(send_now),
+        do=change(subscriptions.redeliver, "Queued now. Earlier attempts count."),
         revision=lambda delivery: f"{end_time(delivery)} {delivery.attempts}",
     ),
 )
@@ -164,14 +140,14 @@ DELIVERIES = (
 class DeliveryAdmin(StaffActionAdmin):
     row_actions = DELIVERIES
     list_display = (
-        "name", "state", "type", "of_job", "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
+        ID, "state", "type", of_job, "of_webhook", "attempts", moment("created_at"), moment("finished_at"),
     )  # fmt: skip
     list_filter = (OfJob, "status", ByEvent, "created_at", "finished_at")
     search_fields = ("id",)
     search_help_text = "Exact delivery ID (the webhook-id header)"
     ordering = ("-created_at", "-id")
     fieldsets = (
-        (None, {"fields": (("id", "type"), ("state", "attempts"), ("of_job", "of_webhook"))}),
+        (None, {"fields": (("id", "type"), ("state", "attempts"), (of_job, "of_webhook"))}),
         ("Attempts", {"fields": ("log",)}),
         ("Times", {"fields": ((instant("created_at"), instant("finished_at")), instant("available_at"))}),
         ("Body", {"classes": ("collapse",), "fields": ("body",)}),
@@ -182,17 +158,9 @@ class DeliveryAdmin(StaffActionAdmin):
         """Defer the bodies."""
         return super().get_queryset(request).select_related("webhook").defer("body")  # type: ignore[no-any-return]
 
-    @admin.display(description="delivery")
-    def name(self, delivery: Delivery) -> str:
-        return short(delivery.pk)
-
     @admin.display(description="status")
     def state(self, delivery: Delivery) -> str:
         return badge("sending" if delivery.token else delivery.status)
-
-    @admin.display(description="export")
-    def of_job(self, delivery: Delivery) -> SafeString | None:
-        return page_of("job", delivery.job_id, short(delivery.job_id)) if delivery.job_id else None
 
     @admin.display(description="webhook")
     def of_webhook(self, delivery: Delivery) -> SafeString:

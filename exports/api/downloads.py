@@ -1,4 +1,4 @@
-"""The HTTP interface of what a finished export hands out: one-time links, and the way to the object and its files."""
+"""API views of downloads: one-time links, delivered objects, and the files of a manifest."""
 
 from datetime import date
 from uuid import UUID
@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from config.platform import storage
 from config.platform.http import throttling
-from config.platform.http.openapi.responses import problem, problems
+from config.platform.http.openapi.responses import ProblemResponses, problems
 from config.platform.http.problems import CONTENT_TYPE, BadInput, NotFound, Problem, StorageUnavailable
 from config.platform.http.serializers import Nothing
 from exports.api import openapi, rates
@@ -22,8 +22,8 @@ from exports.jobs import schemas
 from exports.models import Receipt
 
 
-class FreshLink(APIView):
-    """`POST /exports/{jobId}/link`: a new one-time link; the one before is revoked."""
+class LinkView(APIView):
+    """`POST /exports/{jobId}/link`: creates a one-time link and revokes the previous one."""
 
     @extend_schema(
         operation_id="createLink",
@@ -31,7 +31,7 @@ class FreshLink(APIView):
         request=None,
         responses={
             200: schemas.OneTimeLink,
-            **problems(BadInput, NoSuchExport, receipts.NotReady, links.ReceiptExpired),
+            **problems(BadInput, NoSuchExport, receipts.ReceiptNotReady, links.ReceiptExpired),
         },
     )
     def post(self, request: Request, job_id: UUID) -> Response:
@@ -42,7 +42,7 @@ class FreshLink(APIView):
         return Response({"signedUrl": url, "expiresAt": job.receipt.expires_at})
 
 
-# What must not be kept, passed on in a Referer, or guessed at by a browser.
+# Links must not be cached, passed on in a Referer header, or subject to MIME sniffing.
 NO_TRACE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
@@ -66,12 +66,12 @@ class LinkRefused(Problem):
         self.code = refusal.outcome
 
 
-class Download(APIView):
-    """`GET /exports/{jobId}/download?token=…`: uses the link up and redirects to the object. HEAD uses nothing up."""
+class DownloadView(APIView):
+    """`GET /exports/{jobId}/download?token=…`: redeems the link. HEAD does not redeem it."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
-    throttle_classes = (rates.PerAddress,)
+    throttle_classes = (rates.DownloadThrottle,)
 
     @extend_schema(
         operation_id="download",
@@ -79,7 +79,7 @@ class Download(APIView):
         responses={
             204: OpenApiResponse(description="The request was a prefetch, which does not use up the link."),
             302: OpenApiResponse(description="Redirect to the object."),
-            (403, CONTENT_TYPE): problem(LinkRefused.WHY),
+            (403, CONTENT_TYPE): ProblemResponses(LinkRefused.WHY),
             **problems(NotFound, throttling.RateLimited),
         },
     )
@@ -119,8 +119,8 @@ def is_prefetch(request: Request) -> bool:
     return any("prefetch" in request.headers.get(name, "").lower() for name in ("Sec-Purpose", "Purpose"))
 
 
-class File(APIView):
-    """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: one file of a manifest, for its owner, by redirect."""
+class FileView(APIView):
+    """`GET /exports/{jobId}/files/{key}/{effectiveDate}`: redirects the owner to a file of a manifest."""
 
     @extend_schema(
         operation_id="getFile",

@@ -5,8 +5,7 @@
 
 from typing import Any
 
-import orjson
-
+from config.platform.http import sse
 from exports.core.errors import explain
 
 JOB_ID = "0197a3c4-6f0e-4f6b-9d3a-2b8f5f0c1d11"
@@ -177,15 +176,12 @@ def without_link(job: dict[str, Any]) -> dict[str, Any]:
     return {**job, "receipt": receipt}
 
 
-def event(number: int, name: str, data: Any) -> str:
-    return f"id: {number}\nevent: {name}\ndata: {orjson.dumps(data).decode()}\n\n"
-
-
-STREAM = "retry: 3000\n\n" + "".join(
+STREAM = b"".join(
     [
-        event(38, "snapshot", RUNNING),
-        event(39, "chunk", CHUNK),
-        event(40, "progress", DONE),
-        event(41, "status", {"status": "success", "error": None, "at": ENDED["finishedAt"]}),
+        sse.RETRY,
+        sse.frame("snapshot", RUNNING, number=38),
+        sse.frame("chunk", CHUNK, number=39),
+        sse.frame("progress", DONE, number=40),
+        sse.frame("status", {"status": "success", "error": None, "at": ENDED["finishedAt"]}, number=41),
     ]
-)
+).decode()

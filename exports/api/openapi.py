@@ -1,25 +1,25 @@
-"""OpenAPI texts, parameters and examples of the operations on exports.
+"""OpenAPI texts, parameters, and examples of the operations on exports.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
 Nothing here runs while a request is processed.
 """
 
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 
 from config.platform.http import sse
 from config.platform.http.openapi.responses import (
     IDEMPOTENCY_REPLAYED,
     REQUEST_ID,
-    Answer,
-    answered,
-    asked,
+    LinkedResponse,
     idempotency_key,
+    link_to,
     location,
+    request_example,
+    response_example,
     retry_after,
-    to,
 )
 from config.platform.http.problems import CONTENT_TYPE
 from exports.api import examples
@@ -60,23 +60,25 @@ REFUSED = {
     "requestId": REQUEST_ID,
 }
 REQUESTS = [
-    asked("Items", examples.ITEMS),
-    asked("Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have their defaults."),
+    request_example("Items", examples.ITEMS),
+    request_example(
+        "Filters", examples.FILTERS, "Every key on every day of the range. Omitted fields have their defaults."
+    ),
 ]
 LIST: dict[str, Any] = {
     "summary": "List exports",
     "description": "Returns your exports, newest first, in the format of `GET /exports/{jobId}`.",
     "parameters": [JOB_STATUS, DATASET],
-    "examples": [answered("Running", examples.RUNNING)],
+    "examples": [response_example("Running", examples.RUNNING)],
 }
-ACCEPTED = Answer(
+ACCEPTED = LinkedResponse(
     schemas.Accepted,
     "The job is stored durably and survives process crashes.",
-    job=to("getExport", "Its status and, after success, its receipt.", **JOB),
-    chunks=to("listChunks", "Its chunks.", **JOB),
-    cancel=to("cancelExport", "Cancel it.", **JOB),
-    link=to("createLink", "A one-time download link, after success.", **JOB),
-    replay=to("replayExport", "Submit the same request again.", **JOB),
+    job=link_to("getExport", "Its status and, after success, its receipt.", **JOB),
+    chunks=link_to("listChunks", "Its chunks.", **JOB),
+    cancel=link_to("cancelExport", "Cancel it.", **JOB),
+    link=link_to("createLink", "A one-time download link, after success.", **JOB),
+    replay=link_to("replayExport", "Submit the same request again.", **JOB),
 )
 CREATE: dict[str, Any] = {
     "summary": "Create an export",
@@ -98,8 +100,8 @@ and returns the same response. After 400, fix the fields listed in `errors`. Aft
     ],
     "examples": [
         *REQUESTS,
-        answered("Accepted", examples.ACCEPTED, status=202),
-        OpenApiExample("Two mistakes", REFUSED, response_only=True, status_codes=["400"], media_type=CONTENT_TYPE),
+        response_example("Accepted", examples.ACCEPTED, status=202),
+        response_example("Two errors", REFUSED, status=400, media_type=CONTENT_TYPE),
     ],
 }
 PREVIEW: dict[str, Any] = {
@@ -107,26 +109,26 @@ PREVIEW: dict[str, Any] = {
     "description": "Takes the same body as `POST /exports`, validates it in the same way, and returns the number of "
     "chunks, how many of them can reuse a file, and the cost. Changes nothing and uses no quota, but counts towards "
     "the rate limit.",
-    "examples": [*REQUESTS, answered("Preview", examples.PREVIEW)],
+    "examples": [*REQUESTS, response_example("Preview", examples.PREVIEW)],
 }
 LIMITS: dict[str, Any] = {
     "summary": "Get your limits",
     "description": "Returns the daily quota, its usage and its reset time, the maximum size of a job, and the rate "
     "limit for POST requests.",
-    "examples": [answered("Limits", examples.LIMITS)],
+    "examples": [response_example("Limits", examples.LIMITS)],
 }
 DATASETS: dict[str, Any] = {
     "summary": "List datasets",
     "description": "Returns all datasets on a single page, with their formats and the pattern of their keys.",
-    "examples": [answered("Datasets", examples.DATASETS)],
+    "examples": [response_example("Datasets", examples.DATASETS)],
 }
-ONE = Answer(
+ONE = LinkedResponse(
     schemas.Job,
     "The current state of the job.",
-    chunks=to("listChunks", "Its chunks.", **SAME_JOB),
-    cancel=to("cancelExport", "Cancel it, while it is active.", **SAME_JOB),
-    retry=to("retryExport", "Retry its failed chunks, if it failed.", **SAME_JOB),
-    link=to("createLink", "A one-time download link, if it succeeded.", **SAME_JOB),
+    chunks=link_to("listChunks", "Its chunks.", **SAME_JOB),
+    cancel=link_to("cancelExport", "Cancel it, while it is active.", **SAME_JOB),
+    retry=link_to("retryExport", "Retry its failed chunks, if it failed.", **SAME_JOB),
+    link=link_to("createLink", "A one-time download link, if it succeeded.", **SAME_JOB),
 )
 GET: dict[str, Any] = {
     "summary": "Get an export",
@@ -136,9 +138,9 @@ contains the download link. After `failed`, `error` contains the cause, and its 
 `POST …/retry` may succeed. Staff can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [
-        answered("Running", examples.RUNNING),
-        answered("Success", examples.SUCCESS),
-        answered("Failed", examples.FAILED),
+        response_example("Running", examples.RUNNING),
+        response_example("Success", examples.SUCCESS),
+        response_example("Failed", examples.FAILED),
     ],
 }
 CHUNKS: dict[str, Any] = {
@@ -146,27 +148,27 @@ CHUNKS: dict[str, Any] = {
     "description": "Returns the chunks in the order of the request. Use `?status=failed` for the failed chunks and "
     "their errors.",
     "parameters": [CHUNK_STATUS],
-    "examples": [answered("Done", examples.CHUNK), answered("Failed", examples.FAILED_CHUNK)],
+    "examples": [response_example("Done", examples.CHUNK), response_example("Failed", examples.FAILED_CHUNK)],
 }
 RETRY: dict[str, Any] = {
     "summary": "Retry failed chunks",
     "description": """Runs the failed chunks again, each with the full number of attempts. Finished chunks keep their
 files. The retried chunks are charged to today's quota and refunded if they fail again. 409 `not_failed`: the export has
 not failed; check its status. For an export that succeeded or was cancelled, use `POST …/replay`.""",
-    "examples": [answered("Running again", examples.RETRIED, status=202)],
+    "examples": [response_example("Running again", examples.RETRIED, status=202)],
 }
 CANCEL: dict[str, Any] = {
     "summary": "Cancel an export",
     "description": "Cancels the export immediately; running queries stop shortly after. Finished files are kept and "
     "can be reused. Unfinished chunks are refunded. 409 `already_ended`: the export ended first.",
-    "examples": [answered("Cancelled", examples.CANCELLED)],
+    "examples": [response_example("Cancelled", examples.CANCELLED)],
 }
 REPLAY: dict[str, Any] = {
     "summary": "Replay an export",
     "description": "Submits the same request as a new job, which you own. It costs as much as a new export; chunks "
     "that reuse a file are refunded. 409 `not_replayable`: the dataset has changed; create a new export instead.",
     "parameters": [location(202, "The new job."), retry_after(202, "job", required=True)],
-    "examples": [answered("Accepted", examples.REPLAYED, status=202)],
+    "examples": [response_example("Accepted", examples.REPLAYED, status=202)],
 }
 WATCH: dict[str, Any] = {
     "summary": "Stream the events of an export",
@@ -177,15 +179,7 @@ A stream also ends after 30 minutes. `EventSource` reconnects automatically, and
 `Last-Event-ID` set to the last id they received, they get every event exactly once. 204 means that there are no more
 events: stop. A user can have up to 50 open streams.""",
     "parameters": [sse.LAST_EVENT_ID],
-    "examples": [
-        OpenApiExample(
-            "Until the end",
-            examples.STREAM,
-            response_only=True,
-            status_codes=["200"],
-            media_type="text/event-stream",
-        )
-    ],
+    "examples": [response_example("Until the end", examples.STREAM, media_type=sse.MEDIA_TYPE)],
 }
 EVENTS = OpenApiResponse(
     OpenApiTypes.STR,
@@ -213,7 +207,7 @@ to the network and the User-Agent of the client that creates it, and expires wit
 revoked. Only the owner can create links. 409 `not_ready`: wait until the export ends. 410 `receipt_expired`: use
 `POST …/replay`.""",
     "tags": DOWNLOADS,
-    "examples": [answered("Link", examples.LINK)],
+    "examples": [response_example("Link", examples.LINK)],
 }
 DOWNLOAD: dict[str, Any] = {
     "summary": "Download by a one-time link",
@@ -240,17 +234,17 @@ LIST_WEBHOOKS: dict[str, Any] = {
     "summary": "List webhooks",
     "description": "Returns your webhooks, newest first, without their secrets.",
     "tags": WEBHOOKS,
-    "examples": [answered("Webhook", examples.WEBHOOK)],
+    "examples": [response_example("Webhook", examples.WEBHOOK)],
 }
-MADE = Answer(
+MADE = LinkedResponse(
     NewWebhook,
     "The webhook receives every event from now on.",
-    webhook=to("getWebhook", "Get it.", **HOOK),
-    test=to("testWebhook", "Send a test delivery.", **HOOK),
-    deliveries=to("listDeliveries", "Its deliveries.", **HOOK),
-    rotate=to("rotateWebhookSecret", "Replace its secret.", **HOOK),
-    change=to("changeWebhook", "Update or disable it.", **HOOK),
-    delete=to("deleteWebhook", "Delete it.", **HOOK),
+    webhook=link_to("getWebhook", "Get it.", **HOOK),
+    test=link_to("testWebhook", "Send a test delivery.", **HOOK),
+    deliveries=link_to("listDeliveries", "Its deliveries.", **HOOK),
+    rotate=link_to("rotateWebhookSecret", "Replace its secret.", **HOOK),
+    change=link_to("changeWebhook", "Update or disable it.", **HOOK),
+    delete=link_to("deleteWebhook", "Delete it.", **HOOK),
 )
 CREATE_WEBHOOK: dict[str, Any] = {
     "summary": "Create a webhook",
@@ -261,8 +255,8 @@ otherwise the response is 400 with an error at `/url`.""",
     "tags": WEBHOOKS,
     "parameters": [location(201, "The webhook.")],
     "examples": [
-        asked("To a shop", examples.NEW_WEBHOOK),
-        answered("Created", {**examples.WEBHOOK, "secret": examples.SECRET}, status=201),
+        request_example("To a shop", examples.NEW_WEBHOOK),
+        response_example("Created", {**examples.WEBHOOK, "secret": examples.SECRET}, status=201),
     ],
 }
 GET_WEBHOOK: dict[str, Any] = {
@@ -270,7 +264,7 @@ GET_WEBHOOK: dict[str, Any] = {
     "description": "Returns the webhook without its secret. `disabledReason` is set if it was disabled: by a user, by "
     "a 410 from the receiver, or after days of failures.",
     "tags": WEBHOOKS,
-    "examples": [answered("Webhook", examples.WEBHOOK)],
+    "examples": [response_example("Webhook", examples.WEBHOOK)],
 }
 CHANGE_WEBHOOK: dict[str, Any] = {
     "summary": "Update a webhook",
@@ -278,8 +272,8 @@ CHANGE_WEBHOOK: dict[str, Any] = {
     "deliveries.",
     "tags": WEBHOOKS,
     "examples": [
-        asked("Disable", {"enabled": False}),
-        answered("Disabled", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Disabled by a user."}),
+        request_example("Disable", {"enabled": False}),
+        response_example("Disabled", {**examples.WEBHOOK, "enabled": False, "disabledReason": "Disabled by a user."}),
     ],
 }
 DELETE_WEBHOOK: dict[str, Any] = {
@@ -292,20 +286,20 @@ ROTATE: dict[str, Any] = {
     "description": "Returns a new secret, only in this response. For 24 hours deliveries are signed with the old "
     "secret as well, so that you can update the receiver. A secret from an earlier rotation stops working immediately.",
     "tags": WEBHOOKS,
-    "examples": [answered("Secret", {"secret": examples.SECRET})],
+    "examples": [response_example("Secret", {"secret": examples.SECRET})],
 }
 TEST: dict[str, Any] = {
     "summary": "Send a test delivery",
     "description": "Sends a delivery of type `webhook.test`, in a single attempt, even if the webhook is disabled. "
     "`GET …/deliveries` returns the result. 409 `delivery_pending`: the previous test has not ended yet.",
     "tags": WEBHOOKS,
-    "examples": [answered("Queued", examples.TEST, status=202)],
+    "examples": [response_example("Queued", examples.TEST, status=202)],
 }
-TESTED = Answer(
+TESTED = LinkedResponse(
     WebhookDelivery,
     "The delivery is queued.",
-    deliveries=to("listDeliveries", "Its result.", webhookId="$request.path.webhookId"),
-    again=to(
+    deliveries=link_to("listDeliveries", "Its result.", webhookId="$request.path.webhookId"),
+    again=link_to(
         "redeliver",
         "Send it again, after it has ended.",
         webhookId="$request.path.webhookId",
@@ -317,12 +311,12 @@ DELIVERIES: dict[str, Any] = {
     "description": "Returns the deliveries of the last 30 days, newest first, each with a log of its latest 20 "
     "attempts.",
     "tags": WEBHOOKS,
-    "examples": [answered("Delivered", examples.DELIVERY)],
+    "examples": [response_example("Delivered", examples.DELIVERY)],
 }
 REDELIVER: dict[str, Any] = {
     "summary": "Redeliver",
     "description": "Sends the delivery again with the same `webhook-id` and the same body, and the full number of "
     "attempts (one for a test). A delivery that waits for its next attempt is sent immediately and keeps its count.",
     "tags": WEBHOOKS,
-    "examples": [answered("Queued", examples.WAITING, status=202)],
+    "examples": [response_example("Queued", examples.WAITING, status=202)],
 }

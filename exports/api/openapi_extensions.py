@@ -9,7 +9,7 @@ from drf_spectacular.utils import Direction
 from config.platform.http.openapi.autoschema import StrictSchema
 
 
-class ExportRequest(StrictSchema):  # type: ignore[no-untyped-call]
+class ExportRequestExtension(StrictSchema):  # type: ignore[no-untyped-call]
     """A request with exactly one of `items` and `filters`, as two alternative components.
 
     A serializer cannot express that, and client generators ignore conditional schemas.

@@ -1,21 +1,21 @@
-"""How often clients of exports may ask. Every view has `PerUser` unless it says otherwise: it is DRF's default here."""
+"""Rate limits of the exports API. `ExportThrottle` is DRF's default, for all views without their own."""
 
 from config.platform.http import throttling
 from exports.core import metrics
 
 
-class PerUser(throttling.PerUser):
+class ExportThrottle(throttling.UserThrottle):
     posts = "export_rate"
     others = "export_poll_rate"
 
     def refused(self) -> None:
-        metrics.rate_limited()
+        metrics.RATE_LIMITED.inc()
 
 
-class PerAddress(throttling.PerAddress):
-    """For links, which need no sign-in: against guessing."""
+class DownloadThrottle(throttling.AddressThrottle):
+    """Limit for links, which need no authentication. Prevents guessing."""
 
     requests = "export_download_rate"
 
     def refused(self) -> None:
-        metrics.rate_limited()
+        metrics.RATE_LIMITED.inc()

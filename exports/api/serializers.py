@@ -1,10 +1,10 @@
-"""The request of an export: every field checked, every bad one named, before anything is written."""
+"""Serializers that validate the request of an export, with an error for each invalid field."""
 
 import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from django.conf import settings
 from drf_spectacular.utils import extend_schema_field
@@ -22,17 +22,17 @@ from exports.models.dataset import FORMATS
 from exports.models.job import Compression, DeliveryKind, Reuse
 
 DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-NOT_A_DAY = "Must be a date written YYYY-MM-DD."
+INVALID_DATE = "Must be a date written YYYY-MM-DD."
 OTHER_FORMATS = [name for name in FORMATS if name != "csv"]
 DELIMITERS = [",", ";", "\t", "|"]
 DELIVERIES = ["auto", *DeliveryKind.values]
-# Whatever a dataset's own pattern allows: what would leave the folder or the log line is never a key.
-NEVER_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
-MAX_KEY_BYTES = 200  # object stores take 255 for a segment, and the date and extension want theirs
+# Not allowed in keys, whatever the dataset's pattern: path traversal, and line breaks in logs.
+FORBIDDEN_IN_KEYS = re.compile(r"\.\.|[/\\\x00-\x1f\x7f]")
+MAX_KEY_BYTES = 200  # object stores allow 255 for a path segment, which also has the date and the extension
 
 
 class StrictBoolean(serializers.BooleanField):
-    """true or false, and not "yes" or 1."""
+    """Boolean that accepts only true and false, unlike DRF's, which also accepts "yes" and 1."""
 
     def to_internal_value(self, data: Any) -> bool:
         if not isinstance(data, bool):
@@ -42,18 +42,15 @@ class StrictBoolean(serializers.BooleanField):
 
 @extend_schema_field({"type": "string", "format": "date"})
 class DayField(serializers.Field[date, Any, str, Any]):
-    """A date, strictly YYYY-MM-DD: Python alone would also take 20130215 and 2013-W07-5."""
+    """Date in the form YYYY-MM-DD only. Python also accepts 20130215 and 2013-W07-5."""
 
-    default_error_messages = {"invalid": NOT_A_DAY}
+    default_error_messages = {"invalid": INVALID_DATE}
 
     def to_internal_value(self, data: Any) -> date:
         day = as_day(data)
         if day is None:
             self.fail("invalid")
         return day
-
-    def to_representation(self, value: date) -> str:
-        return value.isoformat()
 
 
 def as_day(data: Any) -> date | None:
@@ -65,16 +62,16 @@ def as_day(data: Any) -> date | None:
         return None
 
 
-def wrong_with_key(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | None:
-    """Return what is wrong with a key, or None. Without a dataset there is no pattern: what holds for all counts."""
+def key_error(key: Any, pattern: re.Pattern[str] | None) -> ErrorDetail | None:
+    """Return the error of a key, or None. `pattern`: None if the dataset is unknown."""
     if not isinstance(key, str):
         return ErrorDetail("Must be a string.", code="invalid")
     if (
-        NEVER_IN_KEYS.search(key)
+        FORBIDDEN_IN_KEYS.search(key)
         or len(key.encode(errors="replace")) > MAX_KEY_BYTES
         or (pattern and not pattern.fullmatch(key))
     ):
-        return ErrorDetail("Not a key of this dataset: it does not match the dataset's key pattern.", code="invalid")
+        return ErrorDetail("Does not match the key pattern of the dataset.", code="invalid")
     return None
 
 
@@ -82,7 +79,7 @@ KEY = {
     "type": "string",
     "maxLength": MAX_KEY_BYTES,
     "pattern": r"^[^/\\\x00-\x1f\x7f]*$",
-    "description": "Fits the dataset's `keyPattern`, and never has `..` in it.",
+    "description": "Matches the `keyPattern` of the dataset, and does not contain `..`.",
 }
 ITEM = {
     "type": "object",
@@ -94,37 +91,34 @@ ITEM = {
 
 @extend_schema_field({"type": "array", "minItems": 1, "items": ITEM})
 class ItemsField(serializers.Field[list[Pair], Any, Any, Any]):
-    """`[{"key", "effectiveDate"}]`. Written out, because 10,000 nested serializers take seconds."""
+    """List of `{"key", "effectiveDate"}`. Validated without nested serializers: 10,000 of them would take seconds."""
 
     def to_internal_value(self, data: Any) -> list[Pair]:
         if not isinstance(data, list):
-            raise ValidationError("Must be a list of {key, effectiveDate}.")
+            raise ValidationError("Must be a list of objects with key and effectiveDate.")
         if not data:
             raise ValidationError("Must not be empty.", code="empty")
-        if is_endless(data):
-            raise ValidationError([too_many_chunks()])
+        if is_too_long(data):
+            raise too_many_chunks(len(data), "items")
         pattern = self.context.get("key_pattern")
-        found = ((index, wrong) for index, item in enumerate(data) if (wrong := wrong_with_item(item, pattern)))
-        errors: Any = dict(islice(found, MAX_ERRORS))
-        if errors:
-            raise ValidationError(errors)
+        found = ((index, errors) for index, item in enumerate(data) if (errors := item_errors(item, pattern)))
+        if invalid := dict(islice(found, MAX_ERRORS)):
+            raise ValidationError(invalid)  # type: ignore[arg-type]
         return [Pair(item["key"], date.fromisoformat(item["effectiveDate"])) for item in data]
 
-    def to_representation(self, value: list[Pair]) -> Any:
-        return [{"key": pair.key, "effectiveDate": pair.effective_date.isoformat()} for pair in value]
 
-
-def is_endless(listed: Any) -> bool:
-    """Repetitions are folded, but not any number of them: what is looked at and kept must not exceed the request."""
+def is_too_long(listed: Any) -> bool:
+    """Return whether a list is too long to be validated. Duplicates are allowed, but not in any number."""
     return isinstance(listed, list) and len(listed) > 10 * settings.SLUICE.export_max_chunks_per_job
 
 
-def too_many_chunks() -> ErrorDetail:
+def too_many_chunks(count: int, what: str = "chunks") -> ValidationError:
     limit = settings.SLUICE.export_max_chunks_per_job
-    return ErrorDetail(f"One export holds at most {limit} chunks.", code="too_many_chunks")
+    detail = f"The request has {count:,} {what}. The limit is {limit:,} chunks per export."
+    return ValidationError([ErrorDetail(detail, code="too_many_chunks")])
 
 
-def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
+def item_errors(item: Any, pattern: re.Pattern[str] | None) -> Any:
     if not isinstance(item, dict):
         return [ErrorDetail("Must be an object with key and effectiveDate.", code="invalid")]
     errors: dict[str, list[ErrorDetail]] = {
@@ -134,30 +128,40 @@ def wrong_with_item(item: Any, pattern: re.Pattern[str] | None) -> Any:
     for name in ("key", "effectiveDate"):
         if name not in item:
             errors[name] = [ErrorDetail("This field is required.", code="required")]
-    if "key" in item and (wrong := wrong_with_key(item["key"], pattern)):
-        errors["key"] = [wrong]
+    if "key" in item and (error := key_error(item["key"], pattern)):
+        errors["key"] = [error]
     if "effectiveDate" in item and as_day(item["effectiveDate"]) is None:
-        errors["effectiveDate"] = [ErrorDetail(NOT_A_DAY, code="invalid")]
+        errors["effectiveDate"] = [ErrorDetail(INVALID_DATE, code="invalid")]
     return errors
 
 
 @extend_schema_field({"type": "array", "minItems": 1, "items": KEY})
 class KeysField(serializers.Field[list[str], Any, Any, Any]):
-    """A list of keys that is not empty. One that is endless is not looked at: FiltersSerializer refuses it."""
+    """Non-empty list of keys. Lists that are too long are not validated: FiltersSerializer refuses them."""
 
     def to_internal_value(self, data: Any) -> list[str]:
         if not isinstance(data, list) or not data:
-            raise ValidationError("Must be a list of keys that is not empty.")
-        if is_endless(data):
+            raise ValidationError("Must be a non-empty list of keys.")
+        if is_too_long(data):
             return []
         pattern = self.context.get("key_pattern")
-        found = ((str(n), [wrong]) for n, key in enumerate(data) if (wrong := wrong_with_key(key, pattern)))
+        found = ((str(n), [error]) for n, key in enumerate(data) if (error := key_error(key, pattern)))
         if errors := dict(islice(found, MAX_ERRORS)):
             raise ValidationError(errors)
         return list(data)
 
-    def to_representation(self, value: list[str]) -> Any:
-        return value
+
+class KeyRange(NamedTuple):
+    """Filters: keys, and the first and the last day."""
+
+    keys: list[str]
+    first: date
+    last: date
+
+    def stored(self) -> dict[str, Any]:
+        """Return the filters as the job stores them: without duplicates, so that their size is bounded by the quota."""
+        keys = list(dict.fromkeys(self.keys))
+        return {"keys": keys, "dateFrom": self.first.isoformat(), "dateTo": self.last.isoformat()}
 
 
 class FiltersSerializer(StrictSerializer):
@@ -168,24 +172,30 @@ class FiltersSerializer(StrictSerializer):
     dateTo = DayField()
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
-        if is_endless(data.get("keys")):
-            yield api_settings.NON_FIELD_ERRORS_KEY, [too_many_chunks()]
+        if is_too_long(data.get("keys")):
+            yield api_settings.NON_FIELD_ERRORS_KEY, too_many_chunks(len(data["keys"]), "keys").detail  # type: ignore[misc]
         first, last = as_day(data.get("dateFrom")), as_day(data.get("dateTo"))
         if first and last and last < first:
             yield "dateTo", [ErrorDetail("Must not be before dateFrom.", code="invalid")]
         yield from super().refused(data)
 
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        return KeyRange(attrs["keys"], attrs["dateFrom"], attrs["dateTo"])
+
 
 class CsvSerializer(StrictSerializer):
-    """How CSV is written. Other formats take the defaults only."""
+    """CSV options. Other formats accept the defaults only."""
 
     bom = StrictBoolean(default=False)
     delimiter = serializers.ChoiceField(choices=DELIMITERS, default=",")
     formulaPolicy = serializers.ChoiceField(choices=["none", "escape"], default="none")
 
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        return Dialect(bom=attrs["bom"], delimiter=attrs["delimiter"], formula_policy=attrs["formulaPolicy"])
+
 
 class ExportRequestSerializer(StrictSerializer):
-    """What to export, by `items` or by `filters`, and how."""
+    """The chunks to export, by `items` or by `filters`, and their format and delivery."""
 
     dataset = serializers.CharField()
     items = ItemsField(required=False)
@@ -199,50 +209,49 @@ class ExportRequestSerializer(StrictSerializer):
 
     @classmethod
     def read(cls, data: Any) -> ExportRequest:
-        """Return the request, checked and complete. Raises ValidationError with a place for each thing wrong."""
+        """Return the validated request with its defaults. Raises ValidationError with the location of each error."""
         name = data.get("dataset") if isinstance(data, dict) else None
         dataset = Dataset.objects.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
         pattern = re.compile(dataset.key_pattern) if dataset else None
         serializer = cls(data=data, context={"dataset": dataset, "key_pattern": pattern})
         serializer.is_valid(raise_exception=True)
-        return serializer.as_request()
+        return cast("ExportRequest", serializer.validated_data)
 
     def validate_dataset(self, name: str) -> str:
         if self.context["dataset"] is None:
-            raise ValidationError("There is no such dataset.", code="unknown_dataset")
+            raise ValidationError("Dataset not found.", code="unknown_dataset")
         return name
 
     def validate_format(self, name: str) -> str:
         dataset = self.context["dataset"]
         if dataset and name not in dataset.formats:
-            raise ValidationError(f"This dataset comes as: {', '.join(dataset.formats)}.", code="invalid_choice")
+            raise ValidationError(f"This dataset supports: {', '.join(dataset.formats)}.", code="invalid_choice")
         return name
 
     def validate_items(self, pairs: list[Pair]) -> list[Pair]:
         limit = settings.SLUICE.export_max_chunks_per_job
-        if len(pairs) > limit and len(set(pairs)) > limit:
-            raise ValidationError([too_many_chunks()])
+        if len(pairs) > limit and (count := len(set(pairs))) > limit:
+            raise too_many_chunks(count)
         return pairs
 
-    def validate_filters(self, filters: dict[str, Any]) -> dict[str, Any]:
-        limit = settings.SLUICE.export_max_chunks_per_job
-        if planning.count(**span_of({**filters, "keys": set(filters["keys"])})) > limit:
-            raise ValidationError([too_many_chunks()])
+    def validate_filters(self, filters: KeyRange) -> KeyRange:
+        count = planning.count(set(filters.keys), filters.first, filters.last)
+        if count > settings.SLUICE.export_max_chunks_per_job:
+            raise too_many_chunks(count)
         return filters
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         has_neither = "items" not in data and "filters" not in data
-        has_both = data.get("items") is not None and data.get("filters") is not None  # a null is told by its field
+        has_both = data.get("items") is not None and data.get("filters") is not None  # null is an error of the field
         if has_neither or has_both:
-            yield "items", [ErrorDetail("Give exactly one of items and filters.", code="invalid")]
+            yield "items", [ErrorDetail("Specify exactly one of items and filters.", code="invalid")]
         if data.get("format", "csv") in OTHER_FORMATS and has_dialect(data.get("csv")):
-            yield "csv", [ErrorDetail("These options are for the format csv only.", code="invalid")]
+            yield "csv", [ErrorDetail("Only supported for the format csv.", code="invalid")]
         yield from super().refused(data)
 
-    def as_request(self) -> ExportRequest:
-        attrs = self.validated_data
-        filters = attrs.get("filters")
-        pairs, duplicates = planning.from_filters(**span_of(filters)) if filters else planning.fold(attrs["items"])
+    def validate(self, attrs: dict[str, Any]) -> Any:
+        filters: KeyRange | None = attrs.get("filters")
+        pairs, duplicates = planning.from_filters(*filters) if filters else planning.fold(attrs["items"])
         delivery = attrs["delivery"]
         if delivery == "auto":
             delivery = DeliveryKind.SINGLE if len(pairs) == 1 else DeliveryKind.ZIP
@@ -250,31 +259,15 @@ class ExportRequestSerializer(StrictSerializer):
             dataset=self.context["dataset"],
             pairs=pairs,
             duplicates=duplicates,
-            shape=Shape(format=attrs["format"], compression=attrs["compression"], dialect=dialect_of(attrs)),
+            shape=Shape(format=attrs["format"], compression=attrs["compression"], dialect=attrs.get("csv", Dialect())),
             delivery=delivery,
             reuse=attrs["reuse"],
             allow_degraded=attrs["allowDegraded"],
-            filters=as_kept(filters) if filters else None,
+            filters=filters.stored() if filters else None,
         )
 
 
-def as_kept(filters: dict[str, Any]) -> dict[str, Any]:
-    """Return what the job keeps of them: each key once, so that it costs no more than the chunks that were paid for."""
-    return dict(FiltersSerializer({**filters, "keys": list(dict.fromkeys(filters["keys"]))}).data)
-
-
-def span_of(filters: dict[str, Any]) -> dict[str, Any]:
-    return {"keys": filters["keys"], "first": filters["dateFrom"], "last": filters["dateTo"]}
-
-
-def dialect_of(attrs: dict[str, Any]) -> Dialect:
-    csv = attrs.get("csv") or {}
-    return Dialect(
-        bom=csv.get("bom", False), delimiter=csv.get("delimiter", ","), formula_policy=csv.get("formulaPolicy", "none")
-    )
-
-
 def has_dialect(csv: Any) -> bool:
-    """Tell whether valid options for CSV are given, and not just the defaults."""
+    """Return whether these are valid CSV options that differ from the defaults."""
     serializer = CsvSerializer(data=csv)
-    return serializer.is_valid() and dialect_of({"csv": serializer.validated_data}) != Dialect()
+    return serializer.is_valid() and serializer.validated_data != Dialect()

@@ -1,4 +1,4 @@
-"""The HTTP interface of exports: translate, one call, translate back."""
+"""API views of exports. Each translates the request, calls one function, and translates the result."""
 
 from typing import Any
 from uuid import UUID
@@ -35,8 +35,8 @@ POLL_SECONDS = 2
         responses={200: list[schemas.Job], **problems(BadInput)},
     )
 )
-class Exports(generics.ListAPIView[Job]):
-    """`GET /exports`: my jobs, newest first. `POST /exports`: a new one."""
+class ExportListView(generics.ListAPIView[Job]):
+    """`GET /exports`: the user's jobs, newest first. `POST /exports`: creates a job."""
 
     ordering = ("-created_at", "-job_id")
 
@@ -72,9 +72,9 @@ def caller_of(request: Request, idempotency: Idempotency | None = None) -> submi
     )
 
 
-def client_of(request: Request) -> links.Client:
+def client_of(request: Request) -> links.LinkClient:
     address = client_address(request)
-    return links.Client(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
+    return links.LinkClient(address=str(address) if address else None, user_agent=request.headers.get("User-Agent", ""))
 
 
 def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair that `submit` returns
@@ -85,8 +85,8 @@ def accepted(job: Job, replayed: bool) -> Response:  # noqa: FBT001 - the pair t
     return Response(representation.accepted(job), status=202, headers=headers)
 
 
-class Preview(APIView):
-    """`POST /exports/preview`: what the same request to `/exports` would do. Changes nothing."""
+class PreviewView(APIView):
+    """`POST /exports/preview`: the effect of the same request to `POST /exports`. Changes nothing."""
 
     @extend_schema(
         operation_id="previewExport",
@@ -95,20 +95,19 @@ class Preview(APIView):
         responses={200: schemas.Preview, **problems(BadInput)},
     )
     def post(self, request: Request) -> Response:
-        preview = submission.preview(ExportRequestSerializer.read(request.data))
-        return Response(representation.preview(preview))
+        return Response(submission.preview(ExportRequestSerializer.read(request.data)))
 
 
-class Limits(APIView):
-    """`GET /exports/limits`: the day's quota and what is left of it, and the other bounds."""
+class LimitsView(APIView):
+    """`GET /exports/limits`: the daily quota, its usage, and the other limits."""
 
     @extend_schema(operation_id="getLimits", **openapi.LIMITS, responses={200: schemas.Limits})
     def get(self, request: Request) -> Response:
         return Response(representation.limits(quotas.state(user_of(request).pk)))
 
 
-class Datasets(APIView):
-    """`GET /exports/datasets`: what can be exported."""
+class DatasetListView(APIView):
+    """`GET /exports/datasets`."""
 
     @extend_schema(operation_id="listDatasets", **openapi.DATASETS, responses={200: schemas.Datasets})
     def get(self, request: Request) -> Response:
@@ -121,19 +120,19 @@ class NoSuchExport(NotFound):
 
 
 def owned(request: Request, job_id: UUID, *, by_staff: bool = True) -> Job:
-    """Return the job if the user may see it. A stranger's looks like one that is not there.
+    """Return the job if the user may see it. Raises NoSuchExport, also for a job of another user.
 
-    Staff see every job, but what leads to its data, links and files, is the owner's alone.
+    Staff may see every job, but not create links to its data or download its files.
     """
     user = user_of(request)
-    job = representation.find(job_id, user_id=user.pk, of_anybody=by_staff and user.is_staff)
+    job = representation.find(job_id, user_id=user.pk, any_owner=by_staff and user.is_staff)
     if job is None:
         raise NoSuchExport
     return job
 
 
-class Export(APIView):
-    """`GET /exports/{jobId}`: always 200 for a job that is there; its state is in the body."""
+class ExportView(APIView):
+    """`GET /exports/{jobId}`: 200 for every existing job, whatever its status."""
 
     @extend_schema(
         operation_id="getExport",
@@ -153,7 +152,7 @@ class Export(APIView):
         responses={200: list[schemas.Chunk], **problems(BadInput, NoSuchExport)},
     )
 )
-class Chunks(generics.ListAPIView[Chunk]):
+class ChunkListView(generics.ListAPIView[Chunk]):
     """`GET /exports/{jobId}/chunks`: in the order of the request."""
 
     ordering = ("seq",)
@@ -166,8 +165,8 @@ class Chunks(generics.ListAPIView[Chunk]):
         return self.get_paginated_response([representation.chunk(chunk) for chunk in page])
 
 
-class Retry(APIView):
-    """`POST /exports/{jobId}/retry`: the failed chunks again; 409 unless the job failed."""
+class RetryExportView(APIView):
+    """`POST /exports/{jobId}/retry`: retries the failed chunks. 409 unless the job has failed."""
 
     @extend_schema(
         operation_id="retryExport",
@@ -182,8 +181,8 @@ class Retry(APIView):
         return Response(representation.job(owned(request, job_id), request), status=202)
 
 
-class Cancel(APIView):
-    """`POST /exports/{jobId}/cancel`: end it; 409 when it has ended."""
+class CancelExportView(APIView):
+    """`POST /exports/{jobId}/cancel`: 409 if the job has ended."""
 
     @extend_schema(
         operation_id="cancelExport",
@@ -198,8 +197,8 @@ class Cancel(APIView):
         return Response(representation.job(owned(request, job_id), request))
 
 
-class Replay(APIView):
-    """`POST /exports/{jobId}/replay`: the same request once more, as a new job of whoever asks."""
+class ReplayExportView(APIView):
+    """`POST /exports/{jobId}/replay`: submits the same request as a new job of this user."""
 
     @extend_schema(
         operation_id="replayExport",

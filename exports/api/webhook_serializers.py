@@ -1,4 +1,4 @@
-"""What owners say of their webhooks: every field checked, and where one leads looked up, before anything is written."""
+"""Serializers that validate the requests of webhooks, including the addresses that their URLs resolve to."""
 
 from typing import Any, ClassVar
 
@@ -21,12 +21,12 @@ from exports.webhooks.models import EventType
     }
 )
 class EventsField(serializers.Field[list[str], Any, list[str], Any]):
-    """Which ends to be told of; whatever is wrong with the list is told at the list."""
+    """Events to subscribe to. All errors are at the list, not at its items."""
 
     default_error_messages: ClassVar = {
-        "invalid": f"Must be a list of some of: {', '.join(sorted(EventType.values))}.",
+        "invalid": f"Must be a list with one or more of: {', '.join(sorted(EventType.values))}.",
         "empty": "Must not be empty.",
-        "duplicate": "Must not name an event twice.",
+        "duplicate": "Must not contain duplicates.",
     }
 
     def to_internal_value(self, data: Any) -> list[str]:
@@ -38,20 +38,18 @@ class EventsField(serializers.Field[list[str], Any, list[str], Any]):
             self.fail("duplicate")
         return list(data)
 
-    def to_representation(self, value: list[str]) -> list[str]:
-        return value
-
 
 @extend_schema_field(
     {
         "type": "string",
         "format": "uri",
         "maxLength": url_guard.MAX_URL,
-        "description": "https, without credentials or fragment, at public addresses; looked at again at each delivery.",
+        "description": "https, without credentials or fragment. Must resolve to public addresses, as each delivery "
+        "checks again.",
     }
 )
 class ReceiverField(serializers.Field[str, Any, str, Any]):
-    """A URL that webhooks may lead to, by what the DNS says now."""
+    """URL that a webhook may have, by its current DNS records."""
 
     default_error_messages: ClassVar = {"invalid": "Must be a string."}
 
@@ -64,22 +62,19 @@ class ReceiverField(serializers.Field[str, Any, str, Any]):
             raise ValidationError([ErrorDetail(refused.detail, code=refused.code)]) from None
         return data
 
-    def to_representation(self, value: str) -> str:
-        return value
-
 
 class NewWebhookSerializer(StrictSerializer):
-    """Where to, and what of."""
+    """URL and events of a new webhook."""
 
     url = ReceiverField()
     events = EventsField()
 
 
 class WebhookChangeSerializer(StrictSerializer):
-    """What is left out stays as it is."""
+    """Changes of a webhook. Omitted fields keep their values."""
 
     url = ReceiverField(required=False)
     events = EventsField(required=False)
     enabled = StrictBoolean(
-        required=False, help_text="True begins anew: what failed is forgotten, what waits goes out."
+        required=False, help_text="`true` resets the failure count and sends the waiting deliveries."
     )

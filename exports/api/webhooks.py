@@ -1,4 +1,4 @@
-"""The HTTP interface of webhooks. They are their owner's alone: they lead to data, so staff get 404 too."""
+"""API views of webhooks. Only the owner can access a webhook: staff get 404 too."""
 
 from typing import Any
 from uuid import UUID
@@ -30,8 +30,8 @@ def mine(request: Request, webhook_id: UUID) -> Webhook:
         responses={200: list[schemas.Webhook], **problems(BadInput)},
     )
 )
-class Webhooks(generics.ListAPIView[Webhook]):
-    """`GET /exports/webhooks`: mine. `POST /exports/webhooks`: a new one."""
+class WebhookListView(generics.ListAPIView[Webhook]):
+    """`GET` and `POST /exports/webhooks`."""
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(Webhook.objects.filter(user_id=user_of(request).pk)) or []
@@ -44,15 +44,14 @@ class Webhooks(generics.ListAPIView[Webhook]):
         responses={201: openapi.MADE, **problems(BadInput, subscriptions.TooManyWebhooks)},
     )
     def post(self, request: Request) -> Response:
-        serializer = NewWebhookSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        made = subscriptions.create(user_id=user_of(request).pk, **serializer.validated_data)
-        answer = {**representation.webhook(made), "secret": made.secret}
-        headers = {"Location": f"/exports/webhooks/{made.pk}", "Cache-Control": "no-store"}
-        return Response(answer, status=201, headers=headers)
+        fields = NewWebhookSerializer.read(request.data)
+        webhook = subscriptions.create(user_id=user_of(request).pk, **fields)
+        body = {**representation.webhook(webhook), "secret": webhook.secret}
+        headers = {"Location": f"/exports/webhooks/{webhook.pk}", "Cache-Control": "no-store"}
+        return Response(body, status=201, headers=headers)
 
 
-class OneWebhook(APIView):
+class WebhookView(APIView):
     """`GET`, `PATCH` and `DELETE /exports/webhooks/{webhookId}`."""
 
     @extend_schema(
@@ -71,9 +70,8 @@ class OneWebhook(APIView):
     )
     def patch(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
-        serializer = WebhookChangeSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        return Response(representation.webhook(subscriptions.change(webhook, **serializer.validated_data)))
+        changes = WebhookChangeSerializer.read(request.data)
+        return Response(representation.webhook(subscriptions.change(webhook, **changes)))
 
     @extend_schema(
         operation_id="deleteWebhook",
@@ -88,8 +86,8 @@ class OneWebhook(APIView):
         return Response(status=204)
 
 
-class Rotation(APIView):
-    """`POST /exports/webhooks/{webhookId}/rotate-secret`: a new secret; the old one signs too for a day."""
+class RotateSecretView(APIView):
+    """`POST /exports/webhooks/{webhookId}/rotate-secret`: returns a new secret. The old one also signs for a day."""
 
     @extend_schema(
         operation_id="rotateWebhookSecret",
@@ -100,12 +98,11 @@ class Rotation(APIView):
     def post(self, request: Request, webhook_id: UUID) -> Response:
         webhook = mine(request, webhook_id)
         Nothing.read(request.data)
-        secret = subscriptions.rotate_secret(webhook)
-        return Response({"secret": secret}, headers={"Cache-Control": "no-store"})
+        return Response({"secret": subscriptions.rotate_secret(webhook)}, headers={"Cache-Control": "no-store"})
 
 
-class Test(APIView):
-    """`POST /exports/webhooks/{webhookId}/test`: a delivery of the type `webhook.test`."""
+class TestWebhookView(APIView):
+    """`POST /exports/webhooks/{webhookId}/test`: sends a delivery of type `webhook.test`."""
 
     @extend_schema(
         operation_id="testWebhook",
@@ -129,7 +126,7 @@ class Test(APIView):
         responses={200: list[schemas.WebhookDelivery], **problems(BadInput, subscriptions.NoSuchWebhook)},
     )
 )
-class Deliveries(generics.ListAPIView[Delivery]):
+class DeliveryListView(generics.ListAPIView[Delivery]):
     """`GET /exports/webhooks/{webhookId}/deliveries`."""
 
     ordering = ("-created_at", "-id")
@@ -140,8 +137,8 @@ class Deliveries(generics.ListAPIView[Delivery]):
         return self.get_paginated_response([representation.delivery(delivery) for delivery in page])
 
 
-class Redelivery(APIView):
-    """`POST /exports/webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`: the same once more."""
+class ResendView(APIView):
+    """`POST /exports/webhooks/{webhookId}/deliveries/{deliveryId}/redeliver`."""
 
     @extend_schema(
         operation_id="redeliver",

@@ -1,4 +1,4 @@
-"""Errors of chunks and jobs. Each knows its code, and whether another attempt can help.
+"""Errors of chunks and jobs. Each has a code, and a flag whether another attempt can help.
 
 Clients and logs see the code, the SQLSTATE and the texts below. They never see the source's own message, which may
 quote rows.
@@ -47,18 +47,27 @@ class SourceError(SourceFailed):
     text = "The dataset's function raised an error."
 
 
+class SourceCancelled(SourceError):
+    text = "An administrator of the source database cancelled the call."
+
+
+class RowTooLarge(SourceError):
+    retryable = False
+    text = "The dataset's function returned a row that is larger than EXPORT_MAX_ROW_BYTES."
+
+
 class PermanentSourceError(SourceError):
     retryable = False
     text = "The dataset's function is missing, not permitted or incompatible. Another attempt cannot help."
 
 
-class UploadFailed(ExportError):
+class ChunkUploadFailed(ExportError):
     code = "EXPORT_UPLOAD_FAILED"
     retryable = False  # the one immediate retry was made; only a manual retry starts again
     text = "The object storage did not accept the file, and the immediate retry failed too."
 
 
-class UploadConflict(UploadFailed):
+class UploadConflict(ChunkUploadFailed):
     retryable = True
     text = "Other workers replaced the object at this path before each attempt to write it."
 
@@ -77,10 +86,10 @@ class FileGone(Exception):
 
 
 # SQLSTATE classes for which another attempt cannot help: syntax error, missing object or privilege, invalid schema,
-# invalid authorisation, feature not supported.
+# invalid authorization, feature not supported.
 PERMANENT = ("42", "3F", "28", "0A")
 
-# code -> (title, meaning and next step). The API, the pages and the admin show these.
+# code -> (title, meaning, and next step). The API, the pages, and the admin show these.
 EXPLANATIONS: dict[str, tuple[str, str]] = {
     "EXPORT_SOURCE_UNAVAILABLE": (
         "The source database could not be reached",

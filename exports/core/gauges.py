@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from config.platform.db.sql import Row
-from config.platform.observability.gauges import labelled, plain
+from config.platform.observability.gauges import gauge, labeled_gauge
 from exports.core.states import JOB_ACTIVE
 
 # Waiting chunks are counted from their jobs' counters, and running chunks from their index, which contains no more than
@@ -41,35 +41,35 @@ SELECT (SELECT coalesce(sum(pending), 0) FROM active) AS pending,
 
 def collect(row: Row) -> Iterator[Metric]:
     waiting = {state: row[state] for state in ("pending", "retrying", "running")}
-    yield labelled(
+    yield labeled_gauge(
         "export_queue_depth",
         "Chunks that have not ended, by state. `reusable` is part of `pending`.",
         "state",
         {**waiting, "reusable": row["reusable"]},
     )
-    yield plain("export_oldest_pending_age_seconds", "Age of the oldest job with pending chunks.", row["oldest"] or 0)
-    yield labelled(
+    yield gauge("export_oldest_pending_age_seconds", "Age of the oldest job with pending chunks.", row["oldest"] or 0)
+    yield labeled_gauge(
         "export_slots",
         "Slots for calls into the source database, by state.",
         "state",
         {"held": row["held"], "free": row["free"]},
     )
-    yield plain("export_leases_overdue", "Running chunks whose lease has expired.", row["overdue"])
+    yield gauge("export_leases_overdue", "Running chunks whose lease has expired.", row["overdue"])
     jobs = row["jobs"] or {}
-    yield labelled(
+    yield labeled_gauge(
         "export_jobs_active",
         "Jobs that have not ended.",
         "status",
         {status: jobs.get(status, 0) for status in sorted(JOB_ACTIVE)},
     )
-    yield plain(
+    yield gauge(
         "export_jobs_completing", "Jobs whose chunks are all done, and that have no receipt yet.", row["completing"]
     )
-    yield plain(
+    yield gauge(
         "export_receipts_outlived",
         "Delivered objects that still exist a minute after their receipt expired.",
         row["outlived"],
     )
-    yield plain("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
-    yield plain("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])
-    yield labelled("export_tick_age_seconds", "Time since a periodic task last ran.", "tick", row["ticks"] or {})
+    yield gauge("export_deliveries_pending", "Webhook deliveries that wait for an attempt.", row["deliveries"])
+    yield gauge("export_untold_events", "Ends of jobs whose webhook deliveries are not created yet.", row["untold"])
+    yield labeled_gauge("export_tick_age_seconds", "Time since a periodic task last ran.", "tick", row["ticks"] or {})

@@ -1,8 +1,7 @@
 """Counters and histograms of exports. `docs/metrics.md` describes each.
 
-Each function is called right after the commit of the change that it counts. A process that dies in between loses that
-count: these numbers are for monitoring, and the rows are the truth. Queue depths and ages are read from the rows, see
-`exports.core.gauges`.
+Each change is counted right after its commit. A process that dies in between loses that count: these numbers are for
+monitoring, and the rows are the truth. Queue depths and ages are read from the rows, see `exports.core.gauges`.
 
 Every possible label value is declared, so that its series exists from the start.
 """
@@ -41,7 +40,7 @@ CHUNKS = counter(
     "Outcomes of attempts: done by source, failed for good, or to be retried.",
     outcome=[*Source.values, "failed", "retried"],
 )
-CHUNK_FAILURES = counter("export_chunk_failures_total", "Chunks that failed for good.", code=EXPLANATIONS)
+CHUNK_FAILURES = counter("export_chunk_failures_total", "Failed chunks by error code.", code=EXPLANATIONS)
 CHUNK_RETRIES = counter("export_chunk_retries_total", "Attempts that failed and are retried.", code=EXPLANATIONS)
 CHUNK_DURATION = Histogram(
     "export_chunk_duration_seconds", "Duration of live exports of chunks, from the claim.", buckets=CHUNK_BUCKETS
@@ -66,11 +65,6 @@ def job_moved(status: str) -> None:
     JOB_STATUS.labels(str(status)).inc()
 
 
-def job_succeeded(latency_ms: float) -> None:
-    """Record the milliseconds from `created_at` to `finished_at`. `job_moved` counts the change to `success`."""
-    JOB_LATENCY.observe(latency_ms)
-
-
 def chunk_done(source: str, rows: int, bytes: int, seconds: float | None = None, count: int = 1) -> None:  # noqa: A002
     """Count finished chunks, with the sums of their rows and bytes. `seconds` is recorded for one live chunk."""
     CHUNKS.labels(str(source)).inc(count)
@@ -91,39 +85,8 @@ def chunk_failed(code: str) -> None:
     CHUNK_FAILURES.labels(code).inc()
 
 
-def lease_lost() -> None:
-    LEASES_LOST.inc()
-
-
-def leases_expired(count: int) -> None:
-    LEASES_EXPIRED.inc(count)
-
-
-def ttl_violated(count: int) -> None:
-    TTL_VIOLATIONS.inc(count)
-
-
 def download(outcome: str) -> None:
-    """Count a use of a link: redeemed, or the reason for its rejection, which `download_refused` counts as well."""
+    """Count a use of a link: redeemed, or the reason for its rejection."""
     DOWNLOADS.labels(str(outcome)).inc()
-
-
-def download_refused() -> None:
-    DOWNLOADS_403.inc()
-
-
-def quota_refused() -> None:
-    QUOTA_REFUSED.inc()
-
-
-def rate_limited() -> None:
-    RATE_LIMITED.inc()
-
-
-def stream_opened() -> None:
-    """Count an opened stream. The open streams are those opened minus those closed."""
-    STREAMS_OPENED.inc()
-
-
-def stream_closed(reason: str) -> None:
-    STREAMS_CLOSED.labels(reason).inc()
+    if outcome != DownloadOutcome.REDEEMED:
+        DOWNLOADS_403.inc()

@@ -39,7 +39,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The properties of a file that its path depends on, besides dataset, key and date."""
+    """The properties of a file that its path depends on, besides dataset, key, and date."""
 
     format: str = "csv"
     compression: str = "none"
@@ -62,7 +62,7 @@ def file_name(pair: Pair, shape: Shape) -> str:
 
 
 def object_key(base_path: str, pair: Pair, shape: Shape) -> str:
-    """Return the object key of a file. It depends only on dataset, key, date and shape."""
+    """Return the object key of a file. It depends only on dataset, key, date, and shape."""
     return f"{base_path}/{shape.folder}{file_name(pair, shape)}"
 
 

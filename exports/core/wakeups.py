@@ -11,7 +11,7 @@ REUSE_FILES = "exports.reuse_files"
 COMPLETE_JOB = "exports.complete_job"
 # Jobs whose completion the reaper sends again: each message names its job, and a lost one must not wait for others.
 MOST_JOBS = 1_000
-FEW = 4  # workers that look for reusable files at the same time, since that takes no slot
+FEW = 4  # workers that check files at the same time; slots do not limit them
 
 
 def chunks(*, waiting: int, delay: float = 0, again: bool = False) -> None:

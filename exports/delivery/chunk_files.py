@@ -47,7 +47,7 @@ def presign(job: Job, *, key: str, effective_date: date) -> str:
 
 
 def is_unchanged(chunk: Chunk) -> bool:
-    """Whether the object at the path still has the chunk's bytes. Another ETag may still mean the same bytes."""
+    """Return whether the object at the path still has the chunk's bytes. Another ETag may still mean the same bytes."""
     try:
         head = storage.head(chunk.path)
     except storage.StorageError as error:

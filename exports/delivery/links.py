@@ -32,7 +32,7 @@ PREFIXES = {"prefix": {"ipv4": 24, "ipv6": 64}, "exact": {"ipv4": 32, "ipv6": 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class LinkClient:
     """The requesting client, for the audit log and for binding links. `user_agent` is the whole header or ""."""
 
     address: str | None
@@ -47,17 +47,17 @@ class Client:
         return hashlib.sha256(self.user_agent.encode()).hexdigest()[:16]
 
 
-class Bound(TypedDict):
+class ClientBinding(TypedDict):
     """The binding of a job or a link to a client; "" is no binding."""
 
     network: str
     agent: str
 
 
-UNBOUND = Bound(network="", agent="")
+UNBOUND = ClientBinding(network="", agent="")
 
 
-def bound_to(client: Client) -> Bound:
+def bound_to(client: LinkClient) -> ClientBinding:
     """Return the binding to this client under the current EXPORT_BIND_IP and EXPORT_BIND_UA.
 
     `network` is for example `192.0.2.0/24` or `2001:db8::/64`: phones and offices often change their address, but
@@ -67,7 +67,7 @@ def bound_to(client: Client) -> Bound:
     network = ""
     if client.address is not None and env.export_bind_ip != "off":
         network = str(network_around(ip_address(client.address), **PREFIXES[env.export_bind_ip]))
-    return Bound(network=network, agent=client.agent if env.export_bind_ua else "")
+    return ClientBinding(network=network, agent=client.agent if env.export_bind_ua else "")
 
 
 class LinkUnusable(Exception):
@@ -84,13 +84,13 @@ class ReceiptExpired(Problem):
     detail = "The receipt has expired. Export again; existing files are reused."
 
 
-class NotOpen(Problem):
+class LinkNotOpen(Problem):
     status = 409
     code = "not_open"
     detail = "This link was already used or revoked, or it has expired. Only a link that still works can be revoked."
 
 
-def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
+def mint(receipt: Receipt, bound: ClientBinding = UNBOUND) -> Link:
     """Return a new link that is valid as long as the receipt, and revoke the previous one. Raises ReceiptExpired."""
     with transaction.atomic():
         # The lock serializes concurrent calls. The database's clock decides here, as it does when a link is redeemed.
@@ -102,10 +102,10 @@ def mint(receipt: Receipt, bound: Bound = UNBOUND) -> Link:
 
 
 def revoke(link: Link) -> None:
-    """Revoke an open link. The owner may create another while the receipt is valid. Raises NotOpen."""
+    """Revoke an open link. The owner may create another while the receipt is valid. Raises LinkNotOpen."""
     open_ones = Link.objects.filter(pk=link.pk, used_at=None, revoked_at=None, expires_at__gt=Now())
     if not open_ones.update(revoked_at=Now()):
-        raise NotOpen
+        raise LinkNotOpen
     log.info("link_revoked", job_id=str(link.receipt_id))
 
 
@@ -167,7 +167,7 @@ RETURNING job_id
 AUDITED_CHARACTERS = 200  # of the User-Agent
 
 
-def redeem(job_id: UUID, token: str, client: Client) -> str:
+def redeem(job_id: UUID, token: str, client: LinkClient) -> str:
     """Redeem a link and return a presigned URL of the object. Raises LinkUnusable, and then the link stays unused."""
     link_id = read_token(token)
     row = sql.one(REDEEM, link=link_id, job=job_id, **client_values(client))
@@ -182,7 +182,7 @@ def redeem(job_id: UUID, token: str, client: Client) -> str:
     )
 
 
-def peek(job_id: UUID, token: str, client: Client) -> Receipt:
+def peek(job_id: UUID, token: str, client: LinkClient) -> Receipt:
     """Return the receipt of a link without redeeming it, for HEAD requests and prefetches. Raises LinkUnusable."""
     link_id = read_token(token)
     if outcome := why_not(job_id, link_id, client):
@@ -198,7 +198,7 @@ def read_token(token: str) -> UUID | None:
         return None
 
 
-def why_not(job_id: UUID, link_id: UUID | None, client: Client) -> DownloadOutcome | None:
+def why_not(job_id: UUID, link_id: UUID | None, client: LinkClient) -> DownloadOutcome | None:
     """Return the reason why this client cannot use a link now, or None."""
     row = sql.one(WHY_NOT, link=link_id, job=job_id, **client_values(client))
     if row is None:
@@ -206,15 +206,14 @@ def why_not(job_id: UUID, link_id: UUID | None, client: Client) -> DownloadOutco
     return DownloadOutcome(row["outcome"]) if row["outcome"] else None
 
 
-def refuse(job_id: UUID, link_id: UUID | None, outcome: DownloadOutcome, client: Client) -> NoReturn:
+def refuse(job_id: UUID, link_id: UUID | None, outcome: DownloadOutcome, client: LinkClient) -> NoReturn:
     """Insert an audit row if the job exists, count the attempt, and raise LinkUnusable."""
     sql.one(AUDIT_REFUSAL, link=link_id, job=job_id, outcome=outcome.value, **client_values(client))
     metrics.download(outcome)
-    metrics.download_refused()
     raise LinkUnusable(outcome)
 
 
-def client_values(client: Client) -> dict[str, Any]:
+def client_values(client: LinkClient) -> dict[str, Any]:
     """Return a client's values for the statements above."""
     env = settings.SLUICE
     return {

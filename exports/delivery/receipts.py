@@ -15,7 +15,7 @@ from exports.models import Job, Link, Receipt
 log = structlog.get_logger(__name__)
 
 
-class NotReady(Problem):
+class ReceiptNotReady(Problem):
     status = 409
     code = "not_ready"
     detail = "This export has no receipt yet. It has not ended, or it did not succeed."
@@ -39,14 +39,15 @@ def issue(job: Job, delivered: StoredObject, *, content_type: str, file_name: st
         file_name=file_name,
         expires_at=Now() + timedelta(seconds=job.ttl),
     )
-    links.mint(receipt, links.Bound(network=job.network, agent=job.agent))
+    links.mint(receipt, links.ClientBinding(network=job.network, agent=job.agent))
     return receipt
 
 
-def fresh_link(job: Job, client: links.Client) -> Link:
-    """Return a new link, bound to the requesting client, and revoke the previous. Raises NotReady, ReceiptExpired."""
+def fresh_link(job: Job, client: links.LinkClient) -> Link:
+    """Return a new link, bound to the requesting client, and revoke the previous. Raises
+    ReceiptNotReady, ReceiptExpired."""
     if job.status != JobStatus.SUCCESS:
-        raise NotReady
+        raise ReceiptNotReady
     return links.mint(job.receipt, links.bound_to(client))
 
 

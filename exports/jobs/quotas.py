@@ -93,7 +93,7 @@ def debit(*, user_id: int, jobs: int, chunks: int) -> date:
     sql.scalar(LIMIT_IDLE_TIME)
     day: date | None = sql.scalar(DEBIT, **values(user_id), jobs=jobs, chunks=chunks)
     if day is None:
-        metrics.quota_refused()
+        metrics.QUOTA_REFUSED.inc()
         raise exceeded(state(user_id), jobs=jobs, chunks=chunks)
     return day
 
@@ -110,11 +110,11 @@ def values(user_id: int) -> dict[str, Any]:
 
 
 def exceeded(quota: Quota, *, jobs: int, chunks: int) -> QuotaExceeded:
-    """Return the refusal in numbers. More than a whole day holds never fits, and no waiting helps."""
+    """Return the problem with the numbers that were requested and are left."""
     if jobs and quota.jobs + jobs > quota.daily_jobs:
-        what = f"All {quota.daily_jobs:,} exports of today are used"
+        reason = f"You have used all {quota.daily_jobs:,} exports of today"
     else:
         left = max(quota.daily_chunks - quota.chunks, 0)
-        asked = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
-        what = f"This takes {asked}, and {left:,} of today's {quota.daily_chunks:,} are left"
-    return QuotaExceeded(f"{what}. The quota resets at midnight UTC.", retry_after=quota.seconds_left)
+        requested = f"{chunks:,} chunk{'' if chunks == 1 else 's'}"
+        reason = f"This needs {requested}, and {left:,} of today's {quota.daily_chunks:,} are left"
+    return QuotaExceeded(f"{reason}. The quota resets at midnight UTC.", retry_after=quota.seconds_left)

@@ -1,6 +1,6 @@
-"""Bodies of responses, events and webhooks, and the queries that read what they need.
+"""Bodies of responses, events, and webhooks, and the queries that read what they need.
 
-One representation serves single resources, lists, event streams, webhooks and pages. `schemas` declares its types.
+One representation serves single resources, lists, event streams, webhooks, and pages. `schemas` declares its types.
 """
 
 from collections.abc import Collection
@@ -19,7 +19,6 @@ from exports.core.states import JobStatus
 from exports.delivery import links
 from exports.jobs import schemas
 from exports.jobs.quotas import Quota
-from exports.jobs.submission import Preview
 from exports.models import Chunk, Dataset, Job, Link, Receipt
 from exports.models.job import JobQuerySet
 
@@ -56,7 +55,7 @@ def instance(model: type[AnyModel], table: str, row: sql.Row) -> AnyModel:
 
 # Raw SQL because this is polled: Django takes longer to compile the query than Postgres takes to execute it. A test
 # checks that `running` and `queue_position` equal those of lists. JSON columns are left out: they would come as text.
-FIND = sql.Hot(f"""
+FIND = sql.PreparedStatement(f"""
 SELECT {columns(Job, "job", but=("filters", "dialect"))}, {columns(Receipt, "receipt")}, {columns(Link, "link")},
        dataset.id AS "dataset.id", dataset.name AS "dataset.name",
        CASE WHEN job.status IN ('running', 'retrying') THEN
@@ -72,16 +71,16 @@ LEFT JOIN exports_receipt receipt ON receipt.job_id = job.job_id
 LEFT JOIN LATERAL (
     SELECT * FROM exports_link made WHERE made.receipt_id = receipt.job_id ORDER BY made.created_at DESC LIMIT 1
 ) link ON true
-WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(of_anybody)s::boolean)
+WHERE job.job_id = %(job)s AND (job.user_id = %(user)s::bigint OR %(any_owner)s::boolean)
 """)
 
 
-def find(job_id: UUID, *, user_id: int, of_anybody: bool = False) -> Job | None:
+def find(job_id: UUID, *, user_id: int, any_owner: bool = False) -> Job | None:
     """Return the job with what `job` needs, or None if it does not exist or belongs to another user.
 
     One statement, which reads no chunks.
     """
-    row = sql.one(FIND, job=job_id, user=user_id, of_anybody=of_anybody)
+    row = sql.one(FIND, job=job_id, user=user_id, any_owner=any_owner)
     if row is None:
         return None
     found = instance(Job, "job", row)
@@ -106,15 +105,6 @@ def accepted(job: Job) -> schemas.Accepted:
         "duplicates": job.duplicates,
         "eventsUrl": f"{path}/events",
         "chunksUrl": f"{path}/chunks",
-    }
-
-
-def preview(preview: Preview) -> schemas.Preview:
-    return {
-        "totalChunks": preview.total_chunks,
-        "duplicates": preview.duplicates,
-        "reusable": preview.reusable,
-        "quotaCost": preview.total_chunks - preview.reusable,
     }
 
 

@@ -1,4 +1,4 @@
-"""Submission of exports: quota, job and chunks in one transaction, then wake-up messages."""
+"""Submission of exports: quota, job, and chunks in one transaction, then wake-up messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from config.platform.observability import tracing
 from exports.core import metrics, planning, wakeups
 from exports.core.planning import Pair, Shape
 from exports.core.states import ChunkStatus, JobStatus
-from exports.delivery.links import UNBOUND, Bound
-from exports.jobs import quotas
+from exports.delivery.links import UNBOUND, ClientBinding
+from exports.jobs import quotas, schemas
 from exports.models import Dataset, Job
 from exports.models.job import Reuse
 
@@ -43,7 +43,7 @@ class Caller:
 
     user_id: int
     request_id: str = ""
-    binding: Bound = field(default_factory=lambda: UNBOUND)  # of the job's link
+    binding: ClientBinding = field(default_factory=lambda: UNBOUND)  # of the job's link
     idempotency: Idempotency | None = None
 
 
@@ -70,7 +70,8 @@ def submit(read: Callable[[], ExportRequest], caller: Caller) -> tuple[Job, bool
         copy_chunks(job, request.pairs, paths, reusable)
     metrics.job_moved(JobStatus.PENDING)
     log.info("job_accepted", job_id=str(job.job_id), chunks=job.total, maybe_reusable=len(reusable))
-    transaction.on_commit(lambda: wake(total=job.total, reusable=len(reusable)))
+    transaction.on_commit(lambda: wakeups.chunks(waiting=job.total - len(reusable)))
+    transaction.on_commit(lambda: wakeups.reusable(waiting=len(reusable)))
     return job, False
 
 
@@ -83,12 +84,15 @@ def create_job(request: ExportRequest, caller: Caller, *, charged_on: date) -> J
     return Job.objects.create(
         user_id=caller.user_id,
         request_id=caller.request_id,
-        traceparent=tracing.parent(),
+        traceparent=tracing.traceparent(),
         charged_on=charged_on,
         **caller.binding,
         **(caller.idempotency.columns if caller.idempotency else {}),
         dataset=request.dataset,
         schema_version=request.dataset.schema_version,
+        function=request.dataset.function,
+        statement_timeout=request.dataset.statement_timeout,
+        allow_writes=request.dataset.allow_writes,
         format=request.shape.format,
         compression=request.shape.compression,
         dialect={} if dialect.is_default else dialect.as_dict(),
@@ -119,20 +123,16 @@ def paths_with_a_file(request: ExportRequest, paths: list[str]) -> set[str]:
     return {row["path"] for row in found}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """The effect that a request would have."""
-
-    total_chunks: int
-    duplicates: int
-    reusable: int
-
-
-def preview(request: ExportRequest) -> Preview:
+def preview(request: ExportRequest) -> schemas.Preview:
     """Return what `submit` would do with this request, and change nothing. `reusable` is an estimate, as above."""
     paths = object_keys(request)
     reusable = paths_with_a_file(request, paths)
-    return Preview(total_chunks=len(paths), duplicates=request.duplicates, reusable=len(reusable))
+    return {
+        "totalChunks": len(paths),
+        "duplicates": request.duplicates,
+        "reusable": len(reusable),
+        "quotaCost": len(paths) - len(reusable),
+    }
 
 
 # The first rank of a new job: that of the chunk that is next in the queue, as in start-time fair queueing. The n-th
@@ -168,10 +168,3 @@ def copy_chunks(job: Job, pairs: list[Pair], paths: list[str], reusable: set[str
         for seq, (pair, path) in enumerate(zip(pairs, paths, strict=True)):
             planned = (job.job_id, job.dataset_id, seq, *pair, path, first_rank + seq, path in reusable)
             copy.write_row((*planned, *initial))
-
-
-def wake(*, total: int, reusable: int) -> None:
-    if total > reusable:
-        wakeups.chunks(waiting=total - reusable)
-    if reusable:
-        wakeups.reusable(waiting=reusable)

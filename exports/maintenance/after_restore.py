@@ -34,8 +34,7 @@ EVENTS = 1_000_000
 
 
 def is_wrong_bucket() -> bool:
-    """Whether the bucket contains none of the oldest and newest files of the database: then it must not be used to
-    judge rows. Raises StorageError."""
+    """Return whether the bucket contains none of the oldest and newest files of the database. Raises StorageError."""
     files = [*File.objects.order_by("pk")[:HEAD_THREADS], *File.objects.order_by("-pk")[:HEAD_THREADS]]
     return bool(files) and not any(storage.head(file.path) for file in files)
 
@@ -117,7 +116,7 @@ def advance_events_of_failed() -> int:
 # ---- Rows whose object is gone --------------------------------------------------------------------------------------
 def end_receipts() -> int:
     """End the receipts whose delivered object is gone. Returns how many."""
-    storage_cleanup.delete_expired()  # otherwise the hourly sweep would report these as TTL violations
+    storage_cleanup.delete_expired()  # or the hourly sweep would report these as TTL violations
     receipts = Receipt.objects.filter(deleted_at=None)
     ended = 0
     for receipt, head in with_heads(receipts, lambda receipt: receipt.object_key):
@@ -171,7 +170,7 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 def unknown_files(*, delete: bool) -> int:
     """Find, and delete, unreferenced files that Sluice wrote into the datasets' folders. Returns how many.
 
-    They belong to jobs that the restored database does not have. Objects of other programs are left alone.
+    They belong to jobs that the restored database does not have. Objects of other programs are not deleted.
     """
     found = 0
     with ThreadPoolExecutor(HEAD_THREADS) as pool:
@@ -183,7 +182,7 @@ def unknown_files(*, delete: bool) -> int:
 
 
 def count_unknown(path: str, etag: str, *, delete: bool) -> bool:
-    """Whether a worker wrote this object, and it is unchanged and, if requested, deleted now."""
+    """Return whether a worker wrote this object, and it is unchanged and, if requested, deleted now."""
     head = storage.head(path)
     if head is None or head.etag != etag or not {"job", "chunk", "token"} <= head.metadata.keys():
         return False

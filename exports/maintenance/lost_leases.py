@@ -99,7 +99,7 @@ def withdraw(chunk_id: int, *, token: int) -> LostChunk | None:
 def reclaim_chunks() -> None:
     """Return expired chunks to the queue, or fail those whose attempts are used up."""
     while lost := reclaim_batch(batch=BATCH):
-        metrics.leases_expired(len(lost))
+        metrics.LEASES_EXPIRED.inc(len(lost))
         record_loss("lease_expired", lost)
 
 

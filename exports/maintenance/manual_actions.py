@@ -64,7 +64,7 @@ def free_slot(slot: Slot) -> None:
     try:
         still_running = lost_leases.end_calls_and_free(expired)
     except ExportError as error:
-        raise CallNotEnded(f"The source database did not answer: {error.code}. The slot stays held.") from None
+        raise CallNotEnded(f"The source database did not respond: {error.code}. The slot stays held.") from None
     if still_running:
         raise CallNotEnded
     wakeups.chunks(waiting=1)

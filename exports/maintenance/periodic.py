@@ -1,4 +1,4 @@
-"""The periodic tasks: reap, sweep and purge. Each may run any number of times, also beside itself."""
+"""The periodic tasks: reap, sweep, and purge. Each may run any number of times, also beside itself."""
 
 from collections.abc import Callable
 from typing import Any

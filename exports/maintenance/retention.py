@@ -23,10 +23,7 @@ def purge_jobs() -> None:
 
     Files stay: they belong to the reuse cache, not to the job.
     """
-    purged = 0
-    while batch := purge_some():
-        purged += batch
-    log.info("purged", jobs=purged)
+    log.info("purged", jobs=sum(iter(purge_some, 0)))
 
 
 def purge_some() -> int:
@@ -52,9 +49,7 @@ def delete_old_events() -> int:
     All events of a job are deleted, or none, so that a kept sequence has no gaps. None are deleted while the webhook
     deliveries of the job's end are still to be made.
     """
-    deleted = 0
-    while batch := delete_some_events():
-        deleted += batch
+    deleted = sum(iter(delete_some_events, 0))
     if deleted:
         log.info("events_deleted", events=deleted)
     return deleted

@@ -26,7 +26,7 @@ BATCH = 500
 # No chunk or bundle runs longer: Celery's hard time limit is 11 minutes.
 GRACE = timedelta(hours=1)
 OVERDUE = timedelta(minutes=1)  # after the expiry of a receipt: a violation of its TTL
-# How long after the end of a job unreferenced files are looked for. One check would do if no sweep were ever missed.
+# Jobs are checked for unreferenced files for so long after their end. A single check would miss them if a sweep fails.
 SEARCH_PERIOD = timedelta(days=1)
 HEAD_THREADS = 8
 
@@ -44,7 +44,7 @@ def delete_overdue() -> int:
 
     def report(receipts: list[Receipt]) -> None:
         log.error("ttl_violation", receipts=len(receipts))
-        metrics.ttl_violated(len(receipts))
+        metrics.TTL_VIOLATIONS.inc(len(receipts))
 
     return delete_in_batches(Receipt.objects.filter(deleted_at=None, expires_at__lt=Now() - OVERDUE), report)
 
@@ -85,7 +85,7 @@ def delete_orphans() -> int:
     orphans = [key for key in found if key not in named]
     storage.delete_many(orphans)
     if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
-        metrics.ttl_violated(violations)
+        metrics.TTL_VIOLATIONS.inc(violations)
     log.info("orphans_deleted", objects=len(orphans))
     return len(orphans)
 

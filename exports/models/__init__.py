@@ -13,19 +13,6 @@ from exports.models.usage import Allowance, Usage
 from exports.webhooks.models import Attempt, Delivery, Webhook
 
 __all__ = [
-    "Allowance",
-    "Attempt",
-    "Chunk",
-    "Dataset",
-    "Delivery",
-    "Download",
-    "Event",
-    "File",
-    "Job",
-    "Link",
-    "Receipt",
-    "Slot",
-    "Tick",
-    "Usage",
-    "Webhook",
-]
+    "Allowance", "Attempt", "Chunk", "Dataset", "Delivery", "Download", "Event", "File", "Job", "Link", "Receipt",
+    "Slot", "Tick", "Usage", "Webhook",
+]  # fmt: skip

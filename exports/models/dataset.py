@@ -55,6 +55,11 @@ class Dataset(models.Model):
     reuse_max_age = models.PositiveIntegerField(
         null=True, blank=True, help_text="Seconds after which a file is no longer reused; empty: never too old."
     )
+    allow_writes = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Run calls in a transaction that is committed after the last row. Otherwise calls are read-only.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

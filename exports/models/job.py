@@ -79,7 +79,12 @@ class Job(models.Model):
     job_id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.PROTECT, related_name="export_jobs", db_index=False)
     dataset = models.ForeignKey("exports.Dataset", models.PROTECT, related_name="jobs")
+    # The dataset as it was when the job was accepted: later changes of the dataset do not apply to the job. Jobs from
+    # before these columns existed have no function, and use the dataset's.
     schema_version = models.PositiveIntegerField(help_text="The dataset's at the time of the request.")
+    function = models.CharField(max_length=255, db_default="", blank=True)
+    statement_timeout = models.PositiveIntegerField(null=True, blank=True, help_text="Seconds")
+    allow_writes = models.BooleanField(default=False, db_default=False)
 
     format = models.CharField(max_length=8, choices=Format)
     compression = models.CharField(max_length=8, choices=Compression, default=Compression.NONE)
@@ -133,6 +138,7 @@ class Job(models.Model):
 
     class Meta:
         db_table = "exports_jobs"
+        verbose_name = "export"  # as pages and the admin's menu call it
         indexes = [
             models.Index(fields=["user", "-created_at", "-job_id"], name="exports_jobs_of_user"),
             models.Index(fields=["-created_at", "-job_id"], name="exports_jobs_newest"),

@@ -22,7 +22,7 @@ from exports.pages.form import idempotency_key
 class JobAction(Action):
     """An action on a job. Other users' jobs are 404."""
 
-    throttle = rates.PerUser
+    throttle = rates.ExportThrottle
 
     def job(self, job_id: UUID) -> Job:
         self.changed_row = job = views.owned(api_request(self.request), job_id)
@@ -31,18 +31,15 @@ class JobAction(Action):
     def next_url(self, *, job_id: UUID) -> str:
         return reverse("export", args=[job_id])
 
-    def act(self, *, job_id: UUID) -> str:
-        raise NotImplementedError
 
-
-class Cancel(JobAction):
+class CancelExport(JobAction):
     def act(self, *, job_id: UUID) -> str:
         chunks = actions.cancel(self.job(job_id))
         unfinished = f"{chunks:,} unfinished chunk{'' if chunks == 1 else 's'}"
         return f"Export cancelled with {unfinished}. Finished files stay available for reuse."
 
 
-class Retry(JobAction):
+class RetryExport(JobAction):
     def act(self, *, job_id: UUID) -> str:
         chunks = actions.retry(self.job(job_id))
         if not chunks:
@@ -50,7 +47,7 @@ class Retry(JobAction):
         return f"{chunks:,} failed chunk{'' if chunks == 1 else 's'} queued for retry."
 
 
-class Replay(JobAction):
+class ReplayExport(JobAction):
     """Replay the request as a new job. Repeated clicks create one job."""
 
     made: Job | None = None
@@ -66,7 +63,7 @@ class Replay(JobAction):
         return super().next_url(job_id=self.made.pk if self.made else job_id)
 
 
-class FreshLink(JobAction):
+class CreateLink(JobAction):
     """Create a one-time link for a script. The page shows it until it is used."""
 
     def act(self, *, job_id: UUID) -> str:
@@ -77,7 +74,7 @@ class FreshLink(JobAction):
         return f"{super().next_url(job_id=job_id)}#receipt"
 
 
-class Download(JobAction):
+class DownloadDelivery(JobAction):
     """Redirect to a fresh link, so that neither a second click nor a prefetch can use it up."""
 
     link: Link | None = None
@@ -92,15 +89,15 @@ class Download(JobAction):
 
 def fresh_link(request: HttpRequest, job_id: UUID) -> Link:
     """Return a new link bound to this browser. Raises NotFound for other users, NotReady, ReceiptExpired."""
-    asked = api_request(request)
-    return receipts.fresh_link(views.owned(asked, job_id, by_staff=False), views.client_of(asked))
+    drf_request = api_request(request)
+    return receipts.fresh_link(views.owned(drf_request, job_id, by_staff=False), views.client_of(drf_request))
 
 
-class File(LoginRequiredMixin, RateLimitedView, View):
+class DownloadFile(LoginRequiredMixin, RateLimitedView, View):
     """Download one file of a job. Only for its owner, any number of times until the receipt expires."""
 
     http_method_names = ["get"]
-    throttle = rates.PerUser
+    throttle = rates.ExportThrottle
 
     def get(self, request: HttpRequest, *, job_id: UUID, key: str, day: str) -> HttpResponseBase:
         self.count()

@@ -14,7 +14,7 @@ from exports.models import Job
 
 
 class ExportsPage(Page):
-    throttle = rates.PerUser
+    throttle = rates.ExportThrottle
 
 
 class JobPage(ExportsPage):
@@ -54,8 +54,7 @@ def uuid_of(text: str) -> UUID | None:
 
 
 def with_downloads(response: HttpResponse) -> HttpResponse:
-    """Allow form redirects to the object storage: browsers also apply `form-action` to the redirect that answers a
-    form."""
+    """Allow forms to redirect to the object storage: browsers apply `form-action` to redirects too."""
     url = urlsplit(storage.presign_download("-", seconds=1, content_type="-", file_name="-"))
     response._csp_update = {"form-action": [f"{url.scheme}://{url.netloc}"]}  # type: ignore[attr-defined]
     return response

@@ -81,8 +81,8 @@ def last_test(webhook: Webhook) -> DeliveryRow | None:
     return row_of(newest) if newest else None
 
 
-class OneDelivery(ExportsPage):
-    """The page of one delivery: payload, headers and attempts."""
+class DeliveryPage(ExportsPage):
+    """The page of one delivery: payload, headers, and attempts."""
 
     template_name = "webhooks/delivery.html"
     fragment_name = "webhooks/_attempts.html"

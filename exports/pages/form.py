@@ -207,7 +207,7 @@ FIELDS = {
 INVALID_DATE = "Enter a date such as 2024-02-29."
 FORM_TEXTS = {
     "Must not be empty.": "Enter at least one key and date.",
-    "Must be a list of keys that is not empty.": "Enter at least one key.",
+    "Must be a non-empty list of keys.": "Enter at least one key.",
     "Must be a date written YYYY-MM-DD.": INVALID_DATE,
     "Must not be before dateFrom.": "The end date is before the start date.",
 }

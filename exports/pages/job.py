@@ -1,4 +1,4 @@
-"""The page of one export: progress, actions, receipt, chunks and timeline.
+"""The page of one export: progress, actions, receipt, chunks, and timeline.
 
 Its parts refresh independently: progress with every event, the chunk table every few seconds, and the buttons and the
 receipt only when they change, so that a button does not disappear during a click. `shown` identifies the content that
@@ -31,7 +31,7 @@ QUOTES = re.compile("['\u2018-\u201b]")  # characters that PowerShell treats as 
 GROUPS = 10  # of failures that the summary lists
 
 
-class OneExport(JobPage):
+class ExportPage(JobPage):
     """The whole page."""
 
     template_name = "exports/job.html"
@@ -50,8 +50,8 @@ class OneExport(JobPage):
         return with_downloads(super().render_to_response(context, **kwargs))
 
 
-class Now(JobPage):
-    """Progress, and the buttons, the receipt and the timeline if they have changed."""
+class ExportStatusFragment(JobPage):
+    """Progress, and the buttons, the receipt, and the timeline if they have changed."""
 
     template_name = "exports/_now.html"
 
@@ -60,7 +60,7 @@ class Now(JobPage):
         return super().get_context_data(**shown, changed=shown["shown"] != self.request.GET.get("shown"), **context)
 
 
-class Chunks(JobPage):
+class ChunkTableFragment(JobPage):
     """The chunk table. Its page and filter are in the URL."""
 
     template_name = "exports/_chunks.html"
@@ -70,7 +70,7 @@ class Chunks(JobPage):
         return super().get_context_data(job=job, **chunks(job, self.request), **context)
 
 
-class Receipt(JobPage):
+class ReceiptFragment(JobPage):
     """The receipt, if it has changed: its link was used, or it has expired."""
 
     template_name = "exports/_receipt.html"
@@ -208,7 +208,7 @@ def tabs(job: Job) -> list[tuple[str, str, int]]:
 
 
 def failures(rows: QuerySet[Chunk]) -> list[dict[str, Any]]:
-    """Return the causes of failed chunks, most frequent first: title, advice, count and an example."""
+    """Return the causes of failed chunks, most frequent first: title, advice, count, and an example."""
     groups = (
         rows.filter(status=ChunkStatus.FAILED)
         .values("error_code", "error_detail")

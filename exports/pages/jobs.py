@@ -22,7 +22,7 @@ TABS = {"": "All", ACTIVE: "Active", "success": "Success", "failed": "Failed", "
 STATUSES = {ACTIVE: tuple(JOB_ACTIVE), **{status: (status,) for status in JobStatus.values}}
 
 
-class Jobs(ExportsPage):
+class ExportListPage(ExportsPage):
     """The list, newest first. It polls every few seconds while an export on the page is active."""
 
     template_name = "exports/jobs.html"
@@ -76,7 +76,7 @@ def row(job: Job) -> dict[str, Any]:
 # ---- Several at once ------------------------------------------------------------------------------------------------
 
 
-class Several(ExportsPage):
+class BulkExportPage(ExportsPage):
     """Cancel or retry the selected exports: the first POST shows a confirmation, the second runs the action."""
 
     http_method_names = ["post"]

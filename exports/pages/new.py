@@ -18,7 +18,7 @@ from config.platform.http.problems import Problem
 from config.platform.ui.base import api_request, is_htmx, problem_text
 from exports.api import rates, views
 from exports.core.states import JobStatus
-from exports.jobs import representation, submission
+from exports.jobs import submission
 from exports.models import Dataset, Job
 from exports.pages.base import ExportsPage, quota_left, uuid_of
 from exports.pages.form import FILTERS, ExportForm, fresh_initial, idempotency_key, initial_like
@@ -27,7 +27,7 @@ NEWEST = 5  # exports that the estimate is based on
 TRIES, WAIT_SECONDS = 15, 0.2  # to wait for the request of a first click
 
 
-class NewExport(ExportsPage):
+class NewExportPage(ExportsPage):
     """The form. With htmx, a 429 or 503 response leaves it on the screen. It also works without JavaScript."""
 
     template_name = "exports/new.html"
@@ -57,7 +57,7 @@ class NewExport(ExportsPage):
         """Apply the rate limit before parsing the form, because parsing a long list is expensive."""
         is_check = "check" in request.POST
         if is_check:
-            self.count(Previewing)
+            self.count(PreviewThrottle)
         else:
             self.count()
         form = ExportForm(request.POST, request.FILES, datasets=Dataset.objects.order_by("name"))
@@ -80,14 +80,14 @@ class NewExport(ExportsPage):
         return self.render_to_response(self.get_context_data(form=form, **context))
 
 
-class Preview(ExportsPage):
+class PreviewFragment(ExportsPage):
     """Preview of the form's export, for htmx. Changes nothing."""
 
     http_method_names = ["post"]
     template_name = "exports/_preview.html"
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
-        self.count(Previewing)
+        self.count(PreviewThrottle)
         datasets = list(Dataset.objects.order_by("name"))
         form, shown = ExportForm(request.POST, datasets=datasets), None
         try:
@@ -104,7 +104,7 @@ class Preview(ExportsPage):
         )
 
 
-class Previewing(rates.PerUser):
+class PreviewThrottle(rates.ExportThrottle):
     """EXPORT_RATE in a separate window, so that previews while typing do not use up the limit for submissions."""
 
     def counted(self, request: Request) -> tuple[str, str]:
@@ -114,7 +114,7 @@ class Previewing(rates.PerUser):
 
 def preview(form: ExportForm) -> dict[str, int | None]:
     assert form.validated_request is not None  # noqa: S101 - the form is valid
-    counts = representation.preview(submission.preview(form.validated_request))
+    counts = submission.preview(form.validated_request)
     numbers: Mapping[str, Any] = counts
     return {**numbers, "seconds": usual_seconds(form.validated_request.dataset, counts["quotaCost"])}
 
@@ -130,9 +130,9 @@ def usual_seconds(dataset: Dataset, chunks: int) -> int | None:
 
 
 def submit(form: ExportForm, request: HttpRequest) -> Job:
-    """Make the job, or return the one that this very form made before: a second click, a reload.
+    """Create the job, or return the one that the same form created before, after a double-click or a reload.
 
-    Raises what `submission.submit` raises; InFlight only when the first click takes longer than anybody waits.
+    Raises the problems of `submission.submit`, and InFlight if the first request takes too long.
     """
     once = Idempotency(key=idempotency_key(form.cleaned_data["once"]), fingerprint=fingerprint(form.body))
     wanted = form.validated_request
@@ -168,7 +168,7 @@ def problems(form: ExportForm) -> list[str]:
 
 
 def is_complete(form: ExportForm) -> bool:
-    """Whether the form is complete enough to show errors."""
+    """Return whether the form is complete enough to show errors."""
     data = form.data
     if data.get("how") == FILTERS:
         return bool(data.get("dataset") and data.get("keys") and data.get("date_from") and data.get("date_to"))

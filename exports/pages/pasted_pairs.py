@@ -54,7 +54,7 @@ def cells(line: str) -> list[str]:
 
 
 def is_heading(line: PastedLine) -> bool:
-    """Whether a first line is a heading such as `key,effectiveDate`, and cannot be a pair."""
+    """Return whether a first line is a heading such as `key,effectiveDate`, and cannot be a pair."""
     return line.cells[0].casefold() in HEADINGS and not any(NUMBER.search(cell) for cell in line.cells[1:])
 
 

@@ -19,13 +19,7 @@ STATUSES = {
     JobStatus.FAILED: "Export failed",
     JobStatus.CANCELLED: "Export cancelled",
 }
-CHUNKS = {
-    "done": "done",
-    "failed": "failed",
-    "retrying": "retrying",
-    "cancelled": "cancelled",
-    "pending": "queued again",
-}
+CHUNKS = {"pending": "queued again"}  # other statuses are shown by their names
 DOWNLOADED = {
     DownloadOutcome.REDEEMED: "Downloaded",
     DownloadOutcome.INVALID: "Download refused: invalid link",

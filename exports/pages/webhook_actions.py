@@ -15,7 +15,7 @@ from exports.webhooks import subscriptions
 class WebhookAction(Action):
     """An action on a webhook. Other users' webhooks are 404, for staff too."""
 
-    throttle = rates.PerUser
+    throttle = rates.ExportThrottle
 
     def webhook(self, webhook_id: UUID) -> Webhook:
         return subscriptions.owned(webhook_id, user_id=self.user.pk)
@@ -24,19 +24,19 @@ class WebhookAction(Action):
         return reverse("webhook", args=[webhook_id])
 
 
-class Test(WebhookAction):
+class TestWebhook(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.send_test(self.webhook(webhook_id))
         return "Test queued. The result appears below."
 
 
-class Enable(WebhookAction):
+class EnableWebhook(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.change(self.webhook(webhook_id), enabled=True)
         return "Webhook enabled. Pending deliveries are sent now."
 
 
-class Disable(WebhookAction):
+class DisableWebhook(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.change(self.webhook(webhook_id), enabled=False)
         return (
@@ -45,14 +45,14 @@ class Disable(WebhookAction):
         )
 
 
-class NewSecret(WebhookAction):
+class RotateSecret(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.rotate_secret(self.webhook(webhook_id))
         self.request.session[FRESH] = str(webhook_id)
         return "Secret rotated. Requests are also signed with the old secret for 24 hours."
 
 
-class Delete(WebhookAction):
+class DeleteWebhook(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         subscriptions.delete(self.webhook(webhook_id))
         return "Webhook deleted with its delivery log."
@@ -61,7 +61,7 @@ class Delete(WebhookAction):
         return "webhooks"
 
 
-class RedeliverFailed(WebhookAction):
+class RedeliverFailedDeliveries(WebhookAction):
     def act(self, *, webhook_id: UUID) -> str:
         again = subscriptions.redeliver_failed(self.webhook(webhook_id))
         if not again:
@@ -69,7 +69,7 @@ class RedeliverFailed(WebhookAction):
         return f"{again:,} failed {'delivery' if again == 1 else 'deliveries'} queued."
 
 
-class Redeliver(WebhookAction):
+class RedeliverDelivery(WebhookAction):
     def act(self, *, webhook_id: UUID, delivery_id: UUID) -> str:
         found = subscriptions.delivery_of(self.webhook(webhook_id), delivery_id)
         waited = found.status == Delivery.Status.PENDING

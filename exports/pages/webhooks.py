@@ -7,11 +7,9 @@ from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
-from rest_framework.exceptions import ValidationError
-from rest_framework.serializers import Serializer
 
-from config.platform.http.problems import BadInput, Problem, input_errors
-from config.platform.ui.base import Listing, is_htmx, show_in
+from config.platform.http.problems import Problem
+from config.platform.ui.base import Listing, is_htmx, show_in, validated
 from exports.api.webhook_serializers import NewWebhookSerializer, WebhookChangeSerializer
 from exports.models import Delivery, Webhook
 from exports.pages import deliveries
@@ -43,16 +41,6 @@ class WebhookForm(forms.Form):
     def body(self) -> dict[str, Any]:
         return {"url": self.sent.get("url", "").strip(), "events": self.sent.getlist("events")}
 
-    def read(self, kind: type[Serializer], body: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the validated data, or None after adding the errors to the fields."""
-        serializer = kind(data=body)
-        try:
-            serializer.is_valid(raise_exception=True)
-        except ValidationError as error:
-            self.refuse(BadInput(*input_errors(error.detail)))
-            return None
-        return dict(serializer.validated_data)
-
     def refuse(self, problem: Problem) -> None:
         self.is_valid()  # Django requires it before add_error
         show_in(self, problem, fields=lambda pointer: pointer.split("/")[1] if pointer else None)
@@ -66,7 +54,7 @@ def of_webhook(webhook: Webhook) -> WebhookForm:
     return WebhookForm(initial={"url": webhook.url, "events": webhook.events})
 
 
-class Webhooks(ExportsPage):
+class WebhookListPage(ExportsPage):
     template_name = "webhooks/list.html"
     title = "Webhooks"
 
@@ -89,9 +77,8 @@ class Webhooks(ExportsPage):
         form = WebhookForm(request.POST)
         try:
             self.count()
-            taken = form.read(NewWebhookSerializer, form.body())
-            if taken is not None:
-                return self.made(subscriptions.create(user_id=self.user.pk, **taken))
+            fields = validated(NewWebhookSerializer, form.body())
+            return self.made(subscriptions.create(user_id=self.user.pk, **fields))
         except Problem as problem:
             form.refuse(problem)
         return self.render_to_response(self.get_context_data(form=form))
@@ -102,7 +89,7 @@ class Webhooks(ExportsPage):
         return redirect("webhook", webhook.pk)
 
 
-class OneWebhook(ExportsPage):
+class WebhookPage(ExportsPage):
     """A webhook with its deliveries. htmx polls the log while a delivery is pending."""
 
     template_name = "webhooks/webhook.html"
@@ -140,11 +127,10 @@ class OneWebhook(ExportsPage):
             self.count()
             # An unchanged URL is not validated again: its host may since resolve to an address that the guard refuses.
             new = {name: value for name, value in form.body().items() if value != getattr(webhook, name)}
-            taken = form.read(WebhookChangeSerializer, new)
-            if taken is not None:
-                subscriptions.change(webhook, **taken)
-                messages.success(request, "Webhook saved." if taken else "No changes to save.")
-                return redirect("webhook", webhook.pk)
+            changes = validated(WebhookChangeSerializer, new)
+            subscriptions.change(webhook, **changes)
+            messages.success(request, "Webhook saved." if changes else "No changes to save.")
+            return redirect("webhook", webhook.pk)
         except Problem as problem:
             form.refuse(problem)
         return self.render_to_response(self.get_context_data(webhook=webhook, form=form))

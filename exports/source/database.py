@@ -6,10 +6,10 @@ The source may be another server, such as a read replica, so it is accessed by p
 import os
 import re
 import socket
+import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import psycopg
@@ -23,7 +23,9 @@ from exports.core.errors import (
     PERMANENT,
     ExportError,
     PermanentSourceError,
+    RowTooLarge,
     SourceBehindPooler,
+    SourceCancelled,
     SourceConnectionsExhausted,
     SourceError,
     SourceTimeout,
@@ -33,6 +35,7 @@ from exports.core.errors import (
 # Rows are passed on in blocks of about this size: large enough that the cost per block is negligible, small enough to
 # stay in the processor's cache on the way to the hash and the upload.
 BLOCK_BYTES = 256 * 1024
+DESCRIBE_SECONDS = 30
 
 # The output of COPY must not depend on the configuration of the server or the role. `client_connection_check_interval`
 # ends the query of a killed worker, which would otherwise run on beside its own retry.
@@ -51,6 +54,15 @@ SESSION = " ".join(
 )
 
 
+# A call runs in a transaction of its own. A function can change settings, the role, temporary tables, LISTEN
+# registrations, and session-level locks. The next call, perhaps of another dataset, must see none of that. This resets
+# what the end of the transaction leaves, like DISCARD ALL, which cannot share a message with ROLLBACK.
+RESET = """
+SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all();
+DISCARD TEMP; DISCARD SEQUENCES
+"""
+
+
 def name_backend() -> str:
     """Return a unique name such as `sluice-export-web1-4711-9f86d081c3a2`, with host and process.
 
@@ -60,7 +72,7 @@ def name_backend() -> str:
     return f"sluice-export-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
-class Session:
+class SourceSession:
     """A connection to the source for the chunks of one worker, one after the other.
 
     It is opened by the first call and closed when the worker has no more chunks: so there is one connection for each
@@ -71,7 +83,8 @@ class Session:
     def __init__(self) -> None:
         self.backend = name_backend()
         self._connection: psycopg.Connection | None = None
-        self._stream: Stream | None = None
+        self._stream: CopyStream | None = None
+        self._end = "ROLLBACK"
         self._timeout = 0
         self.cancelled = False
         self.may_run_on = False  # whether the server may still run the last call
@@ -79,9 +92,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -105,7 +116,7 @@ class Session:
         if self._stream is not None:
             with suppress(ExportError):
                 self._stream.close()
-        if self._connection is None or self._connection.info.transaction_status == TransactionStatus.IDLE:
+        if self._connection is None or self._rolled_back():
             return True
         self.close()
         name, self.backend = self.backend, name_backend()  # ending the old one later must not hit the next call
@@ -113,6 +124,22 @@ class Session:
             return not end_calls([name])
         except ExportError:
             return False
+
+    def _rolled_back(self) -> bool:
+        """Roll back, unless the call still runs or the connection is broken. Return whether the transaction is over."""
+        try:
+            if self._status() in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                self._reset("ROLLBACK")
+        except psycopg.Error:
+            return False
+        return self._status() == TransactionStatus.IDLE
+
+    def _status(self) -> TransactionStatus | None:
+        return self._connection.info.transaction_status if self._connection else None
+
+    def _reset(self, end: str) -> None:
+        if self._connection:
+            self._connection.execute(f"{end}; {RESET}")
 
     def cancel(self) -> None:
         """Cancel the running call, and prevent new ones while `cancelled` is set. Safe from another thread.
@@ -124,33 +151,55 @@ class Session:
         if (connection := self._connection) is not None:
             connection.cancel_safe(timeout=2)
 
+    def begin(self, *, timeout: int, allow_writes: bool = False) -> None:
+        """Begin the transaction of a call. `timeout`: statement_timeout in seconds. Writes are rolled back if the call
+        fails, and committed when all rows have arrived."""
+        mode = "READ WRITE" if allow_writes else "READ ONLY"
+        self._end = "COMMIT" if allow_writes else "ROLLBACK"
+        with translated():
+            self._open().execute(f"BEGIN {mode}; SET LOCAL statement_timeout = {timeout * 1000:d}")
+        self._timeout = timeout
+
+    def describe(self, function: tuple[str, str]) -> list["Column"]:
+        """Return the columns of a function, in a transaction of its own."""
+        self.begin(timeout=DESCRIBE_SECONDS)
+        columns = self.columns(function)
+        self._finish()
+        return columns
+
     def columns(self, function: tuple[str, str]) -> list["Column"]:
         """Return the columns of the function without calling it: LIMIT 0 runs no scan."""
         with translated():
             connection = self._open()
             described = connection.execute(
-                sql.SQL("SELECT * FROM {}(NULL::text, NULL::date) LIMIT 0").format(sql.Identifier(*function))
+                sql.SQL("SELECT * FROM {} LIMIT 0").format(call_of(function, sql.NULL, sql.NULL))
             ).description
             oids = {column.name: column.type_code for column in described or []}
             types = {oid: kind for oid, *kind in connection.execute(TYPES, [list(oids.values())])}
         return [Column(name, *types[oid]) for name, oid in oids.items()]
 
-    def stream(self, statement: sql.Composed, *, timeout: int) -> "Stream":
-        """Prepare a COPY … TO STDOUT, which starts with the first block. `timeout`: statement_timeout in seconds."""
+    def stream(self, statement: sql.Composed) -> "CopyStream":
+        """Prepare a COPY … TO STDOUT, which starts with the first block. Its end is the end of the transaction."""
         with translated():
             connection = self._open()
-            if timeout != self._timeout:
-                connection.execute(sql.SQL("SET statement_timeout = {}").format(timeout * 1000))
-                self._timeout = timeout
-        self._stream = Stream(connection, statement)
+        self._stream = CopyStream(connection, statement, timeout=self._timeout, on_end=self._finish)
         return self._stream
+
+    def _finish(self) -> None:
+        """End the transaction after a successful call. The rows of a read-only call are complete before that."""
+        try:
+            with translated():
+                self._reset(self._end)
+        except ExportError:
+            self.close()
+            if self._end == "COMMIT":
+                raise
 
     def _open(self) -> psycopg.Connection:
         self._require_not_cancelled()
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._timeout = 0
             self._connection = connect(self.backend)
-        self._require_not_cancelled()  # connecting may have taken a while
+        self._require_not_cancelled()  # connecting may take long
         return self._connection
 
     def _require_not_cancelled(self) -> None:
@@ -158,9 +207,9 @@ class Session:
             raise LeaseLost
 
 
-# Postgres' messages for SQLSTATE 53300: the role, the database or the server has reached its connection limit. libpq
+# Postgres' messages for SQLSTATE 53300: the role, the database, or the server has reached its connection limit. libpq
 # does not expose the SQLSTATE of a refused connection, so only the text identifies it.
-NO_ROOM = ("too many connections", "too many clients", "connection slots are reserved")
+DISK_FULL = ("too many connections", "too many clients", "connection slots are reserved")
 
 
 # Detects within a minute that the source is gone without closing the connection.
@@ -181,15 +230,20 @@ def connect(backend: str) -> psycopg.Connection:
             cursor_factory=psycopg.ClientCursor,  # COPY takes no bound parameters: psycopg quotes them itself
         )
     except psycopg.OperationalError as error:
-        if any(words in str(error) for words in NO_ROOM):
+        if any(words in str(error) for words in DISK_FULL):
             raise SourceConnectionsExhausted("SQLSTATE 53300") from None
         if "unsupported startup parameter" in str(error):  # PgBouncer's own message
-            raise SourceBehindPooler("a pooler answers") from None
+            raise SourceBehindPooler("connection pooler detected") from None
         raise
     if connection.info.parameter_status("DateStyle") != "ISO, YMD":
         connection.close()
-        raise SourceBehindPooler("a pooler answers")
+        raise SourceBehindPooler("connection pooler detected")
     return connection
+
+
+def call_of(function: tuple[str, str], key: sql.Composable, day: sql.Composable) -> sql.Composed:
+    """Return the call for a FROM clause. The alias is the name of the column of a function that returns no table."""
+    return sql.SQL("{}({}::text, {}::date) AS call").format(sql.Identifier(*function), key, day)
 
 
 class Column(NamedTuple):
@@ -209,7 +263,7 @@ FROM pg_type t WHERE t.oid = ANY(%s)
 """
 
 
-class Stream:
+class CopyStream:
     """The output of a COPY in blocks.
 
     At the end, `rows` is the server's row count without the header, and `first_line` the length of the first line.
@@ -218,9 +272,14 @@ class Stream:
     for data, so that signals and cancelling work as usual; the rows that libpq has received are read in a tight loop.
     """
 
-    def __init__(self, connection: psycopg.Connection, statement: sql.Composed) -> None:
+    def __init__(
+        self, connection: psycopg.Connection, statement: sql.Composed, *, timeout: int, on_end: Callable[[], None]
+    ) -> None:
         self._connection = connection
         self._statement = statement
+        self._timeout = timeout
+        self._on_end = on_end
+        self._max_row = settings.SLUICE.export_max_row_bytes
         self._blocks = self._read()
         self.rows = 0
         self.first_line = 0
@@ -233,32 +292,39 @@ class Stream:
         self._blocks.close()
 
     def _read(self) -> Generator[bytearray]:
-        with translated(), self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
-            block = bytearray()
-            while row := copy.read():
-                self.first_line = self.first_line or len(row)
-                block += row
-                if self._drain(block):
-                    yield block
-                    return
-                if len(block) >= BLOCK_BYTES:
-                    yield block
-                    block = bytearray()
-            self.rows = cursor.rowcount
-            yield block
+        with translated(timeout=self._timeout):
+            with self._connection.cursor() as cursor, cursor.copy(self._statement) as copy:
+                block = bytearray()
+                is_over = False
+                while not is_over and (row := copy.read()):
+                    self.first_line = self.first_line or len(row)
+                    self._add(block, row)
+                    is_over = self._drain(block)
+                    if not is_over and len(block) >= BLOCK_BYTES:
+                        yield block
+                        block = bytearray()
+                if not is_over:
+                    self.rows = cursor.rowcount
+            self._on_end()
+        yield block
 
     def _drain(self, block: bytearray) -> bool:
         """Append the rows that libpq has received, up to the block size. Return True at the end of the COPY."""
         take = self._connection.pgconn.get_copy_data
         size, row = take(1)
         while size > 0:
-            block += row
+            self._add(block, row)
             if len(block) >= BLOCK_BYTES:
                 return False
             size, row = take(1)
         if size < 0:
             self._read_result()
         return size < 0
+
+    def _add(self, block: bytearray, row: bytes | bytearray | memoryview) -> None:
+        if len(row) > self._max_row:
+            raise RowTooLarge(f"a row has {len(row):,} bytes, and the limit is {self._max_row:,}")
+        block += row
 
     def _read_result(self) -> None:
         """Read the result of the COPY. Only now is it known whether all rows were received."""
@@ -290,17 +356,25 @@ def end_calls(backends: list[str]) -> set[str]:
         return {name for (name,) in connection.execute(STILL_THERE, [backends])}
 
 
+QUERY_CANCELED = "57014"
 # Connection exceptions, too many connections, and a server that shuts down or starts up.
 UNREACHABLE = ("08", "53300", "57P")
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Translate psycopg's errors. Their messages, details and hints may quote rows, and are dropped."""
+def translated(*, timeout: float = 0) -> Iterator[None]:
+    """Translate psycopg's errors. Their messages, details, and hints may quote rows, and are dropped.
+
+    `timeout`: the statement timeout. A cancellation by an administrator has the same SQLSTATE, but comes earlier.
+    """
+    started = time.monotonic()
     try:
         yield
     except psycopg.Error as error:
-        raise as_export_error(error.sqlstate) from None
+        code = error.sqlstate
+        if code == QUERY_CANCELED and time.monotonic() - started < timeout - 1:
+            raise SourceCancelled(f"SQLSTATE {code}") from None
+        raise as_export_error(code) from None
 
 
 def as_export_error(code: str | None) -> ExportError:
@@ -308,6 +382,6 @@ def as_export_error(code: str | None) -> ExportError:
     detail = f"SQLSTATE {code}" if code else ""
     if code is None or code.startswith(UNREACHABLE):
         return SourceUnavailable(detail)
-    if code == "57014":  # query_canceled: the statement timeout, as all other cancellations end in LeaseLost
+    if code == QUERY_CANCELED:
         return SourceTimeout(detail)
     return PermanentSourceError(detail) if code.startswith(PERMANENT) else SourceError(detail)

@@ -11,15 +11,22 @@ from itertools import chain
 import orjson
 from psycopg import sql
 
+from exports.core.errors import PermanentSourceError
 from exports.core.planning import Dialect, Pair, Shape
-from exports.source.database import Column, Stream
+from exports.source.database import Column, CopyStream, call_of
 
 CONTENT_TYPES = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson", "json": "application/json"}
 GZIP_LEVEL = 4
 BOM = b"\xef\xbb\xbf"
 
-# Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one.
-FORMULA = r"^ *[=+@\t\r-]"
+# Cells that a spreadsheet would run as a formula (CSV injection), and numbers, which only look like one. Spreadsheets
+# trim white space and invisible characters, split cells at line ends, and accept full-width signs.
+FORMULA = r"^\s*([=+@-]|[\t\r\n])"
+FORMULA_IN_UNICODE = (
+    r"^[\s\u0085\u00a0\u00ad\u034f\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]*"
+    r"([=+@\uff0b\uff0d\uff1d\uff20-]|[\t\r\n])"
+)
+MAX_NAME_BYTES = 63  # Postgres truncates longer names without an error
 NUMBER = r"^[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 # Postgres' JSON has no raw control characters, so with these two as quote and delimiter COPY never quotes a line.
@@ -31,21 +38,22 @@ def content_type(shape: Shape) -> str:
 
 
 def needs_columns(shape: Shape) -> bool:
-    """Whether the COPY has to list the columns. The default CSV selects all of them by `*`."""
+    """Return whether the COPY has to list the columns. The default CSV selects all of them by `*`."""
     return shape.format != "csv" or shape.dialect.formula_policy == "escape"
 
 
 def copy_statement(function: tuple[str, str], pair: Pair, shape: Shape, columns: list[Column]) -> sql.Composed:
     """Return the statement that reads a chunk, with identifiers and values quoted."""
-    call = sql.SQL("{}({}::text, {}::date)").format(sql.Identifier(*function), pair.key, pair.effective_date)
+    call = call_of(function, sql.Literal(pair.key), sql.Literal(pair.effective_date))
     if shape.format == "csv":
         cells = csv_cells(shape.dialect, columns)
         options = sql.SQL("(FORMAT csv, HEADER, DELIMITER {})").format(shape.dialect.delimiter)
-        return sql.SQL("COPY (SELECT {} FROM {} AS call) TO STDOUT {}").format(cells, call, options)
+        return sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT {}").format(cells, call, options)
     cells = sql.SQL(", ").join(json_cell(column) for column in columns)
-    rows = sql.SQL("SELECT {} FROM {} AS call").format(cells, call)
-    # Values of type json keep their white space, which is the only source of raw line ends.
-    line = sql.SQL(r"translate(row_to_json(line)::text, E'\n\r', '  ')")
+    rows = sql.SQL("SELECT {} FROM {}").format(cells, call)
+    # Values of type json keep their white space, which is the only source of raw line ends. `line.*` is the whole row
+    # also if a column is named `line`.
+    line = sql.SQL(r"translate(row_to_json(line.*)::text, E'\n\r', '  ')")
     return sql.SQL("COPY (SELECT {} FROM ({}) AS line) TO STDOUT {}").format(line, rows, JSON_LINES)
 
 
@@ -55,15 +63,22 @@ def csv_cells(dialect: Dialect, columns: list[Column]) -> sql.Composable:
     return sql.SQL(", ").join(escape_formulas(column) for column in columns)
 
 
+# Only the patterns of a database in UTF-8 may name other than ASCII characters.
+IS_FORMULA = sql.SQL("CASE getdatabaseencoding() WHEN 'UTF8' THEN {} ELSE {} END").format(FORMULA_IN_UNICODE, FORMULA)
+
+
 def escape_formulas(column: Column) -> sql.Composable:
     name = sql.Identifier(column.name)
-    header = sql.Identifier("'" + column.name if re.match(FORMULA, column.name) else column.name)
+    escaped = "'" + column.name if re.match(FORMULA_IN_UNICODE, column.name) else column.name
+    if len(escaped.encode()) > MAX_NAME_BYTES:
+        raise PermanentSourceError(f"an escaped column name is longer than {MAX_NAME_BYTES} bytes")
+    header = sql.Identifier(escaped)
     if not column.is_text:
         return sql.SQL("{} AS {}").format(name, header)
     return sql.SQL(
         "CASE WHEN {name}::text ~ {formula} AND {name}::text !~ {number} THEN '''' || format('%s', {name}) "
         "WHEN {name} IS NOT NULL THEN format('%s', {name}) END AS {header}"
-    ).format(name=name, header=header, formula=FORMULA, number=NUMBER)
+    ).format(name=name, header=header, formula=IS_FORMULA, number=NUMBER)
 
 
 # Types without a faithful JSON value. Integers beyond 2^53 and decimals become strings, so that no reader rounds them.
@@ -105,7 +120,7 @@ class Encoding:
     or not, can be concatenated later without the first `header_bytes` of all but the first.
     """
 
-    def __init__(self, stream: Stream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
+    def __init__(self, stream: CopyStream, shape: Shape, *, envelope: tuple[bytes, bytes] = (b"", b"")) -> None:
         self._stream = stream
         self._shape = shape
         self._head, self._tail = envelope

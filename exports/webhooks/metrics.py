@@ -5,7 +5,3 @@ from config.platform.observability.counters import counter
 ATTEMPTS = counter(
     "export_webhooks_total", "Attempts to deliver to webhooks.", result=["delivered", "retrying", "failed"]
 )
-
-
-def attempted(result: str) -> None:
-    ATTEMPTS.labels(result).inc()

@@ -1,4 +1,4 @@
-"""Rows of webhooks, their deliveries and attempts."""
+"""Rows of webhooks, their deliveries, and attempts."""
 
 import uuid
 

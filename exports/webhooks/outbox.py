@@ -56,9 +56,7 @@ def due(*, limit: int) -> int:
 
 def prune() -> int:
     """Delete deliveries that are older than 30 days, delivered or not."""
-    pruned = 0
-    while batch := prune_batch():
-        pruned += batch
+    pruned = sum(iter(prune_batch, 0))
     if pruned:
         log.info("deliveries_pruned", deliveries=pruned)
     return pruned

@@ -10,11 +10,12 @@ import structlog
 
 from config.platform.http import outbound
 from config.platform.http.outbound import AddressBlocked, Deadline, failures, retry_after
+from config.platform.observability.metrics import CAUGHT
 from exports.webhooks import url_guard
 
 log = structlog.get_logger(__name__)
 
-ATTEMPT_SECONDS = 15  # for all of it: DNS, connection, TLS, request and response
+ATTEMPT_SECONDS = 15  # for all of it: DNS, connection, TLS, request, and response
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER = 24 * 3600
 UNEXPECTED = "unexpected error"
@@ -49,6 +50,7 @@ def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
         error = reason(failure)
         if error == UNEXPECTED:
             log.exception("unexpected_error")
+            CAUGHT.labels("webhook").inc()
     seconds = time.monotonic() - began
     if status is None:
         return WebhookResponse(error=error, seconds=seconds)

@@ -260,7 +260,7 @@ def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
     if not sql.one(DELIVERED + NOTE + "SELECT id FROM ours", **parameters(delivery, response)):
         return False
     log.info("webhook_delivered", status_code=response.status, attempt=delivery.attempts)
-    metrics.attempted("delivered")
+    metrics.ATTEMPTS.labels("delivered").inc()
     return True
 
 
@@ -283,7 +283,7 @@ def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
     log.warning(
         "webhook_failed", status_code=response.status, reason=response.error, attempt=delivery.attempts, **next_attempt
     )
-    metrics.attempted("failed" if is_final else "retrying")
+    metrics.ATTEMPTS.labels("failed" if is_final else "retrying").inc()
     if row["disabled"]:
         log.warning("webhook_disabled", status_code=response.status)
     elif not is_final and delay <= MAX_WAKEUP_DELAY:
@@ -306,4 +306,4 @@ def fail_exhausted() -> None:
     """End the deliveries whose worker was lost in the last attempt."""
     for row in sql.rows(FAIL_EXHAUSTED, attempts=ATTEMPTS, lease=LEASE_SECONDS):
         log.error("webhook_failed", webhook_id=str(row["webhook_id"]), delivery_id=str(row["id"]))
-        metrics.attempted("failed")
+        metrics.ATTEMPTS.labels("failed").inc()

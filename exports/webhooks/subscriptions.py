@@ -137,7 +137,7 @@ def rotate_secret(webhook: Webhook) -> str:
 
 
 def send_test(webhook: Webhook) -> Delivery:
-    """Send a test delivery, also to a disabled webhook: its owner wants to see whether the repaired endpoint works.
+    """Send a test delivery, also to a disabled webhook: its owner can check a repaired endpoint before enabling it.
     Raises NoSuchWebhook, DeliveryPending: one at a time."""
     delivery = add_test(webhook)
     # Also when a test is pending: a worker may have skipped it because our lock was on the webhook.

@@ -46,7 +46,7 @@ def configured() -> SsrfGuard:
 def check(url: str) -> None:
     """Raise UrlRefused unless a webhook may have this URL, by the addresses that its host has now.
 
-    When the DNS does not answer, https is accepted: each attempt checks again, and a short DNS outage must not cost
+    When the DNS does not respond, https is accepted: each attempt checks again, and a short DNS outage must not cost
     users their webhook. Plain http is not: nothing shows that it leads to an allowed network.
     """
     parsed = parse(url)

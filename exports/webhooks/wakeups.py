@@ -3,7 +3,7 @@
 from config.platform.wakeups import send
 
 DELIVER = "exports.deliver"
-FEW = 4  # workers that are woken at the same time; each goes on for a while
+FEW = 4  # workers that are woken at the same time; each sends several deliveries
 
 
 def wake_senders(*, waiting: int = 1, delay: float = 0, again: bool = False) -> None:

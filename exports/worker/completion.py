@@ -19,6 +19,7 @@ from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from config.platform.observability import tracing
+from config.platform.observability.metrics import CAUGHT
 from exports.core import events, metrics, wakeups
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
@@ -53,6 +54,7 @@ def complete(job_id: UUID) -> None:
             fail(job, token, str(error))
         except Exception:
             log.exception("unexpected_error")
+            CAUGHT.labels("completion").inc()
             fail(job, token, "unexpected error")
         except BaseException:
             # Shutdown: another worker may start now, and no attempt is counted.
@@ -171,7 +173,7 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
         receipts.issue(job, bundle.stored, content_type=bundle.content_type, file_name=bundle.file_name)
     log.info("job_succeeded", chunks=job.total, rows=job.rows, bytes=job.bytes)
     metrics.job_moved(JobStatus.SUCCESS)
-    metrics.job_succeeded(job.milliseconds)
+    metrics.JOB_LATENCY.observe(job.milliseconds)
     wake_senders()
 
 

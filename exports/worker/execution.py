@@ -19,13 +19,14 @@ from structlog.contextvars import bound_contextvars
 from config.platform import storage
 from config.platform.heartbeat import LeaseLost
 from config.platform.observability import logs, tracing
+from config.platform.observability.metrics import CAUGHT
 from exports.core import metrics, wakeups
 from exports.core.errors import (
+    ChunkUploadFailed,
     ExportError,
     SourceConnectionsExhausted,
     SourceFailed,
     UploadConflict,
-    UploadFailed,
     WorkerFailed,
 )
 from exports.core.states import JobStatus, Source
@@ -35,26 +36,26 @@ from exports.webhooks.wakeups import wake_senders
 from exports.worker import leases, transitions
 from exports.worker.heartbeat import heartbeat
 from exports.worker.leases import Claim, KnownFile
-from exports.worker.transitions import Progress, Result
+from exports.worker.transitions import ChunkResult, JobProgress
 
 log = structlog.get_logger(__name__)
 
 # How long a worker claims chunks for one message. A message costs Celery some 4 ms, as much as a small chunk; but only
 # between two messages can Celery shut down, or run another task.
 DRAIN_SECONDS = 5
-# How long it exports chunks before it checks the next batch for reuse, so that neither kind waits for all of the other.
+# How long it exports chunks before it checks the next batch for reuse, so that neither kind blocks the other.
 TURN_SECONDS = 0.25
 REUSE_BATCH = 200
 REUSE_THREADS = 8
 
 
-# Set when the last upload failed. Then nothing is claimed until the object store answers. An upload has one immediate
+# Set when the last upload failed. Then nothing is claimed until the object store responds. An upload has one immediate
 # retry, so an outage of a minute would fail every chunk that was claimed in it.
 storage_suspect = threading.Event()
 
 
 def require_storage() -> None:
-    """Check the object store if the last upload failed. Raises StorageError while it does not answer."""
+    """Check the object store if the last upload failed. Raises StorageError while it does not respond."""
     if storage_suspect.is_set():
         storage.ping()
         storage_suspect.clear()
@@ -63,14 +64,14 @@ def require_storage() -> None:
 def drain() -> None:
     """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
-    with database.Session() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
+    with database.SourceSession() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
         while reuse_some(pool) | export_some(session):
             if time.monotonic() > deadline:
                 wakeups.chunks(waiting=1)
                 return
 
 
-def export_some(session: database.Session) -> bool:
+def export_some(session: database.SourceSession) -> bool:
     """Export chunks until none is ready or the turn is over. Return whether there were any."""
     until = time.monotonic() + TURN_SECONDS
     some = False
@@ -80,7 +81,8 @@ def export_some(session: database.Session) -> bool:
         if claim is None:
             break
         some = True
-        count_start(claim)
+        if claim.began:
+            metrics.job_moved(JobStatus.RUNNING)
         ids: dict[str, str | int] = {"job_id": str(claim.job_id), "chunk_id": claim.chunk_id}
         with (
             tracing.span("chunk", parent=claim.traceparent, attempt=claim.attempts, **ids),
@@ -107,7 +109,7 @@ def stop_without_servers() -> Iterator[None]:
         log.warning("storage_unavailable", error=str(error))
 
 
-def run_chunk(claim: Claim, session: database.Session) -> None:
+def run_chunk(claim: Claim, session: database.SourceSession) -> None:
     """Bring one claimed chunk to an outcome, and record it under the fencing token."""
     started_at = time.monotonic()
     try:
@@ -131,6 +133,7 @@ def run_chunk(claim: Claim, session: database.Session) -> None:
         raise
     except Exception as error:
         log.exception("unexpected_error")
+        CAUGHT.labels("chunk").inc()
         record_failure(claim, WorkerFailed(describe_unexpected(error)), keep_slot=session.may_run_on)
     except BaseException:
         # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
@@ -145,7 +148,7 @@ def describe_unexpected(error: Exception) -> str:
     return f"the worker could not continue: {logs.describe(error)}" if lacks_resources else "unexpected error"
 
 
-def produce(claim: Claim, session: database.Session) -> Result:
+def produce(claim: Claim, session: database.SourceSession) -> ChunkResult:
     """Return the chunk's file: the existing one if it may be reused, or a new one from the source."""
     with heartbeat(partial(leases.renew, claim), on_loss=session.cancel) as beat:
         try:
@@ -154,28 +157,35 @@ def produce(claim: Claim, session: database.Session) -> Result:
         except storage.Conflict:
             raise UploadConflict from None
         except storage.StorageError as error:
-            raise UploadFailed(str(error)) from error
+            raise ChunkUploadFailed(str(error)) from error
         except ExportError:
             if session.cancelled:  # by the heartbeat
                 raise LeaseLost from None
             raise
 
 
-def reuse(claim: Claim) -> Result | None:
+def reuse(claim: Claim) -> ChunkResult | None:
     """Return the file at the chunk's path if it may be reused and its ETag is the recorded one."""
     if not claim.may_reuse or claim.known_file is None:
         return None
     head = storage.head(claim.path)
-    return reused(claim.known_file) if head and head.etag == claim.known_file.etag else None
+    if head is None or head.etag != claim.known_file.etag:
+        return None
+    return ChunkResult(source=Source.REUSED, **asdict(claim.known_file))
 
 
-def reused(file: KnownFile) -> Result:
-    return Result(source=Source.REUSED, **asdict(file))
-
-
-def export(claim: Claim, session: database.Session, checkpoint: Callable[[], None]) -> Result:
+def export(claim: Claim, session: database.SourceSession, checkpoint: Callable[[], None]) -> ChunkResult:
     """Call the function once and stream its rows into the object. An upload that is not committed leaves no object."""
-    content = encoded(claim, session)
+    session.begin(timeout=claim.statement_timeout, allow_writes=claim.allow_writes)
+    columns = session.columns(claim.function) if encoding.needs_columns(claim.shape) else []
+    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
+    content = encoding.Encoding(
+        session.stream(statement),
+        claim.shape,
+        envelope=encoding.envelope(
+            claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version
+        ),
+    )
     checkpoint()  # a worker that was stopped until now must not start a call
     with storage.Upload(
         claim.path,
@@ -190,9 +200,9 @@ def export(claim: Claim, session: database.Session, checkpoint: Callable[[], Non
             stored = upload.commit()
         except storage.Conflict as conflict:
             if file := fresh_enough(claim, conflict):
-                return reused(file)
+                return ChunkResult(source=Source.REUSED, **asdict(file))
             stored = upload.replace(conflict)
-    return Result(
+    return ChunkResult(
         source=Source.LIVE,
         etag=stored.etag,
         sha256=stored.sha256,
@@ -203,22 +213,10 @@ def export(claim: Claim, session: database.Session, checkpoint: Callable[[], Non
     )
 
 
-def encoded(claim: Claim, session: database.Session) -> encoding.Encoding:
-    columns = session.columns(claim.function) if encoding.needs_columns(claim.shape) else []
-    statement = encoding.copy_statement(claim.function, claim.pair, claim.shape, columns)
-    return encoding.Encoding(
-        session.stream(statement, timeout=claim.statement_timeout),
-        claim.shape,
-        envelope=encoding.envelope(
-            claim.shape, claim.pair, columns, dataset=claim.dataset, version=claim.schema_version
-        ),
-    )
-
-
 def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     """Return the file that another job has put at the path meanwhile, if a row references it and it is fresh enough.
 
-    For a job that asks for fresh files, that means read after our claim. An unreferenced object, the upload of a worker
+    For a job that requests fresh files, that means read after our claim. An unreferenced object, the upload of a worker
     that died or was fenced off, is replaced.
     """
     if conflict.head is None:
@@ -229,19 +227,19 @@ def fresh_enough(claim: Claim, conflict: storage.Conflict) -> KnownFile | None:
     return KnownFile(**{field: getattr(file, field) for field in leases.FILE_FIELDS})
 
 
-def record_success(claim: Claim, result: Result, *, seconds: float) -> None:
+def record_success(claim: Claim, result: ChunkResult, *, seconds: float) -> None:
     progress = transitions.finish([(claim, result)])
     if progress is None:
         raise LeaseLost
     log.info("chunk_done", source=str(result.source), rows=result.rows, bytes=result.bytes)
-    tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
+    tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes)
     metrics.chunk_done(result.source, result.rows, result.bytes, seconds)
     follow_up(progress)
 
 
 def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
     """Record that an attempt failed. After the last one, an older file may be used instead."""
-    (storage_suspect.set if isinstance(error, UploadFailed) else storage_suspect.clear)()
+    (storage_suspect.set if isinstance(error, ChunkUploadFailed) else storage_suspect.clear)()
     delay = transitions.delay_after(claim, error)
     if (
         delay is None
@@ -249,7 +247,7 @@ def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None
         and (progress := transitions.finish([(claim, result)], keep_slots=keep_slot))
     ):
         log.warning("chunk_degraded", code=error.code, detail=error.detail, data_as_of=result.data_as_of.isoformat())
-        tracing.tell(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
+        tracing.annotate(outcome=str(result.source), rows=result.rows, bytes=result.bytes, failed=error.code)
         metrics.chunk_done(result.source, result.rows, result.bytes)
         follow_up(progress)
         return
@@ -259,18 +257,18 @@ def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None
         record_loss(claim)
     elif delay is not None:
         log.warning("chunk_retrying", **facts, delay=round(delay, 1))
-        tracing.tell(outcome="retried", failed=error.code)
+        tracing.annotate(outcome="retried", failed=error.code)
         metrics.chunk_retrying(error.code)
-        count_move(progress)
+        follow_up(progress)
         wakeups.chunks(waiting=1, delay=delay)
     else:
         log.error("chunk_failed", **facts)
-        tracing.tell(outcome="failed", failed=error.code)
+        tracing.annotate(outcome="failed", failed=error.code)
         metrics.chunk_failed(error.code)
         follow_up(progress)
 
 
-def snapshot(claim: Claim, error: ExportError) -> Result | None:
+def snapshot(claim: Claim, error: ExportError) -> ChunkResult | None:
     """Return the older file at the chunk's path, if the source failed and the job accepts such a file."""
     if not (isinstance(error, SourceFailed) and claim.may_degrade and claim.known_file):
         return None
@@ -280,7 +278,7 @@ def snapshot(claim: Claim, error: ExportError) -> Result | None:
         return None
     if head is None or head.etag != claim.known_file.etag:
         return None
-    return Result(
+    return ChunkResult(
         source=Source.SNAPSHOT,
         error_code=error.code,
         error_detail=transitions.truncated(error.detail),
@@ -288,28 +286,19 @@ def snapshot(claim: Claim, error: ExportError) -> Result | None:
     )
 
 
-# ---- Logs, metrics and wake-ups -------------------------------------------------------------------------------------
-
-
-def count_start(claim: Claim) -> None:
-    if claim.began:
-        metrics.job_moved(JobStatus.RUNNING)
+# ---- Logs, metrics, and wake-ups -------------------------------------------------------------------------------------
 
 
 def record_loss(claim: Claim) -> None:
     log.warning("lease_lost", attempt=claim.attempts)
-    tracing.tell(outcome="lost")
-    metrics.lease_lost()
+    tracing.annotate(outcome="lost")
+    metrics.LEASES_LOST.inc()
 
 
-def count_move(progress: Progress) -> None:
+def follow_up(progress: JobProgress) -> None:
+    """Count a change of the job's status. Start the completion after its last chunk, or webhooks after its failure."""
     if progress.status != progress.was:
         metrics.job_moved(progress.status)
-
-
-def follow_up(progress: Progress) -> None:
-    """Start the completion when the job's last chunk is done, or the webhook deliveries when the job has failed."""
-    count_move(progress)
     if progress.all_done:
         wakeups.completion(progress.job_id)
     elif progress.status == JobStatus.FAILED:
@@ -328,7 +317,8 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
     claims = leases.claim_reusable(batch=REUSE_BATCH)
     if not claims:
         return False
-    count_start(claims[0])
+    if claims[0].began:
+        metrics.job_moved(JobStatus.RUNNING)
     with tracing.span("reuse", parent=claims[0].traceparent, job_id=str(claims[0].job_id), chunks=len(claims)):
         check_files(claims, pool)
     return True
@@ -337,7 +327,7 @@ def reuse_some(pool: ThreadPoolExecutor) -> bool:
 def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
     """Finish the chunks that have a reusable file, and queue the others for a call."""
     try:
-        found = list(zip(claims, pool.map(tracing.carried(try_reuse), claims), strict=True))
+        found = list(zip(claims, pool.map(tracing.in_context(try_reuse), claims), strict=True))
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         queue_missing(claims)
@@ -346,15 +336,15 @@ def check_files(claims: list[Claim], pool: ThreadPoolExecutor) -> None:
     queue_missing([claim for claim, result in found if not result])
 
 
-def try_reuse(claim: Claim) -> Result | None:
-    """Return as `reuse` does, and None when the object store does not answer: then the chunk is exported."""
+def try_reuse(claim: Claim) -> ChunkResult | None:
+    """Return as `reuse` does, and None when the object store does not respond: then the chunk is exported."""
     try:
         return reuse(claim)
     except storage.StorageError:
         return None
 
 
-def finish_reused(results: list[tuple[Claim, Result]]) -> None:
+def finish_reused(results: list[tuple[Claim, ChunkResult]]) -> None:
     if results and (progress := transitions.finish(results)):
         log.info("files_reused", job_id=str(progress.job_id), chunks=progress.chunks)
         metrics.chunk_done(Source.REUSED, progress.new_rows, progress.new_bytes, count=progress.chunks)

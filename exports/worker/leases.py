@@ -53,12 +53,13 @@ class Claim:
     schema_version: int
     function: tuple[str, str]
     statement_timeout: int
+    allow_writes: bool
     pair: Pair
     path: str
     shape: Shape
     claimed_at: datetime
     known_file: KnownFile | None
-    may_adopt: bool  # the job asked for reuse
+    may_adopt: bool  # the job requests reuse
     may_reuse: bool  # and the known file has the right version and is not too old
     may_degrade: bool  # the job accepts the known file, of the right version, when the source fails
     began: bool  # this claim moved the job from pending or retrying to running
@@ -71,7 +72,7 @@ class Claim:
 #   slots are taken are never scanned, and a claim costs the same with 10 and with 1,000,000 waiting chunks.
 # - Due retries and new chunks alternate: retries keep their old, smaller ranks, and after an outage of the source
 #   thousands of them would delay every other job.
-# - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise every claim
+# - The job's counters are changed only by its first claim and when a retrying chunk runs again. Otherwise, every claim
 #   would wait for the lock of the job's row.
 CLAIM = """
 WITH turn AS MATERIALIZED (
@@ -142,7 +143,8 @@ DESCRIBE = (
     + events.INSERT_STATUS_EVENTS
     + """
 SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.started_at,
-       d.name AS dataset, d.function, d.statement_timeout,
+       d.name AS dataset, coalesce(nullif(j.function, ''), d.function) AS function,
+       coalesce(j.statement_timeout, d.statement_timeout) AS statement_timeout, j.allow_writes,
        j.request_id, j.traceparent, j.schema_version, j.format, j.compression, j.dialect,
        j.reuse = 'if-present' AS may_adopt,
        j.reuse = 'if-present' AND f.schema_version = j.schema_version
@@ -157,7 +159,7 @@ JOIN exports_dataset d ON d.id = t.dataset_id
 LEFT JOIN exports_file f ON f.path = t.path
 """
 )
-HOT_CLAIM = sql.Hot(CLAIM + DESCRIBE)
+PREPARED_CLAIM = sql.PreparedStatement(CLAIM + DESCRIBE)
 
 
 def claim(*, backend: str) -> Claim | None:
@@ -166,7 +168,7 @@ def claim(*, backend: str) -> Claim | None:
     `backend` is the application_name of the source connection that will run the call.
     """
     row = sql.one(
-        HOT_CLAIM,
+        PREPARED_CLAIM,
         slots=settings.SLUICE.export_db_slots,
         lease=settings.SLUICE.export_lease_seconds,
         backend=backend,
@@ -203,30 +205,28 @@ def claim_reusable(*, batch: int) -> list[Claim]:
     return [as_claim(row) for row in rows]
 
 
+# Columns that are fields of a Claim by the same name.
+CLAIM_COLUMNS = (
+    *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
+    "allow_writes",
+    *("path", "may_adopt", "began"),
+)
+
+
 def as_claim(row: sql.Row) -> Claim:
     schema, _, name = row["function"].partition(".")
     return Claim(
+        **{column: row[column] for column in CLAIM_COLUMNS},
         chunk_id=row["id"],
-        token=row["token"],
-        attempts=row["attempts"],
-        job_id=row["job_id"],
-        request_id=row["request_id"],
-        traceparent=row["traceparent"],
-        dataset=row["dataset"],
-        schema_version=row["schema_version"],
         function=(schema, name),
-        statement_timeout=row["statement_timeout"],
         pair=Pair(row["key"], row["effective_date"]),
-        path=row["path"],
         shape=Shape(
             format=row["format"], compression=row["compression"], dialect=Dialect(**orjson.loads(row["dialect"]))
         ),
         claimed_at=row["started_at"],
         known_file=KnownFile(**{field: row[field] for field in FILE_FIELDS}) if row["etag"] else None,
-        may_adopt=row["may_adopt"],
         may_reuse=bool(row["may_reuse"]),
         may_degrade=bool(row["may_degrade"]),
-        began=row["began"],
     )
 
 

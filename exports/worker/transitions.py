@@ -5,6 +5,7 @@ chunk that the claim has lost.
 """
 
 from dataclasses import dataclass, fields
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -19,7 +20,7 @@ from exports.worker.leases import Claim, KnownFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result(KnownFile):
+class ChunkResult(KnownFile):
     """The file of a finished chunk and its origin. A snapshot also has the error of the source."""
 
     source: Source
@@ -27,11 +28,11 @@ class Result(KnownFile):
     error_detail: str = ""
 
 
-RESULT_FIELDS = tuple(field.name for field in fields(Result))
+RESULT_FIELDS = tuple(field.name for field in fields(ChunkResult))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class JobProgress:
     """The job right after a transition."""
 
     job_id: UUID
@@ -129,9 +130,9 @@ WITH ended AS (
         source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
         header_bytes = r.header_bytes, data_as_of = r.data_as_of,
         error_code = r.error_code, error_detail = r.error_detail
-    FROM unnest(%(chunks)s::bigint[], %(tokens)s::bigint[], %(sources)s::text[], %(etags)s::text[],
-                %(sha256s)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
-                %(data_as_of)s::timestamptz[], %(error_codes)s::text[], %(error_details)s::text[])
+    FROM unnest(%(chunk)s::bigint[], %(token)s::bigint[], %(source)s::text[], %(etag)s::text[],
+                %(sha256)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
+                %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[])
          AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
     WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
     RETURNING c.*
@@ -151,39 +152,27 @@ RECORD_FILE = """
         header_bytes = EXCLUDED.header_bytes, data_as_of = EXCLUDED.data_as_of
 )
 """
-HOT_FINISH = sql.Hot(FINISH_ONE + RECORD_FILE + SETTLE + PROGRESS)
+PREPARED_FINISH = sql.PreparedStatement(FINISH_ONE + RECORD_FILE + SETTLE + PROGRESS)
 
 
-def finish(results: list[tuple[Claim, Result]], *, keep_slots: bool = False) -> Progress | None:
-    """Finish chunks of one job: rows, files, slots and the job's counters in one statement.
+def finish(results: list[tuple[Claim, ChunkResult]], *, keep_slots: bool = False) -> JobProgress | None:
+    """Finish chunks of one job: rows, files, slots, and the job's counters in one statement.
 
     Lost claims are skipped. Returns None when all were lost. `keep_slots` if a call may still run: the reaper ends the
     call and frees the slots when their lease expires.
     """
-    claims = [claim for claim, _ in results]
-    files = [result for _, result in results]
-    freed = [] if keep_slots else [c.token for c in claims]
+    values: dict[str, list[Any]] = {name: [getattr(file, name) for _, file in results] for name in RESULT_FIELDS}
+    values |= {
+        "chunk": [claim.chunk_id for claim, _ in results],
+        "token": [claim.token for claim, _ in results],
+        "source": [str(file.source) for _, file in results],
+    }
+    freed = [] if keep_slots else values["token"]
     if len(results) == 1:
-        file = {name: getattr(files[0], name) for name in RESULT_FIELDS}
-        file["source"] = str(files[0].source)
-        row = sql.one(HOT_FINISH, chunk=claims[0].chunk_id, token=claims[0].token, freed=freed, **file)
-        return Progress(**row) if row else None
-    row = sql.one(
-        FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS,
-        chunks=[c.chunk_id for c in claims],
-        tokens=[c.token for c in claims],
-        freed=freed,
-        sources=[str(f.source) for f in files],
-        etags=[f.etag for f in files],
-        sha256s=[f.sha256 for f in files],
-        rows=[f.rows for f in files],
-        bytes=[f.bytes for f in files],
-        header_bytes=[f.header_bytes for f in files],
-        data_as_of=[f.data_as_of for f in files],
-        error_codes=[f.error_code for f in files],
-        error_details=[f.error_detail for f in files],
-    )
-    return Progress(**row) if row else None
+        row = sql.one(PREPARED_FINISH, freed=freed, **{name: value for name, (value,) in values.items()})
+    else:
+        row = sql.one(FINISH_MANY + RECORD_FILE + SETTLE + PROGRESS, freed=freed, **values)
+    return JobProgress(**row) if row else None
 
 
 FAIL = """
@@ -199,7 +188,7 @@ WITH ended AS (
 """
 
 
-def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> Progress | None:
+def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bool = False) -> JobProgress | None:
     """Record a failed attempt: retrying, with `delay` seconds to the next one, or failed for good.
 
     Returns None when the claim was lost. `keep_slot` as in `finish`.
@@ -214,7 +203,7 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
         detail=truncated(error.detail),
         delay=delay or 0,
     )
-    return Progress(**row) if row else None
+    return JobProgress(**row) if row else None
 
 
 def delay_after(claim: Claim, error: ExportError) -> float | None:

@@ -1,4 +1,4 @@
-"""What is counted of requests about rules and documents, which have one rate. `docs/metrics.md` says what it is for."""
+"""Metrics of requests about rules and documents, which share a rate limit: see `docs/metrics.md`."""
 
 from prometheus_client import Counter
 

@@ -1,6 +1,6 @@
-"""OpenAPI texts, parameters and examples of the operations on rules.
+"""OpenAPI texts, parameters, and examples of the operations on rules.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request and the problems.
+Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
 Nothing here runs while a request is processed.
 """
 
@@ -8,7 +8,14 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiExample
 
-from config.platform.http.openapi.responses import REQUEST_ID, Answer, answered, asked, location, to
+from config.platform.http.openapi.responses import (
+    REQUEST_ID,
+    LinkedResponse,
+    link_to,
+    location,
+    request_example,
+    response_example,
+)
 from config.platform.http.problems import CONTENT_TYPE
 from rules.api import examples, schemas
 
@@ -36,19 +43,19 @@ REFUSED = OpenApiExample(
     status_codes=["400"],
     media_type=CONTENT_TYPE,
 )
-MADE = Answer(
+MADE = LinkedResponse(
     schemas.Rule,
     "The first version of the rule.",
-    rule=to("getRule", "Get it.", **RULE),
-    test=to("testRule", "Test it on Markdown.", **RULE),
-    change=to("changeRule", "Update it.", **RULE),
-    replace=to("replaceRule", "Replace it.", **RULE),
-    delete=to("deleteRule", "Delete it.", **RULE),
+    rule=link_to("getRule", "Get it.", **RULE),
+    test=link_to("testRule", "Test it on Markdown.", **RULE),
+    change=link_to("changeRule", "Update it.", **RULE),
+    replace=link_to("replaceRule", "Replace it.", **RULE),
+    delete=link_to("deleteRule", "Delete it.", **RULE),
 )
 LIST: dict[str, Any] = {
     "summary": "List rules",
     "description": "Returns your rules and the system rules, newest first. Staff can read all rules.",
-    "examples": [answered("A rule", examples.KEPT)],
+    "examples": [response_example("A rule", examples.KEPT)],
 }
 CREATE: dict[str, Any] = {
     "summary": "Create a rule",
@@ -57,27 +64,34 @@ CREATE: dict[str, Any] = {
 Errors in it have a pointer to their location, such as `/json_schema/properties/total/type`. Test the rule by
 `POST …/rules/{rule_id}/test` before you submit documents with it.""",
     "parameters": [location(201, "The rule.")],
-    "examples": [asked("A rule", examples.TICKET), answered("Created", examples.KEPT, status=201), REFUSED],
+    "examples": [
+        request_example("A rule", examples.TICKET),
+        response_example("Created", examples.KEPT, status=201),
+        REFUSED,
+    ],
 }
 GET: dict[str, Any] = {
     "summary": "Get a rule",
     "description": "Returns the latest version. Tasks keep the version that they were submitted with.",
-    "examples": [answered("A rule", examples.KEPT)],
+    "examples": [response_example("A rule", examples.KEPT)],
 }
 REPLACE: dict[str, Any] = {
     "summary": "Replace a rule",
     "description": "Replaces all fields; omitted fields get their defaults. A change creates a new version, and "
     "existing tasks keep theirs. System rules are read-only (403): create a rule of your own with their content.",
     "examples": [
-        asked("Another prompt", {**examples.TICKET, "system_prompt": examples.PROMPT}),
-        answered("Replaced", examples.CHANGED),
+        request_example("Another prompt", {**examples.TICKET, "system_prompt": examples.PROMPT}),
+        response_example("Replaced", examples.CHANGED),
     ],
 }
 CHANGE: dict[str, Any] = {
     "summary": "Update a rule",
     "description": "Omitted fields keep their values. A change creates a new version, and existing tasks keep theirs. "
     "System rules are read-only (403): create a rule of your own with their content.",
-    "examples": [asked("Another prompt", {"system_prompt": examples.PROMPT}), answered("Updated", examples.CHANGED)],
+    "examples": [
+        request_example("Another prompt", {"system_prompt": examples.PROMPT}),
+        response_example("Updated", examples.CHANGED),
+    ],
 }
 DELETE: dict[str, Any] = {
     "summary": "Delete a rule",

@@ -1,10 +1,10 @@
-"""How often clients may ask about rules and documents: one rate for both. Every view of the two has `PerUser`."""
+"""The rate limit of all API requests for rules and documents."""
 
 from config.platform.http import throttling
 from rules.api import metrics
 
 
-class PerUser(throttling.PerUser):
+class DocumentThrottle(throttling.UserThrottle):
     posts = "etl_rate"
     others = "etl_poll_rate"
 

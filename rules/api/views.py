@@ -1,4 +1,4 @@
-"""The HTTP interface of rules: translate, one call, translate back."""
+"""HTTP views of rules: parse the request, make one call, and represent the result."""
 
 from typing import Any
 
@@ -27,9 +27,9 @@ from rules.models import Rule
     )
 )
 class Rules(generics.ListAPIView[Rule]):
-    """`GET /api/v1/etl/rules`: mine, and the system's. `POST /api/v1/etl/rules`: a new one."""
+    """`GET /api/v1/etl/rules`: the user's and the system's rules. `POST /api/v1/etl/rules`: create one."""
 
-    throttle_classes = (rates.PerUser,)
+    throttle_classes = (rates.DocumentThrottle,)
     ordering = ("-created_at", "-rule_id")
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -44,8 +44,8 @@ class Rules(generics.ListAPIView[Rule]):
         responses={201: openapi.MADE, **problems(BadInput)},
     )
     def post(self, request: Request) -> Response:
-        says = RuleSerializer.read(request.data)
-        rule = editing.create(owner=user_of(request), says=says)
+        values = RuleSerializer.read(request.data)
+        rule = editing.create(owner=user_of(request), values=values)
         headers = {"Location": f"/api/v1/etl/rules/{rule.pk}"}
         return Response(representation.rule(rule), status=201, headers=headers)
 
@@ -53,7 +53,7 @@ class Rules(generics.ListAPIView[Rule]):
 class OneRule(APIView):
     """`GET`, `PUT`, `PATCH` and `DELETE /api/v1/etl/rules/{rule_id}`."""
 
-    throttle_classes = (rates.PerUser,)
+    throttle_classes = (rates.DocumentThrottle,)
 
     @extend_schema(
         operation_id="getRule",
@@ -86,9 +86,9 @@ class OneRule(APIView):
 
     def change(self, request: Request, rule_id: int, *, partial: bool) -> Response:
         rules = access.changeable(user_of(request), rule_id)
-        says = RuleSerializer.read(request.data, partial=partial)
+        values = RuleSerializer.read(request.data, partial=partial)
         try:
-            rule = editing.change(rules, rule_id, **says)
+            rule = editing.change(rules, rule_id, **values)
         except Rule.DoesNotExist:  # deleted meanwhile
             raise NoSuchRule from None
         return Response(representation.rule(rule))

@@ -1,4 +1,4 @@
-"""Which rules a person may look at and change, for the API and the pages. A stranger's is one that is not there."""
+"""Access to rules, for the API and the pages. A rule of another user is reported as not found."""
 
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
@@ -40,7 +40,7 @@ def is_changeable(user: User, rule: Rule) -> bool:
 
 
 def changeable(user: User, rule_id: int) -> QuerySet[Rule]:
-    """Return the rules that the user may change, this one among them. Raises NoSuchRule, ReadOnlyRule, NotYourRule."""
+    """Return the user's changeable rules, which include this one. Raises NoSuchRule, ReadOnlyRule, NotYourRule."""
     rule = visible(user, rule_id)
     if catalog.is_system(rule):
         raise ReadOnlyRule
@@ -50,7 +50,7 @@ def changeable(user: User, rule_id: int) -> QuerySet[Rule]:
 
 
 def deleted(user: User, rule_id: int) -> Rule | None:
-    """Return a rule of the user's that is deleted."""
+    """Return a deleted rule of the user, if it exists."""
     return Rule.objects.filter(pk=rule_id, owner=user, deleted_at__isnull=False).first()
 
 

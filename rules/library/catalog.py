@@ -1,4 +1,4 @@
-"""Which rules there are, for whom, and what they say: all that the stages and the API ask."""
+"""The rules that each user can see, the default rule, and the content of rule versions."""
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -27,9 +27,9 @@ class NoDefaultRule(Problem):
 
 
 def visible_to(user: User) -> RuleQuerySet:
-    """Return the rules that a user may see and use: their own, and the system's; staff, all.
+    """Return the rules that a user may view and use: their own and system rules; for staff, all rules.
 
-    The default rule is everybody's, whoever made it; and nobody's when there is to be none.
+    All users may use the default rule, also if another user owns it. No user may if there is no default.
     """
     rules: RuleQuerySet = Rule.objects.listed()
     if not settings.SLUICE.etl_global_rule_enabled:
@@ -38,18 +38,18 @@ def visible_to(user: User) -> RuleQuerySet:
 
 
 def changeable_by(user: User) -> RuleQuerySet:
-    """Return the rules that a user may change: their own, as long as they are not the default of everybody."""
+    """Return the rules that a user may change: their own, except one that is the default rule."""
     rules: RuleQuerySet = Rule.objects.listed().filter(owner=user)
     return rules.exclude(is_default()) if named_default() else rules
 
 
 def is_system(rule: Rule) -> bool:
-    """Tell whether it is everybody's: loaded from a file, or named as the default by the operator."""
+    """Return whether it is shared by all users: loaded from a file, or configured as the default."""
     return rule.is_system or rule.pk == named_default()
 
 
 def named_default() -> int | None:
-    """Return the rule that ETL_GLOBAL_RULE_ID names, unless there is to be no default at all."""
+    """Return ETL_GLOBAL_RULE_ID, or None if default rules are disabled."""
     named: int | None = settings.SLUICE.etl_global_rule_id
     return named if settings.SLUICE.etl_global_rule_enabled else None
 
@@ -60,40 +60,40 @@ def is_default() -> Q:
 
 
 def default() -> Rule | None:
-    """Return the rule of tasks that name none; None where the configured one is not there."""
+    """Return the rule for tasks without a rule_id, or None if the configured one does not exist."""
     return Rule.objects.listed().filter(is_default()).first()
 
 
 def resolve(*, user: User, rule_id: int | None) -> RuleContent:
-    """Return what a rule says now; None is the default rule. Raises UnknownRule, which the API answers as 400 at
-    `/rule_id`, and NoDefaultRule."""
+    """Return the current content of a rule; None selects the default rule. Raises UnknownRule, which the API reports
+    as 400 at `/rule_id`, and NoDefaultRule."""
     if rule_id is not None:
         rule = visible_to(user).filter(pk=rule_id).first()
         if rule is None:
             raise UnknownRule
         return as_content(rule)
     if not settings.SLUICE.etl_global_rule_enabled:
-        raise UnknownRule(code="required", detail="This field is required: there is no default rule here.")
+        raise UnknownRule(code="required", detail="This field is required, because no default rule is configured.")
     if (rule := default()) is None:
         raise NoDefaultRule
     return as_content(rule)
 
 
 def content(*, rule_id: int, version: int) -> RuleContent:
-    """Return what a rule said in a version, also when it is deleted. Raises UnknownRule."""
-    kept = RuleVersion.objects.filter(rule_id=rule_id, version=version).first()
-    if kept is None:
+    """Return the content of a version, also of a deleted rule. Raises UnknownRule."""
+    found = RuleVersion.objects.filter(rule_id=rule_id, version=version).first()
+    if found is None:
         raise UnknownRule
-    return as_content(kept)
+    return as_content(found)
 
 
-def as_content(said: Rule | RuleVersion) -> RuleContent:
+def as_content(rule: Rule | RuleVersion) -> RuleContent:
     return RuleContent(
-        rule_id=said.rule_id,
-        version=said.version,
-        name=said.name,
-        mode=said.postprocess_mode,
-        strategy=said.postprocess_strategy,
-        json_schema=said.json_schema,
-        system_prompt=said.system_prompt,
+        rule_id=rule.rule_id,
+        version=rule.version,
+        name=rule.name,
+        mode=rule.postprocess_mode,
+        strategy=rule.postprocess_strategy,
+        json_schema=rule.json_schema,
+        system_prompt=rule.system_prompt,
     )

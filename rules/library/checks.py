@@ -1,4 +1,4 @@
-"""What `manage.py check --database default`, and with it `migrate`, says of the configured default rule."""
+"""A system check of the configured default rule, run by `manage.py check --database default` and by `migrate`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,12 +12,12 @@ from rules.library import catalog
 
 @register(Tags.database)
 def default_rule(*, databases: Iterable[str] | None = None, **_later: Any) -> list[CheckMessage]:
-    """A warning, not an error: `migrate` would refuse to make the tables that the rule is to be in."""
+    """Warn, but raise no error: `migrate` would refuse to create the tables that the rule is stored in."""
     if not databases or (named := catalog.named_default()) is None:
         return []
     try:
-        is_there = catalog.default() is not None
+        exists = catalog.default() is not None
     except Error:
         return []  # before the first migration
-    hint = "Requests that name no rule are answered 503 until it does."
-    return [] if is_there else [Concern(f"ETL_GLOBAL_RULE_ID: there is no rule {named}.", hint=hint, id="rules.W001")]
+    hint = "Until it exists, requests without a rule_id get status 503."
+    return [] if exists else [Concern(f"ETL_GLOBAL_RULE_ID: rule {named} does not exist.", hint=hint, id="rules.W001")]

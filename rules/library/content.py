@@ -1,4 +1,4 @@
-"""What a rule says, in one version: the shape that crosses from the catalogue to the stages."""
+"""The content of one version of a rule, passed from the catalog to the stages."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContent:
-    """One version of a rule. `json_schema` may be None, but not with `llm`; `strategy` is "" for: by size."""
+    """One version of a rule. `json_schema` is None only without `llm`. An empty `strategy` is chosen by size."""
 
     rule_id: int
     version: int

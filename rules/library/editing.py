@@ -1,4 +1,4 @@
-"""How rules come to be and change, with a version for all that they ever said."""
+"""Creating, changing, and deleting rules, with a stored version of each state."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from config.platform.http.problems import BadInput, InputError, Problem
 from rules.models import LLM, Rule, RuleVersion
 from rules.schema import json_schema
 
-SAYS = ("name", "description", "json_schema", "system_prompt", "postprocess_mode", "postprocess_strategy")
+FIELDS = ("name", "description", "json_schema", "system_prompt", "postprocess_mode", "postprocess_strategy")
 SCHEMA_REQUIRED = InputError(
     pointer="/json_schema", code="required", detail="This field is required when postprocess_mode is llm."
 )
@@ -23,67 +23,67 @@ class ChangedMeanwhile(Problem):
     detail = "The rule was changed in the meantime. Reload it, then make your changes again."
 
 
-def create(*, owner: User | None, slug: str | None = None, says: dict[str, Any]) -> Rule:
-    """Make a rule, in its first version. `says` is complete: a value for each of SAYS."""
-    require_schema(says)
+def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any]) -> Rule:
+    """Create a rule and its first version. `values` has all of FIELDS."""
+    require_schema(values)
     with transaction.atomic():
-        rule = Rule.objects.create(owner=owner, slug=slug, **says)
-        keep(rule)
+        rule = Rule.objects.create(owner=owner, slug=slug, **values)
+        save_version(rule)
     return rule
 
 
-def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **says: Any) -> Rule:
-    """Change a rule of those, and return it as it is then. Its version grows by one if it says anything new.
+def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **values: Any) -> Rule:
+    """Change one of `rules`, and return it. Its version increases if any value differs.
 
-    The row's lock puts changes in an order: each sees what the one before it made. `since` is the version that whoever
-    changes it has seen. Raises Rule.DoesNotExist, ChangedMeanwhile where anything new would go over what came after
-    `since`, and BadInput where the new and the old do not go together.
+    The row is locked, so concurrent changes are applied one after another. `since` is the version that the client has
+    edited. Raises Rule.DoesNotExist, ChangedMeanwhile if a later version exists that the change would overwrite, and
+    BadInput if the new values do not fit the unchanged ones.
     """
     with transaction.atomic():
         rule = rules.select_for_update().get(pk=rule_id)
-        if since not in (None, rule.version) and news(rule, says):
+        if since not in (None, rule.version) and changed_values(rule, values):
             raise ChangedMeanwhile
-        apply(rule, **says)
+        apply(rule, **values)
     return rule
 
 
-def apply(rule: Rule, **says: Any) -> bool:
-    """Change a rule whose row is locked, and tell whether it says anything new."""
-    new = news(rule, says)
+def apply(rule: Rule, **values: Any) -> bool:
+    """Change a rule whose row is locked. Return whether any value differed."""
+    new = changed_values(rule, values)
     if not new:
         return False
     for name, value in new.items():
         setattr(rule, name, value)
-    require_schema({name: getattr(rule, name) for name in SAYS})
+    require_schema({name: getattr(rule, name) for name in FIELDS})
     rule.version += 1
     rule.save(update_fields=[*new, "version", "updated_at"])
-    keep(rule)
+    save_version(rule)
     return True
 
 
-def news(rule: Rule, says: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in says.items() if differs(getattr(rule, name), value)}
+def changed_values(rule: Rule, values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if differs(getattr(rule, name), value)}
 
 
 def delete(rules: QuerySet[Rule], rule_id: int) -> bool:
-    """Hide a rule of those, and tell whether it was there. Tasks keep their version of it."""
+    """Hide one of `rules`. Return whether it existed. Tasks keep their version of it."""
     return bool(rules.filter(pk=rule_id).update(deleted_at=timezone.now()))
 
 
-def keep(rule: Rule) -> None:
+def save_version(rule: Rule) -> None:
     version_of(rule).save(force_insert=True)
 
 
 def version_of(rule: Rule) -> RuleVersion:
-    """Return what a rule says now, to be kept."""
-    return RuleVersion(rule=rule, version=rule.version, **{name: getattr(rule, name) for name in SAYS})
+    """Return an unsaved version with the rule's current content."""
+    return RuleVersion(rule=rule, version=rule.version, **{name: getattr(rule, name) for name in FIELDS})
 
 
 def differs(old: Any, new: Any) -> bool:
-    """Compare as JSON: to Python 1 equals true. A change of members' order alone is none."""
+    """Compare as JSON: in Python, 1 equals true. The order of members does not count."""
     return json_schema.canonical(old) != json_schema.canonical(new)
 
 
-def require_schema(says: dict[str, Any]) -> None:
-    if says["postprocess_mode"] == LLM and says["json_schema"] is None:
+def require_schema(values: dict[str, Any]) -> None:
+    if values["postprocess_mode"] == LLM and values["json_schema"] is None:
         raise BadInput(SCHEMA_REQUIRED)

@@ -1,4 +1,4 @@
-"""What a rule needs of the service, told by the settings alone: nobody is called."""
+"""What a rule needs from the service, decided by settings only, without network access."""
 
 from django.conf import settings
 
@@ -8,19 +8,19 @@ NO_MODEL = "needs a language model, and none is configured"
 
 
 def has_model() -> bool:
-    """Tell whether a language model is set up. Whether it answers is another matter."""
+    """Return whether a language model is configured. It may still be unreachable."""
     env = settings.SLUICE
     return bool(env.etl_llm_base_url and env.etl_llm_model)
 
 
 def lacks_model(mode: str) -> bool:
-    """Tell whether rules of this mode cannot work here, for want of a language model.
+    """Return whether rules of this mode cannot run, because no language model is configured.
 
-    Only of our own mode: what a mode that an operator added needs, its class alone knows.
+    This only knows the built-in mode. Modes that an operator added have requirements of their own.
     """
     return mode == LLM and not has_model()
 
 
 def marked(name: str, *, mode: str) -> str:
-    """Return a rule's name as menus have it, with what it lacks."""
+    """Return a rule's name for menus, with a note if it needs a language model that is missing."""
     return f"{name} ({NO_MODEL})" if lacks_model(mode) else name

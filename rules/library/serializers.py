@@ -1,4 +1,4 @@
-"""Rules as clients write them: every field checked, every bad one named."""
+"""Validation of rules that clients send: every invalid field is reported."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -21,9 +21,9 @@ SET_BY_SERVER = ("rule_id", "version", "is_system", "created_at", "updated_at")
 
 @extend_schema_field({"type": "object", "additionalProperties": True})
 class SchemaField(serializers.Field[Any, Any, Any, Any]):
-    """A JSON Schema. `RuleSerializer.read` checks it: its errors have places inside it."""
+    """A JSON Schema. `RuleSerializer.read` checks it, because its errors have positions inside it."""
 
-    default_error_messages: ClassVar = {"invalid": "Must be a JSON Schema: an object."}
+    default_error_messages: ClassVar = {"invalid": "Must be a JSON Schema, which is an object."}
 
     def to_internal_value(self, data: Any) -> Any:
         return data
@@ -33,19 +33,19 @@ class SchemaField(serializers.Field[Any, Any, Any, Any]):
 
 
 class ModeField(serializers.ChoiceField):
-    """One of ETL_POSTPROCESSORS, as it is when a serializer is made."""
+    """One of ETL_POSTPROCESSORS, read when a serializer is created."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(choices=list(settings.ETL_POSTPROCESSORS), **options)
 
 
 class RuleSerializer(StrictSerializer):
-    """What a rule is to say."""
+    """The content of a rule in a request."""
 
     name = FilledText(max_length=MAX_NAME)
     description = Text(max_length=MAX_TEXT, allow_blank=True, default="")
     json_schema = SchemaField(
-        allow_null=True, default=None, help_text="What results fit. Required when postprocess_mode is llm."
+        allow_null=True, default=None, help_text="The schema of results. Required when postprocess_mode is llm."
     )
     system_prompt = Text(max_length=MAX_TEXT, allow_blank=True, default="")
     postprocess_mode = ModeField(default=LLM)
@@ -54,14 +54,14 @@ class RuleSerializer(StrictSerializer):
         allow_null=True,
         allow_blank=True,
         default=None,
-        help_text="Null: by the length of the document.",
+        help_text="Null: chosen by the length of the document.",
     )
 
     @classmethod
     def read(cls, data: Any, *, partial: bool = False) -> dict[str, Any]:
-        """Return what a rule is to say: with `partial` what is given, otherwise all of it, with defaults.
+        """Return the validated values: all of them with defaults, or with `partial` only the given ones.
 
-        Raises BadInput with a place for each thing wrong, also inside the schema.
+        Raises BadInput with a pointer for each error, also inside the schema.
         """
         serializer = cls(data=data, partial=partial)
         found: list[InputError] = []
@@ -73,10 +73,10 @@ class RuleSerializer(StrictSerializer):
             found += json_schema.check(data["json_schema"])
         if found:
             raise BadInput(*found)
-        says = dict(serializer.validated_data)
-        if "postprocess_strategy" in says:
-            says["postprocess_strategy"] = says["postprocess_strategy"] or ""
-        return says
+        values = dict(serializer.validated_data)
+        if "postprocess_strategy" in values:
+            values["postprocess_strategy"] = values["postprocess_strategy"] or ""
+        return values
 
     def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[str, list[ErrorDetail]]]:
         for name, errors in super().refused(data):

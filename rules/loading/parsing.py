@@ -1,4 +1,4 @@
-"""Rules as files: what a folder of them says. One file is one system rule, and the file's name is what it goes by."""
+"""Rule files: each file in a folder is one system rule, identified by the file's name."""
 
 import json
 import re
@@ -19,8 +19,8 @@ MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
-    """What is wrong with a file, and where in it."""
+class FileError:
+    """An error in a file, with its position."""
 
     file: str
     pointer: str
@@ -32,66 +32,66 @@ class Flaw:
 
 @dataclass(slots=True)
 class Folder:
-    """What the good files say, by slug; and what is wrong with the others. `slugs` are those of all files."""
+    """The contents of the valid files by slug, and the errors of the others. `slugs` are those of all files."""
 
-    says: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
     slugs: set[str] = field(default_factory=set)
-    flaws: list[Flaw] = field(default_factory=list)
+    errors: list[FileError] = field(default_factory=list)
 
 
 def read(path: Path) -> Folder | None:
-    """Read a folder, not those inside it; None if it is not there. Hidden files are left alone, as are other kinds."""
+    """Read a folder without its subfolders. None if it does not exist. Hidden and other files are ignored."""
     try:
         files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and not file.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         return None
     folder = Folder()
     for file in files:
-        take(folder, file)
+        add_file(folder, file)
     return folder
 
 
-def take(folder: Folder, file: Path) -> None:
+def add_file(folder: Folder, file: Path) -> None:
     slug = file.stem
     try:
         if not SLUG.fullmatch(slug):
-            raise unusable("The name must be of a-z, 0-9, - and _, 64 characters at most.")
+            raise invalid("The name must have 1 to 64 characters of a-z, 0-9, -, and _.")
         if slug in folder.slugs:
-            raise unusable("There is another file of this name.")
+            raise invalid("Another file has the same name.")
         folder.slugs.add(slug)
         about = file.stat()
-        folder.says[slug] = dict(says_of(file, about.st_mtime_ns, about.st_size))
+        folder.rules[slug] = dict(parse(file, about.st_mtime_ns, about.st_size))
     except BadInput as bad:
-        folder.flaws += [Flaw(file.name, error.pointer, error.detail) for error in bad.errors]
+        folder.errors += [FileError(file.name, error.pointer, error.detail) for error in bad.errors]
     except OSError as error:
-        folder.flaws.append(Flaw(file.name, "", f"Cannot be read: {error.strerror}."))
+        folder.errors.append(FileError(file.name, "", f"The file cannot be read: {error.strerror}."))
 
 
-@lru_cache(maxsize=64)  # by what changes when the file does: they are looked at every minute
-def says_of(file: Path, _changed: int, size: int) -> dict[str, Any]:
+@lru_cache(maxsize=64)  # files are read every minute; the key changes with the file
+def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
     if size > MAX_BYTES:
-        raise unusable(f"Is larger than {MAX_BYTES} bytes.")
+        raise invalid(f"The file is larger than {MAX_BYTES} bytes.")
     body = file.read_bytes()
     document = parsers.load(body if file.suffix == ".json" else json_of(body))
     if not isinstance(document, dict):
-        raise unusable("Must be an object.")
+        raise invalid("Must be an object.")
     return RuleSerializer.read(document)
 
 
 def json_of(body: bytes) -> bytes:
-    """Return YAML as JSON: the same checks are for both. Raises BadInput for what JSON has no word for."""
+    """Convert YAML to JSON, so that both get the same checks. Raises BadInput for values that JSON does not have."""
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=yaml.CSafeLoader)):
-            raise unusable("Must not have aliases: a few lines of them can mean gigabytes.")
+            raise invalid("YAML aliases are not allowed: they can expand to gigabytes.")
         return json.dumps(yaml.load(body, Loader=yaml.CSafeLoader), allow_nan=False).encode()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise unusable(f"Is not YAML: line {mark.line + 1}." if mark else "Is not YAML.") from None
+        raise invalid(f"Invalid YAML in line {mark.line + 1}." if mark else "Invalid YAML.") from None
     except (yaml.YAMLError, UnicodeError):
-        raise unusable("Is not YAML in UTF-8.") from None
+        raise invalid("Invalid YAML, or not in UTF-8.") from None
     except (TypeError, ValueError, RecursionError):
-        raise unusable("Holds what is not JSON, such as a date without quotation marks.") from None
+        raise invalid("Contains a value that JSON does not have, such as a date without quotation marks.") from None
 
 
-def unusable(detail: str) -> BadInput:
+def invalid(detail: str) -> BadInput:
     return BadInput(InputError(pointer="", code="invalid", detail=detail))

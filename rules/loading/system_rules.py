@@ -1,11 +1,11 @@
-"""System rules: the files that come with Sluice, and those in ETL_RULES_DIR, become rows.
+"""System rules: rows that are loaded from the included files and from ETL_RULES_DIR.
 
-A file is known by its slug, the name without the extension. A new file is a new rule, a changed one a new version, and
-one that is gone hides its rule until it comes back. A file in ETL_RULES_DIR stands in for ours of the same name.
+A file is identified by its slug, the name without the extension. A new file creates a rule, a changed file a version,
+and a missing file hides its rule until it returns. A file in ETL_RULES_DIR replaces the included one of the same name.
 
-Everything is loaded by `migrate` and by `manage.py load_rules`. Changes and additions in ETL_RULES_DIR are also taken
-up by a tick of beat once a minute, so that nobody has to restart anything. The tick hides no rule, and leaves ours
-alone: it may run in a worker that is older than the database, or that was not given the folder.
+`migrate` and `manage.py load_rules` load everything. A periodic task also loads changes and additions in ETL_RULES_DIR
+every minute, without a restart. It hides no rule and ignores the included files, because it may run in a worker that is
+older than the database, or that does not have the folder.
 """
 
 from collections.abc import Iterable
@@ -20,101 +20,101 @@ from django.utils import timezone
 
 from rules.library import editing
 from rules.loading import parsing
-from rules.loading.parsing import Flaw, Folder
+from rules.loading.parsing import FileError, Folder
 from rules.models import Rule, RuleVersion
 
 log = structlog.get_logger(__name__)
 
 SHIPPED = Path(__file__).parent / "shipped"
-told: set[Flaw] = set()
+reported: set[FileError] = set()
 LOCK = 7_017_460_288_391  # any number, the same in all processes
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Slugs by what became of their rules, and what is wrong with files."""
+    """Slugs of rules by what happened to them, and the errors of files."""
 
-    made: list[str] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
-    flaws: list[Flaw] = field(default_factory=list)
+    errors: list[FileError] = field(default_factory=list)
 
     def counts(self) -> dict[str, int]:
-        names = ("made", "changed", "restored", "hidden")
+        names = ("created", "changed", "restored", "hidden")
         return {name: len(getattr(self, name)) for name in names if getattr(self, name)}
 
 
 def folder() -> Path:
-    """Return ETL_RULES_DIR; a relative one begins at the project's."""
+    """Return ETL_RULES_DIR. A relative path starts at the project's folder."""
     return Path(settings.BASE_DIR) / settings.SLUICE.etl_rules_dir
 
 
 def load_all() -> Outcome:
-    """Make the system rules what the files say. A bad file leaves its rule as it is, and the others alone.
+    """Make the system rules equal to the files. The rule of an invalid file does not change.
 
-    Where ETL_RULES_DIR is not there, its rules stay: a host that was not given the folder must not hide them from the
-    others. An empty folder hides them.
+    If ETL_RULES_DIR does not exist, its rules stay: a host without the folder must not hide them from other hosts. An
+    empty folder hides them.
     """
-    shipped, theirs = parsing.read(SHIPPED) or Folder(), parsing.read(folder())
-    present = shipped.slugs | theirs.slugs if theirs else None
-    return store([shipped, theirs] if theirs else [shipped], present=present)
+    included, custom = parsing.read(SHIPPED) or Folder(), parsing.read(folder())
+    present = included.slugs | custom.slugs if custom else None
+    return store([included, custom] if custom else [included], present=present)
 
 
 def load_changes() -> Outcome:
-    """Take up what is new in ETL_RULES_DIR. Hides nothing."""
-    theirs = parsing.read(folder())
-    return store([theirs], present=None) if theirs and theirs.slugs else Outcome()
+    """Load additions and changes in ETL_RULES_DIR. Hides no rule."""
+    custom = parsing.read(folder())
+    return store([custom], present=None) if custom and custom.slugs else Outcome()
 
 
 def store(folders: list[Folder], *, present: set[str] | None) -> Outcome:
-    """`present`: the slugs that there are files for; rules of others are hidden. None: nothing is."""
-    outcome = Outcome(flaws=[flaw for each in folders for flaw in each.flaws])
+    """Store the rules of the folders. `present`: slugs that have a file; other rules are hidden. None hides none."""
+    outcome = Outcome(errors=[error for each in folders for error in each.errors])
     with transaction.atomic():
-        with connection.cursor() as cursor:  # several processes may do this at the same time
+        with connection.cursor() as cursor:  # several processes may load at the same time
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         rules = {rule.slug: rule for rule in Rule.objects.select_for_update().filter(owner=None).order_by("pk")}
-        wanted = dict(chosen(folders, known=rules))
-        make({slug: says for slug, says in wanted.items() if slug not in rules}, outcome)
+        wanted = dict(select(folders, known=rules))
+        create({slug: values for slug, values in wanted.items() if slug not in rules}, outcome)
         for slug in wanted.keys() & rules.keys():
-            renew(rules[slug], wanted[slug], outcome)
+            update(rules[slug], wanted[slug], outcome)
         if present is not None:
             hide([rule for slug, rule in rules.items() if slug not in present and not rule.deleted_at], outcome)
-    tell(outcome)
+    log_outcome(outcome)
     return outcome
 
 
-def tell(outcome: Outcome) -> None:
-    """Log what became of the rules, and each flaw once in the life of the process: the tick finds it every minute."""
-    news = set(outcome.flaws) - told
-    told.update(news)
-    for flaw in sorted(news, key=str):
-        log.error("rule_file_unusable", file=flaw.file, pointer=flaw.pointer, reason=flaw.detail)
+def log_outcome(outcome: Outcome) -> None:
+    """Log the changes, and each error once per process, because the periodic task finds it every minute."""
+    new = set(outcome.errors) - reported
+    reported.update(new)
+    for error in sorted(new, key=str):
+        log.error("rule_file_unusable", file=error.file, pointer=error.pointer, reason=error.detail)
     if counts := outcome.counts():
         log.info("rules_loaded", **counts)
 
 
-def chosen(folders: list[Folder], *, known: Iterable[str | None]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield what each rule is to say: the last folder's word. Where that file is bad, what is known stays."""
+def select(folders: list[Folder], *, known: Iterable[str | None]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Yield the content of each rule from the last folder that has it. If that file is invalid, a known rule stays."""
     last = {slug: folder for folder in folders for slug in folder.slugs}
-    says = {slug: said for folder in folders for slug, said in folder.says.items()}
-    for slug, said in says.items():
-        if slug in last[slug].says or slug not in known:
-            yield slug, said
+    found = {slug: values for folder in folders for slug, values in folder.rules.items()}
+    for slug, values in found.items():
+        if slug in last[slug].rules or slug not in known:
+            yield slug, values
 
 
-def make(wanted: dict[str, dict[str, Any]], outcome: Outcome) -> None:
-    made = Rule.objects.bulk_create(Rule(owner=None, slug=slug, **says) for slug, says in sorted(wanted.items()))
-    RuleVersion.objects.bulk_create(editing.version_of(rule) for rule in made)
-    outcome.made += [str(rule.slug) for rule in made]
+def create(wanted: dict[str, dict[str, Any]], outcome: Outcome) -> None:
+    rules = Rule.objects.bulk_create(Rule(owner=None, slug=slug, **values) for slug, values in sorted(wanted.items()))
+    RuleVersion.objects.bulk_create(editing.version_of(rule) for rule in rules)
+    outcome.created += [str(rule.slug) for rule in rules]
 
 
-def renew(rule: Rule, says: dict[str, Any], outcome: Outcome) -> None:
+def update(rule: Rule, values: dict[str, Any], outcome: Outcome) -> None:
     if rule.deleted_at:
         rule.deleted_at = None
         rule.save(update_fields=["deleted_at", "updated_at"])
         outcome.restored.append(str(rule.slug))
-    if editing.apply(rule, **says):
+    if editing.apply(rule, **values):
         outcome.changed.append(str(rule.slug))
 
 

@@ -1,4 +1,4 @@
-"""A JSON field that keeps the order of members, as people wrote it and as models should see it. `jsonb` sorts them."""
+"""A JSON field that keeps the order of members, for people and language models. `jsonb` sorts them."""
 
 import json
 from typing import Any

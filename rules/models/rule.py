@@ -6,13 +6,13 @@ from django.db.models import Q
 
 from rules.models.ordered import OrderedJSON
 
-# The mode of rules that name none, and the only one that a schema is required for. Which others there are is up to
-# ETL_POSTPROCESSORS, and no business of the database.
+# The default mode, and the only one that requires a schema. ETL_POSTPROCESSORS defines the others, so the database has
+# no constraint on them.
 LLM = "llm"
 
 
 class Wording(models.Model):
-    """What a rule says, now or in a version."""
+    """The content of a rule or of a version."""
 
     name = models.CharField(max_length=200)
     description = models.TextField(default="", blank=True)
@@ -31,7 +31,7 @@ class RuleQuerySet(models.QuerySet["Rule"]):
 
 
 class Rule(Wording):
-    """How Markdown becomes JSON. What it says now; `RuleVersion` keeps what it said in every version."""
+    """How Markdown becomes JSON: the current content. `RuleVersion` stores every version."""
 
     rule_id = models.BigAutoField(primary_key=True)
     owner = models.ForeignKey(
@@ -73,7 +73,7 @@ class Rule(Wording):
 
 
 class RuleVersion(Wording):
-    """What a rule said in one version. Never changed: tasks are pinned to it."""
+    """One version of a rule. It never changes, because tasks refer to it."""
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="versions", db_index=False)
     version = models.PositiveIntegerField()

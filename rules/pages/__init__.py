@@ -1,1 +1,1 @@
-"""Pages of rules: the list, the editor and the versions."""
+"""Pages of rules: the list, the editor, and the versions."""

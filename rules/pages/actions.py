@@ -6,13 +6,13 @@ from config.platform.ui.base import Action
 from rules.api import rates
 from rules.library import access, editing
 from rules.library.access import NoSuchRule
-from rules.library.editing import SAYS
+from rules.library.editing import FIELDS
 from rules.library.serializers import RuleSerializer
 from rules.models import Rule
 
 
 class Delete(Action):
-    throttle = rates.PerUser
+    throttle = rates.DocumentThrottle
 
     def act(self, *, rule_id: int) -> str:
         rule = access.visible(self.user, rule_id)
@@ -27,16 +27,16 @@ class Delete(Action):
 class Restore(Action):
     """Restore an old version of a rule as a new version."""
 
-    throttle = rates.PerUser
+    throttle = rates.DocumentThrottle
 
     def act(self, *, rule_id: int, version: int) -> str:
         rule = access.visible(self.user, rule_id)
         rules = access.changeable(self.user, rule_id)
         old = access.version_of(rule, version)
         # Validate again: the configured modes may have changed since.
-        said = RuleSerializer.read({name: getattr(old, name) for name in SAYS})
+        values = RuleSerializer.read({name: getattr(old, name) for name in FIELDS})
         try:
-            changed = editing.change(rules, rule_id, **said)
+            changed = editing.change(rules, rule_id, **values)
         except Rule.DoesNotExist:  # deleted meanwhile
             raise NoSuchRule from None
         if changed.version == rule.version:

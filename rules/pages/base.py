@@ -7,7 +7,7 @@ MOST_DIGITS = 18  # of a bigint
 
 
 class RulesPage(Page):
-    throttle = rates.PerUser
+    throttle = rates.DocumentThrottle
 
 
 def number_in(text: str) -> int:

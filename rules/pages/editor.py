@@ -31,7 +31,7 @@ class Editor(RulesPage):
         return super().get_context_data(
             title=f"Rule {rule.pk}: {rule.name}" if rule else "New rule",
             modes=explanations.modes(), strategies=explanations.strategies(),
-            typed={name: form.typed(name) for name in editing.SAYS},
+            typed={name: form.typed(name) for name in editing.FIELDS},
             mode_label=explanations.mode(form.typed("postprocess_mode")),
             strategy_label=explanations.strategy(form.typed("postprocess_strategy")),
             lacks_model=requirements.lacks_model(form.typed("postprocess_mode")),
@@ -72,9 +72,9 @@ class New(Editor):
         form = RuleForm(request.POST)
         try:
             self.count()
-            if (says := form.read()) is None:
+            if (values := form.read()) is None:
                 return self.show(form=form)
-            rule = editing.create(owner=self.user, says=says)
+            rule = editing.create(owner=self.user, values=values)
         except Problem as problem:
             return self.show(form=form, save_error=problem_text(problem))
         return self.saved(rule, f"Rule “{rule.name}” created. You can submit documents with it now.")
@@ -107,10 +107,10 @@ class OneRule(Editor):
 
     def save(self, form: RuleForm, rule: Rule) -> HttpResponse:
         rules = access.changeable(self.user, rule.pk)
-        if (says := form.read()) is None:
+        if (values := form.read()) is None:
             return self.show(form=form, rule=rule, **self.standing(rule))
         since = form.since()
-        changed = editing.change(rules, rule.pk, since=since, **says)
+        changed = editing.change(rules, rule.pk, since=since, **values)
         if changed.version == since:
             return self.saved(changed, f"No changes: the rule is the same as version {since}.")
         return self.saved(changed, f"Saved as version {changed.version}. New documents use this version.")
@@ -118,10 +118,10 @@ class OneRule(Editor):
     def conflict(self, form: RuleForm, rule_id: int) -> HttpResponse:
         """Show the typed text with its differences from the current version. Saving again overwrites that version."""
         now = access.visible(self.user, rule_id)
-        typed = {**{name: form.typed(name) for name in editing.SAYS}, SCHEMA: form.formatted() or ""}
+        typed = {**{name: form.typed(name) for name in editing.FIELDS}, SCHEMA: form.formatted() or ""}
         return self.show(
             form=form, rule=now, began=form.since(), since=now.version,
-            overwrites=comparison.compare(forms.says(now), typed), **self.standing(now),
+            overwrites=comparison.compare(forms.editor_texts(now), typed), **self.standing(now),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from django import forms
 
 from config.platform.http.problems import BadInput, InputError
 from config.platform.ui.base import show_in
-from rules.library.editing import SAYS
+from rules.library.editing import FIELDS
 from rules.library.serializers import RuleSerializer
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
@@ -62,13 +62,13 @@ class RuleForm(forms.Form):
         return lines(str(value or ""))
 
     def body(self) -> tuple[dict[str, Any], list[InputError]]:
-        """Return what the API would be sent, and what keeps it from being JSON; then the schema in it is an empty one.
+        """Return the body for the API, and errors if the schema is not JSON; then the body has an empty schema.
 
         What was not touched is what it was: a browser would otherwise change the ends of lines that came by the API.
         """
-        typed: dict[str, Any] = {name: self.typed(name) for name in SAYS}
-        untouched = says(self.rule) if self.rule else {}
-        kept = {name: getattr(self.rule, name) for name in SAYS if untouched.get(name) == typed[name]}
+        typed: dict[str, Any] = {name: self.typed(name) for name in FIELDS}
+        untouched = editor_texts(self.rule) if self.rule else {}
+        kept = {name: getattr(self.rule, name) for name in FIELDS if untouched.get(name) == typed[name]}
         broken: list[InputError] = []
         if SCHEMA not in kept:
             try:
@@ -78,18 +78,18 @@ class RuleForm(forms.Form):
         return {**typed, **kept}, broken
 
     def read(self) -> dict[str, Any] | None:
-        """Return what the rule is to say. None: it would be refused, and why is in `flaws` and at the fields."""
+        """Return the validated values. None: the API would refuse them; `flaws` and the fields have the errors."""
         body, errors = self.body()
         if not errors and body[SCHEMA] is not None:
             self.room = schema_text.room(body[SCHEMA])
-        says: dict[str, Any] | None = None
+        values: dict[str, Any] | None = None
         try:
-            says = RuleSerializer.read(body)
+            values = RuleSerializer.read(body)
         except BadInput as refused:
             errors += refused.errors
         if errors:
             self.show(errors)
-        return None if errors else says
+        return None if errors else values
 
     def formatted(self) -> str | None:
         """Return the formatted schema, or None if it is not JSON."""
@@ -118,7 +118,7 @@ class RuleForm(forms.Form):
 def field_of(pointer: str) -> str:
     """Return the field of a pointer into the body. Errors of the whole body are shown at the schema."""
     name = pointer.split("/")[1] if pointer.startswith("/") else ""
-    return name if name in SAYS else SCHEMA
+    return name if name in FIELDS else SCHEMA
 
 
 def finder(text: str) -> Callable[[str], Place | None]:
@@ -141,9 +141,9 @@ def finder(text: str) -> Callable[[str], Place | None]:
     return find
 
 
-def says(rule: Rule | RuleVersion) -> dict[str, str]:
+def editor_texts(rule: Rule | RuleVersion) -> dict[str, str]:
     """Return the content of a rule as texts of the editor's fields."""
-    texts = {name: lines(getattr(rule, name)) for name in SAYS if name != SCHEMA}
+    texts = {name: lines(getattr(rule, name)) for name in FIELDS if name != SCHEMA}
     return {**texts, "name": texts["name"].replace("\n", ""), SCHEMA: schema_text.write(rule.json_schema)}
 
 
@@ -152,11 +152,11 @@ def lines(text: str) -> str:
 
 
 def of_rule(rule: Rule) -> RuleForm:
-    return RuleForm(rule=rule, initial={**says(rule), "since": rule.version})
+    return RuleForm(rule=rule, initial={**editor_texts(rule), "since": rule.version})
 
 
 def copy_of(rule: Rule) -> RuleForm:
-    return RuleForm(initial={**says(rule), "name": f"{rule.name} (mine)"[:200]})
+    return RuleForm(initial={**editor_texts(rule), "name": f"{rule.name} (mine)"[:200]})
 
 
 def empty() -> RuleForm:

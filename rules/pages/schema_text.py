@@ -30,7 +30,7 @@ Tokens = Iterator[re.Match[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in a text: `line` counts from 1, `start` and `end` are what a browser selects."""
+    """A position in a text. `line` counts from 1; `start` and `end` are what a browser selects."""
 
     line: int
     start: int
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How much of what a schema may be is used: bytes of compact JSON, and levels."""
+    """Used and maximum size of a schema: bytes of compact JSON, and levels."""
 
     size: int
     levels: int
@@ -48,8 +48,8 @@ class Room:
 
 
 def write(schema: Any) -> str:
-    """Return a schema as it is shown: indented, its members in their order, `["string", "null"]` in one line; "" for
-    none."""
+    """Return a schema as indented text, with its members in order and short lists such as `["string", "null"]` on one
+    line. None gives ""."""
     return "" if schema is None else indented(schema, "")
 
 
@@ -76,7 +76,7 @@ def flat(value: Any) -> str:
 
 
 def read(text: str) -> Any:
-    """Return what a text says, None where it says nothing. Raises BadInput, with pointers below `/json_schema`."""
+    """Parse a text; None if it is empty. Raises BadInput, with pointers below `/json_schema`."""
     if is_too_long(text):
         detail = f"Must not be larger than {SAVED.size} bytes as compact JSON."
         raise BadInput(refusal(PLACE, "too_large", detail))
@@ -102,11 +102,11 @@ def is_too_long(text: str) -> bool:
 
 
 def broken_at(text: str) -> Place | None:
-    """Return where a text stops being JSON, None where it is JSON."""
+    """Return the position of the first syntax error, or None."""
     try:
         orjson.loads(text.encode(errors="replace"))
     except orjson.JSONDecodeError as error:
-        # Behind the end of a text there is nothing to put a cursor on but the end.
+        # Beyond the end of the text, only the end can be selected.
         start = min(error.pos, len(text))
         return place(text, (start, min(start + 1, len(text))))
     return None
@@ -126,8 +126,9 @@ def units(text: str) -> int:
 
 
 def spans(text: str) -> dict[str, Span]:
-    """Return where each value of a JSON text stands, by its JSON Pointer: a scalar itself, and of what is an object or
-    a list its name, or where it opens. The text is one that `read` took: it is JSON, of a bounded depth."""
+    """Return the position of each value by JSON Pointer: of a scalar itself, of an object or list its name or bracket.
+
+    `read` must have accepted the text: it is JSON of bounded depth."""
     found: dict[str, Span] = {}
     tokens = TOKEN.finditer(text)
     note_value(next(tokens), tokens, "", found, name=None)

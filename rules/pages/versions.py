@@ -24,7 +24,7 @@ class Versions(RulesPage):
         old, new = chosen(self.request, rule)
         parts = None
         if old and new:
-            parts = comparison.compare(*(forms.says(access.version_of(rule, each)) for each in (old, new)))
+            parts = comparison.compare(*(forms.editor_texts(access.version_of(rule, each)) for each in (old, new)))
         return super().get_context_data(
             rule=rule, listing=listing, rows=listing.rows, old=old, new=new, parts=parts,
             is_changeable=access.is_changeable(self.user, rule), title=f"Versions of {rule.name}", **context,
@@ -51,11 +51,11 @@ class Version(RulesPage):
         )  # fmt: skip
 
 
-def wording(said: Rule | RuleVersion) -> dict[str, Any]:
+def wording(content: Rule | RuleVersion) -> dict[str, Any]:
     """Return the content of a rule for the read-only view."""
     return {
-        "says": forms.says(said),
-        "mode_label": explanations.mode(said.postprocess_mode),
-        "lacks_model": requirements.lacks_model(said.postprocess_mode),
-        "strategy_label": explanations.strategy(said.postprocess_strategy),
+        "texts": forms.editor_texts(content),
+        "mode_label": explanations.mode(content.postprocess_mode),
+        "lacks_model": requirements.lacks_model(content.postprocess_mode),
+        "strategy_label": explanations.strategy(content.postprocess_strategy),
     }

@@ -1,6 +1,6 @@
-"""What is wrong with a value, in words of our own: the library's quote the value, and some of it is nobody's business.
+"""Messages of validation errors. They do not quote values, as the library's do, because values may be private.
 
-Language models are told these, too, when they are asked again: they must say what would be right.
+Language models receive them too, when a request is repeated, so a message describes the correct value.
 """
 
 import json
@@ -13,16 +13,16 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from config.platform.http.pointers import join
 
 MAX_NAMES = 10
-MAX_WORDS = 300
-# By what the schema asks for, from what the library says of the error.
-WORDS: dict[str, Callable[[Any], str]] = {
+MAX_MESSAGE = 300
+# By keyword of the schema, from the library's error.
+MESSAGES: dict[str, Callable[[Any], str]] = {
     "type": lambda kind: f"Must be of type {' or '.join(kind.types)}.",
     "required": lambda kind: f"The member {kind.property!r} is missing.",
     **dict.fromkeys(
         ("additionalProperties", "unevaluatedProperties"),
-        lambda kind: f"There may be no {listed(kind.unexpected)} here.",
+        lambda kind: f"Must not have the members {listed(kind.unexpected)}.",
     ),
-    **dict.fromkeys(("additionalItems", "unevaluatedItems"), lambda _kind: "Has more items than there may be."),
+    **dict.fromkeys(("additionalItems", "unevaluatedItems"), lambda _kind: "Has too many items."),
     "minimum": lambda kind: f"Must be at least {kind.value}.",
     "maximum": lambda kind: f"Must be at most {kind.value}.",
     "exclusiveMinimum": lambda kind: f"Must be more than {kind.value}.",
@@ -38,22 +38,22 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "format": lambda kind: f"Must be in the format {kind.value}.",
     "const": lambda kind: f"Must be {written(kind.value)}.",
     "enum": lambda kind: f"Must be one of: {', '.join(map(written, kind.value))}",
-    "uniqueItems": lambda _kind: "Must not have an item twice.",
-    "contains": lambda _kind: "Must have an item of the kind in `contains`.",
+    "uniqueItems": lambda _kind: "Must not contain duplicate items.",
+    "contains": lambda _kind: "Must have an item that matches the schema in `contains`.",
     "propertyNames": lambda _kind: "Has a member whose name is not allowed.",
-    "not": lambda _kind: "Must not fit the schema in `not`.",
-    **dict.fromkeys(("anyOf", "oneOf"), lambda kind: f"Fits none of the alternatives in `{kind.name}`."),
-    "falseSchema": lambda _kind: "Must not be there.",
+    "not": lambda _kind: "Must not match the schema in `not`.",
+    **dict.fromkeys(("anyOf", "oneOf"), lambda kind: f"Matches none of the alternatives in `{kind.name}`."),
+    "falseSchema": lambda _kind: "Is not allowed here.",
 }
 
 
 def message(error: ValidationError) -> str:
-    """Return a sentence such as `Must be of type number.`, at most MAX_WORDS characters."""
+    """Return a sentence such as `Must be of type number.`, at most MAX_MESSAGE characters."""
     kind = error.kind
     if isinstance(kind, Kind.OneOfMultipleValid):
-        return "Fits more than one of the alternatives in `oneOf`."
-    words = WORDS.get(kind.name)
-    return (words(kind) if words else f"Does not fit `{kind.name}`.")[:MAX_WORDS]
+        return "Matches more than one of the alternatives in `oneOf`."
+    template = MESSAGES.get(kind.name)
+    return (template(kind) if template else f"Violates `{kind.name}`.")[:MAX_MESSAGE]
 
 
 def written(value: Any) -> str:
@@ -73,9 +73,9 @@ def pointer_to(error: ValidationError) -> str:
 
 
 def nearest(error: ValidationError) -> Iterable[ValidationError]:
-    """Return the errors of the alternative that fits best, where none does: "fits none" is of no use to anybody.
+    """Return the errors of the closest alternative if none matches, because "matches none" does not help.
 
-    That is one that wants a value of this type, and of those the one with the fewest errors.
+    The closest alternative expects a value of this type, and has the fewest errors.
     """
     if not isinstance(error.kind, Kind.AnyOf | Kind.OneOfNotValid):
         return [error]

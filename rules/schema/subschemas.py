@@ -1,8 +1,8 @@
-"""The schemas inside a JSON Schema, what they lead to, and how often they can be evaluated.
+"""The subschemas of a JSON Schema, their references, and a bound on the evaluations of a value.
 
-A validator follows every way through a schema that an instance allows. Twenty definitions that each refer twice to the
-next one are a kilobyte of schema and a million ways: seconds of work, and gigabytes of errors for an instance `5`, in a
-library that nothing can interrupt. So the ways are counted before anything is compiled.
+A validator evaluates every path through a schema that an instance allows. Twenty definitions that each refer twice to
+the next one are a kilobyte of schema and a million paths: seconds of work, and gigabytes of errors for an instance `5`,
+in a library that cannot be interrupted. So evaluations are counted before the schema is compiled.
 """
 
 from collections import Counter, defaultdict
@@ -15,18 +15,18 @@ from urllib.parse import unquote
 from config.platform.http.pointers import join, tokens
 from config.platform.http.problems import InputError
 
-# What all parts may add up to: evaluations of one value, over the parts; and steps between them.
+# Limits of the analysis: the sum of evaluations over all parts, and the steps between parts.
 MAX_TOTAL = 50_000
 MAX_STEPS = 100_000
-# How deep instances may be nested; recursive schemas are followed as far.
+# Levels of an instance. Recursive schemas are followed to this depth.
 MAX_LEVELS = 64
 
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 ANCHORS = ("$anchor", "$dynamicAnchor")
 DATA = frozenset({"const", "enum", "default", "examples"})
-ROOT_ONLY = ("$id", "id", "$schema")  # inside they would change what references mean, or the dialect
+ROOT_ONLY = ("$id", "id", "$schema")  # in subschemas they would change the meaning of references, or the dialect
 HERE, ITEM, MEMBER, NAME, HOME = "here", "item", "member", "name", "home"
-# What each keyword's schemas are applied to: the same value, or values inside it.
+# The values that each keyword's schemas apply to: the same value, or values inside it.
 SINGLE = {
     **dict.fromkeys(("not", "if", "then", "else"), HERE),
     **dict.fromkeys(("items", "additionalItems", "unevaluatedItems", "contains"), ITEM),
@@ -39,13 +39,13 @@ MAPS = {
     **dict.fromkeys(("properties", "patternProperties"), MEMBER),
     **dict.fromkeys(("$defs", "definitions"), HOME),
 }
-# The keywords that are for the members or items that another one does not name.
+# Keywords for the members or items that another keyword does not name.
 REST = {"additionalProperties": "properties", "items": "prefixItems", "additionalItems": "items"}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What leads from a schema to one inside it. `only`: for that member or item alone; `others`: for all but those."""
+    """A step from a schema to a subschema. `only`: applies to this member or item; `others`: to all except these."""
 
     kind: str
     target: str
@@ -53,7 +53,7 @@ class Step:
     others: frozenset[str | int] = frozenset()
 
     def takes(self, kind: str, key: str | int | None) -> bool:
-        """Tell whether it is for a member or item; None is one that no schema names."""
+        """Return whether the step applies to a member or item. None stands for one that no schema names."""
         return self.kind == kind and (self.only == key if self.only is not None else key not in self.others)
 
 
@@ -73,7 +73,7 @@ class Part:
 
 
 class Parts:
-    """The parts of a schema that is not nested too deeply, by JSON Pointer, and what is wrong with their references."""
+    """The parts of a schema by JSON Pointer, and the errors of their references. The nesting must be bounded."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.root = schema
@@ -85,7 +85,7 @@ class Parts:
             self.refer(pointer)
 
     def add(self, schema: dict[str, Any], pointer: str) -> None:
-        """Take in a schema and those inside it."""
+        """Add a schema and its subschemas."""
         if pointer in self.parts:
             return
         part = self.parts[pointer] = Part(schema)
@@ -105,26 +105,26 @@ class Parts:
                 self.anchors[text.removeprefix("#")].append(pointer)
             elif pointer and (name != "id" or "draft-04" in str(self.root.get("$schema"))):
                 where = join(pointer, name)
-                self.problems.append(refusal(where, "misplaced", f"{name} may only stand at the root of the schema."))
+                self.problems.append(refusal(where, "misplaced", f"{name} is only allowed at the root of the schema."))
 
     def refer(self, pointer: str) -> None:
-        """Follow a part's references, to parts that may not be known yet."""
+        """Resolve a part's references, and add parts that are not known yet."""
         part = self.parts[pointer]
         for name in REFERENCES:
             reference = part.schema.get(name)
             if not isinstance(reference, str) or not reference.startswith("#"):
-                continue  # `foreign` tells of those
+                continue  # `remote_references` reports these
             targets = self.resolve(reference)
             if not targets:
                 where = join(pointer, name)
-                self.problems.append(refusal(where, "unresolved", "There is no schema where this reference points."))
+                self.problems.append(refusal(where, "unresolved", "The reference does not point to a schema."))
             for target, schema in targets:
                 if isinstance(schema, dict):
                     part.steps.append(Step(HERE, target))
                     self.add(schema, target)
 
     def resolve(self, reference: str) -> list[tuple[str, Any]]:
-        """Return what a reference may mean: with `$dynamicRef`, any part that has the anchor's name."""
+        """Return the possible targets of a reference: for `$dynamicRef`, every part with that anchor."""
         name = unquote(reference[1:])
         if name and not name.startswith("/"):
             return [(pointer, self.parts[pointer].schema) for pointer in self.anchors[name]]
@@ -139,7 +139,7 @@ def refusal(pointer: str, code: str, detail: str) -> InputError:
 
 
 def found_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
-    """Yield what stands where a schema may: what it is applied to, its place, itself, and which values it is for."""
+    """Yield the possible subschemas: kind, pointer, value, and the keyword arguments of its Step."""
     for name, kind in SINGLE.items():
         if name in schema:
             yield kind, f"/{name}", schema[name], {"others": named_by(schema, REST.get(name))}
@@ -152,7 +152,7 @@ def found_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, 
 
 
 def named_by(schema: dict[str, Any], name: str | None) -> frozenset[str | int]:
-    """Return the members or items that a keyword has schemas for."""
+    """Return the members or items for which a keyword has schemas."""
     by = schema.get(name or "")
     if isinstance(by, dict):
         return frozenset(by)
@@ -160,7 +160,7 @@ def named_by(schema: dict[str, Any], name: str | None) -> frozenset[str | int]:
 
 
 def inside_of(value: Any, token: str) -> Any:
-    """Return the member or item that a token of a JSON Pointer means, or None."""
+    """Return the member or item at a token of a JSON Pointer, or None."""
     if isinstance(value, dict):
         return value.get(token)
     if isinstance(value, list) and token.isascii() and token.isdecimal() and int(token) < len(value):
@@ -169,7 +169,7 @@ def inside_of(value: Any, token: str) -> Any:
 
 
 def iter_growing(parts: dict[str, Part]) -> Iterator[str]:
-    """Yield the names that are there, and those that are added meanwhile."""
+    """Yield the names, also those that are added during the iteration."""
     seen = 0
     while seen < len(parts):
         batch = list(parts)[seen:]
@@ -177,25 +177,25 @@ def iter_growing(parts: dict[str, Part]) -> Iterator[str]:
         yield from batch
 
 
-# ---- How often parts are evaluated ----------------------------------------------------------------------------------
+# ---- Evaluations ----------------------------------------------------------------------------------------------------
 
 
-class Endless(Exception):
-    """A part is applied to the value that it is being applied to: `{"$ref": "#"}`."""
+class InfiniteRecursion(Exception):
+    """A part applies itself to the same value again: `{"$ref": "#"}`."""
 
     def __init__(self, pointer: str) -> None:
         self.pointer = pointer
         super().__init__(pointer)
 
 
-class TooManyWays(Exception):
-    """Some value would be looked at too often."""
+class TooManyEvaluations(Exception):
+    """A value could be evaluated too often."""
 
 
-def ways(parts: Parts, *, most_ways: int) -> int:
-    """Return how often one value, wherever it is in an instance of at most MAX_LEVELS levels, can be evaluated.
+def evaluations(parts: Parts, *, limit: int) -> int:
+    """Return an upper bound on the evaluations of any value in an instance of at most MAX_LEVELS levels.
 
-    An upper bound. Raises Endless, and TooManyWays where it is more than `most_ways` or takes long to find out.
+    Raises InfiniteRecursion, and TooManyEvaluations if it exceeds `limit` or the analysis takes too long.
     """
     applied = at_once(parts)
     begins = {"", *(step.target for part in parts.parts.values() for step in part.below)}
@@ -210,8 +210,8 @@ def ways(parts: Parts, *, most_ways: int) -> int:
             pointer: max([most[pointer], *(sum(count * most[to] for to, count in way) for way in onward[pointer])])
             for pointer in begins
         }
-        if max(further.values()) > most_ways:
-            raise TooManyWays
+        if max(further.values()) > limit:
+            raise TooManyEvaluations
         if further == most:
             break
         most = further
@@ -219,16 +219,16 @@ def ways(parts: Parts, *, most_ways: int) -> int:
 
 
 def at_once(parts: Parts) -> dict[str, Counter[str]]:
-    """Return which parts, and how often, are applied to a value that a part is applied to."""
+    """Return, for each part, the parts that are applied to the same value, with counts."""
     try:
         order = list(TopologicalSorter({pointer: part.here for pointer, part in parts.parts.items()}).static_order())
     except CycleError as error:
-        raise Endless(error.args[1][0]) from None
+        raise InfiniteRecursion(error.args[1][0]) from None
     sizes: dict[str, int] = {}
     for pointer in order:
         sizes[pointer] = 1 + sum(sizes[target] for target in parts.parts[pointer].here)
     if sum(sizes.values()) > MAX_TOTAL:
-        raise TooManyWays
+        raise TooManyEvaluations
     applied: dict[str, Counter[str]] = {}
     for pointer in order:
         applied[pointer] = Counter([pointer])
@@ -238,14 +238,14 @@ def at_once(parts: Parts) -> dict[str, Counter[str]]:
 
 
 def onwards(parts: Parts, applied: Counter[str], *, most: int) -> list[list[tuple[str, int]]]:
-    """Return for each member or item that schemas tell apart the parts, and how often, that it is evaluated by."""
+    """Return, for each member or item that the schemas distinguish, the parts that evaluate it, with counts."""
     steps = [(step, count) for pointer, count in applied.items() for step in parts.parts[pointer].below]
     loose = [(step, count) for step, count in steps if step.only is None]
     named: defaultdict[tuple[str, str | int | None], list[tuple[str, int]]] = defaultdict(list)
     for step, count in steps:
         named[step.kind, step.only].append((step.target, count))
     if len(steps) + len(named) * len(loose) > most:
-        raise TooManyWays
+        raise TooManyEvaluations
     for (kind, key), found in named.items():
         if key is not None:
             found += [(step.target, count) for step, count in loose if step.takes(kind, key)]

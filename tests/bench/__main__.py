@@ -1,9 +1,9 @@
-"""Benchmarks, by `make bench`: ratios of things measured in turn in one run, never absolute times.
+"""Benchmarks, by `make bench`: ratios of alternating measurements in one run, never absolute times.
 
 python -m tests.bench [--only P1 P4 fairness …] [--rounds 5] [--quick]
 
-Each runs in a process and on servers of its own, so that none pays for what another left behind. Afterwards
-.local/bench has results.json, with every single measurement, and a picture of the curves.
+Each benchmark runs in a separate process with separate servers, so that none is affected by another's leftovers.
+Afterward, .local/bench contains results.json, with every single measurement, and a plot of the curves.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from pathlib import Path
 from config.dev.stack import servers
 from config.dev.stack.process import StackError
 from tests.bench import plot
+from tests.bench.alternation import log_progress
 from tests.bench.report import Report
-from tests.bench.turns import say
 
 # The measurements of each module.
 BENCHMARKS = {
@@ -54,26 +54,27 @@ def main() -> int:
     is_whole = options.only is None and options.rounds >= ROUNDS and not options.quick
     for module, numbers in BENCHMARKS.items():
         if options.only is None or {module, *numbers} & set(options.only):
-            say(f"---- {module}: {', '.join(numbers)}")
+            log_progress(f"---- {module}: {', '.join(numbers)}")
             part = measured(module, rounds=options.rounds, quick=options.quick)
             if part is None:
                 failed.append(module)
             else:
                 report.add(part)
-    file = HOME / ("results.json" if is_whole else "part.json")  # what is looked up later is not overwritten by a trial
-    report.save(file, machine=machine(), rounds=options.rounds, quick=options.quick, failed=failed, of=of_what())
+    # A partial run does not overwrite the reference results.
+    file = HOME / ("results.json" if is_whole else "part.json")
+    report.save(file, machine=machine(), rounds=options.rounds, quick=options.quick, failed=failed, of=commit())
     for file in plot.draw(report.curves, HOME):
-        say(f"drawn: {file}")
+        log_progress(f"drawn: {file}")
     print(f"\n{machine()}\n\n{report.text(judged=not options.quick)}")
     if options.quick:
-        say("\nWith so little data no bar is judged: this shows that all of it runs.")
+        log_progress("\nWith so little data no bound is checked: this shows that all of it runs.")
     if failed:
-        say(f"\nwithout a result: {', '.join(failed)}")
+        log_progress(f"\nwithout a result: {', '.join(failed)}")
     return 1 if failed else 0
 
 
 def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
-    """Run one benchmark. Returns None when it failed, and has said why."""
+    """Run one benchmark. Returns None when it failed, after printing the reason."""
     with tempfile.TemporaryDirectory(dir=HOME.resolve()) as folder:
         file = Path(folder) / "report.json"
         with servers.running(Path(folder) / "servers", durable=True) as running:
@@ -90,7 +91,7 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
             command = [
                 sys.executable,
                 "-m",
-                "tests.bench.alone",
+                "tests.bench.isolated",
                 module,
                 str(file),
                 str(rounds),
@@ -100,10 +101,10 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
         return Report.load(file) if file.exists() else None
 
 
-def of_what() -> str:
-    """Return the commit that was measured, as git tells it; with a mark where files are changed."""
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True)
-    return told.stdout.strip()
+def commit() -> str:
+    """Return the measured commit from git, marked as dirty if files are changed."""
+    described = subprocess.run(["git", "describe", "--always", "--dirty"], check=False, capture_output=True, text=True)
+    return described.stdout.strip()
 
 
 def machine() -> str:

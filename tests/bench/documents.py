@@ -1,9 +1,9 @@
-"""P11: documents by the local provider. 100 pages of text against a bare loop of pypdfium2's text extraction over the
-same file, in turn: told, with pages a second. Bar for scans: the stage, from its claim to the stored Markdown, takes at
-most 1.18 times as long as the engine in it, which then has 85 %.
+"""P11: documents with the local provider. 100 pages of text, alternating with a bare loop of pypdfium2's text
+extraction over the same file: for information, with pages per second. Bound for scans: the stage, from its claim to
+the stored Markdown, takes at most 1.18 times as long as its OCR engine, which leaves 85 % to the engine.
 
-Bars of their own: how many characters are wrong in each sample, 2 s for those 100 pages, and 1,024 MB for a worker and
-its process over many documents. Seconds depend on the machine and on what else it does.
+Absolute bounds: wrong characters per sample, 2 s for those 100 pages, and 1,024 MB for a worker and its process
+over many documents. Seconds depend on the machine and its load.
 """
 
 import time
@@ -32,8 +32,8 @@ from etl.providers.local import LocalProvider
 from rules.models import Rule
 from tests import samples
 from tests.bench import site
+from tests.bench.alternation import alternate, log_progress
 from tests.bench.report import Report
-from tests.bench.turns import in_turn, say
 from tests.integration.etl_factories import make_rule
 from tests.samples import make
 
@@ -44,7 +44,7 @@ TEXT_SECONDS = 2
 MEMORY = 1024  # MB
 STAGE_PER_ENGINE = 1 / 0.85
 SCAN, SCAN_TRUTH, SCAN_WRONG = "invoice-scan.pdf", "invoice.txt", 0.03
-# Each with its true text, and the share of its characters that may be wrong.
+# Each with its true text, and the allowed share of wrong characters.
 SAMPLES = (
     ("invoice.pdf", "invoice.txt", 0.0),
     ("notice-zh.pdf", "notice-zh.txt", 0.0),
@@ -52,12 +52,12 @@ SAMPLES = (
     ("notice-zh-scan.jpg", "notice-zh.txt", 0.05),
     ("invoice-mixed.pdf", "invoice.txt", 0.03),
 )
-# Of the letters on a page, how many the bare loop may lack: it writes a hyphen at the end of a line in another way.
+# The share of letters that the bare loop may lack: it extracts hyphens at line ends differently.
 LACKS = 0.02
 
 
-class Spent(NamedTuple):
-    """Seconds of one run of the stage: of all of it, of the provider in it, and of the engine in that."""
+class StageTimes(NamedTuple):
+    """Seconds of one run of the stage: in total, in the provider, and in the OCR engine."""
 
     stage: float
     provider: float
@@ -67,13 +67,13 @@ class Spent(NamedTuple):
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     rounds, pages, documents = (1, 10, 5) if quick else (rounds, 100, 50)
     user = site.prepare()
-    # Documents lie in here while they are read; and the provider is the one that the stage uses.
+    # The folder of documents while they are read, and the stage's own provider.
     with (
         TemporaryDirectory() as folder,
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"etl_cache_dir": Path(folder)})),
     ):
         provider = engines.provider()
-        assert isinstance(provider, LocalProvider), "ETL_OCR_PROVIDER is another one"
+        assert isinstance(provider, LocalProvider), "ETL_OCR_PROVIDER is not the stage's provider"
         try:
             text(report, provider, written(Path(folder), pages=pages), rounds=rounds)
             scans(report, user, rounds=rounds)
@@ -93,11 +93,12 @@ def seconds(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-# ---- Pages with text ------------------------------------------------------------------------------------------------
+# ---- Text pages
+# -------------------------------------------------------------------------------------------------------
 
 
 def written(folder: Path, *, pages: int) -> Path:
-    """Write a PDF of so many pages; it repeats those of the invoice."""
+    """Write a PDF with so many pages, which repeat those of the invoice."""
     file = folder / "text.pdf"
     file.write_bytes(make.printed(make.INVOICE * (pages // len(make.INVOICE))))
     return file
@@ -105,13 +106,13 @@ def written(folder: Path, *, pages: int) -> Path:
 
 def text(report: Report, provider: LocalProvider, file: Path, *, rounds: int) -> None:
     document = samples.document(file)
-    pages = same_text(bare(file), convert(provider, document))
+    pages = compare_text(bare(file), convert(provider, document))
 
     def cold() -> float:
         provider.close()
         return seconds(lambda: convert(provider, document))
 
-    taken = in_turn(
+    taken = alternate(
         {
             LOOP: lambda: seconds(lambda: bare(file)),
             COLD: cold,
@@ -121,30 +122,30 @@ def text(report: Report, provider: LocalProvider, file: Path, *, rounds: int) ->
     )
     report.times(f"P11, {pages} pages of text", taken)
     for name, times in taken.items():
-        report.bar("P11", f"{pages} pages of text, {name}", pages / median(times), unit="pages/s")
+        report.bound("P11", f"{pages} pages of text, {name}", pages / median(times), unit="pages/s")
     ratio = median(taken[WARM]) / median(taken[LOOP])
-    report.bar("P11", f"{pages} pages of text, {WARM}, of the loop's time", ratio)
+    report.bound("P11", f"{pages} pages of text, {WARM}, relative to the loop", ratio)
     for name in (COLD, WARM):
-        report.bar("P11", f"{pages} pages of text, {name}", median(taken[name]), TEXT_SECONDS, unit="s")
+        report.bound("P11", f"{pages} pages of text, {name}", median(taken[name]), TEXT_SECONDS, unit="s")
 
 
 def bare(file: Path) -> list[str]:
-    """Return the text of the pages, as pypdfium2 gives it: no words with their places, no headings, no tables."""
+    """Return the text of the pages from pypdfium2, without word positions, headings, and tables."""
     with pypdfium2.PdfDocument(file) as pdf:
         return [page.get_textpage().get_text_range() for page in pdf]
 
 
-def same_text(theirs: list[str], ours: OCRResult) -> int:
-    """Hold both against what was printed. Of the loop only that all is there: the order of letters is not its business.
+def compare_text(theirs: list[str], ours: OCRResult) -> int:
+    """Compare both with the printed text. The loop's text must be complete, in any order.
 
-    Returns how many pages there are.
+    Returns the number of pages.
     """
     truth = [samples.letters(page) for page in samples.true_text("invoice.txt").split("\f")]
     for number, (bare_page, page) in enumerate(zip(theirs, ours.pages, strict=True)):
         expected = truth[number % len(truth)]
-        assert samples.letters(ours.markdown[page.start : page.end]) == expected, f"page {number + 1} is another"
+        assert samples.letters(ours.markdown[page.start : page.end]) == expected, f"page {number + 1} differs"
         lacks = Counter(expected) - Counter(samples.letters(bare_page))
-        assert lacks.total() <= LACKS * len(expected), f"the loop lacks letters of page {number + 1}"
+        assert lacks.total() <= LACKS * len(expected), f"the loop misses letters of page {number + 1}"
     return len(theirs)
 
 
@@ -154,9 +155,9 @@ def same_text(theirs: list[str], ours: OCRResult) -> int:
 def scans(report: Report, user: User, *, rounds: int) -> None:
     rule = make_rule(user)
     runs = []
-    for number in range(rounds + 1):  # the first one loads the engine, and does not count
+    for number in range(rounds + 1):  # loads the engine, and does not count
         runs.append(stage(user, rule))
-        say(f"scan, {number} of {rounds}: {runs[-1].stage:.3f} s, of it the engine {runs[-1].engine:.3f}")
+        log_progress(f"scan, {number} of {rounds}: {runs[-1].stage:.3f} s, of it the engine {runs[-1].engine:.3f}")
     counted = runs[1:]
     pages = len(samples.true_text(SCAN_TRUTH).split("\f"))
     report.times(
@@ -167,13 +168,13 @@ def scans(report: Report, user: User, *, rounds: int) -> None:
             "the stage": [each.stage for each in counted],
         },
     )
-    report.bar("P11", "scanned pages, the stage", pages / median(each.stage for each in counted), unit="pages/s")
+    report.bound("P11", "scanned pages, the stage", pages / median(each.stage for each in counted), unit="pages/s")
     ratio = median(each.stage / each.engine for each in counted)
-    report.bar("P11", "scanned pages, the stage, of its engine's time", ratio, STAGE_PER_ENGINE)
+    report.bound("P11", "scanned pages, the stage, relative to its engine", ratio, STAGE_PER_ENGINE)
 
 
-def stage(user: User, rule: Rule) -> Spent:
-    """Run OCR on a new task, as a worker does when a message comes: claim, fetch, read, store, write down."""
+def stage(user: User, rule: Rule) -> StageTimes:
+    """Run OCR on a new task like a worker: claim, download, read, store, and record."""
     task = submitted(user, rule)
     started = time.perf_counter()
     assert execution.run(Phase.OCR, task_id=task.pk), "the stage did not succeed"
@@ -181,14 +182,14 @@ def stage(user: User, rule: Rule) -> Spent:
     state = runstate.read(task.pk)
     assert state is not None
     facts = state.metadata["ocr"]
-    assert facts["pages"] == facts["ocr_pages"], "not every page was recognised"
+    assert facts["pages"] == facts["ocr_pages"], "not every page was recognized"
     markdown = b"".join(storage.read(state.markdown_key)).decode()
     assert samples.errors_per_character(samples.true_text(SCAN_TRUTH), markdown) <= SCAN_WRONG
-    return Spent(whole, facts["duration_ms"] / 1000, facts["ocr_ms"] / 1000)
+    return StageTimes(whole, facts["duration_ms"] / 1000, facts["ocr_ms"] / 1000)
 
 
 def submitted(user: User, rule: Rule) -> Task:
-    """Return a task with its document in object storage; no message, since nobody but us is to run it."""
+    """Return a task whose document is in object storage. Without a message, no worker runs it."""
     content = samples.sample(SCAN).read_bytes()
     key = f"{artifacts.DOCUMENTS}{SCAN}"
     if storage.head(key) is None:
@@ -201,7 +202,7 @@ def submitted(user: User, rule: Rule) -> Task:
     return task
 
 
-# ---- How right, and how large ---------------------------------------------------------------------------------------
+# ---- Accuracy and memory ------------------------------------------------------------------------------------------
 
 
 def correctness(report: Report, provider: LocalProvider) -> None:
@@ -223,13 +224,13 @@ def correctness(report: Report, provider: LocalProvider) -> None:
                 f"{result.metadata['ocr_ms'] / milliseconds:.0%}",
             ]
         )
-    header = ["", "characters wrong (CER)", "at most", "pages/s", "least confidence", "engine's share"]
+    header = ["", "characters wrong (CER)", "at most", "pages/s", "lowest confidence", "engine's share"]
     report.table("P11, the samples, once each", header, rows)
-    report.bar("P11", "samples with more wrong characters than they may have", over, 0, unit=f"of {len(SAMPLES)}")
+    report.bound("P11", "samples with too many wrong characters", over, 0, unit=f"of {len(SAMPLES)}")
 
 
 def memory(report: Report, provider: LocalProvider, documents: int) -> None:
-    """Ours is that of this process, which stands for a worker's."""
+    """This process stands for a worker."""
     ours, theirs, processes = [0], [0], set()
     provider.close()
     for document in islice(several(), documents):
@@ -241,10 +242,10 @@ def memory(report: Report, provider: LocalProvider, documents: int) -> None:
     report.table(
         f"P11, memory over {documents} documents",
         ["", "processes", "at most, MB"],
-        [["a worker", 1, max(ours) // MEGABYTE], ["what reads for it", len(processes), max(theirs) // MEGABYTE]],
+        [["a worker", 1, max(ours) // MEGABYTE], ["its parser process", len(processes), max(theirs) // MEGABYTE]],
     )
     both = (max(ours) + max(theirs)) / MEGABYTE
-    report.bar("P11", f"memory over {documents} documents, both together", both, MEMORY, unit="MB")
+    report.bound("P11", f"memory over {documents} documents, both processes", both, MEMORY, unit="MB")
 
 
 def several() -> Iterator[Document]:

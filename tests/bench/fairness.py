@@ -1,7 +1,8 @@
-"""P12: a job of 5 chunks behind one of 10,000 that runs already, against the same job alone: at most 4 times as long.
+"""P12: a job of 5 chunks behind a running one of 10,000, alternating with the same job alone: at most 4 times as
+long.
 
-To the receipt, with real workers. Of calls, and of files that are there already, on either side: neither kind of work
-may hold up the other. The bar is for calls behind calls.
+Measured until the receipt, with real workers, for database calls and for reused files on either side: neither kind
+of work may delay the other. The bound is for calls behind calls.
 """
 
 from collections.abc import Iterator
@@ -20,13 +21,13 @@ from exports.core import planning
 from exports.jobs import actions
 from exports.models import Dataset, File, Job, Slot
 from tests.bench import site
+from tests.bench.alternation import Measurement, alternate
 from tests.bench.report import Report
-from tests.bench.turns import Way, in_turn
 from tests.waiting import wait_until
 
 SMALL, LARGE, QUICK_LARGE = 5, 10_000, 1_000
-UNDER_WAY = 50  # chunks of the large job that are done when the small one is submitted: all workers are at it
-BAR = 4.0
+UNDER_WAY = 50  # finished chunks of the large job when the small one is submitted: all workers are busy
+MAX_RATIO = 4.0
 LIMIT_SECONDS = 120
 FIRST_DAY = date(2000, 1, 1)
 FUNCTION = """
@@ -35,7 +36,7 @@ CREATE FUNCTION fairness.rows_for(key text, effective_date date) RETURNS TABLE (
 LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10) n';
 """
 CHILDREN = {"exports": 2, "bundles": 1, "webhooks": 1, "maintenance": 1}
-# What `reuse` a job of each kind asks for.
+# The request's `reuse` for a job of each kind.
 KINDS = {"calls": "never", "reused": "if-present"}
 
 
@@ -44,36 +45,36 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     site.in_source(FUNCTION)
     dataset = site.make_dataset("fairness", "fairness.rows_for")
     large = QUICK_LARGE if quick else LARGE
-    leave_files(dataset, large)
+    create_reusable_files(dataset, large)
     ways = {kind: ways_of(dataset, user, kind, large) for kind in KINDS}
-    with site.working(CHILDREN):
-        taken = in_turn(ways["calls"] | ways["reused"], rounds=1 if quick else rounds)
+    with site.running_workers(CHILDREN):
+        taken = alternate(ways["calls"] | ways["reused"], rounds=1 if quick else rounds)
     for kind in KINDS:
         report.times("P12", {name: taken[name] for name in ways[kind]})
         alone, *others = ways[kind]
         for behind in others:
-            report.bar("P12", f"{behind}, of the time alone", median(taken[behind]) / median(taken[alone]), BAR)
+            report.bound("P12", f"{behind}, relative to alone", median(taken[behind]) / median(taken[alone]), MAX_RATIO)
 
 
-def ways_of(dataset: Dataset, user: User, kind: str, large: int) -> dict[str, Way]:
-    """The small job alone, behind calls, and behind files that are there."""
-    ways: dict[str, Way] = {f"{SMALL} {kind} alone": partial(timed, dataset, user, kind)}
+def ways_of(dataset: Dataset, user: User, kind: str, large: int) -> dict[str, Measurement]:
+    """The small job alone, behind calls, and behind reused files."""
+    ways: dict[str, Measurement] = {f"{SMALL} {kind} alone": partial(timed, dataset, user, kind)}
     for other in KINDS:
         name = f"{SMALL} {kind} behind {large:,} {other}"
         ways[name] = partial(timed_behind, dataset, user, kind, other=other, large=large)
     return ways
 
 
-# ---- Files that are there already -----------------------------------------------------------------------------------
+# ---- Reusable files -----------------------------------------------------------------------------------------------
 
 
-def leave_files(dataset: Dataset, chunks: int) -> None:
-    """Leave the files of a job, as an earlier one would have done."""
+def create_reusable_files(dataset: Dataset, chunks: int) -> None:
+    """Create the files of a job like an earlier job."""
     with ThreadPoolExecutor(16) as threads:
-        File.objects.bulk_create(threads.map(partial(left_behind, dataset), pairs("OLD", chunks)))
+        File.objects.bulk_create(threads.map(partial(create_reusable_file, dataset), pairs("OLD", chunks)))
 
 
-def left_behind(dataset: Dataset, pair: planning.Pair) -> File:
+def create_reusable_file(dataset: Dataset, pair: planning.Pair) -> File:
     path = planning.object_key(dataset.base_path, pair, planning.Shape())
     stored = storage.put(path, b"k,n,d\n", content_type="text/csv")
     return File(
@@ -93,7 +94,7 @@ def pairs(key: str, chunks: int) -> list[planning.Pair]:
 
 
 def pairs_of(kind: str, chunks: int) -> list[planning.Pair]:
-    """Return pairs whose files are there, or pairs that nobody has asked for before."""
+    """Return pairs with existing files, or pairs that no job has requested."""
     return pairs("OLD" if kind == "reused" else f"NEW{next(serial)}", chunks)
 
 
@@ -101,7 +102,7 @@ def timed(dataset: Dataset, user: User, kind: str) -> float:
     """Return the seconds from the submission of a small job to its receipt."""
     seconds = site.timed(dataset, pairs_of(kind, SMALL), user, reuse=KINDS[kind])
     job = Job.objects.latest("created_at")
-    assert (job.done, job.reused) == (SMALL, SMALL if kind == "reused" else 0), "this was another kind of job"
+    assert (job.done, job.reused) == (SMALL, SMALL if kind == "reused" else 0), "the job was of another kind"
     return seconds
 
 
@@ -112,7 +113,7 @@ def timed_behind(dataset: Dataset, user: User, kind: str, *, other: str, large: 
 
 @contextmanager
 def ahead(dataset: Dataset, user: User, kind: str, chunks: int) -> Iterator[None]:
-    """Have a large job run, so far that every worker is at it; cancel what is left of it at the end."""
+    """Run a large job until every worker is busy, and cancel the rest of it at the end."""
     job = site.submit(dataset, pairs_of(kind, chunks), user, reuse=KINDS[kind])
     wait_until(
         lambda: Job.objects.filter(pk=job.pk, done__gte=UNDER_WAY).exists(),

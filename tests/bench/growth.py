@@ -1,14 +1,14 @@
-"""P6: what a chunk costs as more wait, and more have ended: 1,000, 10,000 and 100,000; at most 1.2 times as much.
+"""P6: the cost of a chunk as more chunks wait and have ended: 1,000, 10,000, and 100,000; at most 1.2 times as
+much.
 
-A cheap function, 10 rows, so that the cost is the ledger's and the queue's. Two children work, beside beat and the
-other workers. Measured in two ways:
+A cheap function with 10 rows, so that the cost is that of the tables and of the queue. Two children work, beside
+beat and the other workers. Measured in two ways:
 
-- A window. The tables hold so many ended chunks, with their events and what the cache says of their files, and as many
-  wait, of jobs as large as one may be. Some hundred of those that wait are run, and the rest is dropped. 100,000 to
-  their end would take a quarter of an hour; a job of 100,000 never has more of either at any moment. Then the smallest
-  job beside all that has ended.
-- Whole jobs, in tables that are empty before: from the submission to the receipt. A small one, a large one, and a
-  small one again.
+- A window. The tables hold so many ended chunks, with their events and reuse cache, and as many waiting ones, in jobs
+  of the maximum size. Some hundred of the waiting ones are run, and the rest is dropped. Running 100,000 would take a
+  quarter of an hour, and a job of 100,000 never has more of either. Then the same for the smallest job beside all
+  ended ones.
+- Whole jobs, in empty tables: from the submission to the receipt. A small one, a large one, and a small one again.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from django.utils import timezone
 from exports.core import planning, wakeups
 from exports.models import Chunk, Dataset, Job, Slot
 from tests.bench import site
+from tests.bench.alternation import Measurement, alternate, log_progress
 from tests.bench.report import Curve, Report
-from tests.bench.turns import Way, in_turn, say
 from tests.waiting import let_pass, wait_until
 
 GROWTH = 1.2
@@ -46,7 +46,9 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, {R
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much is measured, in chunks. A window begins after the first few, and ends before the smallest job does."""
+    """The size of a measurement, in chunks. A window starts after the first few, and ends before the smallest job
+    does.
+    """
 
     sizes: Sequence[int]
     first: int
@@ -60,7 +62,7 @@ QUICK = Scale(sizes=(200, 400, 800), first=20, window=100, whole=(100, 200))
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """What the tables hold when a window begins, in chunks."""
+    """The contents of the tables when a window starts, in chunks."""
 
     waiting: int
     ended: int
@@ -77,28 +79,28 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     dataset = site.make_dataset("growth", "growth.rows_for")
     states = [State(waiting=size, ended=size) for size in scale.sizes]
     beside = State(waiting=scale.sizes[0], ended=scale.sizes[-1])
-    ways: dict[str, Way] = {
+    ways: dict[str, Measurement] = {
         state.name: partial(cost_in_window, dataset, user, state, scale) for state in (*states, beside)
     }
-    with site.working(CHILDREN):
-        cost_of_whole(dataset, user, scale.whole[0])  # warm up
-        windows = in_turn(ways, rounds=1 if quick else rounds, warm_up=False)
-        whole = costs_of_whole(dataset, user, scale)
-    tell_windows(report, windows, states, scale)
-    tell_whole(report, whole)
+    with site.running_workers(CHILDREN):
+        whole_job_cost(dataset, user, scale.whole[0])  # warm up
+        windows = alternate(ways, rounds=1 if quick else rounds, warm_up=False)
+        whole = whole_job_costs(dataset, user, scale)
+    report_windows(report, windows, states, scale)
+    report_whole_jobs(report, whole)
 
 
 # ---- Windows --------------------------------------------------------------------------------------------------------
 
 
 def cost_in_window(dataset: Dataset, user: User, state: State, scale: Scale) -> float:
-    """Return the milliseconds a chunk while some hundred of the waiting ones are run, by the database's clock."""
+    """Return milliseconds per chunk while some hundred of the waiting ones are run, by the database's clock."""
     pause(dataset)
-    empty()
-    have_ended(dataset, user, state.ended)
+    empty_tables()
+    create_ended_chunks(dataset, user, state.ended)
     jobs = [site.submit(dataset, new_pairs(chunks), user) for chunks in in_jobs(state.waiting)]
-    assert Chunk.objects.filter(status="pending").count() == state.waiting, "somebody works already"
-    go_on(dataset, state.waiting)
+    assert Chunk.objects.filter(status="pending").count() == state.waiting, "workers have already started"
+    resume(dataset, state.waiting)
     wait_until(lambda: done(jobs) >= scale.first + scale.window, limit=LIMIT_SECONDS, every=0.1)
     pause(dataset)
     verify(jobs)
@@ -109,13 +111,13 @@ def cost_in_window(dataset: Dataset, user: User, state: State, scale: Scale) -> 
 
 
 def pause(dataset: Dataset) -> None:
-    """Have no call of this dataset begin any more, and wait for those that run."""
+    """Stop new calls of this dataset, and wait for the running ones."""
     Dataset.objects.filter(pk=dataset.pk).update(max_concurrency=0)
-    let_pass(0.2)  # a claim that began before may take its slot only now
+    let_pass(0.2)  # an earlier claim may take its slot only now
     wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
 
 
-def go_on(dataset: Dataset, waiting: int) -> None:
+def resume(dataset: Dataset, waiting: int) -> None:
     Dataset.objects.filter(pk=dataset.pk).update(max_concurrency=None)
     wakeups.chunks(waiting=waiting)
 
@@ -125,35 +127,35 @@ def done(jobs: Sequence[Job]) -> int:
 
 
 def verify(jobs: Sequence[Job]) -> None:
-    """Every chunk that ended has its rows from a call."""
+    """Assert that every ended chunk has its rows from a call."""
     chunks = Chunk.objects.filter(job__in=jobs)
     ended = chunks.exclude(status="pending")
-    assert not ended.exclude(status="done", source="live", rows=ROWS, attempts=1).exists(), "chunks ended otherwise"
+    assert not ended.exclude(status="done", source="live", rows=ROWS, attempts=1).exists(), "chunks did not all succeed"
 
 
-# ---- What there is before -------------------------------------------------------------------------------------------
+# ---- Prepared rows -----------------------------------------------------------------------------------------------
 
 serial = count()
 
 
 def new_pairs(chunks: int) -> list[planning.Pair]:
-    """Return pairs that nobody has asked for before."""
+    """Return pairs that no job has requested."""
     key = f"NEW{next(serial)}"
     return [planning.Pair(key, FIRST_DAY + timedelta(days=n)) for n in range(chunks)]
 
 
 def in_jobs(chunks: int) -> list[int]:
-    """Return the sizes of the jobs that this many chunks make, each as large as a job may be."""
+    """Return the sizes of the jobs for so many chunks, each as large as allowed."""
     most = settings.SLUICE.export_max_chunks_per_job
     return [min(most, chunks - start) for start in range(0, chunks, most)]
 
 
-def empty() -> None:
-    """Leave no job, and no room that old ones took."""
-    in_ledger("TRUNCATE exports_chunk, exports_event, exports_jobs, exports_file CASCADE")
+def empty_tables() -> None:
+    """Delete all jobs, and the space of old rows."""
+    run_statements("TRUNCATE exports_chunk, exports_event, exports_jobs, exports_file CASCADE")
 
 
-# What the statements of `exports.worker.transitions` leave of a chunk that was called for, but for the object.
+# The effects of the statements of `exports.worker.transitions` on a called chunk, without the object.
 ENDED = f"""
 INSERT INTO exports_chunk (job_id, dataset_id, seq, key, effective_date, path, rank, reusable, status, attempts, source,
                            rows, bytes, header_bytes, sha256, etag, data_as_of, error_code, error_detail, started_at,
@@ -170,8 +172,8 @@ FROM exports_chunk;
 """
 
 
-def have_ended(dataset: Dataset, user: User, chunks: int) -> None:
-    """Have jobs that succeeded, with so many chunks together, and statistics of them as autovacuum would have made."""
+def create_ended_chunks(dataset: Dataset, user: User, chunks: int) -> None:
+    """Create successful jobs with so many chunks in total, and statistics like those of autovacuum."""
     Job.objects.bulk_create(
         Job(
             user=user, dataset=dataset, schema_version=1, format="csv", delivery="manifest", reuse="never", ttl=600,
@@ -180,11 +182,11 @@ def have_ended(dataset: Dataset, user: User, chunks: int) -> None:
         )
         for total in in_jobs(chunks)
     )  # fmt: skip
-    in_ledger(ENDED)
-    in_ledger("VACUUM ANALYZE exports_chunk, exports_event, exports_jobs, exports_file")
+    run_statements(ENDED)
+    run_statements("VACUUM ANALYZE exports_chunk, exports_event, exports_jobs, exports_file")
 
 
-def in_ledger(statements: str) -> None:
+def run_statements(statements: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statements)
 
@@ -192,64 +194,66 @@ def in_ledger(statements: str) -> None:
 # ---- Whole jobs -----------------------------------------------------------------------------------------------------
 
 
-def costs_of_whole(dataset: Dataset, user: User, scale: Scale) -> dict[int, list[float]]:
+def whole_job_costs(dataset: Dataset, user: User, scale: Scale) -> dict[int, list[float]]:
     small, large = scale.whole
     costs: dict[int, list[float]] = {small: [], large: []}
     for chunks in (small, large, small):
-        costs[chunks].append(cost_of_whole(dataset, user, chunks))
-        say(f"a whole job of {chunks:,}: {costs[chunks][-1]:.3f}")
+        costs[chunks].append(whole_job_cost(dataset, user, chunks))
+        log_progress(f"a whole job of {chunks:,}: {costs[chunks][-1]:.3f}")
     return costs
 
 
-def cost_of_whole(dataset: Dataset, user: User, chunks: int) -> float:
-    """Return the milliseconds a chunk, from the submission of a job to its receipt."""
+def whole_job_cost(dataset: Dataset, user: User, chunks: int) -> float:
+    """Return milliseconds per chunk, from the submission of a job to its receipt."""
     pause(dataset)
-    empty()
+    empty_tables()
     Dataset.objects.filter(pk=dataset.pk).update(max_concurrency=None)
     seconds = site.timed(dataset, new_pairs(chunks), user)
     job = Job.objects.get()
     verify([job])
-    assert (job.done, job.rows, job.receipt.files) == (chunks, ROWS * chunks, chunks), "something is missing"
+    assert (job.done, job.rows, job.receipt.files) == (chunks, ROWS * chunks, chunks), "chunks are missing"
     return seconds * 1000 / chunks
 
 
 # ---- The report -----------------------------------------------------------------------------------------------------
 
 
-def tell_windows(report: Report, windows: dict[str, list[float]], states: Sequence[State], scale: Scale) -> None:
+def report_windows(report: Report, windows: dict[str, list[float]], states: Sequence[State], scale: Scale) -> None:
     first = states[0].name
     rounds = len(windows[first])
-    in_table(report, f"P6, windows of {scale.window} chunks, median of {rounds} in turn", windows)
+    in_table(report, f"P6, windows of {scale.window} chunks, median of {rounds}, alternating", windows)
     costs = {name: median(values) for name, values in windows.items()}
     for name, cost in costs.items():
         if name != first:
-            report.bar("P6", f"cost of a chunk: {name}, of {first}", cost / costs[first], GROWTH)
+            report.bound("P6", f"cost per chunk: {name}, relative to {first}", cost / costs[first], GROWTH)
     ended = [float(state.ended) for state in states]
     y = [costs[state.name] for state in states]
     report.curves.append(Curve(PLOT, "so many waiting, and as many ended", ended, y, "chunks", "ms"))
     report.notes.append(
         f"P6: of the chunks that wait, in jobs of up to {settings.SLUICE.export_max_chunks_per_job:,}, {scale.window} "
         f"are run in a window, after the first {scale.first}; the rest is dropped. Those that have ended are rows, "
-        "vacuumed and analysed, without objects."
+        "vacuumed and analyzed, without objects."
     )
 
 
-def tell_whole(report: Report, whole: dict[int, list[float]]) -> None:
+def report_whole_jobs(report: Report, whole: dict[int, list[float]]) -> None:
     measured = {f"a job of {chunks:,}": values for chunks, values in whole.items()}
     in_table(report, "P6, whole jobs to the receipt: the small one before and after the large one", measured)
     costs = {chunks: median(values) for chunks, values in whole.items()}
     small, large = costs
-    report.bar("P6", f"cost of a chunk: a whole job of {large:,}, of {small:,}", costs[large] / costs[small], GROWTH)
+    report.bound(
+        "P6", f"cost per chunk: a whole job of {large:,}, relative to {small:,}", costs[large] / costs[small], GROWTH
+    )
     sizes = [float(chunks) for chunks in costs]
     report.curves.append(Curve(PLOT, "of a whole job, to the receipt", sizes, list(costs.values()), "chunks", "ms"))
 
 
 def in_table(report: Report, title: str, measured: dict[str, list[float]]) -> None:
-    """Tell milliseconds a chunk, and what they are of the first."""
+    """Report milliseconds per chunk, and their ratio to the first."""
     first = median(next(iter(measured.values())))
     rows = []
     for name, values in measured.items():
         report.series[f"P6 {name}"] = values
         middle = median(values)
         rows.append([name, f"{middle:.2f}", f"{min(values):.2f} to {max(values):.2f}", f"{middle / first:.2f}"])
-    report.table(title, ["", "ms a chunk", "from, to", "of the first"], rows)
+    report.table(title, ["", "ms per chunk", "range", "relative"], rows)

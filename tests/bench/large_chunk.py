@@ -1,6 +1,6 @@
-"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the tool a user would pick: at most 0.80 of its time.
+"""P1: a chunk of 2,000,000 rows against psql piped into rclone, the usual tool: at most 0.80 of its time.
 
-P2: the same against psql alone, which throws the bytes away: the limit, told; 1.60 is aimed at.
+P2: the same against psql alone, which discards the bytes: the lower limit, for information; the goal is 1.60.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from exports.core import planning
 from exports.models import Chunk, Dataset
 from exports.worker import execution
 from tests.bench import site
+from tests.bench.alternation import Measurement, alternate
 from tests.bench.report import Report
-from tests.bench.turns import Way, in_turn
 
 TABLE = """
 CREATE SCHEMA bench;
@@ -47,7 +47,7 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     user = site.prepare(slots=1)
     dataset = site.make_dataset("bench", "bench.rows_for")
     psql = [str(program("psql")), settings.SLUICE.source_url, "-qXc", COPY]
-    ways: dict[str, Way] = {
+    ways: dict[str, Measurement] = {
         LIMIT: lambda: discard(psql),
         PEER: lambda: pipe(psql),
         OURS: lambda: export(dataset, user, rows),
@@ -55,15 +55,15 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     for way in ways.values():
         way()
     compare(psql, report)
-    measured = in_turn(ways, rounds=rounds)
+    measured = alternate(ways, rounds=rounds)
     spent = {name: cpu(way) for name, way in ways.items()}
     report.times("P1, P2", measured)
     middle = {name: median(values) for name, values in measured.items()}
-    report.bar("P1", f"a chunk of {rows:,} rows, of psql | rclone rcat", middle[OURS] / middle[PEER], 0.8)
-    report.bar("P2", "the same, of psql > /dev/null (aim 1.6)", middle[OURS] / middle[LIMIT])
+    report.bound("P1", f"a chunk of {rows:,} rows, relative to psql | rclone rcat", middle[OURS] / middle[PEER], 0.8)
+    report.bound("P2", "the same, relative to psql > /dev/null (goal 1.6)", middle[OURS] / middle[LIMIT])
     report.table(
         "CPU seconds of one round",
-        ["", "Postgres", "SeaweedFS", "whoever reads and sends"],
+        ["", "Postgres", "SeaweedFS", "client processes"],
         [[name, *(f"{seconds:.2f}" for seconds in groups)] for name, groups in spent.items()],
     )
 
@@ -90,7 +90,7 @@ def pipe(psql: list[str]) -> None:
 
 
 def export(dataset: Dataset, user: User, rows: int) -> float:
-    """From the submission to the chunk that is done: claim, COPY, hash, upload, finish."""
+    """Export from the submission to the finished chunk: claim, COPY, hash, upload, finish."""
     started = time.perf_counter()
     job = site.submit(dataset, [PAIR], user)
     execution.drain()
@@ -101,12 +101,12 @@ def export(dataset: Dataset, user: User, rows: int) -> float:
 
 
 def compare(psql: list[str], report: Report) -> None:
-    """The bytes must be the same before any time counts."""
+    """Assert equal bytes before any time counts."""
     theirs = hashlib.sha256(subprocess.run(psql, check=True, stdout=subprocess.PIPE).stdout).hexdigest()
     chunk = Chunk.objects.latest("id")
     ours = hash_of(planning.object_key("bench", PAIR, planning.Shape()))
     assert theirs == ours == hash_of("bench/rclone.csv") == chunk.sha256, "the files differ"
-    report.notes.append(f"P1, P2: {chunk.rows:,} rows, {chunk.bytes:,} bytes, the same from all three.")
+    report.notes.append(f"P1, P2: {chunk.rows:,} rows, {chunk.bytes:,} bytes, identical for all three.")
 
 
 def hash_of(key: str) -> str:
@@ -117,7 +117,7 @@ def hash_of(key: str) -> str:
 
 
 def cpu(way: Callable[[], object]) -> list[float]:
-    """Return the CPU seconds that a round costs: Postgres, SeaweedFS, and this process with its children."""
+    """Return the CPU seconds of a round: Postgres, SeaweedFS, and this process with its children."""
     servers = site.servers()
     pids = [servers["Postgres"]], [servers["SeaweedFS"]]
     before = *map(site.cpu_seconds, pids), site.spent(os.getpid())

@@ -1,12 +1,13 @@
-"""What a chunk costs each server: what docs/scaling.md reckons with beyond one machine. All of it is told; no bar.
+"""The cost of a chunk on each server, which docs/scaling.md uses for several machines. For information, without
+bounds.
 
-- A job of 2,000 chunks by real workers, 10 rows each, all read anew into objects that were not there: CPU by what it is
-  for, WAL, statements, bytes of rows and their indexes, commands of Valkey. Beside it what is spent while nothing is to
-  be done. Once more through a proxy, which counts the requests to the object storage.
-- Without workers: a claim and an end alone, with many slots and with many datasets; how fast old rows are deleted.
+- A job of 2,000 chunks with real workers, 10 rows each, all read from the source into new objects: CPU by purpose,
+  WAL, statements, bytes of rows and indexes, Valkey commands. Also the cost of an idle system. Once more through a
+  proxy that counts the requests to object storage.
+- Without workers: a claim and an end alone, with many slots and with many datasets; the deletion rate of old rows.
 
-It is submitted by this process. The tables are empty before, so that their sizes are those of these rows, with the
-versions that claims and ends have left.
+This process submits the job. The tables are empty before, so that their sizes are those of these rows, including
+the dead versions that claims and ends leave.
 """
 
 import time
@@ -37,15 +38,15 @@ from exports.maintenance import retention
 from exports.models import Chunk, Dataset, Event, File, Job, Slot
 from exports.worker import leases, transitions
 from tests.bench import growth, site
+from tests.bench.alternation import log_progress
 from tests.bench.report import Report
-from tests.bench.turns import say
 from tests.client import gate
 from tests.integration.factories import result_of
 from tests.waiting import let_pass, wait_until
 
 CHUNKS, QUICK_CHUNKS = 2_000, 100
 PROXIED = 200  # chunks through the proxy, which is slow
-ALONE, QUICK_ALONE = 200, 20  # claims and ends, one after the other
+ALONE, QUICK_ALONE = 200, 20  # claims and ends, in sequence
 CONNECTIONS = 100
 OLD, QUICK_OLD = 100_000, 2_000  # chunks that are deleted
 MANY_SLOTS, MANY_DATASETS = 1_000, 100
@@ -53,7 +54,7 @@ ROWS = 10
 KEYS = 10
 FIRST_DAY = date(2000, 1, 1)
 LOOK_SECONDS = 0.2
-# What still ends after a job's success: messages, calls' connections, hints that find nothing.
+# For work after a job's success: messages, connections of calls, wake-up messages that find nothing.
 SETTLE_SECONDS = 1.0
 REST_SECONDS, QUICK_REST_SECONDS = 30, 3  # two ticks of the reaper
 CHILDREN = {"exports": 2, "bundles": 1, "webhooks": 1, "maintenance": 1}
@@ -74,23 +75,23 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         chunks=QUICK_CHUNKS if quick else CHUNKS,
         servers=site.servers(),
     )
-    with site.working(CHILDREN) as workers:
+    with site.running_workers(CHILDREN) as workers:
         scene.workers = workers
         costs_of_job(scene)  # warm up
         costs = [costs_of_job(scene) for _ in range(rounds)]
-        rest = costs_of_rest(scene, QUICK_REST_SECONDS if quick else REST_SECONDS)
+        rest = idle_costs(scene, QUICK_REST_SECONDS if quick else REST_SECONDS)
     requests = requests_of_job(scene, min(PROXIED, scene.chunks))
-    # Nobody works from here on: the hints of these jobs stay where they are.
+    # No worker runs from here on: the wake-up messages of these jobs stay in the queue.
     alone = times_alone(scene, rounds, QUICK_ALONE if quick else ALONE)
     connecting = [cpu_ms_of_connecting(scene, 10 if quick else CONNECTIONS) for _ in range(rounds)]
-    speeds = [speeds_of_janitors(scene, QUICK_OLD if quick else OLD) for _ in range(rounds)]
-    # Postgres forgets statements when it has seen thousands, and their counts with them.
+    speeds = [cleanup_rates(scene, QUICK_OLD if quick else OLD) for _ in range(rounds)]
+    # pg_stat_statements evicts entries after thousands of statements, with their counts.
     assert sql.scalar("SELECT dealloc FROM pg_stat_statements_info") == 0
-    tell_costs(report, scene.chunks, costs, rest)
-    tell_requests(report, requests)
-    tell_alone(report, alone)
-    tell_connecting(report, connecting)
-    tell_speeds(report, speeds)
+    report_costs(report, scene.chunks, costs, rest)
+    report_requests(report, requests)
+    report_alone(report, alone)
+    report_connecting(report, connecting)
+    report_speeds(report, speeds)
 
 
 serial = count()
@@ -98,7 +99,7 @@ serial = count()
 
 @dataclass(kw_only=True)
 class Scene:
-    """What is measured, and the processes that work for it. `servers`: their first processes, by name."""
+    """The measured system and its processes. `servers`: their first processes, by name."""
 
     dataset: Dataset
     user: User
@@ -109,10 +110,11 @@ class Scene:
     def __post_init__(self) -> None:
         self.backends = Backends(self.servers["Postgres"])
 
-    def begin_anew(self) -> None:
-        """Leave no rows, and let the next files go where there are none. The calls are the same every time: Postgres
-        keeps count of a few thousand different ones."""
-        growth.empty()
+    def reset(self) -> None:
+        """Delete all rows, and write the next files to unused paths. The calls are the same every time, since
+        pg_stat_statements keeps only a few thousand.
+        """
+        growth.empty_tables()
         Dataset.objects.filter(pk=self.dataset.pk).update(base_path=f"ledger-{next(serial)}")
         self.dataset.refresh_from_db()
 
@@ -123,7 +125,7 @@ class Scene:
         return site.submit(self.dataset, pairs, self.user)
 
     def counters(self) -> dict[str, float]:
-        """Return what was spent so far, and is there now. What is told is by how much it grew."""
+        """Return the cumulative counters and the current sizes. The report shows their growth."""
         return {**self.cpu(), **of_ledger(), **sizes(), **of_valkey()}
 
     def cpu(self) -> dict[str, float]:
@@ -138,17 +140,18 @@ class Scene:
         return {f"CPU ms: {name}": 1000 * spent for name, spent in seconds.items()}
 
 
-# ---- What is counted ------------------------------------------------------------------------------------------------
+# ---- Counters
+# --------------------------------------------------------------------------------------------------------
 
 OWN, MINE, SOURCE = "our database, workers", "our database, submission", "source"
-REST = "Postgres besides: WAL, checkpoints, autovacuum"
+REST = "rest of Postgres: WAL, checkpoints, autovacuum"
 
 
 class Backends:
-    """CPU seconds of Postgres' processes, by the database that their title names.
+    """CPU seconds of Postgres' processes, by the database in their title.
 
-    Connections come and go, and with one the account of its CPU: so they are looked at again and again. What one spent
-    between the last look and its end counts with the rest.
+    Backends come and go, and their CPU times with them, so they are sampled continuously. The CPU between the last
+    sample and the exit counts as the rest.
     """
 
     def __init__(self, postmaster: int) -> None:
@@ -160,20 +163,20 @@ class Backends:
         }
         self.seen: dict[tuple[str, int], float] = {}
 
-    def look(self) -> None:
+    def sample(self) -> None:
         for pid in process_tree.members(self.postmaster):
             if kind := self.kind_of(pid):
                 self.seen[kind, pid] = max(site.spent(pid), self.seen.get((kind, pid), 0.0))
 
     def kind_of(self, pid: int) -> str:
-        """Return whose backend it is; "" for other processes, and for one that has ended."""
+        """Return the kind of a backend, or "" for other processes and exited ones."""
         shown = process_tree.command_line(pid)
         kind = next((kind for title, kind in self.titles.items() if title in shown), "")
         return MINE if kind and pid == self.mine else kind
 
     def seconds(self) -> dict[str, float]:
-        """Return what each kind has spent so far, those that have ended included."""
-        self.look()
+        """Return the CPU seconds of each kind so far, including exited processes."""
+        self.sample()
         by_kind = dict.fromkeys((OWN, MINE, SOURCE), 0.0)
         for (kind, _), seconds in self.seen.items():
             by_kind[kind] += seconds
@@ -181,18 +184,20 @@ class Backends:
 
 
 def title_of(url: str) -> str:
-    """Return what is in the titles of a database's backends: `postgres: cluster: user database host(port) …`."""
+    """Return the part of its backends' titles that names a database: `postgres: cluster: user database host(port)
+    …`.
+    """
     parts = conninfo_to_dict(url)
     return f": {parts['user']} {parts['dbname']} "
 
 
-# The texts of statements begin as exports/worker/leases.py and exports/worker/transitions.py have them. Their
-# times are those in the server, without planning and without the commit.
+# The beginnings of the statements in exports/worker/leases.py and exports/worker/transitions.py. Their times are
+# execution times in the server, without planning and commit.
 COUNTED = """
 SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') AS "WAL: bytes",
        images AS "WAL: full-page images",
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS "transaction ids",
-       statements AS "statements", claims AS "statements: claims", looks AS "statements: looks for files",
+       statements AS "statements", claims AS "statements: claims", looks AS "statements: file checks",
        ends AS "statements: ends", claim_ms AS "ms in the server: claims", end_ms AS "ms in the server: ends"
 FROM (
     SELECT sum(calls) AS statements, sum(wal_fpi) AS images,
@@ -204,7 +209,7 @@ FROM (
                starts_with(query, 'WITH ended AS') AND strpos(query, 'INSERT INTO exports_file') > 0 AS is_end
         FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
     ) ours
-) told
+) counts
 """
 SIZES = """
 SELECT name, pg_table_size(name::regclass) AS of_table, pg_indexes_size(name::regclass) AS of_indexes
@@ -241,8 +246,8 @@ def of_valkey() -> dict[str, float]:
 
 
 def costs_of_job(scene: Scene) -> dict[str, float]:
-    """Return what a job costs, a chunk. This process' own backend counts for as long as it submits."""
-    scene.begin_anew()
+    """Return the cost of a job per chunk. The backend of this process counts during the submission."""
+    scene.reset()
     before = scene.counters()
     job = scene.submit(scene.chunks)
     submitting = scene.backends.seconds()[MINE]
@@ -251,27 +256,27 @@ def costs_of_job(scene: Scene) -> dict[str, float]:
     after = scene.counters() | {f"CPU ms: {MINE}": 1000 * submitting}
     verify(job, scene.chunks)
     costs = {name: (after[name] - before[name]) / scene.chunks for name in before}
-    say(
+    log_progress(
         f"a job of {scene.chunks:,}: {costs[f'CPU ms: {OWN}']:.2f} ms of our database, {costs['WAL: bytes']:,.0f} bytes"
     )
     return costs
 
 
 def has_ended(scene: Scene, job: Job) -> bool:
-    scene.backends.look()
+    scene.backends.sample()
     return Job.objects.filter(pk=job.pk, status__in=JOB_ENDED).exists()
 
 
 def verify(job: Job, chunks: int) -> None:
-    """Each chunk was called for once, and left one event and one file."""
+    """Assert that each chunk was called once, and has one event and one file."""
     job.refresh_from_db()
     assert (job.status, job.done, job.rows) == (JobStatus.SUCCESS, chunks, ROWS * chunks), job.error_code
-    assert Chunk.objects.filter(source="live", attempts=1).count() == chunks, "chunks ended otherwise"
+    assert Chunk.objects.filter(source="live", attempts=1).count() == chunks, "chunks did not all succeed"
     assert Event.objects.filter(kind=Event.Kind.CHUNK).count() == File.objects.count() == chunks, "rows are missing"
 
 
-def costs_of_rest(scene: Scene, seconds: float) -> dict[str, float]:
-    """Return what is spent a second while nothing is to be done."""
+def idle_costs(scene: Scene, seconds: float) -> dict[str, float]:
+    """Return the cost per second of an idle system."""
     before = scene.counters()
     let_pass(seconds)
     after = scene.counters()
@@ -279,12 +284,12 @@ def costs_of_rest(scene: Scene, seconds: float) -> dict[str, float]:
 
 
 def requests_of_job(scene: Scene, chunks: int) -> dict[str, float]:
-    """Return the requests to the object storage a chunk, by method, and by whether they are for a chunk's file."""
+    """Return the requests to object storage per chunk, by method, and whether they are for a chunk's file."""
     with (
         gate.running(str(settings.SLUICE.s3_endpoint_url)) as proxy,
-        site.working(CHILDREN, variables={"S3_ENDPOINT_URL": proxy.url}),
+        site.running_workers(CHILDREN, variables={"S3_ENDPOINT_URL": proxy.url}),
     ):
-        scene.begin_anew()
+        scene.reset()
         job = scene.submit(chunks)
         site.wait_for(job, every=LOOK_SECONDS)
         files = f"/{scene.dataset.base_path}/"
@@ -293,21 +298,21 @@ def requests_of_job(scene: Scene, chunks: int) -> dict[str, float]:
     return {name: number / chunks for name, number in sorted(seen.items(), reverse=True)}
 
 
-# ---- Alone ----------------------------------------------------------------------------------------------------------
+# ---- Statements alone -----------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
-class Alone:
+class StatementTimes:
     """Medians of each round, in ms."""
 
     claims: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
-    hints: list[float] = field(default_factory=list)
+    wake_ups: list[float] = field(default_factory=list)
 
 
 @contextmanager
 def many_slots() -> Iterator[None]:
-    """All but the last are taken, so that each claim has to pass by them."""
+    """All slots but the last are taken, so that each claim has to skip them."""
     more = settings.SLUICE.model_copy(update={"export_db_slots": MANY_SLOTS})
     Slot.objects.provide(count=MANY_SLOTS)
     taken = Slot.objects.filter(dataset=None, number__lt=MANY_SLOTS)
@@ -325,29 +330,29 @@ def many_datasets() -> Iterator[None]:
     Dataset.objects.filter(pk__in=others).delete()
 
 
-def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, Alone]:
-    """Return how long claims, ends and hints take while nobody else does anything, in turn."""
+def times_alone(scene: Scene, rounds: int, times: int) -> dict[str, StatementTimes]:
+    """Return the times of claims, ends, and wake-up messages without other load, in alternation."""
     states: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
         f"{settings.SLUICE.export_db_slots} slots, 1 dataset": nullcontext,
         f"{MANY_SLOTS:,} slots, one of them free": many_slots,
         f"{MANY_DATASETS} datasets": many_datasets,
     }
-    taken = {name: Alone() for name in states}
+    taken = {name: StatementTimes() for name in states}
     for _ in range(rounds):
         for name, state in states.items():
-            scene.begin_anew()
+            scene.reset()
             with state():
                 measure_alone(scene, taken[name], times)
-            say(f"{name}: claim {taken[name].claims[-1]:.2f} ms, end {taken[name].ends[-1]:.2f} ms")
+            log_progress(f"{name}: claim {taken[name].claims[-1]:.2f} ms, end {taken[name].ends[-1]:.2f} ms")
     return taken
 
 
-def measure_alone(scene: Scene, taken: Alone, times: int) -> None:
-    """Claim and end chunks as workers do, by plans that are made once. Then send hints, as many as there are slots."""
+def measure_alone(scene: Scene, taken: StatementTimes, times: int) -> None:
+    """Claim and end chunks like workers, with prepared plans. Then send one wake-up message per slot."""
     scene.submit(times)
     own: Any = connection
     own.close()
-    own.close_pool()  # with its plans, as a worker does after each task
+    own.close_pool()  # with its plans, like a worker after each task
     claims, ends = [], []
     for _ in range(times):
         began = time.perf_counter()
@@ -359,38 +364,39 @@ def measure_alone(scene: Scene, taken: Alone, times: int) -> None:
         ends.append(1000 * (time.perf_counter() - claimed))
     began = time.perf_counter()
     wakeups.chunks(waiting=MANY_SLOTS)
-    hints = min(MANY_SLOTS, settings.SLUICE.export_db_slots)
-    taken.hints.append(1000 * (time.perf_counter() - began) / hints)
+    wake_ups = min(MANY_SLOTS, settings.SLUICE.export_db_slots)
+    taken.wake_ups.append(1000 * (time.perf_counter() - began) / wake_ups)
     taken.claims.append(median(claims))
     taken.ends.append(median(ends))
 
 
 def cpu_ms_of_connecting(scene: Scene, times: int) -> float:
-    """Return the CPU that a new connection costs Postgres: workers make one every few seconds."""
+    """Return Postgres' CPU time for a new connection: workers open one every few seconds."""
     url = settings.SLUICE.database_url.get_secret_value()
     before = site.cpu_seconds([scene.servers["Postgres"]])
     for _ in range(times):
         with psycopg.connect(url, autocommit=True) as one:
             one.execute("SELECT 1")
-    let_pass(SETTLE_SECONDS)  # until the last of them has ended, and is on Postgres' own account
+    let_pass(SETTLE_SECONDS)  # until the last of them has exited, and counts for Postgres' main process
     return 1000 * (site.cpu_seconds([scene.servers["Postgres"]]) - before) / times
 
 
-# ---- Janitors -------------------------------------------------------------------------------------------------------
+# ---- Cleanup
+# ---------------------------------------------------------------------------------------------------------
 
 
-def speeds_of_janitors(scene: Scene, chunks: int) -> dict[str, float]:
-    """Return how many rows a second the sweep and the purge delete, of jobs that are as large as jobs may be."""
-    scene.begin_anew()
-    growth.have_ended(scene.dataset, scene.user, chunks)
+def cleanup_rates(scene: Scene, chunks: int) -> dict[str, float]:
+    """Return how many rows per second the sweep and the purge delete, in jobs of the maximum size."""
+    scene.reset()
+    growth.create_ended_chunks(scene.dataset, scene.user, chunks)
     Job.objects.update(finished_at=timezone.now() - timedelta(days=settings.SLUICE.export_job_retention_days + 1))
     speeds = {
-        "events forgotten": chunks / seconds_of(retention.delete_old_events),
+        "events deleted": chunks / seconds_of(retention.delete_old_events),
         "chunks purged": chunks / seconds_of(retention.purge_jobs),
     }
-    assert not Event.objects.exists(), "events are left"
-    assert not Chunk.objects.exists(), "chunks are left"
-    say(", ".join(f"{name}: {speed:,.0f}/s" for name, speed in speeds.items()))
+    assert not Event.objects.exists(), "events remain"
+    assert not Chunk.objects.exists(), "chunks remain"
+    log_progress(", ".join(f"{name}: {speed:,.0f}/s" for name, speed in speeds.items()))
     return speeds
 
 
@@ -403,7 +409,7 @@ def seconds_of(verb: Callable[[], object]) -> float:
 # ---- The report -----------------------------------------------------------------------------------------------------
 
 
-def tell_costs(report: Report, chunks: int, costs: Sequence[Mapping[str, float]], rest: Mapping[str, float]) -> None:
+def report_costs(report: Report, chunks: int, costs: Sequence[Mapping[str, float]], rest: Mapping[str, float]) -> None:
     rows = []
     for name in costs[0]:
         values = [each[name] for each in costs]
@@ -411,46 +417,46 @@ def tell_costs(report: Report, chunks: int, costs: Sequence[Mapping[str, float]]
         at_rest = "" if name == f"CPU ms: {MINE}" or name.startswith("bytes of") else figure(rest[name])
         rows.append([name, figure(median(values)), f"{figure(min(values))} to {figure(max(values))}", at_rest])
     report.table(
-        f"ledger: what a chunk costs, median of {len(costs)} jobs of {chunks:,}",
-        ["", "a chunk", "from, to", "at rest, a second"],
+        f"ledger: cost per chunk, median of {len(costs)} jobs of {chunks:,}",
+        ["", "per chunk", "range", "idle, per second"],
         rows,
     )
     report.notes.append(
-        "ledger: the bytes of tables and indexes are those of a row, with what its claim and its end left behind. "
-        "Statements are those in our own database; ours that wait for the job's end are among them."
+        "ledger: the bytes of tables and indexes are per row, including dead versions from its claim and its end. "
+        "Statements are those in Sluice's database, including the benchmark's polling for the job's end."
     )
 
 
-def tell_requests(report: Report, requests: Mapping[str, float]) -> None:
+def report_requests(report: Report, requests: Mapping[str, float]) -> None:
     rows = [[name, f"{number:.3f}"] for name, number in requests.items()]
-    report.table("ledger: requests to the object storage", ["", "a chunk"], rows)
+    report.table("ledger: requests to object storage", ["", "per chunk"], rows)
 
 
-def tell_alone(report: Report, alone: Mapping[str, Alone]) -> None:
+def report_alone(report: Report, alone: Mapping[str, StatementTimes]) -> None:
     rows = []
     for name, each in alone.items():
         report.series[f"ledger claim, {name}"] = each.claims
         report.series[f"ledger end, {name}"] = each.ends
-        rows.append([name, *(f"{median(values):.2f}" for values in (each.claims, each.ends, each.hints))])
+        rows.append([name, *(f"{median(values):.2f}" for values in (each.claims, each.ends, each.wake_ups))])
     report.table(
-        "ledger: alone, in ms, from the call to its return",
-        ["", "a claim", "an end", "a hint, of as many as slots"],
+        "ledger: ms per call, without other load",
+        ["", "a claim", "an end", "a wake-up message, of one per slot"],
         rows,
     )
 
 
-def tell_connecting(report: Report, connecting: Sequence[float]) -> None:
+def report_connecting(report: Report, connecting: Sequence[float]) -> None:
     report.series["ledger CPU ms of a new connection"] = list(connecting)
     report.notes.append(f"ledger: a new connection takes {figure(median(connecting))} ms of Postgres' CPU.")
 
 
-def tell_speeds(report: Report, speeds: Sequence[Mapping[str, float]]) -> None:
+def report_speeds(report: Report, speeds: Sequence[Mapping[str, float]]) -> None:
     rows = []
     for name in speeds[0]:
         values = [each[name] for each in speeds]
         report.series[f"ledger {name} a second"] = values
         rows.append([name, figure(median(values)), f"{figure(min(values))} to {figure(max(values))}"])
-    report.table("ledger: old rows that are deleted, a second", ["", "rows", "from, to"], rows)
+    report.table("ledger: deleted rows per second", ["", "rows", "range"], rows)
 
 
 def figure(value: float) -> str:

@@ -1,8 +1,8 @@
 """P3: the peak memory of a worker's child: a chunk of 4,000,000 rows against one of 200,000.
 
-At most 1.1 times as much, and at most 200 MB for either. Each chunk has a worker of its own, started anew: a process
-that had a large chunk before would show that one's peak. Both files are too large for one PUT, so both are sent in
-parts, by threads. The peak is the kernel's, VmHWM, with the pages that the child has from its parent.
+At most 1.1 times as much, and at most 200 MB for either. Each chunk has a new worker, since the peak of a used
+process would include earlier chunks. Both files are too large for one PUT, so threads send them in parts. The peak
+is the kernel's VmHWM, including pages that the child shares with its parent.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from config.platform import storage
 from exports.core import planning
 from exports.models import Dataset
 from tests.bench import site
+from tests.bench.alternation import Measurement, alternate
 from tests.bench.report import Report
-from tests.bench.turns import Way, in_turn
 
 SIZES = 200_000, 4_000_000
 QUICK_SIZES = 200_000, 400_000
 GROWTH = 1.1
 MEGABYTES = 200
 DAY = date(2024, 1, 1)
-# The key says how many rows. The columns are those of large_chunk.
+# The key is the number of rows. The columns are those of large_chunk.
 FUNCTION = """
 CREATE SCHEMA memory;
 CREATE FUNCTION memory.rows_for(key text, effective_date date)
@@ -49,12 +49,12 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     dataset = site.make_dataset("memory", "memory.rows_for")
     sizes = QUICK_SIZES if quick else SIZES
     parents: dict[str, list[float]] = {name_of(rows): [] for rows in sizes}
-    ways: dict[str, Way] = {
+    ways: dict[str, Measurement] = {
         name_of(rows): partial(peak_of_child, dataset, user, rows, digest_of(rows), parents[name_of(rows)])
         for rows in sizes
     }
-    children = in_turn(ways, rounds=1 if quick else rounds, warm_up=False)
-    tell(report, children, parents)
+    children = alternate(ways, rounds=1 if quick else rounds, warm_up=False)
+    report_results(report, children, parents)
 
 
 def name_of(rows: int) -> str:
@@ -62,7 +62,7 @@ def name_of(rows: int) -> str:
 
 
 def digest_of(rows: int) -> str:
-    """Return the SHA-256, in hex, of what the server's own COPY gives."""
+    """Return the SHA-256, in hex, of the server's own COPY output."""
     digest = hashlib.sha256()
     with (
         psycopg.connect(settings.SLUICE.source_url, options="-c timezone=UTC") as connection,
@@ -75,16 +75,18 @@ def digest_of(rows: int) -> str:
 
 
 def peak_of_child(dataset: Dataset, user: User, rows: int, sha256: str, parents: list[float]) -> float:
-    """Export one chunk with a new worker. Returns the child's peak in MB, and adds that of its parent to `parents`."""
-    with site.working({"exports": 1, "bundles": 1}) as running:
+    """Export one chunk with a new worker. Returns the child's peak in MB, and appends that of its parent to
+    `parents`.
+    """
+    with site.running_workers({"exports": 1, "bundles": 1}) as running:
         job = site.submit(dataset, [planning.Pair(str(rows), DAY)], user)
         site.wait_for(job)
         parent, child = peaks(running["exports"])
     chunk = job.chunks.get()
     head = storage.head(chunk.path)
-    assert (chunk.rows, chunk.sha256) == (rows, sha256), "these are not the rows of the server's own COPY"
-    assert head is not None, "there is no file"
-    assert (head.etag, head.size) == (chunk.etag, chunk.bytes), "the file is not the one that the chunk ended with"
+    assert (chunk.rows, chunk.sha256) == (rows, sha256), "the rows differ from the server's own COPY"
+    assert head is not None, "the file is missing"
+    assert (head.etag, head.size) == (chunk.etag, chunk.bytes), "the file differs from the chunk's checksum"
     parents.append(parent)
     return child
 
@@ -101,20 +103,20 @@ def peak(pid: int) -> float:
     return kibibytes * 1024 / 1e6
 
 
-def tell(report: Report, children: dict[str, list[float]], parents: dict[str, list[float]]) -> None:
+def report_results(report: Report, children: dict[str, list[float]], parents: dict[str, list[float]]) -> None:
     for name, values in children.items():
         report.series[f"P3 {name}, child"] = values
         report.series[f"P3 {name}, parent"] = parents[name]
     report.table(
-        f"P3, peak of a new worker, median of {len(next(iter(children.values())))} in turn",
-        ["", "child, MB", "from, to", "its parent, MB"],
+        f"P3, peak of a new worker, median of {len(next(iter(children.values())))}, alternating",
+        ["", "child, MB", "range", "parent, MB"],
         [[name, f"{median(each):.1f}", span(each), f"{median(parents[name]):.1f}"] for name, each in children.items()],
     )
     small, large = children
     growth = median(children[large]) / median(children[small])
-    report.bar("P3", f"peak memory with {large}, of that with {small}", growth, GROWTH)
+    report.bound("P3", f"peak memory with {large}, relative to {small}", growth, GROWTH)
     for name, values in children.items():
-        report.bar("P3", f"peak memory with {name}, the most of {len(values)}", max(values), MEGABYTES, unit="MB")
+        report.bound("P3", f"peak memory with {name}, maximum of {len(values)}", max(values), MEGABYTES, unit="MB")
 
 
 def span(values: Sequence[float]) -> str:

@@ -1,4 +1,4 @@
-"""What ways of doing the same cost: seconds, CPU seconds by group of processes, and the work of both databases."""
+"""Costs of comparable ways: seconds, CPU seconds by group of processes, and the work of both databases."""
 
 import time
 from collections import defaultdict
@@ -17,34 +17,36 @@ from tests.bench import site
 from tests.waiting import wait_until
 
 WEB, CLIENTS, POSTGRES = "web", "clients, or bare loop", "Postgres"
-NOBODY: Mapping[str, list[int]] = {}
+NO_PROCESSES: Mapping[str, list[int]] = {}
 
 
-class Used(NamedTuple):
-    """What a database has done so far, or meanwhile. `seconds` are those of pg_stat_statements: for a SELECT without
-    its planning, for a COPY with it. `active` are those of pg_stat_database: all that its sessions did not idle."""
+class DatabaseWork(NamedTuple):
+    """The work of a database, cumulative or between two moments. `seconds` are from pg_stat_statements: for a
+    SELECT without planning, for a COPY with it. `active` is from pg_stat_database: the time in which its sessions
+    were not idle.
+    """
 
     statements: float = 0
     seconds: float = 0
     active: float = 0
 
-    def since(self, before: "Used") -> "Used":
-        return Used(*(now - then for now, then in zip(self, before, strict=True)))
+    def since(self, before: "DatabaseWork") -> "DatabaseWork":
+        return DatabaseWork(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass
 class Lap:
-    """One run of one way: its seconds, CPU seconds by group of processes, and what both databases did for it."""
+    """One run of one way: seconds, CPU seconds by group of processes, and the work of both databases."""
 
     groups: Mapping[str, list[int]]
     seconds: float = 0
     cpu: dict[str, float] = field(default_factory=dict)
-    source: Used = field(default_factory=Used)
-    own: Used = field(default_factory=Used)
+    source: DatabaseWork = field(default_factory=DatabaseWork)
+    own: DatabaseWork = field(default_factory=DatabaseWork)
 
     @contextmanager
-    def timed(self, instead: Mapping[str, list[int]] = NOBODY) -> Iterator[None]:
-        """Measure what happens in here. `instead` has processes that are there for this run only."""
+    def timed(self, instead: Mapping[str, list[int]] = NO_PROCESSES) -> Iterator[None]:
+        """Measure the block. `instead` adds processes that exist only during this run."""
         groups = {**self.groups, **instead}
         before = cpu_seconds(groups)
         started = time.perf_counter()
@@ -55,7 +57,7 @@ class Lap:
 
 class Meter:
     def __init__(self, asking: psycopg.Connection, groups: Mapping[str, list[int]]) -> None:
-        self.asking = asking  # our own database: what is asked of it here is none of the source's work
+        self.asking = asking  # our own database: these queries are no work of the source
         self.groups = groups
         self.laps: dict[str, list[Lap]] = defaultdict(list)
 
@@ -64,19 +66,19 @@ class Meter:
         lap = Lap(self.groups)
         source, own = self.used(settings.SLUICE.source_url), self.used(own_url())
         yield lap
-        wait_until(self.source_is_left)  # a session tells of its time for certain when it ends
+        wait_until(self.source_is_left)  # a session reports its time reliably only when it ends
         lap.source = self.used(settings.SLUICE.source_url).since(source)
         lap.own = self.used(own_url()).since(own)
         self.laps[name].append(lap)
 
-    def used(self, url: str) -> Used:
-        return Used(*self.ask(USED, conninfo_to_dict(url)["dbname"]))
+    def used(self, url: str) -> DatabaseWork:
+        return DatabaseWork(*self.ask(USED, conninfo_to_dict(url)["dbname"]))
 
     def source_is_left(self) -> bool:
         return self.ask(PRESENT, conninfo_to_dict(settings.SLUICE.source_url)["dbname"]) == (0,)
 
-    def insist_on_all_statements(self) -> None:
-        """Postgres forgets statements when it has seen thousands, and their times with them."""
+    def require_all_statements(self) -> None:
+        """Assert that pg_stat_statements evicted no entry, with its times."""
         assert self.ask("SELECT dealloc FROM pg_stat_statements_info") == (0,)
 
     def ask(self, query: str, *values: Any) -> tuple[Any, ...]:
@@ -100,7 +102,7 @@ def own_url() -> str:
 
 def cpu_seconds(groups: Mapping[str, list[int]]) -> dict[str, float]:
     spent = {name: site.cpu_seconds(pids) for name, pids in groups.items()}
-    spent[CLIENTS] += time.process_time()  # this process: it has all the others as descendants
+    spent[CLIENTS] += time.process_time()  # this process, whose descendants are all others
     return spent
 
 

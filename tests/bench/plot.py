@@ -1,4 +1,4 @@
-"""Curves as a picture."""
+"""Plots of the curves."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -8,11 +8,11 @@ from matplotlib.figure import Figure
 
 from tests.bench.report import Curve
 
-WIDE = 20  # times: more than that is told in powers of ten
+WIDE = 20  # ratio of the axis' ends beyond which it is logarithmic
 
 
 def draw(curves: Iterable[Curve], folder: Path) -> list[Path]:
-    """Draw one PNG with all plots side by side. Returns the files, none where there are no curves."""
+    """Draw one PNG with all plots side by side. Returns the files, or none without curves."""
     plots = [
         list(group) for _, group in groupby(sorted(curves, key=lambda each: each.plot), key=lambda each: each.plot)
     ]

@@ -1,9 +1,9 @@
-"""P8: looking at a job of 1,095 chunks and at a document's task, by 50 clients at once, against an empty view of the
-same web process, in turn. Bars: at most 1.5 times its latency, at the median; no query on chunks for a job, and none on
-etl_task for a task whose state Redis has.
+"""P8: reading a job of 1,095 chunks and a document's task by 50 concurrent clients, alternating with an empty view
+of the same web process. Bounds: at most 1.5 times its median latency; no query on chunks for a job, and none on
+etl_task for a task whose state is in Redis.
 
-The empty view signs its user in and counts for the rates, as the others do. Jobs are looked at before they begin, amid
-their work, and when they have a receipt and a link; tasks amid OCR, and with their result.
+The empty view authenticates its user and counts for the rate limits, like the others. Jobs are read before they
+start, while they run, and with a receipt and a link; tasks during OCR, and with their result.
 """
 
 import http.client
@@ -27,22 +27,22 @@ from etl.models import Task
 from exports.models import Job
 from exports.worker import leases
 from tests.bench import site
+from tests.bench.alternation import alternate, quantile
 from tests.bench.report import Report
-from tests.bench.turns import in_turn, quantile
 from tests.integration.etl_factories import make_task
 from tests.integration.factories import end_chunk, pairs
 from tests.waiting import wait_until
 
 CLIENTS = 50
-BAR = 1.5
-HELD = 4  # chunks of the job that runs that are being worked on
+MAX_RATIO = 1.5
+HELD = 4  # running chunks of the running job
 DAY = 86_400
 LIMIT_SECONDS = 600
 CHUNKS, TASKS = "exports_chunk", "etl_task"  # tables
 WORKERS = {"exports": 2, "bundles": 1, "etl-ocr": 1, "etl-postprocess": 1}
 SERVING = {
     "DJANGO_SETTINGS_MODULE": "tests.bench.reads_settings",
-    # All clients are one user, who does nothing but ask. Every request is counted all the same.
+    # All clients are one user, whose rate limit is raised. Every request is still counted.
     "EXPORT_POLL_RATE": "1000000/min",
     "ETL_POLL_RATE": "1000000/min",
 }
@@ -54,18 +54,20 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10
 
 
 class Load(NamedTuple):
-    """What one round of requests took. `asked`: those that were to warm up, too; they count for the statements."""
+    """Measurements of one round of requests. `total_requests` includes the warm-up requests, since they count for the
+    statements.
+    """
 
     latencies: list[float]
     seconds: float
-    asked: int
+    total_requests: int
     statements: int
     on_table: int
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is looked at: a path, what every answer must hold, and a table that it must not be looked for in."""
+    """A path, the expected contents of each response, and a table that must not be queried for it."""
 
     name: str
     path: str
@@ -78,12 +80,12 @@ class Subject:
         return [each for load in self.loads for each in load.latencies]
 
     @property
-    def asked(self) -> int:
-        return sum(load.asked for load in self.loads)
+    def total_requests(self) -> int:
+        return sum(load.total_requests for load in self.loads)
 
     @property
     def queries_on_table(self) -> float:
-        return sum(load.on_table for load in self.loads) / self.asked
+        return sum(load.on_table for load in self.loads) / self.total_requests
 
 
 EMPTY = "an empty view"
@@ -98,24 +100,25 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
     in_main("ANALYZE")  # as autovacuum would do within a minute
     with site.serving(variables=SERVING) as web:
         for subject in subjects:
-            verify(subject, answer(web.port, token, subject.path), chunks)
-        ways = {subject.name: partial(look, subject, web.port, token, requests) for subject in subjects}
-        taken = in_turn(ways, rounds=rounds)
+            verify(subject, get_json(web.port, token, subject.path), chunks)
+        ways = {subject.name: partial(send_requests, subject, web.port, token, requests) for subject in subjects}
+        taken = alternate(ways, rounds=rounds)
     for subject in subjects:
         del subject.loads[0]  # the warm-up
-    tell(report, subjects, taken)
+    report_results(report, subjects, taken)
 
 
-# ---- What is looked at ----------------------------------------------------------------------------------------------
+# ---- Subjects
+# --------------------------------------------------------------------------------------------------------
 
 
 def jobs(user: User, chunks: int) -> list[Subject]:
-    """Return a job that real workers have done, one that is half done and one that has not begun."""
+    """Return a job that real workers finished, one that is half done, and one that has not started."""
     site.in_source(FUNCTION)
     dataset = site.make_dataset("reads", "reads.rows_for")
-    with site.working({name: WORKERS[name] for name in ("exports", "bundles")}):
+    with site.running_workers({name: WORKERS[name] for name in ("exports", "bundles")}):
         done = site.submit(dataset, pairs(chunks, key="DONE"), user)
-        Job.objects.filter(pk=done.pk).update(ttl=DAY)  # its link must not expire amid the measurement
+        Job.objects.filter(pk=done.pk).update(ttl=DAY)  # its link must not expire during the measurement
         site.wait_for(done, limit=LIMIT_SECONDS)
     running = site.submit(dataset, pairs(chunks, key="RUNS"), user)
     for _ in range(chunks // 2):
@@ -130,10 +133,10 @@ def jobs(user: User, chunks: int) -> list[Subject]:
 
 
 def tasks(user: User) -> list[Subject]:
-    """Return a task that real workers have done and one amid OCR. Redis has the states of both."""
-    # The worker of OCR has a folder for documents; unless it is named, it is one of the checkout.
+    """Return a task that real workers completed, and one in OCR. Redis has the states of both."""
+    # Without this setting, the OCR worker would use the document folder of the checkout.
     folder = {"ETL_CACHE_DIR": str(Path(gettempdir()) / "documents")}
-    with site.working({name: WORKERS[name] for name in ("etl-ocr", "etl-postprocess")}, variables=folder):
+    with site.running_workers({name: WORKERS[name] for name in ("etl-ocr", "etl-postprocess")}, variables=folder):
         done = make_task(user)
         wait_until(
             lambda: Task.objects.filter(pk=done.pk, status=Status.COMPLETED).exists(),
@@ -150,7 +153,7 @@ def tasks(user: User) -> list[Subject]:
     ]
 
 
-def answer(port: int, token: str, path: str) -> dict[str, Any]:
+def get_json(port: int, token: str, path: str) -> dict[str, Any]:
     asking = http.client.HTTPConnection(LOOPBACK, port, timeout=20)
     try:
         asking.request("GET", path, headers={"Authorization": f"Bearer {token}"})
@@ -161,7 +164,7 @@ def answer(port: int, token: str, path: str) -> dict[str, Any]:
 
 
 def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
-    """What is shown must be right before any time counts."""
+    """Assert correct contents before any time counts."""
     match subject.name:
         case "an empty view":
             assert shown == {"ok": True}, shown
@@ -185,8 +188,8 @@ def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
 # ---- Measuring ------------------------------------------------------------------------------------------------------
 
 
-def look(subject: Subject, port: int, token: str, requests: int) -> float:
-    """Have all clients ask. Returns the median of the latencies; what else there is goes to the subject."""
+def send_requests(subject: Subject, port: int, token: str, requests: int) -> float:
+    """Send requests from all clients. Returns the median latency, and adds the other figures to the subject."""
     order = {
         "host": LOOPBACK, "port": port, "path": subject.path, "token": token, "says": subject.says,
         "clients": CLIENTS, "requests": requests,
@@ -199,12 +202,13 @@ def look(subject: Subject, port: int, token: str, requests: int) -> float:
     after = statements(subject.table)
     load = Load(**json.loads(done.stdout), statements=after[0] - before[0], on_table=after[1] - before[1])
     assert len(load.latencies) == requests
-    assert load.statements >= load.asked, "each looks for its token at least: statements are not counted"
+    assert load.statements >= load.total_requests, "each request looks up its token, so statements are not counted"
     subject.loads.append(load)
     return median(load.latencies)
 
 
-# Nothing but the web process asks this database meanwhile, and this query, once: its own text has $1 for the table.
+# During a measurement, only the web process queries this database, except for this query, whose text has $1 for the
+# table.
 STATEMENTS = """
 SELECT coalesce(sum(calls), 0)::bigint, coalesce(sum(calls) FILTER (WHERE strpos(query, %s) > 0), 0)::bigint
 FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -212,7 +216,7 @@ FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname 
 
 
 def statements(table: str) -> tuple[int, int]:
-    """Return how many statements the database has run so far, and how many of them have this table in their text."""
+    """Return the number of executed statements in the database, and of those with this table in their text."""
     every, on_table = in_main(STATEMENTS, table)
     return every, on_table
 
@@ -224,22 +228,22 @@ def in_main(statement: str, *values: str) -> tuple[int, ...]:
         return cursor.fetchone() or () if cursor.description else ()
 
 
-# ---- Telling --------------------------------------------------------------------------------------------------------
+# ---- Report --------------------------------------------------------------------------------------------------------
 
 
-def tell(report: Report, subjects: list[Subject], taken: dict[str, list[float]]) -> None:
+def report_results(report: Report, subjects: list[Subject], taken: dict[str, list[float]]) -> None:
     report.times("P8", taken)
     report.table(
         f"P8, {CLIENTS} clients, all rounds together",
-        ["", "median, ms", "p99, ms", "requests/s", "statements a request"],
+        ["", "median, ms", "p99, ms", "requests/s", "statements per request"],
         [row(subject) for subject in subjects],
     )
     for subject in subjects[1:]:
         ratio = median(taken[subject.name]) / median(taken[EMPTY])
-        report.bar("P8", f"{subject.name}: median latency, of an empty view's", ratio, BAR)
+        report.bound("P8", f"{subject.name}: median latency, relative to an empty view", ratio, MAX_RATIO)
     for table, what in ((CHUNKS, "a job"), (TASKS, "a task that Redis has")):
         most = max(subject.queries_on_table for subject in subjects[1:] if subject.table == table)
-        report.bar("P8", f"queries on {table} for {what}", most, 0, unit="a request")
+        report.bound("P8", f"queries on {table} for {what}", most, 0, unit="per request")
 
 
 def row(subject: Subject) -> list[str]:
@@ -250,5 +254,5 @@ def row(subject: Subject) -> list[str]:
         f"{median(latencies) * 1000:.1f}",
         f"{quantile(latencies, 0.99) * 1000:.1f}",
         f"{rate:.0f}",
-        f"{sum(load.statements for load in loads) / subject.asked:.2f}",
+        f"{sum(load.statements for load in loads) / subject.total_requests:.2f}",
     ]

@@ -1,7 +1,7 @@
-"""Clients of a web process, each with a connection that it keeps; it asks again as soon as it was answered.
+"""Clients of a web process, each with a persistent connection, and the next request right after each response.
 
-`python -m tests.bench.reads_clients`, with an `Order` as JSON on stdin; JSON on stdout. A process of its own, as
-clients are: what measures must not hold up what is measured.
+`python -m tests.bench.reads_clients`, with an `Order` as JSON on stdin; JSON on stdout. A separate process, like
+real clients, so that the measurement does not slow down the server.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-WARM_UP = 2  # requests of each client that do not count: connections, threads, and whatever else is made once
+WARM_UP = 2  # uncounted requests of each client: connections, threads, and other one-time setup
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 
@@ -21,9 +21,9 @@ class Order(NamedTuple):
     port: int
     path: str
     token: str
-    says: str  # in every answer
+    says: str  # in every response
     clients: int
-    requests: int  # that count, of all clients together
+    requests: int  # counted requests of all clients together
 
 
 class Client:
@@ -36,7 +36,7 @@ class Client:
         ).encode()
 
     async def ask(self) -> float:
-        """Return the seconds from the request to the last byte of its answer."""
+        """Return the seconds from the request to the last byte of the response."""
         began = time.perf_counter()
         self.writer.write(self.request)
         head = await self.reader.readuntil(b"\r\n\r\n")
@@ -46,8 +46,8 @@ class Client:
         assert head.startswith(b"HTTP/1.1 200 ") and self.says in body, (head + body).decode()  # noqa: PT018
         return seconds
 
-    async def ask_on(self, left: Iterator[int]) -> list[float]:
-        """Take requests from those that are left for all clients, until there are none."""
+    async def request_until_empty(self, left: Iterator[int]) -> list[float]:
+        """Take requests from the shared remainder until there are none."""
         return [await self.ask() for _ in left]
 
 
@@ -57,17 +57,17 @@ async def connected(order: Order) -> Client:
 
 async def load(order: Order) -> dict[str, Any]:
     clients = await asyncio.gather(*(connected(order) for _ in range(order.clients)))
-    await asyncio.gather(*(client.ask_on(iter(range(WARM_UP))) for client in clients))
+    await asyncio.gather(*(client.request_until_empty(iter(range(WARM_UP))) for client in clients))
     left = iter(range(order.requests))
     began = time.perf_counter()
-    latencies = await asyncio.gather(*(client.ask_on(left) for client in clients))
+    latencies = await asyncio.gather(*(client.request_until_empty(left) for client in clients))
     seconds = time.perf_counter() - began
     for client in clients:
         client.writer.close()
     return {
         "latencies": [each for of_client in latencies for each in of_client],
         "seconds": seconds,
-        "asked": order.requests + order.clients * WARM_UP,
+        "total_requests": order.requests + order.clients * WARM_UP,
     }
 
 

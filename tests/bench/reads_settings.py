@@ -1,4 +1,4 @@
-"""The product's settings, with one view more, which does nothing: what P8 measures against."""
+"""The product's settings with an additional empty view, the baseline of P8."""
 
 from config.settings import *  # noqa: F403
 

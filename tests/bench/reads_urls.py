@@ -1,5 +1,6 @@
-"""The product's paths, and before them that of a view which signs its user in, counts for the rates, and has nothing to
-say: authentication, permissions, throttles, parsers and renderer are the product's defaults."""
+"""The product's URLs, and before them an empty view that authenticates its user and counts for the rate limits:
+authentication, permissions, throttles, parsers, and renderer are the product's defaults.
+"""
 
 from django.urls import include, path
 from rest_framework.request import Request

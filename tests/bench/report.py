@@ -1,4 +1,4 @@
-"""What a benchmark tells: bars, tables and curves; printed for people, and JSON for whoever compares runs."""
+"""A benchmark's report: bounds, tables, and curves, printed as Markdown, and saved as JSON for comparing runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One line of the table: the measurement's number, a value in `unit`, and the bar; None where it is told only."""
+class Bound:
+    """One row of the summary: the benchmark's id, a value in `unit`, and its bound, or None for information only."""
 
     number: str
     what: str
@@ -21,8 +21,8 @@ class Bar:
     @property
     def verdict(self) -> str:
         if self.most is None:
-            return "told"
-        return "pass" if self.value <= self.most else "short"
+            return "info"
+        return "pass" if self.value <= self.most else "missed"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Curve:
-    """Points of a plot; those with the same `plot` share one."""
+    """Points of a plot. Curves with the same `plot` share one."""
 
     plot: str
     name: str
@@ -46,22 +46,20 @@ class Curve:
 
 @dataclass
 class Report:
-    bars: list[Bar] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
-    series: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # every single measurement, for whoever doubts a median
+    series: dict[str, list[float]] = field(default_factory=dict)  # every single measurement
     notes: list[str] = field(default_factory=list)
 
-    def bar(self, number: str, what: str, value: float, most: float | None = None, *, unit: str = "×") -> None:
-        self.bars.append(Bar(number, what, value, most, unit))
+    def bound(self, number: str, what: str, value: float, most: float | None = None, *, unit: str = "×") -> None:
+        self.bounds.append(Bound(number, what, value, most, unit))
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self.tables.append(Table(title, list(header), [[str(cell) for cell in row] for row in rows]))
 
     def times(self, number: str, measured: Mapping[str, Sequence[float]]) -> None:
-        """Keep what was measured in turn, and tell medians and spreads as a table, relative to the first."""
+        """Record alternating measurements, and add a table with medians and ranges, relative to the first."""
         first = median(next(iter(measured.values())))
         rows = []
         for name, values in measured.items():
@@ -69,10 +67,10 @@ class Report:
             middle = median(values)
             rows.append([name, f"{middle:.3f}", f"{min(values):.3f} to {max(values):.3f}", f"{middle / first:.2f}"])
         rounds = len(next(iter(measured.values())))
-        self.table(f"{number}, median of {rounds} in turn", ["", "seconds", "from, to", "of the first"], rows)
+        self.table(f"{number}, median of {rounds}, alternating", ["", "seconds", "range", "relative"], rows)
 
     def add(self, other: "Report") -> None:
-        self.bars += other.bars
+        self.bounds += other.bounds
         self.tables += other.tables
         self.curves += other.curves
         self.series |= other.series
@@ -85,24 +83,25 @@ class Report:
     def load(cls, file: Path) -> "Report":
         read = json.loads(file.read_text())
         return cls(
-            bars=[Bar(**each) for each in read["bars"]],
+            bounds=[Bound(**each) for each in read["bounds"]],
             tables=[Table(**each) for each in read["tables"]],
             curves=[Curve(**each) for each in read["curves"]],
             series=read["series"],
             notes=read["notes"],
         )
 
-    # ---- For people -------------------------------------------------------------------------------------------------
+    # ---- Markdown
+    # ------------------------------------------------------------------------------------------------------
 
     def text(self, *, judged: bool) -> str:
-        """Return all of it in Markdown, as docs/benchmarks.md has it."""
+        """Return the report in Markdown, as in docs/benchmarks.md."""
         parts = [in_columns(table.title, table.header, table.rows) for table in self.tables]
         parts += self.notes
         lines = [
-            [bar.number, bar.what, figure(bar.value, bar.unit), limit(bar), bar.verdict if judged else ""]
-            for bar in self.bars
+            [bound.number, bound.what, figure(bound.value, bound.unit), limit(bound), bound.verdict if judged else ""]
+            for bound in self.bounds
         ]
-        return "\n\n".join([*parts, in_columns("Bars", ["", "what", "measured", "bar", ""], lines)])
+        return "\n\n".join([*parts, in_columns("Summary", ["", "metric", "measured", "bound", ""], lines)])
 
 
 def figure(value: float, unit: str) -> str:
@@ -110,8 +109,10 @@ def figure(value: float, unit: str) -> str:
     return f"{value:,.{digits}f}{unit if unit == '×' else f' {unit}'}"
 
 
-def limit(bar: Bar) -> str:
-    return "" if bar.most is None else f"at most {bar.most:g}{bar.unit if bar.unit == '×' else f' {bar.unit}'}"
+def limit(bound: Bound) -> str:
+    return (
+        "" if bound.most is None else f"at most {bound.most:g}{bound.unit if bound.unit == '×' else f' {bound.unit}'}"
+    )
 
 
 def in_columns(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

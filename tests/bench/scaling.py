@@ -1,8 +1,8 @@
-"""How throughput grows with the processes that export, over several machines: workers in three network namespaces, and
-one Postgres, Valkey and S3 for all of them. No bar: it is shown what becomes the limit, and where.
+"""Throughput by number of export processes over several machines: workers in three network namespaces, with one
+Postgres, Valkey, and S3. Without a bound: the report shows the bottleneck and where it is.
 
-Calls that take 0.2 s are what many machines are for: the source answers slowly, and each process adds its share. Cheap
-calls show the other end, which here is the CPU of this machine: it has the workers and the servers on it.
+Calls of 0.2 s are the case for many machines: the source is slow, and each process adds its share. With cheap
+calls, the limit is the CPU of this machine, which runs the workers and the servers.
 """
 
 import os
@@ -30,19 +30,19 @@ from exports.core.states import ChunkStatus
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Slot
 from tests.bench import scaling_machines, site
+from tests.bench.alternation import log_progress
 from tests.bench.report import Curve, Report
 from tests.bench.scaling_machines import Machine
-from tests.bench.turns import say
 from tests.waiting import wait_until
 
 STEPS, QUICK_STEPS = (1, 2, 4, 8, 16), (1, 2)  # processes that export
 MOST_ROUNDS = 2
-SECONDS, QUICK_SECONDS = 10, 3  # that chunks are counted for
-SPARE_SECONDS = 5  # of work, so that the job is not over before
-WARM = 5  # chunks for each process before anything is counted
+SECONDS, QUICK_SECONDS = 10, 3  # of counting chunks
+SPARE_SECONDS = 5  # of additional work, so that the job does not end before
+WARM = 5  # chunks per process before counting
 LIMIT_SECONDS = 60
 FIRST_DAY = date(2000, 1, 1)
-# Nobody waits for a slot.
+# There are enough slots for all.
 SLOTS = max(STEPS)
 VARIABLES = {"EXPORT_DB_SLOTS": str(SLOTS)}
 PLOT, X, Y = "Throughput by workers", "processes that export", "chunks/s"
@@ -57,7 +57,7 @@ LANGUAGE sql STABLE AS 'SELECT key, n, effective_date FROM generate_series(1, 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A kind of calls. `rate`: chunks/s of one process that are never exceeded; `most`: processes to try it with."""
+    """A kind of calls. `rate`: maximum chunks/s of one process; `most`: maximum number of processes to measure."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ LOADS = (SLOW, CHEAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What so many processes did. `cores`: how many of them, on average, were busy with what."""
+    """Throughput of so many processes. `cores`: average number of busy cores by purpose."""
 
     rate: float
     addresses: int
@@ -88,7 +88,9 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Bench:
-    """What all measurements share. `servers`: their processes, by name; `points`: by load and number of processes."""
+    """Shared state of all measurements. `servers`: their processes, by name; `points`: by load and number of
+    processes.
+    """
 
     user: User
     seconds: int
@@ -98,7 +100,7 @@ class Bench:
 
 def run(report: Report, *, rounds: int, quick: bool) -> None:
     steps, seconds = (QUICK_STEPS, QUICK_SECONDS) if quick else (STEPS, SECONDS)
-    # Whoever submits wakes as many processes as there are slots.
+    # A submission wakes as many processes as there are slots.
     with (
         override_settings(SLUICE=settings.SLUICE.model_copy(update={"export_db_slots": SLOTS})),
         ExitStack() as stack,
@@ -107,20 +109,20 @@ def run(report: Report, *, rounds: int, quick: bool) -> None:
         site.in_source(FUNCTIONS)
         for load in LOADS:
             site.make_dataset(load.name, f"scaling.{load.name}")
-        machines = found_machines(report, bench, stack)
-        stack.enter_context(site.working({"bundles": 1, "maintenance": 1}, variables=VARIABLES))
+        machines = machines_for(report, bench, stack)
+        stack.enter_context(site.running_workers({"bundles": 1, "maintenance": 1}, variables=VARIABLES))
         with exporting(machines, len(machines)):
             for load in LOADS:
                 verify(load, bench.user)
         for number in range(1 if quick else min(rounds, MOST_ROUNDS)):
-            say(f"round {number + 1}")
+            log_progress(f"round {number + 1}")
             one_round(bench, machines, steps)
     for load in LOADS:
-        tell(report, load, {each: points for (of, each), points in bench.points.items() if of == load})
+        report_results(report, load, {each: points for (of, each), points in bench.points.items() if of == load})
 
 
-def found_machines(report: Report, bench: Bench, stack: ExitStack) -> list[Machine]:
-    """Return the machines for workers, for as long as the stack lasts: this one, again and again, if need be."""
+def machines_for(report: Report, bench: Bench, stack: ExitStack) -> list[Machine]:
+    """Yield the worker machines for the lifetime of the stack, or this machine in their place if there are none."""
     ports = site.listening().values()
     try:
         machines = stack.enter_context(scaling_machines.made(ports=ports, postmaster=bench.servers["Postgres"]))
@@ -142,7 +144,7 @@ def one_round(bench: Bench, machines: list[Machine], steps: Iterable[int]) -> No
                 if children <= load.most:
                     point = measured(bench, load, workers, children)
                     bench.points.setdefault((load, children), []).append(point)
-                    say(f"{load.title}, {children} processes: {point.rate:.1f} chunks/s")
+                    log_progress(f"{load.title}, {children} processes: {point.rate:.1f} chunks/s")
 
 
 # ---- Workers --------------------------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]
 def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:
     worker = processes.worker(
         name, queues=processes.WORKERS["exports"], concurrency=children, root=root,
-        environment=site.as_shipped(VARIABLES),
+        environment=site.default_environment(VARIABLES),
     )  # fmt: skip
     worker.command = machine.command(worker.command)
     return worker
@@ -186,13 +188,13 @@ serial = count()
 
 
 def pairs(load: Load, chunks: int) -> list[planning.Pair]:
-    """Return pairs that no job has had before: each makes a new object."""
+    """Return pairs that no job has used, so that each creates a new object."""
     key = f"{load.name}{next(serial)}"
     return [planning.Pair(key, FIRST_DAY + timedelta(days=day)) for day in range(chunks)]
 
 
 def verify(load: Load, user: User) -> None:
-    """Whatever machine they come from, the files must be what COPY gives."""
+    """Assert that files of all machines equal COPY's output."""
     dataset, some = Dataset.objects.get(name=load.name), pairs(load, 2 * scaling_machines.COUNT)
     site.wait_for(site.submit(dataset, some, user), limit=LIMIT_SECONDS)
     with psycopg.connect(settings.SLUICE.source_url) as source:
@@ -201,11 +203,11 @@ def verify(load: Load, user: User) -> None:
             with source.cursor().copy(f"COPY ({call}) TO STDOUT (FORMAT csv, HEADER)".encode()) as copy:
                 expected = b"".join(copy)
             stored = b"".join(storage.read(planning.object_key(dataset.base_path, pair, planning.Shape())))
-            assert stored == expected, f"the file of {pair} is another"
+            assert stored == expected, f"the file of {pair} differs"
 
 
 def measured(bench: Bench, load: Load, workers: list[Process], children: int) -> Point:
-    """Count the chunks of some seconds, of a job that is larger; cancel the rest of it."""
+    """Count the chunks of some seconds of a larger job, and cancel the rest of it."""
     chunks = load.rate * children * (bench.seconds + SPARE_SECONDS) + WARM * children
     job = site.submit(Dataset.objects.get(name=load.name), pairs(load, chunks), bench.user)
     wait_until(lambda: done(job) >= WARM * children, limit=LIMIT_SECONDS)
@@ -238,7 +240,7 @@ def sample(bench: Bench, job: Job, workers: list[Process]) -> Sample:
 
 
 def busy_seconds() -> float:
-    """Return for how long, together, the cores of this machine have worked: for processes and for the kernel."""
+    """Return the total busy seconds of this machine's cores, in user and kernel mode."""
     user, nice, system, _idle, _waiting, interrupts, soft = map(
         int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8]
     )
@@ -246,7 +248,7 @@ def busy_seconds() -> float:
 
 
 def addresses() -> int:
-    """Return from how many addresses functions are called now."""
+    """Return the number of client addresses with calls at the moment."""
     with psycopg.connect(settings.SLUICE.source_url) as source:
         row = source.execute(
             "SELECT count(DISTINCT client_addr) FROM pg_stat_activity WHERE application_name LIKE 'sluice-export-%'"
@@ -256,19 +258,19 @@ def addresses() -> int:
 
 
 def end(job: Job, load: Load) -> None:
-    """Cancel what is left, wait until nobody works on it, and hold against the plan what was counted."""
+    """Cancel the rest, wait until no worker holds a chunk, and verify the counts."""
     actions.cancel(job)
     wait_until(lambda: not Slot.objects.held().exists(), limit=LIMIT_SECONDS)
     job.refresh_from_db()
     assert job.failed == 0, "chunks failed"
     finished = Chunk.objects.filter(job=job, status=ChunkStatus.DONE)
-    assert not finished.exclude(rows=load.rows, attempts=1).exists(), "chunks are wrong, or were done again"
+    assert not finished.exclude(rows=load.rows, attempts=1).exists(), "chunks are wrong or were repeated"
 
 
-# ---- Telling --------------------------------------------------------------------------------------------------------
+# ---- Report --------------------------------------------------------------------------------------------------------
 
 
-def tell(report: Report, load: Load, points: dict[int, list[Point]]) -> None:
+def report_results(report: Report, load: Load, points: dict[int, list[Point]]) -> None:
     rates = {children: median(point.rate for point in some) for children, some in points.items()}
     fewest, most = min(rates), max(rates)
     alone = rates[fewest] / fewest
@@ -276,12 +278,12 @@ def tell(report: Report, load: Load, points: dict[int, list[Point]]) -> None:
         report.series[f"scaling {load.title}, {children} processes"] = [point.rate for point in some]
     groups = list(points[fewest][0].cores)
     report.table(
-        f"Scaling, {load.title}: chunks/s by processes that export, median of {len(points[fewest])}, and cores busy "
+        f"Scaling, {load.title}: chunks/s by export processes, median of {len(points[fewest])}, and cores busy "
         f"of {os.cpu_count()}",
-        ["processes", "addresses", "chunks/s", "from, to", "of one", *groups],
+        ["processes", "addresses", "chunks/s", "range", "speed-up", *groups],
         [[children, *line(points[children], alone), *cores(points[children], groups)] for children in rates],
     )
-    report.bar("scaling", f"{load.title}: speed-up of {most} processes over {fewest}", rates[most] / rates[fewest])
+    report.bound("scaling", f"{load.title}: speed-up of {most} processes over {fewest}", rates[most] / rates[fewest])
     x, y = [float(children) for children in rates], list(rates.values())
     report.curves.append(Curve(PLOT, load.title, x, y, X, Y))
     if load is SLOW:

@@ -1,8 +1,8 @@
-"""Machines that are made on this one: network namespaces, each with an address of its own and a cable to us.
+"""Simulated machines: network namespaces with separate addresses, connected by veth pairs.
 
-The servers listen on 127.0.0.1 alone. Inside a namespace that is an address like any other, at our end of the cable,
-and `route_localnet` has both ends let it pass. So no relay costs CPU, no address is translated, and programs in there
-need no variables of their own. Servers see where each comes from, so Postgres has to be told to let them in.
+The servers listen on 127.0.0.1 only. Inside a namespace, that address is routed to our end of the pair, which
+`route_localnet` permits on both ends. So no relay costs CPU, no address is translated, and programs inside need no
+special variables. Servers see the client's address, so Postgres must allow it.
 """
 
 import os
@@ -19,10 +19,10 @@ from config.dev.stack import process_tree
 from config.dev.stack.ports import LOOPBACK
 
 COUNT = 3
-NETWORK = "198.18.0"  # of the addresses that RFC 2544 keeps for benchmarks of networks
-THERE = "eth0"  # the cable's other end
+NETWORK = "198.18.0"  # RFC 2544 reserves these addresses for network benchmarks
+NAMESPACE_ADDRESS = "eth0"  # the other end of the veth pair
 ALLOW = "echo 1 > /proc/sys/net/ipv4/conf/{cable}/route_localnet"
-# What is run there to see that they reach our servers, and that Postgres lets them in.
+# A program for the namespace that checks the connection to the servers, and Postgres' permission.
 CONNECT = """
 import os, socket, sys
 import psycopg
@@ -33,33 +33,33 @@ psycopg.connect(os.environ["DATABASE_URL"], connect_timeout=5).close()
 
 
 class Unavailable(Exception):
-    """There can be no such machines here; the message says why."""
+    """Namespaces cannot be created here. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`name` is that of its namespace; empty: this machine itself."""
+    """`name` is that of its namespace, or empty for this machine itself."""
 
     name: str = ""
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs another one there, in a process of the same number."""
+        """Return a command that runs another one there, under the same pid."""
         return ["ip", "netns", "exec", self.name, *arguments] if self.name else list(arguments)
 
 
 @contextmanager
 def made(*, ports: Iterable[int], postmaster: int) -> Iterator[list[Machine]]:
-    """Make the machines, from which these of our ports can be reached, and remove them at the end.
+    """Create the machines, from which these ports of ours are reachable, and remove them at the end.
 
-    Their names are always the same, and what a killed run has left is removed by the next: there can be one at a time.
-    Raises Unavailable; then they are removed, too.
+    Their names are fixed, and a run removes what a killed one left, so only one run at a time is possible. Raises
+    Unavailable after removing them.
     """
     if os.geteuid() != 0:
         raise Unavailable("only root may make them")
     if shutil.which("ip") is None:
         raise Unavailable("there is no program ip, of iproute2")
     with ExitStack() as stack:
-        stack.enter_context(admitted(postmaster))
+        stack.enter_context(admitting(postmaster))
         machines = []
         for number in range(COUNT):
             stack.callback(remove, number)
@@ -74,20 +74,20 @@ def make(number: int) -> Machine:
     ours, theirs = f"{NETWORK}.{4 * number + 1}", f"{NETWORK}.{4 * number + 2}"
     remove(number)
     ip("netns", "add", machine.name)
-    ip("link", "add", cable, "type", "veth", "peer", "name", THERE, "netns", machine.name)
+    ip("link", "add", cable, "type", "veth", "peer", "name", NAMESPACE_ADDRESS, "netns", machine.name)
     ip("address", "add", f"{ours}/30", "dev", cable)
     ip("link", "set", cable, "up")
-    ip("-n", machine.name, "address", "add", f"{theirs}/30", "dev", THERE)
-    ip("-n", machine.name, "link", "set", THERE, "up")
+    ip("-n", machine.name, "address", "add", f"{theirs}/30", "dev", NAMESPACE_ADDRESS)
+    ip("-n", machine.name, "link", "set", NAMESPACE_ADDRESS, "up")
     run(["sh", "-c", ALLOW.format(cable=cable)])
-    run(machine.command(["sh", "-c", ALLOW.format(cable=THERE)]))
-    # Its own loopback stays down: with it 127.0.0.1 would be the machine itself.
+    run(machine.command(["sh", "-c", ALLOW.format(cable=NAMESPACE_ADDRESS)]))
+    # Its own loopback stays down: with it, 127.0.0.1 would be the namespace itself.
     ip("-n", machine.name, "route", "add", LOOPBACK, "via", ours)
     return machine
 
 
 def remove(number: int) -> None:
-    # The cable by itself: the kernel takes its time with a namespace.
+    # Delete the veth pair separately: the kernel delays the removal of a namespace.
     for arguments in (("link", "delete", cable_of(number)), ("netns", "delete", name_of(number))):
         subprocess.run(["ip", *arguments], check=False, capture_output=True)
 
@@ -105,25 +105,25 @@ def ip(*arguments: str) -> None:
 
 
 def run(command: Sequence[str]) -> None:
-    """Raises Unavailable, with the last of what the command said."""
+    """Run a command. Raises Unavailable with the end of its output."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise Unavailable(f"{' '.join(command[:6])} …: {said}")
+        error = done.stderr.strip().rpartition("\n")[2]
+        raise Unavailable(f"{' '.join(command[:6])} …: {error}")
 
 
 # ---- Postgres -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def admitted(postmaster: int) -> Iterator[None]:
-    """Have Postgres talk to those machines, who must know their passwords all the same."""
+def admitting(postmaster: int) -> Iterator[None]:
+    """Let Postgres accept connections from those machines, with passwords."""
     file = data_of(postmaster) / "pg_hba.conf"
     before = file.read_text()
 
     def write(text: str) -> None:
         file.write_text(text)
-        process_tree.send(postmaster, signal.SIGHUP)  # read it again
+        process_tree.send(postmaster, signal.SIGHUP)  # reload it
 
     write(f"{before}\nhost all all {NETWORK}.0/24 scram-sha-256\n")
     try:

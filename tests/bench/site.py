@@ -1,4 +1,4 @@
-"""A whole installation to measure: servers are there already, by the environment; workers and web are started here."""
+"""An installation for benchmarks: servers come from the environment; workers and web are started here."""
 
 import os
 import time
@@ -25,12 +25,12 @@ from exports.models import Dataset, Job, Slot
 from tests.waiting import wait_until
 
 LIMIT_SECONDS = 1200
-POLL_SECONDS = 0.02  # of no weight beside what is measured
+POLL_SECONDS = 0.02  # negligible for the measurements
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def prepare(*, slots: int | None = None) -> User:
-    """Make the tables and the slots; return the user whose jobs are measured."""
+    """Create tables and slots, and return the user of the measured jobs."""
     call_command("migrate", verbosity=0)
     Slot.objects.provide(count=slots or settings.SLUICE.export_db_slots)
     return User.objects.create_user("bench")
@@ -78,17 +78,19 @@ def timed(dataset: Dataset, pairs: list[planning.Pair], user: User, *, reuse: st
 # ---- Processes ------------------------------------------------------------------------------------------------------
 
 
-def as_shipped(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of a process of Sluice's: it writes its log and its metrics as it does for everybody."""
+def default_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a Sluice process, with the default logs and metrics."""
     metrics = Path(os.environ["TMPDIR"]) / "metrics"
     metrics.mkdir(exist_ok=True)
     return {**os.environ, "LOG_LEVEL": "INFO", "PROMETHEUS_MULTIPROC_DIR": str(metrics), **(changes or {})}
 
 
 @contextmanager
-def working(children: Mapping[str, int], *, variables: Mapping[str, str] | None = None) -> Iterator[dict[str, Process]]:
-    """Run beat and these workers, by their names in `processes.WORKERS`, with so many children each."""
-    environment = as_shipped(variables)
+def running_workers(
+    children: Mapping[str, int], *, variables: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Process]]:
+    """Run beat and these workers of `processes.WORKERS`, with so many children each."""
+    environment = default_environment(variables)
     with folder() as root, ExitStack() as stack:
         running = {
             name: processes.worker(
@@ -108,14 +110,14 @@ def working(children: Mapping[str, int], *, variables: Mapping[str, str] | None 
 
 
 def wait_for_children(worker: Process, count: int) -> None:
-    """A worker makes its children when it has found its broker."""
+    """Wait until a worker has forked its children, after it connected to its broker."""
     wait_until(lambda: len(process_tree.members(worker.pid)) > count, limit=60)
 
 
 @contextmanager
 def serving(*, variables: Mapping[str, str] | None = None) -> Iterator[processes.Web]:
     with folder() as root:
-        web = processes.Web(root, Identity(root), as_shipped(variables))
+        web = processes.Web(root, Identity(root), default_environment(variables))
         web.start()
         try:
             yield web
@@ -129,11 +131,12 @@ def folder() -> Iterator[Path]:
         yield Path(name).resolve()
 
 
-# ---- What it costs --------------------------------------------------------------------------------------------------
+# ---- Costs
+# -----------------------------------------------------------------------------------------------------------
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Return the CPU time so far of these processes and of all that they started."""
+    """Return the CPU time so far of these processes and all their descendants."""
     return sum(spent(member) for pid in pids for member in {pid, *process_tree.members(pid)})
 
 
@@ -142,10 +145,10 @@ def spent(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / CLOCK_TICKS  # its own and that of children who ended; user and system
+    return sum(map(int, fields[11:15])) / CLOCK_TICKS  # user and system time, its own and that of exited children
 
 
-# How a server's command line names its port.
+# Patterns of the port in a server's command line.
 MARKS = {"Postgres": "--port={port} ", "SeaweedFS": "-s3.port={port} ", "Valkey": f"valkey-server {LOOPBACK}:{{port}}"}
 
 
@@ -161,7 +164,9 @@ def listening() -> dict[str, int]:
 
 
 def servers() -> dict[str, int]:
-    """Return the processes of our servers: the oldest with these words, as a new child still looks like its parent."""
+    """Return the servers' processes: of several matches the oldest, since a new child still has its parent's
+    command line.
+    """
     marks = {name: MARKS[name].format(port=port) for name, port in listening().items()}
     return {name: min(pids_of(partial(contains, mark))) for name, mark in marks.items()}
 
@@ -171,7 +176,7 @@ def contains(words: str, command: str) -> bool:
 
 
 def pids_of(wanted: Callable[[str], bool]) -> list[int]:
-    """Return the processes whose command line is wanted."""
+    """Return the processes whose command line matches."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -1,7 +1,7 @@
 """A real browser on a real web process: Debian's Chromium, headless. C1, C2.
 
-Whatever a test does, its pages must be silent: an error on the console, an exception of a script, or a request to
-another host than ours fails it.
+Every page must load without errors: an error on the console, an exception in a script, or a request to another host
+fails the test.
 """
 
 import os
@@ -23,30 +23,30 @@ from config.dev.stack.processes import Web
 from tests.e2e.conftest import workers  # noqa: F401 - a fixture of these tests, too
 from tests.serving import serving, variables
 
-# A busy machine takes longer over a page than Playwright's five seconds, which says nothing about our code.
+# On a busy machine, a page can take longer than Playwright's five seconds.
 expect.set_options(timeout=30_000)
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Chromium itself would look up hosts of its makers at every start.
-QUIET = (
+# By default, Chromium looks up Google hosts at each start.
+NO_BACKGROUND_REQUESTS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-GRAVE = ("serious", "critical")
-# Chromium keeps cookies that want https for plain http to this name, and for no address.
+SERIOUS_IMPACTS = ("serious", "critical")
+# Over plain HTTP, Chromium accepts secure cookies for this name, but for no address.
 HOST = "localhost"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have these tests run last: from the first of them on, Playwright's loop has the thread, and no other can run."""
+    """Run these tests last: once Playwright's event loop runs in the thread, no other can."""
     here = Path(__file__).parent
     items.sort(key=lambda item: here in item.path.parents)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def beside_a_loop() -> Iterator[None]:
-    """Playwright's own event loop runs in this thread, and Django takes it for one that its queries would hold up."""
+    """Playwright's event loop runs in this thread, which Django would take for a reason to forbid queries."""
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"
     yield
     del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
@@ -56,7 +56,7 @@ def beside_a_loop() -> Iterator[None]:
 def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
     assert found, "No Chromium: `make browser` installs it as root; else install the package chromium, or set CHROMIUM."
-    return {**browser_type_launch_args, "executable_path": found, "args": list(QUIET)}
+    return {**browser_type_launch_args, "executable_path": found, "args": list(NO_BACKGROUND_REQUESTS)}
 
 
 @pytest.fixture(scope="session")
@@ -69,14 +69,14 @@ def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 @dataclass
-class Watch:
-    """What a page did that none of ours may do."""
+class PageMonitor:
+    """Collects errors and foreign requests of a page."""
 
     allowed: tuple[str, ...]
     seen: list[str] = field(default_factory=list)
     expected: list[str] = field(default_factory=list)
 
-    def over(self, page: Page) -> Page:
+    def monitored(self, page: Page) -> Page:
         page.on("console", self.on_console)
         page.on("pageerror", lambda error: self.seen.append(f"exception: {error}"))
         page.on("request", self.on_request)
@@ -92,20 +92,20 @@ class Watch:
             self.seen.append(f"another host: {url.netloc}")
 
     def expect(self, words: str) -> None:
-        """Have an error on the console be part of the test: the browser reports each answer of 4xx or 5xx there."""
+        """Expect an error on the console: the browser reports each 4xx or 5xx response there."""
         self.expected.append(words)
 
-    def complaints(self) -> list[str]:
+    def unexpected_errors(self) -> list[str]:
         return [each for each in self.seen if not any(words in each for words in self.expected)]
 
 
 @pytest.fixture
-def watch(web: Web) -> Iterator[Watch]:
-    """`watch.expect("503")` in tests that make errors on purpose."""
+def watch(web: Web) -> Iterator[PageMonitor]:
+    """`watch.expect("503")` in tests that cause errors on purpose."""
     storage = urlsplit(str(settings.SLUICE.s3_endpoint_url)).netloc  # downloads come from there
-    watch = Watch((f"{HOST}:{web.port}", storage))
+    watch = PageMonitor((f"{HOST}:{web.port}", storage))
     yield watch
-    assert watch.complaints() == []
+    assert watch.unexpected_errors() == []
 
 
 @pytest.fixture
@@ -114,21 +114,21 @@ def browser_context_args(browser_context_args: dict[str, Any], web: Web) -> dict
 
 
 @pytest.fixture
-def page(context: BrowserContext, watch: Watch, alice: User) -> Page:
-    """A page of a browser in which alice is signed in."""
+def page(context: BrowserContext, watch: PageMonitor, alice: User) -> Page:
+    """A browser page with alice signed in."""
     sign_in(context, alice)
-    return watch.over(context.new_page())
+    return watch.monitored(context.new_page())
 
 
 @pytest.fixture
-def anonymous(browser: Browser, browser_context_args: dict[str, Any], watch: Watch) -> Iterator[Page]:
+def anonymous(browser: Browser, browser_context_args: dict[str, Any], watch: PageMonitor) -> Iterator[Page]:
     context = browser.new_context(**browser_context_args)
-    yield watch.over(context.new_page())
+    yield watch.monitored(context.new_page())
     context.close()
 
 
 def sign_in(context: BrowserContext, user: User) -> None:
-    """Give a browser the session of a user."""
+    """Set a user's session cookie in a browser."""
     client = Client()
     client.force_login(user)
     name = settings.SESSION_COOKIE_NAME
@@ -137,25 +137,25 @@ def sign_in(context: BrowserContext, user: User) -> None:
 
 @pytest.fixture
 def accessible() -> Callable[[Page], None]:
-    """Fail when axe finds something serious or critical on the page as it is now."""
+    """Fail if axe reports a serious or critical problem on the current page."""
 
     def check(page: Page) -> None:
         found = Axe().run(page).response["violations"]
-        grave = [each for each in found if each["impact"] in GRAVE]
-        assert grave == [], "\n".join(
-            f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in grave
+        serious = [each for each in found if each["impact"] in SERIOUS_IMPACTS]
+        assert serious == [], "\n".join(
+            f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in serious
         )
 
     return check
 
 
-def fits(page: Page) -> bool:
-    """Whether the page as a whole does not scroll sideways."""
+def fits_width(page: Page) -> bool:
+    """Return whether the page has no horizontal scrollbar."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
 
 
 def download(page: Page, act: Callable[[], object], folder: Path) -> Path:
-    """Do what starts a download, and return the file that came."""
+    """Start a download, and return its file."""
     with page.expect_download() as coming:
         act()
     path = folder / coming.value.suggested_filename

@@ -1,4 +1,4 @@
-"""What pictures of the pages are taken of: see `make screenshots`."""
+"""The scenes of `make screenshots`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A page in a state. `prepare` makes the rows, as that user, and `path` says where to look then."""
+    """A page in a certain state. `prepare` creates the rows as that user, and `path` returns the page's path."""
 
     name: str  # such as exports-busy
     path: Callable[[User], str]

@@ -1,4 +1,4 @@
-"""The staff's pages, empty and busy: rows of a day on which much happened, and some of it went wrong."""
+"""Scenes of the admin: empty, and with the rows of a busy day with some failures."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -117,13 +117,13 @@ FROM generate_series(1, 1000) n
 
 
 def busy(user: User) -> None:
-    """A day of work: a thousand jobs and documents, and some that wait, run and fail now."""
+    """Create a day of work: a thousand jobs and documents, and some that are queued, running, or failing now."""
     Slot.objects.provide(count=8)
     dataset = Dataset.objects.create(name="flights", function="demo.flights_for", base_path="flights")
     Dataset.objects.create(name="weather", function="demo.weather_for", base_path="weather", max_concurrency=2)
     rule = Rule(owner=user, name="Totals", system_prompt="You read invoices.", json_schema={"type": "object"})
     rule.save()
-    editing.keep(rule)
+    editing.save_version(rule)
     hook = Webhook.objects.create(
         user=user, url="https://shop.example/hooks", events=["export.succeeded"], secret="x", failures=2
     )
@@ -158,12 +158,12 @@ def people(user: User, hook: Webhook) -> None:
         Attempt.objects.create(
             delivery=delivery, status_code=503 if n else None, error="" if n else "timed out", duration_ms=90
         )
-    said = "Retried: 3 failed chunks queued."
+    message = "Retried: 3 failed chunks queued."
     for job in Job.objects.filter(status="failed")[:3]:
         LogEntry.objects.create(
             user=user, content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk),
             object_repr=str(job),
-            action_flag=CHANGE, change_message=said,
+            action_flag=CHANGE, change_message=message,
         )  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def scene(name: str, path: Callable[[User], str], prepare: Callable[[User], None
 
 
 def nothing(_user: User) -> None:
-    """An installation that was just made."""
+    """A new installation."""
 
 
 LISTS: tuple[type[Model], ...] = (

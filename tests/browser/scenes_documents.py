@@ -1,4 +1,4 @@
-"""Pictures of the documents' pages: empty, busy with 1,000 rows, waiting, under way, failed, and with all results."""
+"""Scenes of the documents pages: empty, busy with 1,000 rows, queued, running, failed, and with all results."""
 
 from datetime import timedelta
 from typing import Any
@@ -61,13 +61,13 @@ CITATIONS = [
 ]
 WARNINGS = [
     TaskWarning(code="low_confidence", detail="Recognition is unsure about the text of the page.", page=2),
-    TaskWarning(code="value_not_in_text", detail="These values do not stand in the document: /discount."),
+    TaskWarning(code="value_not_in_text", detail="These values were not found in the document: /discount."),
 ]
 
 
 # ---- Tasks in all states --------------------------------------------------------------------------------------------
 def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float | None = None) -> None:
-    """OCR is done, with these pages; the last one was recognised, with this confidence."""
+    """Finish OCR with these pages, of which the last one was recognized with this confidence."""
     markdown, pages = "", []
     for number, text in enumerate(texts, 1):
         markdown += f"{page_marker(number)}\n\n"
@@ -84,7 +84,7 @@ def read_paper(task: Task, texts: tuple[str, ...] = PAPER, *, confidence: float 
 
 
 def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: Any = ()) -> None:
-    """Post-processing is done, as a rule with a model leaves it."""
+    """Finish post-processing like a rule with a model."""
     state = begin(task, Phase.POSTPROCESS)
     provenance = {
         "strategy": "direct-json",
@@ -103,7 +103,7 @@ def complete_paper(task: Task, data: Any = None, citations: Any = (), warnings: 
 
 
 def complete_plainly(task: Task) -> None:
-    """Post-processing is done by a rule that keeps the text as it is."""
+    """Finish post-processing with a rule that keeps the text."""
     state = begin(task, Phase.POSTPROCESS)
     provenance: dict[str, Any] = {"strategy": None, "model": None, "usage": Usage().as_dict(), "warnings": []}
     output = {"markdown_s3_key": state.markdown_key, "provider_task_id": "t", "metadata": {"provenance": provenance}}
@@ -112,8 +112,8 @@ def complete_plainly(task: Task) -> None:
 
 def fail_to_extract(task: Task) -> None:
     state = begin(task, Phase.POSTPROCESS)
-    said = SchemaInvalid("The answer does not fit at /total: not a number. The model was told twice.")
-    error = explain(said, stage=state.phase)
+    invalid = SchemaInvalid("The answer does not fit at /total: not a number. The model was corrected twice.")
+    error = explain(invalid, stage=state.phase)
     completion.settle(runstate.fail(state, error=error, usage=Usage(prompt_tokens=900, calls=3).as_dict()))
 
 
@@ -131,7 +131,7 @@ def newest(user: User) -> str:
 
 
 def busy(user: User) -> None:
-    """1,000 documents of all states."""
+    """1,000 documents in all states."""
     rule, now = invoices(user), timezone.now()
     error = explain(FileEncrypted(), stage=Phase.OCR)
     ends: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ def busy(user: User) -> None:
     for task in made:
         task.created_at = now - timedelta(minutes=7 * (MANY - task.pk % MANY))
     Task.objects.bulk_update(made, ["created_at"], batch_size=200)
-    under_way(user)
+    running(user)
     waiting(user)
 
 
@@ -168,7 +168,7 @@ def waiting(user: User) -> None:
     paper(user)
 
 
-def under_way(user: User) -> None:
+def running(user: User) -> None:
     task = paper(user)
     runstate.note_progress(begin(task), 22)
 
@@ -215,7 +215,7 @@ SCENES = [
     Scene(name="documents-empty", path=lambda _: "/app/documents"),
     Scene(name="documents-busy", path=lambda _: "/app/documents", prepare=busy),
     Scene(name="document-waiting", path=newest, prepare=waiting),
-    Scene(name="document-reading", path=newest, prepare=under_way),
+    Scene(name="document-reading", path=newest, prepare=running),
     Scene(name="document-extracting", path=newest, prepare=extracting),
     Scene(name="document-failed-reading", path=newest, prepare=failed_early),
     Scene(name="document-failed-extracting", path=newest, prepare=failed_late),

@@ -1,4 +1,4 @@
-"""Pictures of the exports pages: empty, busy with 1,000 rows, under way, failed, ready, over."""
+"""Scenes of the exports pages: empty, busy with 1,000 rows, running, failed, ready, and expired."""
 
 from datetime import timedelta
 
@@ -29,8 +29,8 @@ def newest(user: User) -> str:
     return f"/app/exports/{Job.objects.filter(user=user).latest('created_at').pk}"
 
 
-def under_way(user: User) -> None:
-    """A large job in the middle, with chunks that are done, that run, that wait for another attempt and that failed."""
+def running(user: User) -> None:
+    """A large job with done, running, retrying, and failed chunks."""
     job = make_job(dataset(), user, MANY)
     claims = [claim for _ in range(8) if (claim := leases.claim(backend="scene"))]
     for claim in claims[:3]:
@@ -77,7 +77,7 @@ def busy(user: User) -> None:
             [[job.pk for job in jobs]],
         )
     ready(user)
-    under_way(user)
+    running(user)
     make_job(dataset(), user, 3)
 
 
@@ -93,7 +93,7 @@ def counts(status: str, total: int) -> dict[str, object]:
 
 
 def failed(user: User) -> None:
-    """Failures of two kinds, and what did succeed."""
+    """Failures of two kinds, and some successes."""
     make_job(dataset(), user, 12)
     kinds = [PermanentSourceError("SQLSTATE 42883"), SourceTimeout(), None]
     for n in range(12):
@@ -106,7 +106,7 @@ def failed(user: User) -> None:
 
 
 def ready(user: User) -> None:
-    """A receipt; one chunk is from an older file, one was reused."""
+    """A receipt, with one snapshot and one reused chunk."""
     job = make_job(dataset("weather"), user, 6)
     for _ in range(6):
         claim = leases.claim(backend="scene")
@@ -133,7 +133,7 @@ def ready(user: User) -> None:
         links.mint(receipt)
 
 
-def over(user: User) -> None:
+def expired(user: User) -> None:
     ready(user)
     receipts.revoke(Receipt.objects.get(Q(job__user=user)))
 
@@ -142,7 +142,7 @@ def cancelled(user: User) -> None:
     actions.cancel(make_job(dataset(), user, 40))
 
 
-def there(user: User) -> None:
+def with_dataset(user: User) -> None:
     dataset()
     dataset("weather")
 
@@ -150,11 +150,11 @@ def there(user: User) -> None:
 SCENES = [
     Scene(name="exports-empty", path=lambda _: "/app/exports"),
     Scene(name="exports-busy", path=lambda _: "/app/exports", prepare=busy),
-    Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=there),
+    Scene(name="export-new", path=lambda _: "/app/exports/new", prepare=with_dataset),
     Scene(name="export-again", path=lambda user: f"/app/exports/new?from={newest(user)[-36:]}", prepare=ready),
-    Scene(name="export-running", path=newest, prepare=under_way),
+    Scene(name="export-running", path=newest, prepare=running),
     Scene(name="export-failed", path=newest, prepare=failed),
     Scene(name="export-ready", path=newest, prepare=ready),
-    Scene(name="export-over", path=newest, prepare=over),
+    Scene(name="export-over", path=newest, prepare=expired),
     Scene(name="export-cancelled", path=newest, prepare=cancelled),
 ]

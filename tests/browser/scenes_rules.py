@@ -1,4 +1,4 @@
-"""The pages of rules: empty, busy and failed."""
+"""Scenes of the rules pages: empty, busy, and failed."""
 
 from django.contrib.auth.models import User
 
@@ -19,7 +19,7 @@ SCHEMA = {
 }
 
 
-def says(number: int = 0, **changes: object) -> dict[str, object]:
+def content(number: int = 0, **changes: object) -> dict[str, object]:
     return {
         "name": f"Parking tickets of district {number}",
         "description": "Machines of the city, and those of garages.",
@@ -37,13 +37,13 @@ def newest(user: User) -> Rule:
 
 def one(user: User) -> None:
     system_rules.load_all()
-    editing.create(owner=user, says=says())
+    editing.create(owner=user, values=content())
 
 
 def many(user: User) -> None:
     system_rules.load_all()
     for number in range(1000):
-        editing.create(owner=user, says=says(number))
+        editing.create(owner=user, values=content(number))
     rule = newest(user)
     Task.objects.bulk_create(
         Task(user=user, rule=rule, rule_version=1, kind="pdf", size=1, document_key=f"etl/documents/{n}")
@@ -60,7 +60,7 @@ def edited(user: User) -> None:
 
 
 def broken(user: User) -> None:
-    """A rule that the API would refuse today, as one that was saved when more was allowed."""
+    """A rule that the API would refuse today, saved under earlier limits."""
     one(user)
     bad = {**SCHEMA, "required": "plate", "properties": {"plate": {"type": "text"}, "amount": {"$ref": "other.json"}}}
     Rule.objects.filter(pk=newest(user).pk).update(json_schema=bad, name="")

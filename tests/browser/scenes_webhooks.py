@@ -1,4 +1,4 @@
-"""The pages of webhooks: empty, busy and failed."""
+"""Scenes of the webhooks pages: empty, busy, and failed."""
 
 from datetime import timedelta
 

@@ -1,7 +1,7 @@
-"""Pictures of every page, by `make screenshots`: light, dark and on a phone; empty, busy and failed.
+"""Screenshots of every page, by `make screenshots`: light, dark, and on a phone; empty, busy, and failed.
 
-They go into .local/screenshots as <scene>-<look>.png, with an index.html to look through them. Not part of the tests:
-it only asserts that each page answers as it should.
+They are saved in .local/screenshots as <scene>-<look>.png, with an index.html. They are not part of the tests: only
+the status of each page is asserted.
 """
 
 import shutil
@@ -26,7 +26,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": WIDE},
     "phone": {"color_scheme": "light", "viewport": NARROW},
 }
-TALLEST = 4000  # pixels of a page; of a longer one the rest is left out
+TALLEST = 4000  # pixels of a page; a longer one is cut off
 OWN = [
     Scene(name="home", path=lambda _: "/", anonymous=True),
     Scene(name="sign-in", path=lambda _: "/app/sign-in", anonymous=True),
@@ -51,7 +51,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_it_looks_so(scene: Scene, browser: Browser, web: Web, alice: User, folder: Path) -> None:
+def test_take_screenshot(scene: Scene, browser: Browser, web: Web, alice: User, folder: Path) -> None:
     if scene.staff:
         User.objects.filter(pk=alice.pk).update(is_staff=True, is_superuser=True)
     scene.prepare(alice)
@@ -64,7 +64,7 @@ def test_it_looks_so(scene: Scene, browser: Browser, web: Web, alice: User, fold
         answer = page.goto(path)
         assert answer
         assert answer.status == scene.status
-        page.wait_for_timeout(500)  # for what htmx and charts add
+        page.wait_for_timeout(500)  # for htmx and charts
         height = page.evaluate("document.documentElement.scrollHeight")
         page.set_viewport_size({"width": options["viewport"]["width"], "height": max(844, min(height, TALLEST))})
         page.screenshot(path=folder / f"{scene.name}-{look}.png")

@@ -1,4 +1,4 @@
-"""Signing in and out, tokens, the password, and what is said when something is not there. C1."""
+"""Signing in and out, tokens, the password, and error pages. C1."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
 from config.dev.stack.processes import Web
-from tests.browser.conftest import Watch, fits
+from tests.browser.conftest import PageMonitor, fits_width
 from tests.e2e.test_streams import Client
 
 Accessible = Callable[[Page], None]
@@ -18,7 +18,7 @@ PASSWORD = "only for tests, 1"
 
 @pytest.fixture
 def carol(transactional_db: None) -> User:
-    # The web process does not know the fast hash of the other tests.
+    # The web process does not use the tests' fast password hash.
     return User.objects.create(username="carol", password=make_password(PASSWORD, hasher="pbkdf2_sha256"))
 
 
@@ -28,7 +28,7 @@ def enter(page: Page, name: str, password: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
-def test_it_leads_a_stranger_in_and_out_again(anonymous: Page, carol: User, accessible: Accessible) -> None:
+def test_a_user_can_sign_in_and_out(anonymous: Page, carol: User, accessible: Accessible) -> None:
     anonymous.goto("/")
     accessible(anonymous)
     anonymous.get_by_role("button", name="Sign in").click()
@@ -43,58 +43,62 @@ def test_it_leads_a_stranger_in_and_out_again(anonymous: Page, carol: User, acce
     assert "/app/sign-in?next=/app/account" in anonymous.url
 
 
-def test_it_takes_one_to_the_page_that_was_asked_for(anonymous: Page, carol: User) -> None:
+@pytest.mark.slow
+def test_signing_in_redirects_to_the_requested_page(anonymous: Page, carol: User) -> None:
     anonymous.goto("/app/account")
     enter(anonymous, "carol", PASSWORD)
     expect(anonymous.get_by_role("heading", level=1)).to_have_text("Account")
 
 
-def test_it_follows_no_way_out_to_another_host(anonymous: Page, carol: User) -> None:
+@pytest.mark.slow
+def test_signing_in_never_redirects_to_another_host(anonymous: Page, carol: User) -> None:
     anonymous.goto("/app/sign-in?next=https://elsewhere.example/")
     enter(anonymous, "carol", PASSWORD)
     expect(anonymous).to_have_url(re.compile("/app/exports$"))
 
 
-def test_it_says_the_same_of_a_wrong_name_and_a_wrong_password(anonymous: Page, carol: User) -> None:
-    said = set()
+@pytest.mark.slow
+def test_wrong_name_and_wrong_password_give_the_same_error(anonymous: Page, carol: User) -> None:
+    messages = set()
     for name in ("carol", "nobody"):
         anonymous.goto("/app/sign-in")
         enter(anonymous, name, "wrong")
         expect(anonymous.get_by_role("alert")).to_contain_text("Incorrect username or password")
-        said.add(anonymous.get_by_role("alert").inner_text())
-    assert len(said) == 1
+        messages.add(anonymous.get_by_role("alert").inner_text())
+    assert len(messages) == 1
 
 
-def test_a_token_is_shown_once_works_and_is_revoked(page: Page, web: Web, accessible: Accessible) -> None:
+def test_a_token_is_shown_once_and_can_be_revoked(page: Page, web: Web, accessible: Accessible) -> None:
     page.goto("/app/account")
     accessible(page)
     page.get_by_label("Expires after").select_option("7")
     page.get_by_role("button", name="Create token").click()
     token = page.locator("#new-token").inner_text()
     accessible(page)
-    assert answer_to(web, token) == 200
+    assert status_for(web, token) == 200
 
     page.goto("/app/account")
     expect(page.locator("#new-token")).to_have_count(0)
     expect(page.get_by_role("row").nth(1)).to_contain_text("in 6 d")
     page.once("dialog", lambda dialog: dialog.dismiss())
     page.get_by_role("button", name="Revoke").click()
-    assert answer_to(web, token) == 200
+    assert status_for(web, token) == 200
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Revoke").click()
     expect(page.get_by_role("status")).to_contain_text(re.compile(r"Token \w{8}… revoked\."))
-    assert answer_to(web, token) == 401
+    assert status_for(web, token) == 401
 
 
-def answer_to(web: Web, token: str) -> int:
+def status_for(web: Web, token: str) -> int:
     client = Client(web, token)
     try:
-        return client.ask("/exports/limits").status
+        return client.request("/exports/limits").status
     finally:
         client.leave()
 
 
-def test_the_password_is_changed(anonymous: Page, carol: User, accessible: Accessible) -> None:
+@pytest.mark.slow
+def test_the_password_can_be_changed(anonymous: Page, carol: User, accessible: Accessible) -> None:
     anonymous.goto("/app/account/password")
     enter(anonymous, "carol", PASSWORD)
     accessible(anonymous)
@@ -113,11 +117,11 @@ def test_the_password_is_changed(anonymous: Page, carol: User, accessible: Acces
     assert carol.check_password("another one, 2")
 
 
-def test_what_is_not_there_is_said_on_a_page(page: Page, watch: Watch, accessible: Accessible) -> None:
+def test_a_missing_page_shows_a_404_page(page: Page, watch: PageMonitor, accessible: Accessible) -> None:
     watch.expect("404")
-    answer = page.goto("/app/exports/00000000-0000-0000-0000-000000000000")
-    assert answer
-    assert answer.status == 404
+    response = page.goto("/app/exports/00000000-0000-0000-0000-000000000000")
+    assert response
+    assert response.status == 404
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     accessible(page)
     page.get_by_role("link", name="Go to the home page").click()
@@ -129,4 +133,4 @@ def test_it_fits_a_phone(page: Page, anonymous: Page) -> None:
         each.set_viewport_size({"width": 390, "height": 800})
         for path in paths:
             each.goto(path)
-            assert fits(each), path
+            assert fits_width(each), path

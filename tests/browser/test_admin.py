@@ -1,5 +1,6 @@
-"""C2: the staff's pages in a browser: no script is refused, nothing grave for those who cannot see, and an action from
-the list to its record."""
+"""C2: the admin in a browser: no blocked script, no serious accessibility problem, and an action from the list to
+its log entry.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ from django.contrib.auth.models import User
 from playwright.sync_api import Page, ViewportSize, expect
 
 from exports.models import Chunk, Job
-from tests.browser.conftest import fits
+from tests.browser.conftest import fits_width
 from tests.browser.scenes_admin import LISTS, SCENES, busy, list_of
 from tests.waiting import wait_until
 
@@ -28,7 +29,8 @@ def open_dark(page: Page, path: str) -> None:
     page.goto(path)
 
 
-def test_the_start_page_says_what_to_do_first(
+@pytest.mark.slow
+def test_the_empty_start_page_shows_first_steps(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
 ) -> None:
     page.goto("/admin/")
@@ -39,7 +41,7 @@ def test_the_start_page_says_what_to_do_first(
 
 
 @pytest.mark.slow
-def test_the_start_page_draws_its_charts_and_has_them_as_tables(
+def test_the_start_page_shows_charts_with_tables(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
 ) -> None:
     busy(alice_is_staff)
@@ -52,7 +54,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
     open_dark(page, "/admin/")
     accessible(page)
     page.set_viewport_size(PHONE)
-    wait_until(lambda: fits(page))  # charts are drawn anew
+    wait_until(lambda: fits_width(page))  # charts are drawn again
 
     section = page.get_by_role("region", name="Exports by status")
     section.get_by_text("Show as table").click()
@@ -65,7 +67,7 @@ def test_the_start_page_draws_its_charts_and_has_them_as_tables(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
+def test_lists_and_detail_pages_are_accessible(
     page: Page, alice_is_staff: User, accessible: Callable[[Page], None]
 ) -> None:
     busy(alice_is_staff)
@@ -80,7 +82,7 @@ def test_every_list_and_the_pages_of_rows_can_be_used_by_all(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["admin-file", "admin-receipt", "admin-link", "admin-chunk-failed"])
-def test_long_values_do_not_run_out_of_a_phone(page: Page, alice_is_staff: User, name: str) -> None:
+def test_long_values_wrap_on_a_phone(page: Page, alice_is_staff: User, name: str) -> None:
     """A checksum has 64 characters without a break."""
     busy(alice_is_staff)
     page.set_viewport_size(PHONE)
@@ -91,19 +93,19 @@ def test_long_values_do_not_run_out_of_a_phone(page: Page, alice_is_staff: User,
     assert max(values.evaluate_all(wide)) <= PHONE["width"]
 
 
-def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_is_staff: User) -> None:
+def test_a_bulk_action_is_confirmed_done_and_logged(page: Page, alice_is_staff: User) -> None:
     busy(alice_is_staff)
     page.goto("/admin/exports/job/?status__exact=failed")
     for place in (0, 1):
         page.get_by_label("Select record").nth(place + 1).check()
     page.locator("select[name=action]").select_option("retry")
     page.get_by_role("button", name="Run").click()
-    expect(page.get_by_role("heading", name="Retry failed chunks: 2 jobs?")).to_be_visible()
+    expect(page.get_by_role("heading", name="Retry failed chunks: 2 exports?")).to_be_visible()
     before = set(Job.objects.filter(status="running").values_list("pk", flat=True))
 
-    page.get_by_role("button", name="Retry failed chunks: 2 jobs").dblclick()
+    page.get_by_role("button", name="Retry failed chunks: 2 exports").dblclick()
 
-    expect(page.get_by_text("Retried 2 jobs.")).to_be_visible()
+    expect(page.get_by_text("Retried 2 exports.")).to_be_visible()
     retried = set(Job.objects.filter(status="running").values_list("pk", flat=True)) - before
     assert len(retried) == 2
     assert Chunk.objects.filter(job__in=retried, status="pending").count() == 6
@@ -112,7 +114,7 @@ def test_a_bulk_action_is_asked_about_done_and_put_on_record(page: Page, alice_i
 
 
 @pytest.mark.slow
-def test_a_rows_button_leads_there_and_back(page: Page, alice_is_staff: User) -> None:
+def test_a_row_button_returns_to_the_list(page: Page, alice_is_staff: User) -> None:
     busy(alice_is_staff)
     path = PAGES["admin-job-running"].path(alice_is_staff)
     page.goto(path)
@@ -120,6 +122,6 @@ def test_a_rows_button_leads_there_and_back(page: Page, alice_is_staff: User) ->
     page.get_by_role("link", name="Cancel and go back").click()
     assert Job.objects.filter(status="running").count() == 1
     page.get_by_role("link", name="Cancel").click()
-    page.get_by_role("button", name="Cancel: 1 job").click()
-    expect(page.get_by_text("Cancelled 1 job. 30 chunks cancelled.")).to_be_visible()
+    page.get_by_role("button", name="Cancel: 1 export").click()
+    expect(page.get_by_text("Cancelled 1 export. 30 chunks cancelled.")).to_be_visible()
     expect(page.get_by_role("link", name="Cancel", exact=True)).to_have_count(0)

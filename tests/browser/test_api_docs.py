@@ -1,4 +1,4 @@
-"""The API's documentation as a page: it is drawn by this host's files alone, and "Try it out" works. C4."""
+"""The interactive API documentation: it loads files of this host only, and "Try it out" works. C4."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from knox.models import AuthToken
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from exports.models import Dataset, Job
-from tests.browser.conftest import Watch, fits
+from tests.browser.conftest import PageMonitor, fits_width
 from tests.contract.test_document import document, operations
 from tests.integration.test_schema import ITEM
 
@@ -35,7 +35,7 @@ def opened(page: Page, name: str) -> Locator:
 
 
 def run(block: Locator, body: Any) -> Any:
-    """Send a body, and return what came back with 202."""
+    """Send a body, and return the 202 response."""
     block.locator("textarea.body-param__text").fill(json.dumps(body))
     block.locator(".execute").click()
     live = block.locator(".live-responses-table")
@@ -44,8 +44,8 @@ def run(block: Locator, body: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_it_shows_every_operation_in_silence(anonymous: Page) -> None:
-    """To anybody, within the page's policy; `watch` fails it for an error on the console or a look elsewhere."""
+def test_it_shows_every_operation_without_errors(anonymous: Page) -> None:
+    """To anonymous users, within the page's policy. `watch` fails the test for a console error or a foreign request."""
     page = draw(anonymous)
     assert page.locator("h1, .info .title").first.inner_text().startswith(("Sluice", "API"))
     tags = [each.get_attribute("data-tag") for each in page.locator(".opblock-tag").all()]
@@ -64,35 +64,36 @@ def test_it_shows_every_operation_in_silence(anonymous: Page) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_has_the_look_of_the_readers_system(
-    browser: Browser, browser_context_args: dict[str, Any], watch: Watch, scheme: Any
+def test_it_follows_the_system_color_scheme(
+    browser: Browser, browser_context_args: dict[str, Any], watch: PageMonitor, scheme: Any
 ) -> None:
     context = browser.new_context(**{**browser_context_args, "color_scheme": scheme, "viewport": PHONE})
-    page = draw(watch.over(context.new_page()))
+    page = draw(watch.monitored(context.new_page()))
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) < 300) is (scheme == "dark")
-    assert fits(page)
+    assert fits_width(page)
     context.close()
 
 
 PHONE = {"width": 390, "height": 844}
 
 
-def test_it_can_be_tried_with_the_session(page: Page, dataset: Dataset, alice: User) -> None:
-    """The CSRF token goes along by itself."""
+@pytest.mark.slow
+def test_try_it_out_works_with_the_session(page: Page, dataset: Dataset, alice: User) -> None:
+    """The CSRF token is sent automatically."""
     body = {"dataset": dataset.name, "items": [ITEM]}
     answer = run(opened(draw(page), "createExport"), body)
     assert str(Job.objects.get(user=alice).pk) == answer["jobId"]
 
 
 @pytest.mark.slow
-def test_it_can_be_tried_with_a_token(anonymous: Page, dataset: Dataset, bob: User) -> None:
+def test_try_it_out_works_with_a_token(anonymous: Page, dataset: Dataset, bob: User) -> None:
     page = draw(anonymous)
     page.locator(".btn.authorize").first.click()
-    asked = page.locator(".auth-container")
-    expect(asked).to_have_count(1)  # for a token alone: nobody can enter a session
-    asked.locator("input").fill(str(AuthToken.objects.create(bob)[1]))
-    asked.locator("button.authorize").click()
+    authorization = page.locator(".auth-container")
+    expect(authorization).to_have_count(1)  # token authentication only: the session cannot be entered
+    authorization.locator("input").fill(str(AuthToken.objects.create(bob)[1]))
+    authorization.locator("button.authorize").click()
     page.locator(".auth-container .btn-done").click()
     answer = run(opened(page, "createExport"), {"dataset": dataset.name, "items": [ITEM]})
     assert str(Job.objects.get(user=bob).pk) == answer["jobId"]

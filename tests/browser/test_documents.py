@@ -1,4 +1,4 @@
-"""C1: documents in a browser: uploads with progress, live stages, results side by side, failures and their remedies."""
+"""C1: documents in a browser: uploads with progress, live stages, results side by side, failures and retries."""
 
 import base64
 import re
@@ -13,7 +13,7 @@ from config.dev.stack.processes import Web
 from etl.models import Task
 from tests import rehearsal
 from tests.browser import scenes_documents as scenes
-from tests.browser.conftest import Watch, download, fits, sign_in
+from tests.browser.conftest import PageMonitor, download, fits_width, sign_in
 from tests.browser.scenes import Scene
 from tests.e2e.conftest import Workers
 from tests.integration import openai_server
@@ -53,14 +53,14 @@ def status(page: Page, word: str, *, limit: float = 60) -> None:
 
 @pytest.fixture
 def rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the workers do what the document says."""
+    """Make the workers follow instructions in the document."""
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
 
 
-# ---- On the way in --------------------------------------------------------------------------------------------------
-def test_files_are_chosen_and_dropped_and_their_results_come(
-    page: Page, workers: Workers, watch: Watch, accessible: Accessible, tmp_path: Path
+# ---- Uploads --------------------------------------------------------------------------------------------------------
+def test_chosen_and_dropped_files_are_processed(
+    page: Page, workers: Workers, watch: PageMonitor, accessible: Accessible, tmp_path: Path
 ) -> None:
     watch.expect("400")
     page.goto(LIST)
@@ -88,10 +88,10 @@ def test_files_are_chosen_and_dropped_and_their_results_come(
     assert file.read_text().startswith("<!-- page: 1 -->")
 
 
-def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: Watch) -> None:
+def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch: PageMonitor) -> None:
     context = browser.new_context(base_url=f"http://localhost:{web.port}", java_script_enabled=False)
     sign_in(context, alice)
-    page = watch.over(context.new_page())
+    page = watch.monitored(context.new_page())
     page.goto(LIST)
     page.locator("#id_file").set_input_files(sample("invoice.pdf"))
     page.get_by_role("button", name="Upload", exact=True).click()
@@ -110,7 +110,8 @@ def test_it_works_without_scripts(browser: Browser, web: Web, alice: User, watch
     context.close()
 
 
-def test_an_answer_that_is_lost_makes_no_second_task(page: Page, watch: Watch) -> None:
+@pytest.mark.slow
+def test_a_lost_response_creates_no_second_task(page: Page, watch: PageMonitor) -> None:
     watch.expect("net::ERR_FAILED")
     lost: list[int] = []
 
@@ -129,21 +130,21 @@ def test_an_answer_that_is_lost_makes_no_second_task(page: Page, watch: Watch) -
     assert Task.objects.count() == 1
 
 
-def test_what_is_refused_is_told_in_the_api_s_words(page: Page, watch: Watch) -> None:
+def test_a_refused_upload_shows_the_api_error(page: Page, watch: PageMonitor) -> None:
     watch.expect("415")
     page.goto(LIST)
     docx = b"PK\x03\x04" + bytes(22) + b"\x11\x00\x00\x00" + b"word/document.xml"
     drop(page, ("letter.docx", docx))
-    said = page.locator(".uploads li")
-    expect(said).to_contain_text("This is a DOCX file. The configured OCR provider supports")
-    expect(said.get_by_role("button", name="Try again")).to_be_hidden()
+    messages = page.locator(".uploads li")
+    expect(messages).to_contain_text("This is a DOCX file. The configured OCR provider supports")
+    expect(messages.get_by_role("button", name="Try again")).to_be_hidden()
     page.evaluate("document.querySelector('[data-upload]').dataset.most = 5")
     drop(page, ("large.txt", b"Hello."))
     expect(page.locator(".uploads li").nth(1)).to_contain_text("Not uploaded: the file is larger than 52.4 MB")
     assert not Task.objects.exists()
 
 
-def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
+def test_a_cancelled_upload_can_be_sent_again(page: Page) -> None:
     held: list[Route] = []
     page.route("**/api/v1/etl/submit", lambda route: held.append(route))  # noqa: PLW0108 - playwright wants a function
     page.goto(LIST)
@@ -158,9 +159,9 @@ def test_an_upload_is_cancelled_and_sent_after_all(page: Page) -> None:
     assert Task.objects.count() == 1
 
 
-# ---- Watching -------------------------------------------------------------------------------------------------------
+# ---- Progress -------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_stages_are_shown_as_they_come_also_after_a_reload(
+def test_stages_update_live_and_survive_a_reload(
     page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
 ) -> None:
     rule = make_rule(alice, mode="llm", name="Rehearsed")
@@ -187,7 +188,7 @@ def test_stages_are_shown_as_they_come_also_after_a_reload(
 
 
 @pytest.mark.slow
-def test_it_goes_on_when_the_stream_is_cut(page: Page, alice: User, watch: Watch) -> None:
+def test_it_continues_when_the_stream_is_cut(page: Page, alice: User, watch: PageMonitor) -> None:
     watch.expect("net::ERR_FAILED")
     task = make_task(alice)
     page.route("**/events", lambda route: route.abort())
@@ -197,7 +198,7 @@ def test_it_goes_on_when_the_stream_is_cut(page: Page, alice: User, watch: Watch
     status(page, "Completed")
 
 
-def test_a_document_that_waits_is_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
+def test_a_queued_document_can_be_cancelled(page: Page, alice: User, accessible: Accessible) -> None:
     waiting, running = make_task(alice), make_task(alice)
     begin(running)
     page.once("dialog", lambda dialog: dialog.accept())
@@ -209,7 +210,8 @@ def test_a_document_that_waits_is_cancelled(page: Page, alice: User, accessible:
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
 
 
-def test_several_are_cancelled_at_once_and_the_others_told(page: Page, alice: User, accessible: Accessible) -> None:
+@pytest.mark.slow
+def test_bulk_cancel_reports_documents_it_skipped(page: Page, alice: User, accessible: Accessible) -> None:
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(3)]
     page.goto(LIST)
@@ -218,16 +220,15 @@ def test_several_are_cancelled_at_once_and_the_others_told(page: Page, alice: Us
     page.locator(f"#pick-{tasks[1].pk}").check()
     page.locator("#all").check()
     accessible(page)
-    expect(page.locator("#rows .state").last).to_have_text(
-        "MinerU parsing"
-    )  # fetched anew; what is ticked stays ticked
+    expect(page.locator("#rows .state").last).to_have_text("MinerU parsing")  # reloaded; ticked rows stay ticked
     page.get_by_role("button", name="Cancel 3").click()
     expect(page.get_by_role("status").first).to_contain_text("2 cancelled. 1 unchanged: The task has started: ocr.")
     expect(page.locator("#rows .state")).to_have_text(["Cancelled", "Cancelled", "MinerU parsing"])
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
-def test_a_failure_is_explained_and_mended(
+@pytest.mark.slow
+def test_a_failure_is_explained_and_can_be_retried(
     page: Page, alice: User, workers: Workers, rehearsed: None, accessible: Accessible
 ) -> None:
     strict, plain = make_rule(alice, mode="llm", name="Strict"), make_rule(alice, name="Plain")
@@ -253,8 +254,8 @@ def test_a_failure_is_explained_and_mended(
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
-def test_what_was_opened_and_chosen_stays_when_news_come(page: Page, alice: User) -> None:
-    """The last news may come when somebody has begun to have it run again."""
+def test_open_sections_and_choices_survive_updates(page: Page, alice: User) -> None:
+    """The last update may come when a user has opened the retry form."""
     plain, task = make_rule(alice, name="Plain"), make_task(alice)
     complete(task)
     page.goto(path(task))
@@ -268,7 +269,7 @@ def test_what_was_opened_and_chosen_stays_when_news_come(page: Page, alice: User
 
 # ---- Results --------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_values_lead_to_where_they_stand(
+def test_values_link_to_their_citations(
     page: Page, alice: User, workers: Workers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rule = make_rule(alice, mode="llm", name="Invoices")
@@ -305,7 +306,8 @@ def test_values_lead_to_where_they_stand(
     assert '"total": 645.0' in file.read_text()
 
 
-def test_a_long_result_opens_at_once_and_more_comes_when_it_is_looked_at(page: Page, alice: User) -> None:
+@pytest.mark.slow
+def test_a_long_result_opens_at_once_and_loads_more_on_demand(page: Page, alice: User) -> None:
     scenes.long(alice)
     page.goto(scenes.newest(alice))
     assert page.locator(".sheet").count() < 50
@@ -324,7 +326,7 @@ def test_a_long_result_opens_at_once_and_more_comes_when_it_is_looked_at(page: P
     expect(page.locator("#json summary", has_text=re.compile("^101 "))).to_be_visible()
 
 
-def test_the_tree_is_opened_by_the_keyboard(page: Page, alice: User) -> None:
+def test_the_tree_opens_by_keyboard(page: Page, alice: User) -> None:
     task = scenes.paper(alice)
     scenes.read_paper(task)
     scenes.complete_paper(
@@ -349,4 +351,4 @@ def test_every_page_is_accessible_and_fits_a_phone(
     page.goto(scene.path(alice))
     accessible(page)
     page.set_viewport_size({"width": 390, "height": 844})
-    assert fits(page)
+    assert fits_width(page)

@@ -1,4 +1,4 @@
-"""C1: exports in a real browser, with real workers and a real object store: from the form to the file on the disk."""
+"""C1: exports in a real browser, with real workers and real object storage: from the form to the file on disk."""
 
 import hashlib
 import re
@@ -19,7 +19,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from exports.jobs import actions
 from exports.models import Chunk, Dataset, Job, Receipt
 from tests.browser import scenes_exports
-from tests.browser.conftest import HOST, Watch, download, fits
+from tests.browser.conftest import HOST, PageMonitor, download, fits_width
 from tests.e2e.conftest import Workers
 from tests.integration.factories import fail_chunk, make_job
 from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 Accessible = Callable[[Page], None]
 SOON = 60_000  # milliseconds: workers start in the meantime
 
-# A chunk comes when the gate is at its day or later. A sequence, because no snapshot holds it back.
+# A chunk passes when the gate is at its day or later. The gate is a sequence, since transactions do not isolate it.
 GATED = """
 CREATE SEQUENCE data.gate MINVALUE 0 START 0;
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
@@ -39,7 +39,7 @@ BEGIN
 END $$
 """
 
-# A countdown that has come to its end takes the place of the one that is shown.
+# An expired countdown takes the place of the visible one.
 COUNTED_DOWN = """() => {
   for (const place of document.querySelectorAll("[data-countdown]")) {
     const over = place.cloneNode(true);
@@ -49,8 +49,8 @@ COUNTED_DOWN = """() => {
 }"""
 
 
-class Gate:
-    """Lets chunks of a job pass, as many as it says."""
+class ChunkGate:
+    """Lets a given number of a job's chunks pass."""
 
     def __init__(self, source_db: psycopg.Connection) -> None:
         self.source_db = source_db
@@ -61,8 +61,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate(dataset: Dataset, source_db: psycopg.Connection) -> Iterator[Gate]:
-    gate = Gate(source_db)
+def gate(dataset: Dataset, source_db: psycopg.Connection) -> Iterator[ChunkGate]:
+    gate = ChunkGate(source_db)
     yield gate
     gate.open(10_000)
 
@@ -82,7 +82,7 @@ def heading(page: Page) -> Any:
 # ---- From the form to the file --------------------------------------------------------------------------------------
 
 
-def test_it_goes_from_the_form_to_the_file(
+def test_an_export_works_from_the_form_to_the_file(
     dataset: Dataset, page: Page, workers: Workers, accessible: Accessible, tmp_path: Path
 ) -> None:
     workers.start()
@@ -114,14 +114,15 @@ def test_it_goes_from_the_form_to_the_file(
         expect(page.locator("#receipt")).to_contain_text("The last link was used")
         assert receipt.links.filter(used_at__isnull=False).count() == times
         expect(button).to_be_enabled()
-    assert page.evaluate("window.same"), "the page was never loaded anew"
+    assert page.evaluate("window.same"), "the page was reloaded"
     page.reload()
     expect(page.locator("#story")).to_contain_text("Downloaded")
     page.goto("/app/exports")
     assert sha256(download(page, page.get_by_role("button", name="Download").click, tmp_path)) == checksum
 
 
-def test_a_link_for_a_program_is_made_and_copied(
+@pytest.mark.slow
+def test_a_link_for_a_program_is_created_and_copied(
     dataset: Dataset, page: Page, context: BrowserContext, alice: User, accessible: Accessible
 ) -> None:
     context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -132,14 +133,14 @@ def test_a_link_for_a_program_is_made_and_copied(
     expect(page.get_by_role("status").first).to_contain_text("One-time link created")
     expect(page.locator("#receipt")).to_contain_text("127.0.0.0/24")
     accessible(page)
-    page.wait_for_load_state()  # until then nothing copies
+    page.wait_for_load_state()  # nothing can be copied before
     page.get_by_role("button", name="Copy command").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert re.match(r"curl -fL -A 'Mozilla/5\.0 .*' -o 'weather_\S+' 'http://\S+/download\?token=\S+'$", copied)
 
 
-def test_a_file_is_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
+def test_a_file_can_be_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text("key,effectiveDate\nJFK,2024-02-29\nLGA,2024-03-01\n")
     page.goto("/app/exports/new")
@@ -151,7 +152,7 @@ def test_a_file_is_dropped_on_the_list(dataset: Dataset, page: Page, tmp_path: P
     assert job_of(page).total == 2
 
 
-def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> None:
+def test_the_form_works_by_keyboard_alone(dataset: Dataset, page: Page) -> None:
     page.goto("/app/exports/new")
     page.get_by_label("Dataset").focus()
     press = page.keyboard.press
@@ -162,7 +163,7 @@ def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> No
     page.keyboard.type("JFK LGA")
     press("Tab")
     page.keyboard.type("02282024")
-    for _ in range(6):  # the parts of a date and its picker are stops of their own
+    for _ in range(6):  # the parts of a date and its picker are separate tab stops
         if page.evaluate("document.activeElement.id") == "id_date_to":
             break
         press("Tab")
@@ -177,7 +178,7 @@ def test_the_form_is_filled_in_by_keys_alone(dataset: Dataset, page: Page) -> No
     assert (job_of(page).total, (job_of(page).filters or {})["keys"]) == (6, ["JFK", "LGA"])
 
 
-def test_csv_options_are_shown_where_they_count(dataset: Dataset, page: Page) -> None:
+def test_csv_options_are_shown_for_csv_only(dataset: Dataset, page: Page) -> None:
     page.goto("/app/exports/new")
     delimiter, written_for = page.get_by_label("Delimiter"), page.get_by_label("CSV dialect")
     expect(delimiter).to_be_hidden()
@@ -187,17 +188,23 @@ def test_csv_options_are_shown_where_they_count(dataset: Dataset, page: Page) ->
     expect(written_for).to_be_hidden()
 
 
-# ---- While it runs --------------------------------------------------------------------------------------------------
+# ---- Progress -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pytest gives fixtures by name
-    dataset: Dataset, gate: Gate, alice: User, page: Page, context: BrowserContext, watch: Watch, workers: Workers
+    dataset: Dataset,
+    gate: ChunkGate,
+    alice: User,
+    page: Page,
+    context: BrowserContext,
+    watch: PageMonitor,
+    workers: Workers,
 ) -> None:
     job = make_job(dataset, alice, 6)
     page.goto(f"/app/exports/{job.pk}")
     expect(page.locator("#now")).to_contain_text("next in the queue")
-    other = watch.over(context.new_page())
+    other = watch.monitored(context.new_page())
     other.goto("/app/exports")
     workers.start()
     gate.open(2)
@@ -212,7 +219,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     expect(page.locator("#chunks tbody tr")).to_have_count(2)
     page.go_back()
     expect(page.locator("#chunks tbody tr")).to_have_count(6)
-    page.wait_for_load_state()  # it was loaded anew, and until then the link leads to another page
+    page.wait_for_load_state()  # until the reload, the link leads to another page
     page.get_by_role("link", name="done 2").click()
     gate.open(4)
     expect(page.locator("#chunks tbody tr")).to_have_count(4, timeout=SOON)
@@ -225,8 +232,8 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
 
 
-class Line:
-    """A way to the web process that can lose its event streams, and let no others through."""
+class StreamProxy:
+    """A proxy to the web process that can cut its event streams and block new ones."""
 
     def __init__(self, port: int) -> None:
         self.target, self.is_cut, self.refused = port, False, 0
@@ -264,38 +271,44 @@ class Line:
 
 
 @pytest.fixture
-def line(web: Any) -> Iterator[Line]:
+def stream_proxy(web: Any) -> Iterator[StreamProxy]:
     with ExitStack() as stack:
-        line = Line(web.port)
-        stack.enter_context(line.listener)
-        yield line
+        stream_proxy = StreamProxy(web.port)
+        stack.enter_context(stream_proxy.listener)
+        yield stream_proxy
 
 
 @pytest.mark.slow
-def test_progress_goes_on_without_the_stream_and_with_it_again(  # noqa: PLR0917 - pytest gives fixtures by name
-    dataset: Dataset, gate: Gate, alice: User, page: Page, line: Line, watch: Watch, workers: Workers
+def test_progress_continues_without_the_stream_and_after_it_returns(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset,
+    gate: ChunkGate,
+    alice: User,
+    page: Page,
+    stream_proxy: StreamProxy,
+    watch: PageMonitor,
+    workers: Workers,
 ) -> None:
-    watch.expect("ERR_")  # the browser tells of each stream that broke
-    watch.allowed += (f"{HOST}:{line.port}",)
+    watch.expect("ERR_")  # the browser reports each broken stream
+    watch.allowed += (f"{HOST}:{stream_proxy.port}",)
     job = make_job(dataset, alice, 6)
     workers.start()
-    page.goto(f"http://{HOST}:{line.port}/app/exports/{job.pk}")
-    wait_until(lambda: line.streams)
-    line.cut()
+    page.goto(f"http://{HOST}:{stream_proxy.port}/app/exports/{job.pk}")
+    wait_until(lambda: stream_proxy.streams)
+    stream_proxy.cut()
     gate.open(2)
     expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*2 of 6"), timeout=SOON)
-    wait_until(lambda: line.refused >= 1)
+    wait_until(lambda: stream_proxy.refused >= 1)
     gate.open(3)
     expect(page.locator("#now")).to_contain_text(re.compile(r"Done\s*3 of 6"), timeout=SOON)
-    line.is_cut = False
-    wait_until(lambda: line.streams)
+    stream_proxy.is_cut = False
+    wait_until(lambda: stream_proxy.streams)
     gate.open(6)
     expect(heading(page)).to_contain_text("Success", timeout=SOON)
 
 
 @pytest.mark.slow
-def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest gives fixtures by name
-    dataset: Dataset, gate: Gate, alice: User, page: Page, workers: Workers, accessible: Accessible
+def test_a_running_export_can_be_cancelled_and_replayed(  # noqa: PLR0917 - pytest gives fixtures by name
+    dataset: Dataset, gate: ChunkGate, alice: User, page: Page, workers: Workers, accessible: Accessible
 ) -> None:
     job = make_job(dataset, alice, 4)
     page.goto(f"/app/exports/{job.pk}")
@@ -322,7 +335,8 @@ def test_it_is_cancelled_in_the_middle_and_replayed(  # noqa: PLR0917 - pytest g
     expect(page.locator("#chunks")).to_contain_text("Reused file")
 
 
-def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: PLR0917 - pytest gives fixtures by name
+@pytest.mark.slow
+def test_failures_are_explained_and_retried_after_the_source_is_fixed(  # noqa: PLR0917 - pytest gives fixtures by name
     dataset: Dataset, alice: User, page: Page, source_db: psycopg.Connection, workers: Workers, accessible: Accessible
 ) -> None:
     source_db.execute("ALTER FUNCTION data.rows_for RENAME TO away")
@@ -341,13 +355,14 @@ def test_failures_are_explained_and_retried_when_the_source_is_mended(  # noqa: 
     expect(page.locator("#story")).to_contain_text("Export failed")
 
 
-# ---- What goes wrong ------------------------------------------------------------------------------------------------
+# ---- Failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_fails_takes_nothing_from_the_form(
-    dataset: Dataset, page: Page, watch: Watch, accessible: Accessible
+@pytest.mark.slow
+def test_a_server_error_keeps_the_form_contents(
+    dataset: Dataset, page: Page, watch: PageMonitor, accessible: Accessible
 ) -> None:
-    """A table is away while the form is sent."""
+    """A table is missing while the form is sent."""
     watch.expect("500")
     page.goto("/app/exports/new")
     page.get_by_label("Keys and dates, one pair per line").fill("JFK 2024-02-29")
@@ -367,7 +382,7 @@ def test_a_server_that_fails_takes_nothing_from_the_form(
 
 
 @pytest.mark.slow
-def test_a_receipt_that_is_over_says_so_without_a_reload(
+def test_an_expiring_receipt_updates_without_a_reload(
     dataset: Dataset, alice: User, page: Page, accessible: Accessible
 ) -> None:
     scenes_exports.ready(alice)
@@ -385,7 +400,8 @@ def test_a_receipt_that_is_over_says_so_without_a_reload(
 # ---- The list -------------------------------------------------------------------------------------------------------
 
 
-def test_several_are_ticked_counted_and_cancelled(
+@pytest.mark.slow
+def test_selected_exports_are_counted_and_cancelled(
     dataset: Dataset, alice: User, page: Page, accessible: Accessible
 ) -> None:
     failed = make_job(dataset, alice, 1)
@@ -412,26 +428,26 @@ def test_several_are_ticked_counted_and_cancelled(
 def test_each_state_is_accessible_and_fits_a_phone(scene: Any, alice: User, page: Page, accessible: Accessible) -> None:
     scene.prepare(alice)
     page.set_viewport_size({"width": 390, "height": 800})
-    many = "?limit=10" if scene.name == "exports-busy" else ""  # axe looks at each row
+    many = "?limit=10" if scene.name == "exports-busy" else ""  # axe checks each row
     page.goto(scene.path(alice) + many)
     expect(heading(page)).to_be_visible()
     accessible(page)
-    assert fits(page)
+    assert fits_width(page)
     if "<details" in page.content():
         for summary in page.locator("summary").all():
             summary.click()
         accessible(page)
-        assert fits(page)
+        assert fits_width(page)
 
 
-def test_a_strangers_job_is_a_page_that_is_not_there(
-    dataset: Dataset, bob: User, page: Page, watch: Watch, accessible: Accessible
+def test_the_job_of_another_user_is_not_found(
+    dataset: Dataset, bob: User, page: Page, watch: PageMonitor, accessible: Accessible
 ) -> None:
     watch.expect("404")
     job = make_job(dataset, bob, 1)
-    answer = page.goto(f"/app/exports/{job.pk}")
-    assert answer
-    assert answer.status == 404
+    response = page.goto(f"/app/exports/{job.pk}")
+    assert response
+    assert response.status == 404
     expect(page.get_by_text("Export not found.")).to_be_visible()
     accessible(page)
     actions.cancel(job)

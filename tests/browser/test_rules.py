@@ -1,4 +1,4 @@
-"""Rules in a browser: listed, typed, checked while they are typed, tried, saved, compared and brought back. C1."""
+"""Rules in a browser: listed, typed, validated while typing, tried, saved, compared, and restored. C1."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ from rules.loading import system_rules
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
 from tests.browser import scenes_rules
-from tests.browser.conftest import Watch, fits, sign_in
-from tests.browser.scenes_rules import says
+from tests.browser.conftest import PageMonitor, fits_width, sign_in
+from tests.browser.scenes_rules import content
 from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, gives, problem
 from tests.integration.test_rules_pages import read_document  # noqa: F401 - a fixture
@@ -26,31 +26,31 @@ Accessible = Callable[[Page], None]
 
 
 @pytest.fixture(scope="module")
-def spoken_to() -> Iterator[ModelServer]:
+def model_server() -> Iterator[ModelServer]:
     with openai_server.running() as server:
         yield server
 
 
 @pytest.fixture
-def models(spoken_to: ModelServer) -> ModelServer:
-    spoken_to.requests.clear()
-    spoken_to.script.clear()
-    spoken_to.otherwise = None
-    return spoken_to
+def models(model_server: ModelServer) -> ModelServer:
+    model_server.requests.clear()
+    model_server.script.clear()
+    model_server.otherwise = None
+    return model_server
 
 
 @pytest.fixture(scope="module")
-def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, spoken_to: ModelServer) -> Iterator[Web]:
-    """A web process whose language model is the scripted one."""
+def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, model_server: ModelServer) -> Iterator[Web]:
+    """A web process with a scripted language model."""
     root = tmp_path_factory.mktemp("web")
-    model = {"ETL_LLM_BASE_URL": spoken_to.url, "ETL_LLM_MODEL": MODEL, "ETL_LLM_TIMEOUT_SECONDS": "30"}
+    model = {"ETL_LLM_BASE_URL": model_server.url, "ETL_LLM_MODEL": MODEL, "ETL_LLM_TIMEOUT_SECONDS": "30"}
     with serving(root, variables(root, **model)) as running:
         yield running
 
 
 @pytest.fixture
 def rule(alice: User) -> Rule:
-    return editing.create(owner=alice, says=says())
+    return editing.create(owner=alice, values=content())
 
 
 @pytest.fixture
@@ -72,12 +72,11 @@ def save(page: Page) -> None:
     page.locator("#editor .save").click()
 
 
-# ---- Lists and beginnings -------------------------------------------------------------------------------------------
+# ---- Lists and creation ---------------------------------------------------------------------------------------------
 
 
-def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
-    page: Page, alice: User, accessible: Accessible
-) -> None:
+@pytest.mark.slow
+def test_the_empty_list_explains_rules_and_offers_copies(page: Page, alice: User, accessible: Accessible) -> None:
     system_rules.load_all()
     page.goto("/app/rules?whose=mine")
     expect(page.locator(".empty")).to_contain_text("a prompt and a JSON Schema")
@@ -98,7 +97,7 @@ def test_whoever_has_none_is_told_what_a_rule_is_and_copies_one(
     accessible(page)
 
 
-def test_a_rule_is_made_from_an_empty_one(page: Page, alice: User) -> None:
+def test_a_rule_can_be_created_from_scratch(page: Page, alice: User) -> None:
     page.goto("/app/rules/new")
     page.get_by_label("Name").fill("Tickets")
     page.get_by_label("Prompt", exact=True).fill("You read tickets.\nGive what is printed.")
@@ -115,7 +114,7 @@ def test_a_rule_is_made_from_an_empty_one(page: Page, alice: User) -> None:
 # ---- Typing ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_wrong_is_said_while_one_types_and_leads_to_its_place(editor: Page, accessible: Accessible) -> None:
+def test_schema_errors_appear_while_typing_and_link_to_their_location(editor: Page, accessible: Accessible) -> None:
     page = editor
     expect(page.locator("#check")).to_contain_text("4 of 32 levels")
     type_schema(
@@ -149,7 +148,7 @@ def test_what_is_wrong_is_said_while_one_types_and_leads_to_its_place(editor: Pa
     expect(page.locator("#check")).to_contain_text("can be saved")
 
 
-def test_tab_indents_and_esc_lets_the_keyboard_out(editor: Page) -> None:
+def test_tab_indents_and_escape_releases_the_focus(editor: Page) -> None:
     page = editor
     area = page.get_by_label("JSON Schema", exact=True)
     area.fill("{")
@@ -174,7 +173,7 @@ def test_tab_indents_and_esc_lets_the_keyboard_out(editor: Page) -> None:
     expect(page.get_by_role("button", name="Format")).to_be_focused()
 
 
-def test_the_schema_is_formatted_and_that_can_be_undone(editor: Page) -> None:
+def test_formatting_the_schema_can_be_undone(editor: Page) -> None:
     page = editor
     typed = '{"required":["a"],"type":"object","properties":{"a":{"type":["string","null"]}}}'
     type_schema(page, typed)
@@ -194,7 +193,8 @@ def test_the_schema_is_formatted_and_that_can_be_undone(editor: Page) -> None:
 # ---- Saving ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_saved_stays_in_the_form(editor: Page, rule: Rule, accessible: Accessible) -> None:
+@pytest.mark.slow
+def test_an_invalid_rule_stays_in_the_form(editor: Page, rule: Rule, accessible: Accessible) -> None:
     page = editor
     page.get_by_label("Name").fill("")
     type_schema(page, '{"type": "text"}')
@@ -213,10 +213,10 @@ def test_what_cannot_be_saved_stays_in_the_form(editor: Page, rule: Rule, access
 
 
 @pytest.mark.slow
-def test_the_second_of_two_tabs_is_told_and_decides(
-    editor: Page, context: BrowserContext, watch: Watch, rule: Rule, accessible: Accessible
+def test_the_second_of_two_tabs_resolves_the_edit_conflict(
+    editor: Page, context: BrowserContext, watch: PageMonitor, rule: Rule, accessible: Accessible
 ) -> None:
-    first, second = editor, watch.over(context.new_page())
+    first, second = editor, watch.monitored(context.new_page())
     second.goto(f"/app/rules/{rule.pk}")
     first.get_by_label("Prompt", exact=True).fill("From the first tab.")
     save(first)
@@ -237,7 +237,7 @@ def test_the_second_of_two_tabs_is_told_and_decides(
 
 
 @pytest.mark.slow
-def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, watch: Watch, rule: Rule) -> None:
+def test_typed_text_survives_server_errors_and_outages(editor: Page, watch: PageMonitor, rule: Rule) -> None:
     page = editor
     for words in ("503", "Failed to load", "htmx:"):
         watch.expect(words)
@@ -247,13 +247,13 @@ def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, wat
     def fail(route: Route) -> None:
         route.fulfill(status=503, content_type="text/html", body="<main><p>The database does not answer.</p></main>")
 
-    for trouble, said in (
+    for fault, message in (
         (fail, "The database does not answer."),
         (lambda route: route.abort(), "Could not reach the server"),
     ):
-        page.route(f"**/app/rules/{rule.pk}", trouble)
+        page.route(f"**/app/rules/{rule.pk}", fault)
         save(page)
-        expect(page.locator("#unsaved")).to_contain_text(said)
+        expect(page.locator("#unsaved")).to_contain_text(message)
         expect(page.locator("#unsaved")).to_be_in_viewport()
         expect(page.get_by_label("Prompt", exact=True)).to_have_value("Long work.")
         page.unroute(f"**/app/rules/{rule.pk}")
@@ -261,8 +261,8 @@ def test_what_is_typed_survives_a_server_that_fails_or_is_away(editor: Page, wat
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
 
 
-def test_who_is_signed_out_while_typing_signs_in_elsewhere_and_saves(
-    editor: Page, context: BrowserContext, watch: Watch, alice: User, rule: Rule
+def test_a_user_signed_out_while_typing_can_sign_in_and_save(
+    editor: Page, context: BrowserContext, watch: PageMonitor, alice: User, rule: Rule
 ) -> None:
     page = editor
     watch.expect("401")
@@ -272,19 +272,19 @@ def test_who_is_signed_out_while_typing_signs_in_elsewhere_and_saves(
     save(page)
     expect(page.locator("#unsaved")).to_contain_text("Sign in in another tab")
     sign_in(context, alice)
-    watch.over(context.new_page()).goto("/app/account")  # where there is a form, and with it another token
+    watch.monitored(context.new_page()).goto("/app/account")  # a page with a form, and with another CSRF token
     save(page)
     expect(page.get_by_role("status").first).to_contain_text("Saved as version 2")
     rule.refresh_from_db()
     assert rule.system_prompt == "Long work."
 
 
-def test_leaving_with_something_typed_is_asked_about(editor: Page, rule: Rule) -> None:
+def test_leaving_with_unsaved_changes_asks_for_confirmation(editor: Page, rule: Rule) -> None:
     page = editor
-    asked: list[str] = []
+    dialogs: list[str] = []
 
     def stay(dialog: Dialog) -> None:
-        asked.append(dialog.type)
+        dialogs.append(dialog.type)
         dialog.dismiss()
 
     page.get_by_label("Name").press("End")
@@ -292,10 +292,10 @@ def test_leaving_with_something_typed_is_asked_about(editor: Page, rule: Rule) -
     page.on("dialog", stay)
     page.get_by_role("link", name="Webhooks").click(no_wait_after=True)
     expect(page.get_by_label("Name")).to_have_value("Parking tickets of district 0 2")
-    assert asked == ["beforeunload"]
+    assert dialogs == ["beforeunload"]
 
 
-def test_a_rule_is_deleted_when_asked_twice(editor: Page, rule: Rule) -> None:
+def test_deleting_a_rule_asks_for_confirmation(editor: Page, rule: Rule) -> None:
     page = editor
     page.get_by_text("Delete this rule").click()
     page.once("dialog", lambda dialog: dialog.dismiss())
@@ -313,7 +313,7 @@ def test_a_rule_is_deleted_when_asked_twice(editor: Page, rule: Rule) -> None:
 
 
 @pytest.mark.slow
-def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessible: Accessible) -> None:
+def test_versions_can_be_compared_and_restored(page: Page, alice: User, accessible: Accessible) -> None:
     scenes_rules.edited(alice)
     rule = scenes_rules.newest(alice)
     page.goto(f"/app/rules/{rule.pk}")
@@ -331,32 +331,32 @@ def test_versions_are_compared_and_brought_back(page: Page, alice: User, accessi
     page.get_by_role("button", name="Restore this version").click()
     expect(page.get_by_role("status").first).to_contain_text("Version 1 restored as version 4.")
     rule.refresh_from_db()
-    assert (rule.version, rule.postprocess_strategy, rule.system_prompt) == (4, "", says()["system_prompt"])
+    assert (rule.version, rule.postprocess_strategy, rule.system_prompt) == (4, "", content()["system_prompt"])
     assert RuleVersion.objects.filter(rule=rule).count() == 4
 
 
-# ---- Trying ---------------------------------------------------------------------------------------------------------
+# ---- Trials --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_is_tried_as_it_is_typed(editor: Page, models: ModelServer, rule: Rule, accessible: Accessible) -> None:
+@pytest.mark.slow
+def test_an_unsaved_rule_can_be_tried(editor: Page, models: ModelServer, rule: Rule, accessible: Accessible) -> None:
     page = editor
     models.always(gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}}))
-    page.get_by_label("Prompt", exact=True).fill("A prompt that nobody saved.")
+    page.get_by_label("Prompt", exact=True).fill("An unsaved prompt.")
     page.get_by_label("Markdown to test with").fill("Plate B-XY 123\n\nPaid: 4.50 EUR")
     page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_contain_text('"plate": "B-XY 123"')
     expect(page.get_by_role("row").filter(has_text="/amount")).to_contain_text("Paid: 4.50 EUR")
     expect(page.locator("#outcome")).to_contain_text("11 tokens in, 7 out")
     accessible(page)
-    assert "A prompt that nobody saved." in models.requests[0].message("system")
-    expect(page.get_by_label("Prompt", exact=True)).to_have_value("A prompt that nobody saved.")
+    assert "An unsaved prompt." in models.requests[0].message("system")
+    expect(page.get_by_label("Prompt", exact=True)).to_have_value("An unsaved prompt.")
     rule.refresh_from_db()
     assert rule.version == 1
 
 
-def test_what_a_document_would_fail_with_is_explained(
-    editor: Page, models: ModelServer, accessible: Accessible
-) -> None:
+@pytest.mark.slow
+def test_a_failed_trial_is_explained(editor: Page, models: ModelServer, accessible: Accessible) -> None:
     page = editor
     models.always(problem(401))
     page.get_by_label("Markdown to test with").fill("Paid: 4.50 EUR")
@@ -370,7 +370,8 @@ def test_what_a_document_would_fail_with_is_explained(
     expect(page.locator("#outcome")).to_contain_text("Test not run.")
 
 
-def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_document: Any) -> None:  # noqa: F811
+@pytest.mark.slow
+def test_the_markdown_of_a_document_can_be_used(editor: Page, models: ModelServer, read_document: Any) -> None:  # noqa: F811
     page = editor
     page.reload()
     page.get_by_label("Markdown of a document", exact=True).select_option(str(read_document.pk))
@@ -381,7 +382,7 @@ def test_a_documents_markdown_is_taken(editor: Page, models: ModelServer, read_d
     assert "Total: 12.50 EUR" in models.requests[0].message("user")
 
 
-def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer, alice: User) -> None:
+def test_a_system_rule_can_be_tried(page: Page, models: ModelServer, alice: User) -> None:
     system_rules.load_all()
     page.goto(f"/app/rules/{Rule.objects.get(slug='default').pk}")
     page.get_by_label("Markdown to test with").fill("Hello")
@@ -394,14 +395,15 @@ def test_a_rule_of_the_system_is_tried_as_it_is(page: Page, models: ModelServer,
 
 
 @pytest.fixture
-def plain(browser: Browser, browser_context_args: dict[str, Any], watch: Watch, alice: User) -> Iterator[Page]:
-    """A page of a browser without scripts."""
+def plain(browser: Browser, browser_context_args: dict[str, Any], watch: PageMonitor, alice: User) -> Iterator[Page]:
+    """A browser page without scripts."""
     context = browser.new_context(**browser_context_args, java_script_enabled=False)
     sign_in(context, alice)
-    yield watch.over(context.new_page())
+    yield watch.monitored(context.new_page())
     context.close()
 
 
+@pytest.mark.slow
 def test_everything_works_without_scripts(plain: Page, models: ModelServer, rule: Rule) -> None:
     page = plain
     page.goto(f"/app/rules/{rule.pk}")
@@ -429,15 +431,15 @@ def test_it_fits_a_phone(page: Page, alice: User, models: ModelServer) -> None:
     system = Rule.objects.get(slug="invoice").pk
     for path in ("", "/new", f"/{rule.pk}", f"/{system}", f"/{rule.pk}/versions", f"/{rule.pk}/versions/1"):
         page.goto(f"/app/rules{path}")
-        assert fits(page), path
+        assert fits_width(page), path
     page.goto(f"/app/rules/{rule.pk}")
     long = {"plate": "B-XY 123 " * 30, "amount": 4.5}
     models.always(gives(long, {"/plate": {"page": 1, "quote": "B-XY 123 " * 30}}))
     type_schema(page, json.dumps({"type": "object", "properties": {"a" * 200: {"type": "x"}}}))
     expect(page.locator("#check")).to_contain_text("one of")
-    assert fits(page)
+    assert fits_width(page)
     type_schema(page, json.dumps({"type": "object"}))
     page.get_by_label("Markdown to test with").fill("B-XY 123 " * 30)
     page.locator("#try").get_by_role("button", name="Run test").click()
     expect(page.locator("#outcome pre")).to_be_visible()
-    assert fits(page)
+    assert fits_width(page)

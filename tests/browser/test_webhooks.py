@@ -1,4 +1,4 @@
-"""Webhooks in a browser, to a real receiver and by real workers: made, tested, looked at, sent again. C1, A25."""
+"""Webhooks in a browser, with a real receiver and real workers: created, tested, viewed, and sent again. C1, A25."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,7 +14,7 @@ from exports.models import Delivery, Webhook
 from exports.webhooks import subscriptions
 from exports.webhooks.models import EventType
 from tests.browser import scenes_webhooks
-from tests.browser.conftest import Watch, fits
+from tests.browser.conftest import PageMonitor, fits_width
 from tests.e2e.conftest import Workers
 from tests.integration.receiver import OK, Receiver, answer, receiver
 from tests.integration.test_webhooks import allow
@@ -25,8 +25,8 @@ SOON = 60_000  # milliseconds: workers start in the meantime
 
 
 @pytest.fixture
-def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """A receiver that this process, the web process and the workers may reach."""
+def endpoint(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver that this process, the web process, and the workers can reach."""
     allow(settings, "127.0.0.0/8")
     monkeypatch.setenv("EXPORT_WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8")
     with receiver() as running:
@@ -34,8 +34,8 @@ def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def hook(alice: User, there: Receiver) -> Webhook:
-    return subscriptions.create(user_id=alice.pk, url=there.url, events=[SUCCEEDED])
+def hook(alice: User, endpoint: Receiver) -> Webhook:
+    return subscriptions.create(user_id=alice.pk, url=endpoint.url, events=[SUCCEEDED])
 
 
 def failed(hook: Webhook, count: int) -> list[Delivery]:
@@ -53,8 +53,8 @@ def open_page(page: Page, hook: Webhook) -> Page:
     return page
 
 
-def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
-    page: Page, workers: Workers, there: Receiver, accessible: Accessible
+def test_a_new_webhook_shows_its_secret_once_and_delivers(
+    page: Page, workers: Workers, endpoint: Receiver, accessible: Accessible
 ) -> None:
     workers.start("webhooks")
     page.goto("/app/webhooks")
@@ -65,7 +65,7 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
     expect(page.get_by_role("alert")).to_contain_text("Must be a URL")
     expect(page.get_by_label("URL")).to_have_value("ftp://nowhere")
     accessible(page)
-    page.get_by_label("URL").fill(there.url)
+    page.get_by_label("URL").fill(endpoint.url)
     page.get_by_role("button", name="Create webhook").click()
     secret = page.locator("#secret").inner_text()
     accessible(page)
@@ -76,39 +76,41 @@ def test_a_webhook_is_made_shows_its_secret_once_and_arrives(
     expect(page.locator("#log")).to_have_attribute("data-ended", "")
     expect(page.get_by_role("row").nth(1)).to_contain_text("Delivered")
     accessible(page)
-    (got,) = there.received
+    (got,) = endpoint.received
     assert Verifier(secret).verify(got.body, got.headers)
     page.reload()
     expect(page.locator("#secret")).to_have_count(0)
 
 
 @pytest.mark.slow
-def test_a_test_that_does_not_arrive_says_why(page: Page, workers: Workers, hook: Webhook, there: Receiver) -> None:
+def test_a_failed_test_delivery_shows_the_reason(
+    page: Page, workers: Workers, hook: Webhook, endpoint: Receiver
+) -> None:
     workers.start("webhooks")
-    there.then = answer(503)
+    endpoint.then = answer(503)
     open_page(page, hook).get_by_role("button", name="Send test").click()
     expect(page.locator(".last-test")).to_contain_text("the response was 503, expected 2xx.", timeout=SOON)
     page.get_by_role("link", name="View details").click()
     expect(page.get_by_role("row").nth(1)).to_contain_text("503")
-    there.then = OK
+    endpoint.then = OK
     page.get_by_role("button", name="Send again").click()
     expect(page.locator("#attempts dd").first).to_contain_text("Delivered", timeout=SOON)
     expect(page.get_by_role("row")).to_have_count(3)
 
 
 @pytest.mark.slow
-def test_all_that_failed_is_sent_again_with_the_number_told_first(
-    page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
+def test_resending_failed_deliveries_shows_their_number_first(
+    page: Page, workers: Workers, hook: Webhook, endpoint: Receiver, accessible: Accessible
 ) -> None:
     failed(hook, 3)
     workers.start("webhooks")
     open_page(page, hook)
     accessible(page)
-    asked: list[str] = []
+    dialogs: list[str] = []
 
     def decide(dialog: Any) -> None:
-        asked.append(dialog.message)
-        (dialog.accept if len(asked) > 1 else dialog.dismiss)()
+        dialogs.append(dialog.message)
+        (dialog.accept if len(dialogs) > 1 else dialog.dismiss)()
 
     page.on("dialog", decide)
     button = page.get_by_role("button", name="Resend 3 failed")
@@ -116,14 +118,15 @@ def test_all_that_failed_is_sent_again_with_the_number_told_first(
     assert Delivery.objects.filter(status="failed").count() == 3
     button.click()
     expect(page.get_by_text("3 failed deliveries queued")).to_be_visible()
-    assert asked == ["Resend 3 failed deliveries?"] * 2
+    assert dialogs == ["Resend 3 failed deliveries?"] * 2
     expect(page.locator(".state", has_text="delivered")).to_have_count(3, timeout=SOON)
     expect(page.get_by_role("button", name="failed")).to_have_count(0)
-    assert len(set(there.ids)) == 3
+    assert len(set(endpoint.ids)) == 3
 
 
-def test_one_delivery_is_looked_at_and_sent_again(
-    page: Page, workers: Workers, hook: Webhook, there: Receiver, accessible: Accessible
+@pytest.mark.slow
+def test_a_single_delivery_can_be_sent_again(
+    page: Page, workers: Workers, hook: Webhook, endpoint: Receiver, accessible: Accessible
 ) -> None:
     (delivery,) = failed(hook, 1)
     open_page(page, hook).get_by_role("link", name="Export ready").click()
@@ -136,10 +139,10 @@ def test_one_delivery_is_looked_at_and_sent_again(
     workers.start("webhooks")
     expect(page.locator("#attempts dd").first).to_contain_text("Delivered", timeout=SOON)
     expect(page.get_by_role("row").nth(1)).to_contain_text("204")
-    assert there.ids == [str(delivery.pk)]
+    assert endpoint.ids == [str(delivery.pk)]
 
 
-def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, accessible: Accessible) -> None:
+def test_it_can_be_disabled_with_a_reason_and_enabled(page: Page, hook: Webhook, accessible: Accessible) -> None:
     failed(hook, 1)
     Webhook.objects.update(enabled=False, disabled_reason="No delivery has succeeded for three days.")
     open_page(page, hook)
@@ -153,12 +156,12 @@ def test_it_is_switched_off_and_on_with_the_reason(page: Page, hook: Webhook, ac
 
 
 @pytest.mark.slow
-def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook, accessible: Accessible) -> None:
+def test_it_can_be_changed_rotated_and_deleted(page: Page, hook: Webhook, accessible: Accessible) -> None:
     open_page(page, hook)
     page.get_by_label("Export failed").check()
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_text("Webhook saved.")).to_be_visible()
-    page.wait_for_load_state()  # until then nothing asks
+    page.wait_for_load_state()  # the page does not poll before
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Rotate secret").click()
     expect(page.locator("#secret")).to_contain_text("whsec_")
@@ -174,7 +177,7 @@ def test_it_is_changed_given_a_new_secret_and_deleted(page: Page, hook: Webhook,
 
 
 @pytest.mark.slow
-def test_the_log_is_filtered_and_paged(page: Page, alice: User, accessible: Accessible) -> None:
+def test_the_delivery_log_is_filtered_and_paginated(page: Page, alice: User, accessible: Accessible) -> None:
     scenes_webhooks.sent(alice)
     page.goto(scenes_webhooks.path_of(alice))
     expect(page.get_by_role("row")).to_have_count(51)
@@ -187,8 +190,8 @@ def test_the_log_is_filtered_and_paged(page: Page, alice: User, accessible: Acce
 
 
 @pytest.mark.slow
-def test_a_server_that_fails_for_a_moment_is_told_and_overcome(
-    page: Page, watch: Watch, workers: Workers, hook: Webhook
+def test_it_reports_and_survives_a_brief_server_error(
+    page: Page, watch: PageMonitor, workers: Workers, hook: Webhook
 ) -> None:
     watch.expect("503")
     open_page(page, hook)
@@ -216,4 +219,4 @@ def test_it_fits_a_phone(page: Page, alice: User) -> None:
     Webhook.objects.update(url="https://hooks.example.com/" + "x" * 300)
     for path in ("/app/webhooks", scenes_webhooks.path_of(alice), scenes_webhooks.of_delivery(alice)):
         page.goto(path)
-        assert fits(page), path
+        assert fits_width(page), path

@@ -1,4 +1,4 @@
-"""A site to do harm to, and the invariants after each test."""
+"""A running site for fault injection, and a check of the invariants after each test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.broker import lose_messages
 from tests.chaos import invariants
 from tests.chaos.site import SLOTS, Site
 from tests.chaos.source import FUNCTION
-from tests.chaos.watch import Watch
+from tests.chaos.watch import Monitor
 
 failed = pytest.StashKey[bool]()
 
@@ -32,22 +32,27 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture(scope="session")
-def _notes(django_db_setup: None, django_db_blocker: Any) -> None:
+def _change_log(django_db_setup: None, django_db_blocker: Any) -> None:
     with django_db_blocker.unblock():
-        invariants.take_notes()
+        invariants.record_changes()
 
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> Random:
-    """All chance of a test. `--randomly-seed=…`, which pytest prints at its start, brings a run back."""
+    """Seeded randomness of a test. `--randomly-seed=…`, which pytest prints at the start, reproduces a run."""
     return Random(f"{request.config.getoption('randomly_seed', 0)}:{request.node.name}")
 
 
 @pytest.fixture
 def site(
-    _notes: None, transactional_db: None, alice: User, tmp_path: Path, chance: Random, request: pytest.FixtureRequest
+    _change_log: None,
+    transactional_db: None,
+    alice: User,
+    tmp_path: Path,
+    chance: Random,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Site]:
-    """Servers behind proxies, with nothing of Sluice's running yet. At the end every invariant is checked."""
+    """Servers behind proxies, without any running Sluice process. The teardown checks every invariant."""
     clean()
     (server,) = servers.started
     site = Site(tmp_path, server, chance, alice)
@@ -55,7 +60,7 @@ def site(
     site.source.run("CREATE SCHEMA data")
     site.source.run(FUNCTION)
     site.dataset()
-    watch = Watch(site.source.url, site.children)
+    watch = Monitor(site.source.url, site.children)
     try:
         yield site
         if not request.node.stash.get(failed, True):
@@ -67,7 +72,7 @@ def site(
 
 
 def clean() -> None:
-    """What earlier tests left where the database's own cleaning does not reach."""
+    """Remove what earlier tests left outside the database."""
     lose_messages()
     storage.delete_many([item.key for item in storage.list_objects("")])
     for upload in list(storage.list_uploads("")):

@@ -1,5 +1,6 @@
-"""What must hold of documents when the trouble is over, read from Postgres, object storage, Valkey and the disk: that
-every task ended once, with what its document gives, and that nothing else is left of it."""
+"""Invariants of documents after a fault, read from Postgres, object storage, Valkey, and the disk: every task ended
+once with the expected result, and nothing else is left.
+"""
 
 import hashlib
 import json
@@ -31,21 +32,21 @@ from tests.waiting import wait_until
 
 
 def check(site: Site, moves: Callable[[str], dict[str, list[Any]]]) -> None:
-    """`moves`: gives the changes of statuses, as the trigger saw them."""
+    """Check all of them. `moves` returns the status changes that the trigger recorded."""
     if not Task.objects.exists():
         return
-    calm_down(site)
+    settle_all(site)
     ended_once(moves("task"), site.allowed.retried_tasks)
-    rows_are_whole(site.allowed.retried_tasks)
-    results_are_whole()
+    rows_are_consistent(site.allowed.retried_tasks)
+    results_are_correct()
     ocr_was_used_once(site)
-    nothing_is_foreign()
+    no_orphaned_artifacts()
     run_states_agree()
-    nothing_is_on_the_disk(site)
+    no_temporary_files(site)
 
 
-def calm_down(site: Site) -> None:
-    """I6: with workers that live, every task ends by itself, and no message is left that anybody waits for."""
+def settle_all(site: Site) -> None:
+    """I6: with running workers, every task ends by itself, and no message that is waited for is left."""
     if Task.objects.open().exists() and not any(listens(worker, "etl-ocr") for worker in site.workers):
         site.start_worker(BOTH)
     wait_until(lambda: not Task.objects.open().exists(), limit=90, every=0.2)
@@ -55,16 +56,16 @@ def calm_down(site: Site) -> None:
 
 
 def ended_once(moves: dict[str, list[Any]], retried: Iterable[str]) -> None:
-    """I1, I7: each end was written once, under the fence that the row had, and never left."""
+    """I1, I7: each end was written once, under the row's fencing token, and never changed."""
     for task in Task.objects.exclude(pk__in=retried):
         its = moves[str(task.pk)]
         assert [(move.was, move.became) for move in its] == [(Status.PENDING, task.status)], f"task {task.pk}: {its}"
-        assert its[0].token == its[0].old_token, f"task {task.pk} ended under another fence than its own"
+        assert its[0].token == its[0].old_token, f"task {task.pk} ended under another fencing token"
 
 
-def rows_are_whole(retried: Iterable[str]) -> None:
+def rows_are_consistent(retried: Iterable[str]) -> None:
     for task in Task.objects.all():
-        assert storage.head(task.document_key), f"the document of task {task.pk} is gone"
+        assert storage.head(task.document_key), f"the document of task {task.pk} is missing"
         if task.status == Status.FAILED:
             assert task.error
             assert set(task.error) == {"code", "stage", "detail", "retryable"}
@@ -72,13 +73,13 @@ def rows_are_whole(retried: Iterable[str]) -> None:
             assert task.error["stage"] == task.phase
             assert task.result is None
         if task.status == Status.CANCELLED and str(task.pk) not in retried:
-            assert not list(storage.list_objects(artifacts.folder(task.pk))), f"task {task.pk} was worked on"
+            assert not list(storage.list_objects(artifacts.folder(task.pk))), f"task {task.pk} was processed"
             assert not rehearsal.calls(f"ocr-{task.pk}"), f"task {task.pk} was cancelled and read"
 
 
 # ---- Results --------------------------------------------------------------------------------------------------------
-def results_are_whole() -> None:
-    """I2: what a row names is there, and is what its document gives."""
+def results_are_correct() -> None:
+    """I2: every artifact that a row names exists and has the expected contents."""
     with closing(LocalProvider()) as provider:
         for task in Task.objects.filter(status=Status.COMPLETED):
             result, key = task.result, task.result and task.result["markdown_s3_key"]
@@ -86,7 +87,7 @@ def results_are_whole() -> None:
             assert key == task.metadata["artifact_mineru_markdown_key"]
             assert key.startswith(artifacts.ocr_folder(task))
             content = b"".join(storage.read(key))
-            assert Path(key).stem == hashlib.sha256(content).hexdigest(), f"task {task.pk}: half a Markdown"
+            assert Path(key).stem == hashlib.sha256(content).hexdigest(), f"task {task.pk}: incomplete Markdown"
             output = artifacts.find(artifacts.output_key(task))
             assert output, f"task {task.pk} has no output"
             assert {name: result[name] for name in output} == output, f"task {task.pk}: row and output differ"
@@ -101,7 +102,7 @@ def rehearsed(task: Task, _provider: LocalProvider) -> str:
 
 
 def local(task: Task, provider: LocalProvider) -> str:
-    """Return what the local provider makes of the document here, where nothing disturbs it."""
+    """Return the local provider's result for the document, computed here without faults."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{task.pk}.{task.kind}"
         path.write_bytes(b"".join(storage.read(task.document_key)))
@@ -112,15 +113,18 @@ TRUTHS: dict[str, Callable[[Task, LocalProvider], str]] = {"rehearsed": rehearse
 
 
 def ocr_was_used_once(site: Site) -> None:
-    """One result of OCR a run; and nobody read a document more often than attempts were counted, or handed back, or
-    forgotten with a run-state."""
+    """One OCR result per run. No document was read more often than attempts were counted, handed back, or lost with a
+    run-state.
+    """
     handed_back = Counter(line["etl_task_id"] for line in lines(site) if line.get("action") == "stage_released")
     most = settings.SLUICE.etl_ocr_max_attempts
     for task in Task.objects.all():
         kept = [item.key for item in storage.list_objects(artifacts.ocr_folder(task))]
         assert sum(key.endswith(".md") for key in kept) <= 1, f"task {task.pk} has several results of OCR"
         counted = task.metadata.get("attempts", {}).get(Phase.OCR, 0)
-        forgotten = most * (task.fence - 1)  # every fence after the first is a state made anew, or a retry
+        forgotten = most * (
+            task.fence - 1
+        )  # every fencing token after the first belongs to a recreated run-state or a retry
         calls = len(rehearsal.calls(f"ocr-{task.pk}"))
         assert calls <= counted + handed_back[task.pk] + forgotten, f"task {task.pk} was read {calls} times"
 
@@ -129,37 +133,37 @@ def lines(site: Site) -> list[dict[str, Any]]:
     return [json.loads(line) for line in site.logs().splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-# ---- What is left ---------------------------------------------------------------------------------------------------
-def nothing_is_foreign() -> None:
-    """I5: no artefact but of tasks that there are."""
+# ---- Leftovers -----------------------------------------------------------------------------------------------------
+def no_orphaned_artifacts() -> None:
+    """I5: every artifact belongs to an existing task."""
     known = {str(pk) for pk in Task.objects.values_list("pk", flat=True)}
     found = {item.key.removeprefix(artifacts.TASKS).split("/")[0] for item in storage.list_objects(artifacts.TASKS)}
-    assert found <= known, f"artefacts of tasks that there are not: {found - known}"
+    assert found <= known, f"artifacts without a task: {found - known}"
     assert not list(storage.list_uploads("etl/"))
 
 
 def run_states_agree() -> None:
-    """I5: Valkey says what the row says, holds no token of a task that has ended, and forgets it in time."""
+    """I5: Valkey agrees with the row, holds no token of an ended task, and expires in time."""
     redis: Any = valkey()
     prefix = settings.SLUICE.etl_redis_prefix
     for key in redis.scan_iter(match=f"{prefix}*"):
-        assert redis.ttl(key) != -1, f"{key!r} stays for ever"  # -2: it is gone by now
+        assert redis.ttl(key) != -1, f"{key!r} never expires"  # -2: it has expired
     for task in Task.objects.all():
-        said = redis.hgetall(key_of(task.pk))
-        if not said:
+        run_state = redis.hgetall(key_of(task.pk))
+        if not run_state:
             continue
-        assert said[b"status"].decode() == task.status, f"task {task.pk}: Valkey and row differ"
+        assert run_state[b"status"].decode() == task.status, f"task {task.pk}: Valkey and row differ"
         assert task.status in ENDED
-        assert said.get(b"token", b"") == b"", f"somebody still holds task {task.pk}"
+        assert run_state.get(b"token", b"") == b"", f"task {task.pk} is still held"
         assert 0 < redis.ttl(key_of(task.pk)) <= settings.SLUICE.etl_state_terminal_ttl_seconds
 
 
-def nothing_is_on_the_disk(site: Site) -> None:
-    """I5: what killed workers left is deleted by the next one, or by the sweep that beat has done every hour."""
+def no_temporary_files(site: Site) -> None:
+    """I5: leftovers of killed workers are deleted by the next worker, or by beat's hourly sweep."""
     wait_until(lambda: not on_the_disk(site) or (tasks.sweep.delay() and False), limit=30, every=0.5)
 
 
 def on_the_disk(site: Site) -> list[Path]:
-    """Return what of documents lies in ETL_CACHE_DIR and TMPDIR."""
+    """Return the documents' files in ETL_CACHE_DIR and TMPDIR."""
     cache: Path = settings.SLUICE.etl_cache_dir
     return list(chain(cache.glob(f"{workspace.PREFIX}*"), site.folder.glob("*.upload*"), site.folder.glob("tmp*")))

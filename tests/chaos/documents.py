@@ -1,4 +1,4 @@
-"""What tests of documents share: submitting one by HTTP, and looking at what became of it."""
+"""Shared steps of the document tests: submitting over HTTP, and reading the outcome."""
 
 import os
 from typing import Any
@@ -16,25 +16,25 @@ from tests.waiting import wait_until
 
 BOTH = "etl-ocr,etl-postprocess"
 ALL = f"{QUEUES},{BOTH}"
-# The real provider and processors, in the place of those that rehearse.
+# The real provider and processors instead of the rehearsed ones.
 REAL = {"DJANGO_SETTINGS_MODULE": "tests.chaos.real_settings", "ETL_OCR_PROVIDER": "local"}
 
 
 def send(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: Any = None) -> Any:
-    """Return the answer to a submission."""
+    """Submit a document, and return the response."""
     data = content.encode() if isinstance(content, str) else content
     fields = {"rule_id": str(rule.pk)} if rule else {}
     return site.client.post("/api/v1/etl/submit", files={"file": (name, data, "text/plain")}, data=fields)
 
 
 def submit(site: Site, content: str | bytes, *, name: str = "hello.txt", rule: Any = None) -> Task:
-    answer = send(site, content, name=name, rule=rule)
-    assert answer.status_code == 202, answer.text
-    return Task.objects.get(pk=answer.json()["task_id"])
+    response = send(site, content, name=name, rule=rule)
+    assert response.status_code == 202, response.text
+    return Task.objects.get(pk=response.json()["task_id"])
 
 
 def rehearsed_rule(site: Site) -> Rule:
-    """Return a rule whose processor writes its calls down under a name of its own."""
+    """Return a rule under whose name the rehearsed processor records its calls."""
     return make_rule(site.owner, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
@@ -43,12 +43,12 @@ def status(task: Task) -> str:
 
 
 def settle(*tasks: Task, limit: float = 60) -> None:
-    """Wait until the tasks have ended, all by themselves."""
+    """Wait until all tasks have ended by themselves."""
     wait_until(lambda: all(status(task) in ENDED for task in tasks), limit=limit, every=0.05)
 
 
 def code_of(task: Task) -> tuple[str, str]:
-    """Return how a task ended: its error's code, or its status; and the stage it ended in."""
+    """Return a task's error code, or its status, and the stage that it ended in."""
     row = Task.objects.get(pk=task.pk)
     return (row.error["code"] if row.error else row.status), row.phase
 
@@ -72,7 +72,7 @@ def attempts(task: Task) -> tuple[int, int]:
 
 
 def markdown_of(task: Task) -> str:
-    """Return the Markdown that a completed task names."""
+    """Return the Markdown artifact of a completed task."""
     result = Task.objects.get(pk=task.pk).result
     assert result
     return b"".join(storage.read(result["markdown_s3_key"])).decode()

@@ -1,7 +1,7 @@
-"""What must hold when the trouble is over: the invariants I1 to I8, read from Postgres, object storage, Valkey and the
-source, never from what Sluice counted itself.
+"""The invariants I1 to I8 that hold after every fault, read from Postgres, object storage, Valkey, and the source,
+never from Sluice's own counters.
 
-`check(site)` is the one function that every test of this folder ends with; the fixture `site` calls it.
+Every test in this folder ends with `check(site)`, which the fixture `site` calls.
 """
 
 import gzip
@@ -24,17 +24,17 @@ from exports.delivery import bundles
 from exports.models import Chunk, Dataset, Delivery, Event, File, Job, Receipt, Slot, Tick
 from exports.models.job import Compression, DeliveryKind
 from tests.chaos import document_invariants
-from tests.chaos.site import Allowed, Site
+from tests.chaos.site import DeliberateChanges, Site
 from tests.chaos.source import Slice, oracle
-from tests.chaos.watch import Watch
+from tests.chaos.watch import Monitor
 from tests.integration.receiver import Receiver
 from tests.waiting import wait_until
 
 CHUNK_ENDED = {ChunkStatus.DONE, ChunkStatus.FAILED, ChunkStatus.CANCELLED}
-MOST_MEMORY = 200  # MB of a worker, whatever the rows
+MOST_MEMORY = 200  # MB per worker, for any number of rows
 
-# Every change of a state, with the token that it was made under, as a trigger saw it: no code of ours could hide one.
-NOTES = """
+# A trigger records every status change with its token, so that no code can hide one.
+CHANGE_TRIGGERS = """
 CREATE SCHEMA chaos;
 CREATE TABLE chaos.move (
     nr bigserial PRIMARY KEY, what text NOT NULL, id text NOT NULL, was text NOT NULL, became text NOT NULL,
@@ -58,10 +58,10 @@ WATCHED = {
 }
 
 
-def take_notes() -> None:
-    """Have the test database note every change of a state."""
+def record_changes() -> None:
+    """Record every status change in the test database."""
     with connection.cursor() as cursor:
-        cursor.execute(NOTES)
+        cursor.execute(CHANGE_TRIGGERS)
         for what, (table, key, token) in WATCHED.items():
             cursor.execute(
                 f"CREATE TRIGGER chaos_note AFTER UPDATE ON {table} FOR EACH ROW"
@@ -80,40 +80,40 @@ class Move:
 
 
 def moves(what: str) -> dict[str, list[Move]]:
-    """Return the changes of each job, chunk or task, in order."""
+    """Return the changes of each job, chunk, or task, in order."""
     found: dict[str, list[Move]] = defaultdict(list)
     for row in sql.rows("SELECT * FROM chaos.move WHERE what = %(what)s ORDER BY nr", what=what):
         found[row["id"]].append(Move(row["id"], row["was"], row["became"], row["token"], row["old_token"]))
     return found
 
 
-def check(site: Site, watch: Watch) -> None:
+def check(site: Site, watch: Monitor) -> None:
     allowed = site.allowed
-    calm_down(site)
+    settle_all(site)
     all_have_ended()
     chunks_ended_once(allowed)
     jobs_ended_once(allowed)
-    files_are_whole(site)
+    files_are_correct(site)
     receipts_are_single()
     events_and_deliveries_are_single(site.receivers, allowed)
-    nothing_is_left()
+    no_unreferenced_objects()
     document_invariants.check(site, moves)
-    assert watch.samples > 0, "nobody watched"
+    assert watch.samples > 0, "the monitor took no samples"
     assert watch.most_calls <= site.slots, f"I3: {watch.most_calls} calls at once, {site.slots} slots"
     assert watch.most_memory < MOST_MEMORY, f"I8: {watch.most_memory} MB: {watch.whose}"
 
 
-def calm_down(site: Site) -> None:
-    """I5, I6: with no more trouble and with workers that live, everything ends by itself."""
+def settle_all(site: Site) -> None:
+    """I5, I6: without faults and with running workers, everything ends by itself."""
     for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
         proxy.pass_on()
-    connection.close()  # it may be one of those that a test ended
+    connection.close()  # this may be one of the connections that a test terminated
     if not any(worker.alive for worker in site.workers):
         site.start_worker()
     if not any(beat.alive for beat in site.beats):
         site.start_beat()
     wait_until(lambda: not Job.objects.exclude(status__in=JOB_ENDED).exists(), limit=90, every=0.2)
-    for is_calm in CALM:
+    for is_calm in IDLE_CONDITIONS:
         wait_until(is_calm, limit=60, every=0.2)
 
 
@@ -126,7 +126,7 @@ def nothing_is_leased() -> bool:
     )
 
 
-def everybody_was_told() -> bool:
+def all_deliveries_ended() -> bool:
     return not (Delivery.objects.filter(status="pending").exists() or Event.objects.untold().exists())
 
 
@@ -134,7 +134,7 @@ def no_upload_is_open() -> bool:
     return not list(storage.list_uploads(""))
 
 
-CALM: tuple[Callable[[], bool], ...] = (nothing_is_leased, everybody_was_told, no_upload_is_open)
+IDLE_CONDITIONS: tuple[Callable[[], bool], ...] = (nothing_is_leased, all_deliveries_ended, no_upload_is_open)
 
 
 def all_have_ended() -> None:
@@ -142,13 +142,13 @@ def all_have_ended() -> None:
     assert not Chunk.objects.exclude(status__in=CHUNK_ENDED).exists()
     for job in Job.objects.all():
         counts = Counter(job.chunks.values_list("status", flat=True))
-        told = {"done": job.done, "failed": job.failed, "cancelled": job.cancelled}
-        assert {status: number for status, number in told.items() if number} == counts, f"job {job.pk} counted wrong"
+        counted = {"done": job.done, "failed": job.failed, "cancelled": job.cancelled}
+        assert {status: number for status, number in counted.items() if number} == counts, f"job {job.pk} counted wrong"
         assert job.retrying == 0
 
 
-def chunks_ended_once(allowed: Allowed) -> None:
-    """I1, I7: each end was written under the token of the claim before it, and never left."""
+def chunks_ended_once(allowed: DeliberateChanges) -> None:
+    """I1, I7: each end was written under the token of the claim before it, and never changed."""
     retried = set(map(str, Chunk.objects.filter(job_id__in=allowed.retried).values_list("pk", flat=True)))
     for pk, its in moves("chunk").items():
         held = None
@@ -165,37 +165,37 @@ def chunks_ended_once(allowed: Allowed) -> None:
         assert ends == 1 or pk in retried or allowed.redone, f"I1: chunk {pk} ended {ends} times"
 
 
-def jobs_ended_once(allowed: Allowed) -> None:
+def jobs_ended_once(allowed: DeliberateChanges) -> None:
     """I4, I7."""
     for pk, its in moves("job").items():
         if pk in allowed.retried:
             continue
-        assert not any(move.was in JOB_ENDED for move in its), f"I7: job {pk} left its end"
+        assert not any(move.was in JOB_ENDED for move in its), f"I7: job {pk} changed after its end"
         assert sum(move.became in JOB_ENDED for move in its) == 1, f"I4: job {pk} ended more than once"
 
 
-def files_are_whole(site: Site) -> None:
-    """I2: what chunks ended with, what the cache vouches for and what was delivered is what psql writes."""
+def files_are_correct(site: Site) -> None:
+    """I2: the files of chunks, of the cache, and of deliveries equal the output of psql."""
     done = Chunk.objects.filter(status=ChunkStatus.DONE).exclude(source=Source.SNAPSHOT).select_related("job")
     slices = {(chunk.key, chunk.effective_date) for chunk in done}
     truth = oracle(site.source, sorted(slices), site.folder / "oracle")
     for chunk in done:
         if is_default(chunk.job.shape) and chunk.job.compression == Compression.NONE:
-            assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} is not what psql writes"
+            assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} differs from psql's output"
     for file in File.objects.select_related("dataset"):
-        assert digest(file.path) == file.sha256, "I2: a file of the cache is not what its row says"
+        assert digest(file.path) == file.sha256, "I2: a file of the reuse cache differs from its row"
         pair = Pair(file.key, file.effective_date)
         if file.path == object_key(file.dataset.base_path, pair, Shape(compression=Compression.GZIP)):
             plain = hashlib.sha256(gzip.decompress(b"".join(storage.read(file.path)))).hexdigest()
             assert plain == truth.get((file.key, file.effective_date), plain), (
-                "I2: a packed file is not what psql writes"
+                "I2: a packed file differs from psql's output"
             )
-    for job in Job.objects.filter(status=JobStatus.SUCCESS, receipt__deleted_at=None):  # I5 is about the others
-        delivered_is_whole(job, truth)
+    for job in Job.objects.filter(status=JobStatus.SUCCESS, receipt__deleted_at=None):  # I5 covers the others
+        delivery_is_correct(job, truth)
 
 
 def is_default(shape: Shape) -> bool:
-    """Whether psql can write such a file by itself. Others are held against what chunks and cache say of them."""
+    """Return whether psql can write this format. Other files are compared with the checksums of chunks and cache."""
     return shape.format == "csv" and shape.dialect.is_default
 
 
@@ -210,7 +210,7 @@ def digest(key: str) -> str:
     return found.hexdigest()
 
 
-def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
+def delivery_is_correct(job: Job, truth: dict[Slice, str]) -> None:
     receipt = Receipt.objects.get(job=job)
     content = b"".join(storage.read(receipt.object_key))
     assert hashlib.sha256(content).hexdigest() == receipt.checksum
@@ -219,7 +219,7 @@ def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
         whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
         assert whole == joined(job), f"I2: job {job.pk} delivered something else"
         return
-    # A manifest names files, and tells their digests as they lie there.
+    # A manifest lists files with the checksums of the stored objects.
     as_stored = job.delivery == DeliveryKind.MANIFEST or not is_default(job.shape)
     expected = {
         file_name(chunk.pair, job.shape): chunk.sha256 if as_stored else truth.get(slice_of(chunk), chunk.sha256)
@@ -229,7 +229,7 @@ def delivered_is_whole(job: Job, truth: dict[Slice, str]) -> None:
 
 
 def joined(job: Job) -> bytes:
-    """Return the files of a job that are to be delivered as one, unpacked: the header once, or an array of them."""
+    """Return the files of a joined delivery, decompressed: with one header, or as one JSON array."""
     is_json = job.shape.format == "json"
     files = [
         stored_rows(chunk, start=0 if is_json else chunk.header_bytes if chunk.seq else 0)
@@ -244,7 +244,7 @@ def stored_rows(chunk: Chunk, *, start: int) -> bytes:
 
 
 def files_in(job: Job, content: bytes, *, unpack: bool) -> dict[str, str]:
-    """Return the SHA-256 of each file that a job delivered, by its name in the bundle; `unpack`: of what was packed."""
+    """Return the SHA-256 of each delivered file by its name in the bundle. `unpack` hashes decompressed contents."""
     is_packed = unpack and job.compression == Compression.GZIP
     if job.delivery == DeliveryKind.ZIP:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -262,34 +262,34 @@ def sha256(content: bytes, *, is_packed: bool) -> str:
 
 
 def receipts_are_single() -> None:
-    """I4: a receipt for each success, and for nothing else."""
+    """I4: one receipt for each success, and none for anything else."""
     succeeded = set(Job.objects.filter(status=JobStatus.SUCCESS).values_list("pk", flat=True))
     assert set(Receipt.objects.values_list("pk", flat=True)) == succeeded, "I4: receipts and successes differ"
 
 
-def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: Allowed) -> None:
-    """I4: one terminal event a job, one delivery for each webhook that wants it, told under one id."""
+def events_and_deliveries_are_single(receivers: Iterable[Receiver], allowed: DeliberateChanges) -> None:
+    """I4: one terminal event per job, and one delivery with one id for each subscribed webhook."""
     for job in Job.objects.exclude(pk__in=allowed.retried):
         ends = Event.objects.filter(job=job, kind=Event.Kind.STATUS, status__in=JOB_ENDED)
         assert ends.count() == 1, f"I4: job {job.pk} has {ends.count()} terminal events"
         numbers = list(Event.objects.filter(job=job).order_by("seq").values_list("seq", flat=True))
         assert len(numbers) == len(set(numbers))
-        told = Counter(Delivery.objects.filter(job=job).values_list("webhook_id", flat=True))
-        assert all(times == 1 for times in told.values()), f"I4: job {job.pk} is told more than once"
+        counted = Counter(Delivery.objects.filter(job=job).values_list("webhook_id", flat=True))
+        assert all(times == 1 for times in counted.values()), f"I4: job {job.pk} was delivered more than once"
     known = {str(pk) for pk in Delivery.objects.values_list("pk", flat=True)}
     for receiver in receivers:
-        assert set(receiver.ids) <= known, "I4: a receiver heard of a delivery that there is none of"
+        assert set(receiver.ids) <= known, "I4: a receiver got a delivery without a row"
 
 
-def nothing_is_left() -> None:
-    """I5: no object that nothing names."""
+def no_unreferenced_objects() -> None:
+    """I5: every object is referenced."""
     receipts = set(Receipt.objects.filter(deleted_at=None).values_list("object_key", flat=True))
-    assert receipts <= delivered(), "I5: a delivered object is gone before its time"
-    wait_until(lambda: sweep() and delivered() == receipts and not unvouched(), limit=45, every=1)
+    assert receipts <= delivered(), "I5: a delivered object was deleted before it expired"
+    wait_until(lambda: sweep() and delivered() == receipts and not unreferenced_files(), limit=45, every=1)
 
 
-def unvouched() -> set[tuple[str, str]]:
-    """Return the files, with their ETags, that lie at a dataset's paths although no row vouches for them."""
+def unreferenced_files() -> set[tuple[str, str]]:
+    """Return the files, with their ETags, at a dataset's paths that no row references."""
     prefixes = [f"{path}/" for path in Dataset.objects.values_list("base_path", flat=True)]
     found = {(item.key, item.etag) for prefix in prefixes for item in storage.list_objects(prefix)}
     return found - set(File.objects.values_list("path", "etag"))
@@ -300,7 +300,7 @@ def delivered() -> set[str]:
 
 
 def sweep() -> bool:
-    """Have a worker do what beat has done once an hour."""
+    """Let a worker run beat's hourly cleanup."""
     Tick.objects.filter(name="sweep").delete()
     tasks.sweep.delay()
     return True

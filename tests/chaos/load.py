@@ -1,4 +1,4 @@
-"""Clients of a soak: they submit exports and documents without end, and come back until they are answered."""
+"""Load clients of a soak: they submit exports and documents continuously, and retry until they are accepted."""
 
 import time
 from collections.abc import Callable
@@ -14,19 +14,19 @@ import httpx2
 from tests.integration.factories import FIRST_DAY
 
 ACCEPTED = 202
-LIMIT = 120.0  # seconds in which a request must be accepted at last
+LIMIT = 120.0  # seconds within which a request must be accepted
 
 
 @dataclass
 class Load:
-    """`accepted` has an id for each Idempotency-Key: of a job or a task. `failures` are answers that nobody may get."""
+    """`accepted` maps each Idempotency-Key to a job or task id. `failures` are responses that must not occur."""
 
     url: Callable[[], str]
     token: str
     seed: str
     rule_id: int
     accepted: dict[str, str] = field(default_factory=dict)
-    refused: int = 0  # tries that were to be repeated
+    refused: int = 0  # requests that were to be repeated
     failures: list[str] = field(default_factory=list)
     over: Event = field(default_factory=Event)
     threads: list[Thread] = field(default_factory=list)
@@ -46,35 +46,35 @@ class Load:
     def go_on(self, what: Callable[[Random], dict[str, Any]], random: Random) -> None:
         while not self.over.wait(random.uniform(1, 4)):
             key = str(UUID(int=random.getrandbits(128)))
-            self.insist(key, what(random))
+            self.repeat_until_accepted(key, what(random))
 
-    def insist(self, key: str, request: dict[str, Any]) -> None:
-        """Send it until it is accepted: what a client does who has read what is promised."""
+    def repeat_until_accepted(self, key: str, request: dict[str, Any]) -> None:
+        """Repeat a request until it is accepted, as the API documents."""
         headers = {"Authorization": f"Bearer {self.token}", "Idempotency-Key": key}
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             try:
-                answer = httpx2.post(
+                response = httpx2.post(
                     self.url() + request["path"], headers=headers, timeout=30, trust_env=False, **request["body"]
                 )
             except httpx2.TransportError:
                 self.refused += 1
                 time.sleep(0.5)
                 continue
-            if answer.status_code == ACCEPTED:
-                found = answer.json()
+            if response.status_code == ACCEPTED:
+                found = response.json()
                 self.accepted[key] = str(found.get("jobId") or found["task_id"])
                 return
-            self.note(answer)
+            self.record_response(response)
             self.refused += 1
             time.sleep(0.5)
         self.failures.append(f"{request['path']} was not accepted in {LIMIT:g} s")
 
-    def note(self, answer: httpx2.Response) -> None:
-        """503 and 429 may be tried again; whatever else is said to a good request is a fault of ours."""
-        kind = answer.headers.get("content-type", "")
-        if answer.status_code not in (429, 503) or "problem+json" not in kind:
-            self.failures.append(f"{answer.status_code} {kind} {answer.text[:200]}")
+    def record_response(self, response: httpx2.Response) -> None:
+        """503 and 429 may be retried. Any other refusal of a valid request is a fault of Sluice."""
+        kind = response.headers.get("content-type", "")
+        if response.status_code not in (429, 503) or "problem+json" not in kind:
+            self.failures.append(f"{response.status_code} {kind} {response.text[:200]}")
 
     def export(self, random: Random) -> dict[str, Any]:
         last = FIRST_DAY + timedelta(days=random.choice([0, 0, 4, 14]))
@@ -95,5 +95,5 @@ class Load:
         return {"path": "/api/v1/etl/submit", "body": {"files": files, "data": {"rule_id": str(self.rule_id)}}}
 
 
-# Small ones, slow ones and one of some megabytes; `tests.chaos.source` says what each gives.
+# Small files, slow ones, and one of some megabytes. `tests.chaos.source` defines the rows of each key.
 KEYS = ["ATL", "JFK", "SLOW", "BIG", "LHR", "SIN"]

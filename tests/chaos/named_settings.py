@@ -1,4 +1,4 @@
-"""The settings of processes that ask a test for addresses, and not the machine's DNS."""
+"""Settings of processes that resolve names by the test's scripted DNS."""
 
 from tests.chaos import names
 from tests.chaos.settings import *  # noqa: F403

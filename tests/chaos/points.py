@@ -1,8 +1,8 @@
-"""Named places in Sluice's code at which a worker can be made to die, to stand still or to wait.
+"""Fault points: named places in Sluice's code at which a worker can be made to crash, stop, or wait.
 
-Nothing of it is in the code itself: `settings.py` beside this wraps the functions in the processes that tests start.
-A test arms a point by putting a file into a folder, and whoever comes by takes the file away and does what it says:
-so each arming works once, in whichever process comes first.
+The product has no code for them: `settings.py` in this folder wraps the functions in processes that tests start. A
+test arms a point with a file in a folder. The first process that reaches the point removes the file and acts on it, so
+each file works once.
 """
 
 import os
@@ -15,10 +15,10 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-FOLDER = "CHAOS_POINTS"  # the variable that names it
+FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
 
-# By name: what is called, and whether the point is before or after it. Where a name is reached from several places,
-# all are meant.
+# By name: the wrapped function, and whether the point is before or after it. A name with several functions means all
+# of them.
 POINTS = {
     "chunk claimed": ("exports.worker.leases:claim", "after"),
     "export begun": ("exports.worker.execution:export", "before"),
@@ -49,7 +49,7 @@ POINTS = {
 
 
 class Points:
-    """The folder, as a test sees it."""
+    """The folder, for the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,23 +57,24 @@ class Points:
         folder.mkdir()
 
     def arm(self, name: str, act: str, *, times: int = 1, key: str = "") -> None:
-        """Have the next `times` that come by `die`, `stop` (until SIGCONT) or `wait` (until `release`). `key`: only
-        those that work on a chunk of this key."""
+        """Make the next `times` processes that reach the point `die`, `stop` (until SIGCONT), or `wait` (until
+        `release`). With `key`, only processes that work on a chunk of this key.
+        """
         assert name in POINTS, name
         for number in islice(self.numbers, times):
-            file = self.folder / f"{name}.{number:04}"  # first armed, first come by
+            file = self.folder / f"{name}.{number:04}"  # first armed, first used
             file.with_suffix(".new").write_text(f"{act} {key}")
             file.with_suffix(".new").rename(file)
 
     def armed(self, name: str) -> int:
-        """Return how many of those armed have not been come by yet."""
+        """Return how many armed files of a point are unused."""
         return len(list(self.folder.glob(f"{name}.[0-9]*")))
 
     def release(self, name: str) -> None:
         (self.folder / f"{name}.go").touch()
 
     def reached(self) -> list[int]:
-        """Return the processes that came by an armed point, in order."""
+        """Return the processes that reached an armed point, in order."""
         file = self.folder / "reached"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
@@ -82,7 +83,7 @@ work = {"key": ""}  # of the chunk that this process claimed last
 
 
 def install() -> None:
-    """Wrap the functions, in a process that a test started."""
+    """Wrap the functions in a process that a test started."""
     folder = Path(os.environ[FOLDER])
     for name, (place, when) in POINTS.items():
         module, _, path = place.partition(":")
@@ -97,19 +98,19 @@ def wrapped(function: Callable[..., Any], name: str, *, when: str, folder: Path)
     @wraps(function)
     def run(*arguments: Any, **named: Any) -> Any:
         if when == "before":
-            come_by(folder, name)
+            reach(folder, name)
         result = function(*arguments, **named)
         if name == "chunk claimed" and result:
             work["key"] = result.pair.key
-        # Nothing was claimed, and nothing written: the worker is not at this point then.
+        # Without a claim or a write, the worker is not at this point.
         if when == "after" and (result or "claim" not in name):
-            come_by(folder, name)
+            reach(folder, name)
         return result
 
     return run
 
 
-def come_by(folder: Path, name: str) -> None:
+def reach(folder: Path, name: str) -> None:
     for file in sorted(folder.glob(f"{name}.[0-9]*")):
         try:
             act, _, key = file.read_text().partition(" ")
@@ -117,7 +118,7 @@ def come_by(folder: Path, name: str) -> None:
                 continue
             file.unlink()
         except FileNotFoundError:
-            continue  # somebody else took it
+            continue  # another process took it
         with (folder / "reached").open("a") as reached:
             reached.write(f"{os.getpid()}\n")
         ACTS[act](folder / f"{name}.go")

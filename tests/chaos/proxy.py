@@ -1,9 +1,9 @@
-"""A TCP proxy that makes trouble: between Sluice's processes and the servers that they need.
+"""A TCP proxy with fault injection, between Sluice's processes and their servers.
 
-`Proxy(host, port)` listens on a port of its own, in a thread of its own, and passes bytes on until it is told to
-`stall` (connections are accepted, and nothing comes through), `refuse` (all are reset, and so is who comes), `slow`
-(so many bytes a second), `lose_reply_to` (the server does what was asked, and the client never hears of it) or
-`get_stuck_at` (a request is under way and does not get on, while others do).
+`Proxy(host, port)` listens on its own port, in its own thread, and forwards bytes. Its faults: `stall` (connections
+are accepted, and no bytes are forwarded), `refuse` (all connections are reset, new ones included), `slow` (a limit in
+bytes per second), `lose_reply_to` (the server executes a request, and the client gets no reply), and `get_stuck_at` (a
+request stalls, while others continue).
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from config.dev.stack.ports import LOOPBACK
 
 BLOCK = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: do not linger, send RST
-# A message in which Postgres is told to prepare a statement under a name. It is run by later ones, which have its name.
+# A Parse message, with which Postgres prepares a named statement. Later messages execute it by its name.
 PREPARE = re.compile(rb"P.{4}([^\0]+)\0([^\0]+)\0", re.DOTALL)
 
 
 @dataclass(eq=False)
 class Wire:
-    """One connection, with both its ends."""
+    """A proxied connection, with both its ends."""
 
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
@@ -47,7 +47,7 @@ class Proxy:
         self.refuses = False
         self.bytes_per_second = 0.0
         self.text, self.times, self.lost = b"", 0, 0
-        self.prepared: dict[bytes, bytes] = {}  # text by name: Sluice's names are the same in all sessions
+        self.prepared: dict[bytes, bytes] = {}  # text by name: Sluice uses the same names in all sessions
         self.stuck: list[bytes] = []
         self.loop = asyncio.new_event_loop()
         self.thread = Thread(target=self.loop.run_forever, daemon=True)
@@ -60,18 +60,18 @@ class Proxy:
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
-    # ---- What tests ask for -----------------------------------------------------------------------------------------
+    # ---- Faults ----------------------------------------------------------------------------------------------------
 
     def pass_on(self) -> None:
-        """Be a good wire again."""
+        """Remove all faults."""
         self.run(self.change(flows=True, refuses=False, rate=0))
 
     def stall(self) -> None:
-        """Accept, and let nothing through, in either direction; what is open stays open."""
+        """Accept connections, and forward no bytes in either direction. Open connections stay open."""
         self.run(self.change(flows=False, refuses=False, rate=0))
 
     def refuse(self) -> None:
-        """Reset what is open and whoever comes."""
+        """Reset open and new connections."""
         self.run(self.change(flows=True, refuses=True, rate=0))
         self.reset()
 
@@ -79,19 +79,18 @@ class Proxy:
         self.run(self.change(flows=True, refuses=False, rate=bytes_per_second))
 
     def reset(self) -> None:
-        """Reset what is open, once."""
+        """Reset open connections once."""
         self.run(self.reset_all())
 
     def lose_reply_to(self, text: str, *, times: int = 1) -> None:
-        """Pass the next `times` requests with this text on, and reset their connections when the server answers.
+        """Forward the next `times` requests with this text, and reset their connections when the server replies.
 
-        Of a prepared statement it is its runs that count, not the request to prepare it.
+        For a prepared statement, its executions count, and not its Parse message.
         """
         self.text, self.times, self.lost = text.encode(), times, 0
 
     def get_stuck_at(self, pattern: str, *, times: int = 1) -> None:
-        """Let the next `times` requests that the regular expression finds get stuck on their way: their connections
-        carry no more."""
+        """Stall the next `times` requests that match the regular expression: their connections forward no bytes."""
         self.stuck += [pattern.encode()] * times
 
     def close(self) -> None:
@@ -100,7 +99,7 @@ class Proxy:
         self.thread.join(10)
         self.loop.close()
 
-    # ---- On the loop ------------------------------------------------------------------------------------------------
+    # ---- In the event loop -----------------------------------------------------------------------------------------
 
     async def change(self, *, flows: bool, refuses: bool, rate: float) -> None:
         self.refuses, self.bytes_per_second = refuses, rate
@@ -131,7 +130,7 @@ class Proxy:
         try:
             await self.carry(wire, reader, answers)
         except asyncio.CancelledError:
-            wire.reset()  # the end; on to asyncio it would be an error in its log
+            wire.reset()  # otherwise asyncio would log it as an error
         finally:
             self.wires.discard(wire)
             wire.client.close()

@@ -1,4 +1,4 @@
-"""The settings of processes that do not rehearse: real processors, which ask whatever model a test has set up."""
+"""Settings of processes with real processors, which call the language model of the test."""
 
 from config.settings import ETL_POSTPROCESSORS as REAL
 from tests.chaos.settings import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""A whole installation to do harm to: web, workers and beat in processes of their own, behind proxies."""
+"""A whole installation for fault injection: web, workers, and beat in separate processes, behind proxies."""
 
 import json
 import os
@@ -38,10 +38,11 @@ MEASUREMENTS = PROJECT / ".local" / "chaos.jsonl"
 
 
 @dataclass
-class Allowed:
-    """What a test did on purpose, so that the invariants do not call it a fault. `retried`: ids of jobs that a person
-    sent back, `retried_tasks` the same of documents; `redone`: files were replaced behind our back, so that chunks go
-    back before their job ends."""
+class DeliberateChanges:
+    """Deliberate actions of a test, which the invariants accept. `retried`: ids of jobs that a user retried,
+    `retried_tasks` the same of documents. `redone`: files were overwritten externally, so that chunks return to the
+    queue before their job ends.
+    """
 
     retried: set[str] = field(default_factory=set)
     retried_tasks: set[str] = field(default_factory=set)
@@ -49,10 +50,10 @@ class Allowed:
 
 
 class Site:
-    """`random` is the source of all chance in a test: its seed, printed at the start, brings the test back.
+    """`random` is the only source of randomness in a test: its seed, printed at the start, reproduces the run.
 
-    `slots` bounds the calls into the source, and `variables` are those of all processes: another server, say. Both are
-    to be changed before anything is started.
+    `slots` limits the calls into the source, and `variables` are environment variables of all processes, for example
+    another server's URL. Change both before anything is started.
     """
 
     def __init__(self, folder: Path, servers: Servers, random: Random, owner: Any) -> None:
@@ -68,14 +69,14 @@ class Site:
         self.workers: list[Process] = []
         self.beats: list[Process] = []
         self.web: processes.Web | None = None
-        self.allowed = Allowed()
+        self.allowed = DeliberateChanges()
         self.receivers: list[Receiver] = []  # of webhooks
         self.client = httpx2.Client(trust_env=False, timeout=30)
 
     # ---- Processes --------------------------------------------------------------------------------------------------
 
     def environment(self, **changes: object) -> dict[str, str]:
-        """The variables of a process of Sluice's: all its servers are reached through our proxies."""
+        """Return the variables of a Sluice process, which reaches all its servers through the proxies."""
         database = make_conninfo(
             os.environ["DATABASE_URL"], dbname=connection.settings_dict["NAME"], port=self.postgres.port
         )
@@ -135,11 +136,11 @@ class Site:
         return beat
 
     def children(self) -> list[int]:
-        """Return the prefork children of all workers that live."""
+        """Return the prefork children of all running workers."""
         return [pid for pid in self.descendants() if READER not in process_tree.command_line(pid)]
 
     def readers(self) -> list[int]:
-        """Return the processes that read documents for them, which may take more memory."""
+        """Return the processes that parse documents, which may use more memory."""
         return [pid for pid in self.descendants() if READER in process_tree.command_line(pid)]
 
     def descendants(self) -> list[int]:
@@ -150,20 +151,20 @@ class Site:
         return "\n".join(file.read_text(errors="replace") for file in sorted(self.folder.rglob("*.log")))
 
     def described(self) -> str:
-        """Return what a failed test is understood by."""
+        """Return logs for a failed test."""
         web = [self.web.process] if self.web and self.web.process else []
         return what_ran.described((*web, *self.workers, *self.beats))
 
     def measured(self, promise: str, seconds: float, **facts: object) -> None:
-        """Keep how long something took, for docs/reliability.md: shown by `-s`, and added to .local/chaos.jsonl."""
-        told = " ".join([f"{seconds:.2f} s", *(f"{name}={value}" for name, value in facts.items())])
-        sys.stdout.write(f"\n{promise}: {told}\n")
+        """Record a duration for docs/reliability.md: `-s` prints it, and .local/chaos.jsonl collects it."""
+        figures = " ".join([f"{seconds:.2f} s", *(f"{name}={value}" for name, value in facts.items())])
+        sys.stdout.write(f"\n{promise}: {figures}\n")
         MEASUREMENTS.parent.mkdir(exist_ok=True)
         with MEASUREMENTS.open("a") as file:
             file.write(json.dumps({"promise": promise, "seconds": round(seconds, 3), **facts}) + "\n")
 
     def stop(self) -> None:
-        """Kill what runs: asked to stop, Celery would take its time. Idempotent."""
+        """Kill all processes: a graceful shutdown of Celery takes long. Idempotent."""
         for process in (*self.workers, *self.beats):
             process.kill()
         if self.web:
@@ -173,7 +174,7 @@ class Site:
             proxy.close()
 
     def restart_broker_empty(self) -> None:
-        """Kill Valkey, and have it come back with nothing."""
+        """Kill Valkey, and restart it without data."""
         server = self.servers.valkey
         server.kill()
         shutil.rmtree(server.data / "appendonlydir", ignore_errors=True)
@@ -182,22 +183,27 @@ class Site:
     # ---- Work -------------------------------------------------------------------------------------------------------
 
     def dataset(self, name: str = "things") -> Dataset:
-        return Dataset.objects.get_or_create(name=name, function="data.rows_for", base_path=name)[0]
+        return Dataset.objects.get_or_create(
+            name=name,
+            function="data.rows_for",
+            base_path=name,
+            defaults={"allow_writes": True},  # it counts its calls
+        )[0]
 
     def submit(self, *keys: str, days: int = 1, **changes: Any) -> Job:
-        """Submit an export by HTTP: every key on so many days."""
+        """Submit an export over HTTP: every key on so many days."""
         last = FIRST_DAY + timedelta(days=days - 1)
         filters = {"keys": keys, "dateFrom": FIRST_DAY.isoformat(), "dateTo": last.isoformat()}
-        answer = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})
-        assert answer.status_code == 202, answer.text
-        return Job.objects.get(pk=answer.json()["jobId"])
+        response = self.client.post("/exports", json={"dataset": "things", "filters": filters, **changes})
+        assert response.status_code == 202, response.text
+        return Job.objects.get(pk=response.json()["jobId"])
 
     def settle(self, *jobs: Job, limit: float = 60) -> None:
-        """Wait until the jobs have ended, all by themselves."""
+        """Wait until all jobs have ended by themselves."""
         wait_until(lambda: all(has_ended(job) for job in jobs), limit=limit, every=0.1)
 
     def wait_for_workers(self) -> None:
-        """Wait until all of them take messages, so that what is measured is not their start."""
+        """Wait until all workers take messages, so that measurements exclude their start."""
         wait_until(lambda: all("ready." in worker.log.read_text() for worker in self.workers if worker.alive), limit=60)
 
     def wait_for_call(self, *, limit: float = 30) -> None:
@@ -208,7 +214,7 @@ def has_ended(job: Job) -> bool:
     try:
         job.refresh_from_db()
     except OperationalError:
-        connection.close()  # the server is being restarted, as the test wants it
+        connection.close()  # the server is being restarted by the test
         return False
     return job.status in JOB_ENDED
 
@@ -221,7 +227,7 @@ def proxy_of(url: str) -> Proxy:
 
 
 def through(proxy: Proxy, url: str) -> str:
-    """Return the URL with the proxy in the place of its host."""
+    """Return the URL with the proxy's address as its host."""
     parts = urlsplit(url)
     credentials, at, _ = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{credentials}{at}127.0.0.1:{proxy.port}").geturl()

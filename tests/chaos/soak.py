@@ -1,6 +1,6 @@
-"""A soak: exports and documents under load, while faults of all kinds come at random. `make soak MINUTES=10 SEED=7`.
+"""A soak: exports and documents under load, with random faults of all kinds. `make soak MINUTES=10 SEED=7`.
 
-It ends with the invariants, as every test here, and with a table.
+It ends with the invariants, like every test here, and prints a table.
 """
 
 import os
@@ -20,8 +20,8 @@ from knox.models import AuthToken
 from config.platform.db import sql
 from etl.models import Task
 from exports.models import Chunk, Job
-from tests.chaos.harm import Fault, Harm, schedule
-from tests.chaos.invariants import calm_down
+from tests.chaos.faults import Fault, FaultInjector, schedule
+from tests.chaos.invariants import settle_all
 from tests.chaos.load import Load
 from tests.chaos.site import QUEUES, Site
 from tests.integration.etl_factories import make_rule
@@ -47,31 +47,32 @@ LINES = {
 
 
 @pytest.mark.timeout(0)
-def test_nothing_is_lost_and_nothing_is_twice(site: Site, alice: User) -> None:
+def test_a_soak_loses_and_duplicates_nothing(site: Site, alice: User) -> None:
     site.source.behave("SLOW", rows=200, pause=1.5)
     site.source.behave("BIG", rows=120_000)
-    site.allowed.redone = True  # many jobs make the same files, at the same time
+    site.allowed.redone = True  # many jobs create the same files concurrently
     start(site)
     _, token = AuthToken.objects.create(alice)
     rule = make_rule(alice, mode="llm", name="rehearsed")
     load = Load(lambda: site.web.url if site.web else "", token, str(site.random.random()), rule.pk)
     faults = schedule(site.random, MINUTES * 60, every=EVERY)
     load.start(exporters=3, readers=2)
-    ends = rage(Harm(site), faults)
+    ends = inject_all(FaultInjector(site), faults)
     load.stop()
 
     assert load.failures == []
-    mend(site)
+    remove_faults(site)
     wait_until(has_caught_up, limit=300, every=0.5)
-    calm_down(site)
+    settle_all(site)
     made = {*map(str, Job.objects.values_list("pk", flat=True)), *map(str, Task.objects.values_list("pk", flat=True))}
-    assert set(load.accepted.values()) == made, "what was accepted and what is there differ"
+    assert set(load.accepted.values()) == made, "accepted requests and rows differ"
     sys.stdout.write(table(site, load, faults, ends))
 
 
 def start(site: Site) -> None:
-    """As in production: what must not wait for others has workers of its own. No receipt is over, and its object gone,
-    before all are read at the end."""
+    """As in production, work that must not wait has its own workers. No receipt expires before all are read at the
+    end.
+    """
     lasting = {"EXPORT_LINK_TTL_SECONDS": int(MINUTES * 60) + 3600}
     site.start_web(SIGN_IN_RATE="1000/min", ETL_RATE="1000/min", EXPORT_POLL_RATE="100000/min", **lasting)
     patience = {"EXPORT_MAX_ATTEMPTS": 6, "ETL_OCR_MAX_ATTEMPTS": 6, "ETL_POSTPROCESS_MAX_ATTEMPTS": 6}
@@ -81,27 +82,27 @@ def start(site: Site) -> None:
     site.start_beat()
 
 
-def rage(harm: Harm, faults: list[Fault]) -> list[datetime]:
-    """Do the faults at their times, or as soon as the one before is over. Returns when each was over."""
+def inject_all(injector: FaultInjector, faults: list[Fault]) -> list[datetime]:
+    """Inject each fault at its time, or as soon as the previous one is over. Returns when each ended."""
     began, ends = time.monotonic(), []
     for fault in faults:
         time.sleep(max(0, began + fault.at - time.monotonic()))
-        harm.do(fault)
+        injector.do(fault)
         ends.append(timezone.now())
     return ends
 
 
-def mend(site: Site) -> None:
+def remove_faults(site: Site) -> None:
     for proxy in (site.postgres, site.source_proxy, site.broker, site.storage):
         proxy.pass_on()
     for process in (*site.workers, *site.beats):
         if not process.alive:
             process.start()
-    connection.close()  # the server was restarted, and our sessions ended with it
+    connection.close()  # the restarted server closed our sessions
 
 
 def has_caught_up() -> bool:
-    """Whether what piled up during the faults is done: more than the trouble of one test."""
+    """Return whether the backlog of all faults is done, which takes longer than after a single one."""
     return not (Job.objects.active().exists() or Task.objects.open().exists())
 
 
@@ -110,9 +111,9 @@ def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> 
     logs = site.logs()
     again = sum(max(0, attempts - 1) for attempts in Chunk.objects.values_list("attempts", flat=True))
     lines = [
-        f"jobs {told(jobs)}",
-        f"chunks {told(chunks)}; {again} attempts were not the first",
-        f"tasks {told(tasks)}",
+        f"jobs {status_counts(jobs)}",
+        f"chunks {status_counts(chunks)}; {again} attempts were not the first",
+        f"tasks {status_counts(tasks)}",
         f"requests accepted {len(load.accepted)}, of them after a refusal or a silence {load.refused} tries",
         *(f"{what} {len(re.findall(pattern, logs))}" for what, pattern in LINES.items()),
         f"seconds to recover: {recovered(ends)}",
@@ -122,12 +123,12 @@ def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> 
     return "\n" + "\n".join(lines) + "\n"
 
 
-def told(counts: Counter[str]) -> str:
+def status_counts(counts: Counter[str]) -> str:
     return f"{counts.total()}: " + ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
 
 
 def recovered(ends: list[datetime]) -> str:
-    """Say how long after each fault's end the last chunk that was held then had moved on."""
+    """Return how long after each fault's end the last chunk that was held then had made progress."""
     found = [row["seconds"] for end in ends for row in sql.rows(RECOVERY, at=end) if row["seconds"] is not None]
     if len(found) < 2:
         return "too few"

@@ -1,4 +1,4 @@
-"""The dataset of these tests, and the oracle: what `psql` makes of the same function."""
+"""The dataset of these tests, and the oracle: the output of `psql` for the same function."""
 
 import hashlib
 import subprocess
@@ -10,19 +10,19 @@ import psycopg
 
 from config.dev.stack.postgres import program
 
-# How a key behaves is in a table, so that the oracle can ask for the same rows without the waiting.
+# A table defines each key's behavior, so that the oracle can read the same rows without the delays.
 FUNCTION = """
-CREATE TABLE data.behaviour (key text PRIMARY KEY, rows int NOT NULL, pause float NOT NULL, error boolean NOT NULL);
+CREATE TABLE data.behavior (key text PRIMARY KEY, rows int NOT NULL, pause float NOT NULL, error boolean NOT NULL);
 CREATE SEQUENCE data.calls;
 CREATE FUNCTION data.rows_for(key text, effective_date date)
 RETURNS TABLE (k text, n int, word text, amount numeric, at timestamptz)
 LANGUAGE plpgsql AS $$ #variable_conflict use_variable
 DECLARE
-    how data.behaviour;
+    how data.behavior;
     many int := 3;
 BEGIN
     PERFORM nextval('data.calls');
-    SELECT * INTO how FROM data.behaviour b WHERE b.key = rows_for.key;
+    SELECT * INTO how FROM data.behavior b WHERE b.key = rows_for.key;
     IF how.error THEN RAISE 'no such slice' USING ERRCODE = 'P0001'; END IF;
     many := coalesce(how.rows, many);
     RETURN QUERY SELECT * FROM data.some(key, effective_date, 1, many / 2);
@@ -45,28 +45,28 @@ Slice = tuple[str, date]
 
 
 class Source:
-    """What the source database does, as a test says it."""
+    """The source database, controlled by the test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def run(self, statement: str, *parameters: object) -> int:
-        """Run it on a connection of its own: others may be cut meanwhile. Returns the first column of the first row."""
+        """Run a statement on a new connection, since others may be cut. Returns the first column of the first row."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
             row = cursor.fetchone() if cursor.description else None
         return int(row[0]) if row else 0
 
     def behave(self, key: str, *, rows: int = 3, pause: float = 0, error: bool = False) -> None:
-        """Have calls for a key give so many rows, with a pause in their middle, or an error."""
+        """Make calls for a key return so many rows with a pause in the middle, or an error."""
         self.run(
-            "INSERT INTO data.behaviour VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO UPDATE"
+            "INSERT INTO data.behavior VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO UPDATE"
             " SET rows = excluded.rows, pause = excluded.pause, error = excluded.error",
             key, rows, pause, error,
         )  # fmt: skip
 
     def calls(self) -> int:
-        """Return how many calls were begun so far; no rollback takes one back."""
+        """Return the number of started calls, which no rollback takes back."""
         return self.run("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM data.calls")
 
     def live_calls(self) -> int:
@@ -74,8 +74,8 @@ class Source:
 
 
 def oracle(source: Source, slices: Iterable[Slice], folder: Path) -> dict[Slice, str]:
-    """Return the SHA-256 of what `psql` writes for each slice, in hex."""
-    source.run("UPDATE data.behaviour SET pause = 0")
+    """Return the SHA-256, in hex, of psql's output for each slice."""
+    source.run("UPDATE data.behavior SET pause = 0")
     folder.mkdir(exist_ok=True)
     files = {slice_: folder / f"{number}.csv" for number, slice_ in enumerate(slices)}
     script = "".join(

@@ -1,4 +1,4 @@
-"""The race of a cancel and a start. Row 19 of docs/reliability.md."""
+"""The race between cancelling and starting a document. Row 19 of docs/reliability.md."""
 
 import threading
 import time
@@ -29,26 +29,28 @@ def rule(site: Site) -> Rule:
 
 
 @pytest.mark.timeout(180)
-def test_of_a_cancel_and_a_start_exactly_one_wins(site: Site, rule: Rule) -> None:
-    """19: 200 times, by HTTP and against real workers. What was cancelled no provider has seen; all else is done."""
+def test_a_cancel_racing_a_start_has_exactly_one_winner(site: Site, rule: Rule) -> None:
+    """19: 200 times, over HTTP and against real workers. No provider reads a cancelled document, and every other one
+    is done.
+    """
     site.start_web()
     site.start_worker(ALL, children=2)
     site.start_beat()
     settle(submit(site, "Hello.", rule=rule))
     began = time.monotonic()
     with ThreadPoolExecutor(2) as clients:
-        # At once, and later and later: both must have their chance on a slow machine and on a fast one.
+        # With growing delays, so that both sides win sometimes on slow and on fast machines.
         outcomes = list(clients.map(lambda number: race(site, rule, number % 8 * 0.02), range(RACES)))
     tasks = [task for task, _ in outcomes]
     settle(*tasks, limit=90)
 
     won = {"cancelled": 0, "completed": 0}
-    for task, answer in outcomes:
-        winner = "cancelled" if answer.status_code == 200 else "completed"
+    for task, response in outcomes:
+        winner = "cancelled" if response.status_code == 200 else "completed"
         assert status(task) == winner
         assert ocr_calls(task) == (winner == "completed")
         if winner == "completed":
-            assert (answer.status_code, answer.json()["code"]) == (409, "not_cancellable")
+            assert (response.status_code, response.json()["code"]) == (409, "not_cancellable")
         won[winner] += 1
     assert min(won.values()) > 0, won
     site.measured("19: 200 races of a cancel and a start", time.monotonic() - began, **won)
@@ -61,8 +63,8 @@ def race(site: Site, rule: Rule, delay: float) -> tuple[Task, Any]:
 
 
 @pytest.mark.timeout(240)
-def test_a_cancel_and_a_start_at_the_very_same_moment_have_one_winner(site: Site) -> None:
-    """19: without the way there; and the state says which."""
+def test_a_simultaneous_cancel_and_start_have_one_winner(site: Site) -> None:
+    """19: without network delays. The run-state shows the winner."""
     barrier = threading.Barrier(2)
     plain = make_rule(site.owner)
     won: Counter[str] = Counter()
@@ -70,13 +72,13 @@ def test_a_cancel_and_a_start_at_the_very_same_moment_have_one_winner(site: Site
         for _ in range(RACES):
             task = make_row(site.owner, rule=plain)
             runstate.create(task, phase=Phase.OCR)
-            cancelled = both.submit(at_once, barrier, try_to_cancel, task)
-            started = both.submit(at_once, barrier, try_to_start, task)
+            cancelled = both.submit(concurrently, barrier, try_to_cancel, task)
+            started = both.submit(concurrently, barrier, try_to_start, task)
             assert cancelled.result() != started.result()
             assert runstate_of(task) == ("cancelled" if cancelled.result() else "mineru_parsing")
             won[runstate_of(task)] += 1
-            hand_back(task)
-    # As they are run: looking after so many must not keep anybody from doing them.
+            requeue(task)
+    # One by one: cleaning up after so many must not block the races.
     site.start_worker(QUEUES, ETL_RECOVERY_SECONDS=10)
     site.start_worker(BOTH, children=3)
     site.start_beat(ETL_RECOVERY_SECONDS=10)
@@ -84,7 +86,7 @@ def test_a_cancel_and_a_start_at_the_very_same_moment_have_one_winner(site: Site
     assert sorted(won) == ["cancelled", "mineru_parsing"], won
 
 
-def at_once(barrier: threading.Barrier, act: Callable[[Task], bool], task: Task) -> bool:
+def concurrently(barrier: threading.Barrier, act: Callable[[Task], bool], task: Task) -> bool:
     barrier.wait(10)
     try:
         return act(task)
@@ -104,8 +106,8 @@ def try_to_start(task: Task) -> bool:
     return runstate.start(task.pk, phase=Phase.OCR, fence=1).moved
 
 
-def hand_back(task: Task) -> None:
-    """Nobody works on what was started here: have a worker take it up at once, not when the lease is over."""
+def requeue(task: Task) -> None:
+    """Nothing works on tasks that were started here: let a worker take the task at once instead of after its lease."""
     state = runstate.read(task.pk)
     assert state
     if state.token:

@@ -1,4 +1,4 @@
-"""Several beats, and workers whose clocks are wrong. Row 11 of docs/reliability.md."""
+"""Several beats, and workers with wrong clocks. Row 11 of docs/reliability.md."""
 
 import json
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from tests.waiting import wait_until
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where libfaketime puts it
 MISSING = "This test needs libfaketime. Install it (Debian, Ubuntu: sudo apt install faketime)."
-BUSY = 9  # seconds that a busy machine may add to a reaper interval
-OFF_SECONDS = 600  # S3 refuses whom it takes to be 15 minutes off
+BUSY = 9  # seconds of tolerance beyond a reaper interval on a busy machine
+OFF_SECONDS = 600  # S3 refuses requests that are 15 minutes off
 
 
 def clock_off_by(seconds: int) -> dict[str, str]:
-    """Return the variables that put a process's clock forward, or back; the monotonic one stays what it is."""
+    """Return variables that shift a process's clock. The monotonic clock does not change."""
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     assert libraries, MISSING
     return {
@@ -60,22 +60,22 @@ def _noted(site: Site) -> Iterator[None]:
 
 
 def ticks(name: str) -> list[datetime]:
-    """Return when periodic work of this name was run."""
+    """Return when periodic work of this name ran."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT at FROM chaos.tick WHERE name = %s ORDER BY at", [name])
         return [at for (at,) in cursor.fetchall()]
 
 
 def taken(task: str) -> int:
-    """Return how many messages of a task the worker has taken, as it says itself."""
-    answers = app.control.inspect(timeout=5, limit=1).stats() or {}
-    return sum(answer["total"].get(task, 0) for answer in answers.values())
+    """Return how many messages of a task the worker has received, by its own count."""
+    stats = app.control.inspect(timeout=5, limit=1).stats() or {}
+    return sum(worker_stats["total"].get(task, 0) for worker_stats in stats.values())
 
 
 @pytest.mark.usefixtures("_noted")
 @pytest.mark.parametrize("beats", [2, 5])
-def test_of_several_beats_one_gets_to_tick(site: Site, beats: int) -> None:
-    """11: every message comes, and the row lets one through in half an interval."""
+def test_only_one_of_several_beats_ticks(site: Site, beats: int) -> None:
+    """11: every message arrives, and the row admits one per half interval."""
     site.start_worker()
     for _ in range(beats):
         site.start_beat()
@@ -85,13 +85,13 @@ def test_of_several_beats_one_gets_to_tick(site: Site, beats: int) -> None:
     assert all(later - earlier >= timedelta(seconds=REAPER_SECONDS / 2) for earlier, later in pairwise(times))
     seconds = (times[-1] - times[0]).total_seconds()
     site.measured(f"{beats} beats", seconds, messages=messages, ran=len(times))
-    if beats > 2:  # two may come in turns, half an interval apart
+    if beats > 2:  # two beats may alternate, half an interval apart
         assert len(times) < messages
 
 
 @pytest.mark.usefixtures("_noted")
-def test_hourly_and_daily_work_is_done_once_however_many_ask(site: Site) -> None:
-    """11: what five beats send in the same hour."""
+def test_hourly_and_daily_work_runs_once_with_several_beats(site: Site) -> None:
+    """11: messages of five beats within the same hour."""
     site.start_worker()
     for _ in range(5):
         tasks.sweep.delay()
@@ -104,17 +104,17 @@ def test_hourly_and_daily_work_is_done_once_however_many_ask(site: Site) -> None
 # ---- Clocks ---------------------------------------------------------------------------------------------------------
 
 
-LOST = "redis://127.0.0.1:1/0"  # a broker for web: no hint of its jobs comes through, and it is all the reaper's doing
+LOST = "redis://127.0.0.1:1/0"  # web's broker: no wake-up message of its jobs arrives, so the reaper has to start them
 
 
-def told_at(worker: Process) -> datetime:
-    """Return the time that the last line of a worker's log has."""
+def last_log_time(worker: Process) -> datetime:
+    """Return the time of the last line of a worker's log."""
     line = worker.log.read_text().splitlines()[-1]
     return datetime.fromisoformat(line.partition('"timestamp": "')[2].partition('"')[0])
 
 
 def sent_at() -> datetime:
-    """Return when, by beat's clock, a message that waits was sent."""
+    """Return when, by beat's clock, a queued message was sent."""
     message = valkey().lindex("maintenance", -1)
     assert isinstance(message, bytes)
     headers = json.loads(message)["headers"]
@@ -122,19 +122,19 @@ def sent_at() -> datetime:
     return datetime.fromisoformat(str(headers["expires"])) - timedelta(seconds=lives)
 
 
-def is_off(time: datetime, seconds: int) -> bool:
+def is_shifted(time: datetime, seconds: int) -> bool:
     return abs(time - datetime.now(UTC) - timedelta(seconds=seconds)) < timedelta(minutes=1)
 
 
 def waited(job: Job) -> float:
-    """Return the seconds until a job began, by the database's clock."""
+    """Return the seconds until a job started, by the database's clock."""
     assert job.started_at
     return (job.started_at - job.created_at).total_seconds()
 
 
 @pytest.fixture
 def _tidy(site: Site) -> Iterator[None]:
-    """What libfaketime shares with a process stays in memory when that is killed."""
+    """Remove shared memory that libfaketime leaves behind when its process is killed."""
     yield
     for process in (*site.workers, *site.beats):
         pids = process.members()
@@ -146,8 +146,8 @@ def _tidy(site: Site) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
-def test_a_workers_clock_decides_nothing(site: Site, seconds: int) -> None:
-    """11: leases of long calls are kept, hints that were lost are sent again, retries come when they are due."""
+def test_a_wrong_worker_clock_changes_nothing(site: Site, seconds: int) -> None:
+    """11: leases of long calls are renewed, lost wake-up messages are sent again, and retries start when due."""
     site.source.behave("LONG", rows=1000, pause=LEASE_SECONDS + 1)
     site.source.behave("FLAKY", error=True)
     worker = site.start_worker(children=3, EXPORT_BACKOFF_BASE_SECONDS=2, **clock_off_by(seconds))
@@ -159,8 +159,8 @@ def test_a_workers_clock_decides_nothing(site: Site, seconds: int) -> None:
     site.source.behave("FLAKY")
     site.settle(job)
 
-    assert is_off(told_at(worker), seconds)
-    site.measured(f"workers' clocks off by {seconds:+} s: a lost hint", waited(job), reaper=REAPER_SECONDS)
+    assert is_shifted(last_log_time(worker), seconds)
+    site.measured(f"workers' clocks off by {seconds:+} s: a lost wake-up message", waited(job), reaper=REAPER_SECONDS)
     assert job.status == "success"
     assert job.chunks.get(key="LONG").attempts == 1
     assert waited(job) < REAPER_SECONDS + BUSY
@@ -168,12 +168,12 @@ def test_a_workers_clock_decides_nothing(site: Site, seconds: int) -> None:
 
 @pytest.mark.usefixtures("_tidy")
 @pytest.mark.parametrize("seconds", [OFF_SECONDS, -OFF_SECONDS], ids=["ahead", "behind"])
-def test_a_beats_clock_decides_nothing(site: Site, seconds: int) -> None:
+def test_a_wrong_beat_clock_changes_nothing(site: Site, seconds: int) -> None:
     """11."""
     site.start_beat(**clock_off_by(seconds))
     site.start_web(REDIS_URL=LOST)
     wait_until(lambda: queued("maintenance"))
-    assert is_off(sent_at(), seconds)
+    assert is_shifted(sent_at(), seconds)
     site.start_worker()
     wait_until(lambda: Tick.objects.filter(name="reap").exists())
     job = site.submit("A", days=2)

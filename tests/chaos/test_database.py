@@ -1,5 +1,6 @@
-"""Our own database: restarted, cut off, silent about what it did; and two ends at once. Rows 8 and 15 of
-docs/reliability.md."""
+"""Sluice's own database: restarts, closed connections, lost replies, and concurrent ends. Rows 8 and 15 of
+docs/reliability.md.
+"""
 
 import os
 import signal
@@ -24,41 +25,41 @@ from tests.waiting import wait_until
 
 FINE = (200, "application/json", None)
 AWAY = (503, "application/problem+json", "database_unavailable")
-Answer = tuple[int, str, str | None]
+Outcome = tuple[int, str, str | None]
 
 
-class Asker:
-    """A client that asks for one job all the time, and keeps how it was answered."""
+class PollingClient:
+    """A client that polls one job continuously, and records the responses."""
 
     def __init__(self, site: Site, job: Job) -> None:
         self.client = httpx2.Client(
             base_url=site.client.base_url, headers=site.client.headers, trust_env=False, timeout=30
         )
         self.path = f"/exports/{job.pk}"
-        self.answers: Counter[Answer] = Counter()
+        self.responses: Counter[Outcome] = Counter()
         self.over = Flag()
-        self.thread = Thread(target=self.ask, daemon=True)
+        self.thread = Thread(target=self.poll, daemon=True)
 
-    def ask(self) -> None:
+    def poll(self) -> None:
         with self.client:
             while not self.over.wait(0.05):
-                self.answers[read(self.client.get(self.path))] += 1
+                self.responses[read(self.client.get(self.path))] += 1
 
 
-def read(answer: httpx2.Response) -> Answer:
-    code = answer.json().get("code") if answer.status_code >= 400 else None
-    return answer.status_code, answer.headers["Content-Type"].partition(";")[0], code
+def read(response: httpx2.Response) -> Outcome:
+    code = response.json().get("code") if response.status_code >= 400 else None
+    return response.status_code, response.headers["Content-Type"].partition(";")[0], code
 
 
 @contextmanager
-def asking(site: Site, job: Job) -> Iterator[Asker]:
-    asker = Asker(site, job)
-    asker.thread.start()
+def polling(site: Site, job: Job) -> Iterator[PollingClient]:
+    client = PollingClient(site, job)
+    client.thread.start()
     try:
-        yield asker
+        yield client
     finally:
-        asker.over.set()
-        asker.thread.join(60)
+        client.over.set()
+        client.thread.join(60)
 
 
 def done(job: Job) -> int:
@@ -69,11 +70,14 @@ def has_done(job: Job, number: int) -> bool:
     return done(job) >= number
 
 
-# ---- 8: the server goes, or hangs up --------------------------------------------------------------------------------
+# ---- 8: restarts and closed connections
+# ------------------------------------------------------------------------------
 
 
-def test_an_immediate_restart_of_the_database_is_survived(site: Site) -> None:
-    """8: as by `pg_ctl -m immediate`, which is SIGQUIT; the source, the same server here, goes with it."""
+def test_it_survives_an_immediate_database_restart(site: Site) -> None:
+    """8: as by `pg_ctl -m immediate`, which sends SIGQUIT. The source, which is on the same server here, restarts with
+    it.
+    """
     site.source.behave("SLOW", pause=0.5)
     site.start_worker()
     site.start_beat()
@@ -82,30 +86,30 @@ def test_an_immediate_restart_of_the_database_is_survived(site: Site) -> None:
     wait_until(lambda: done(job) >= 2)
 
     server = site.servers.postgres
-    with asking(site, job) as asker:
-        wait_until(lambda: asker.answers[FINE])
+    with polling(site, job) as client:
+        wait_until(lambda: client.responses[FINE])
         connection.close()
         os.kill(server.pid, signal.SIGQUIT)
         wait_until(lambda: not server.started().alive)
-        wait_until(lambda: asker.answers[AWAY])
+        wait_until(lambda: client.responses[AWAY])
         body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
         assert read(site.client.post("/exports", json=body)) == AWAY
         assert site.client.get("/exports").headers["Retry-After"]
         server.start()
         back_at = time.monotonic()
-        fine = asker.answers[FINE]
-        wait_until(lambda: asker.answers[FINE] > fine)
-        site.measured("the database is back: the API", time.monotonic() - back_at)
+        fine = client.responses[FINE]
+        wait_until(lambda: client.responses[FINE] > fine)
+        site.measured("API recovery after the database restart", time.monotonic() - back_at)
         left = 12 - done(job)
         site.settle(job)
-        site.measured("the database is back: the job", time.monotonic() - back_at, chunks_left=left)
+        site.measured("job recovery after the database restart", time.monotonic() - back_at, chunks_left=left)
 
     assert job.status == "success"
-    assert set(asker.answers) == {FINE, AWAY}
+    assert set(client.responses) == {FINE, AWAY}
 
 
-def hang_up(site: Site) -> int:
-    """Have Postgres end every connection, the test's own too. Returns how many there were."""
+def terminate_connections(site: Site) -> int:
+    """Terminate every connection, including the test's own. Returns their number."""
     with psycopg.connect(site.servers.postgres.url("postgres"), autocommit=True) as admin:
         row = admin.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
@@ -116,29 +120,29 @@ def hang_up(site: Site) -> int:
     return int(row[0])
 
 
-def test_connections_that_the_database_ends_are_made_anew(site: Site) -> None:
-    """8: all of them, three times: of web, workers and calls into the source."""
+def test_terminated_database_connections_are_reopened(site: Site) -> None:
+    """8: all connections of web, workers, and calls into the source, three times."""
     site.source.behave("SLOW", pause=0.5)
     site.start_worker()
     site.start_beat()
     site.start_web()
     job = site.submit("SLOW", days=12)
-    with asking(site, job) as asker:
+    with polling(site, job) as client:
         for _ in range(3):
             before = done(job)
             wait_until(partial(has_done, job, before + 1))
-            assert hang_up(site) >= 3
+            assert terminate_connections(site) >= 3
         site.settle(job)
-        fine = asker.answers[FINE]
-        wait_until(lambda: asker.answers[FINE] > fine)
+        fine = client.responses[FINE]
+        wait_until(lambda: client.responses[FINE] > fine)
 
     assert job.status == "success"
-    assert set(asker.answers) <= {FINE, AWAY}
+    assert set(client.responses) <= {FINE, AWAY}
 
 
-# ---- 8: the server did it, and nobody heard -------------------------------------------------------------------------
+# ---- 8: lost replies ------------------------------------------------------------------------------------------------
 
-# Outside of a transaction each statement is one: the reply to it is the reply to its COMMIT.
+# Outside of a transaction, the reply to a statement is the reply to its COMMIT.
 STATEMENTS = {
     "the claim of a chunk": ("SET token = fence.token", 2),
     "the renewal of a lease": ("UPDATE exports_chunk SET lease_until", 1),
@@ -149,7 +153,7 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_statement_whose_reply_is_lost_is_not_done_twice(site: Site, statement: str) -> None:
+def test_a_statement_with_a_lost_reply_takes_effect_once(site: Site, statement: str) -> None:
     """8."""
     text, attempts = STATEMENTS[statement]
     site.source.behave("SLOW", pause=1.5)
@@ -167,15 +171,15 @@ def test_a_statement_whose_reply_is_lost_is_not_done_twice(site: Site, statement
     assert (job.status, job.chunks.get().attempts, site.source.calls()) == ("success", attempts, 1)
 
 
-def test_a_receipt_whose_commit_has_no_reply_is_issued_once(site: Site) -> None:
+def test_a_receipt_with_a_lost_commit_reply_is_issued_once(site: Site) -> None:
     """8."""
     site.start_worker("exports,bundles", children=1)
     site.start_web()
     site.points.arm("receipt inserted", "wait")
-    with receiver() as heard:
-        site.receivers.append(heard)
+    with receiver() as receiving:
+        site.receivers.append(receiving)
         site.client.post(
-            "/exports/webhooks", json={"url": heard.url, "events": ["export.succeeded"]}
+            "/exports/webhooks", json={"url": receiving.url, "events": ["export.succeeded"]}
         ).raise_for_status()
         job = site.submit("A", "B")
         wait_until(lambda: not site.points.armed("receipt inserted"))
@@ -185,18 +189,18 @@ def test_a_receipt_whose_commit_has_no_reply_is_issued_once(site: Site) -> None:
         site.start_worker("webhooks,maintenance", children=1)
         site.start_beat()
         site.settle(job)
-        wait_until(lambda: heard.ids)
+        wait_until(lambda: receiving.ids)
 
     assert job.status == "success"
-    assert Receipt.objects.count() == Delivery.objects.count() == len(set(heard.ids)) == 1
+    assert Receipt.objects.count() == Delivery.objects.count() == len(set(receiving.ids)) == 1
     assert job.completion_attempts == 1
 
 
 @pytest.mark.parametrize(
     ("text", "was_made"), [("COMMIT", True), ("COPY exports_chunk", False)], ids=["commit", "before it"]
 )
-def test_a_request_whose_reply_is_lost_can_be_repeated(site: Site, text: str, *, was_made: bool) -> None:
-    """8: its client is told 503, and its Idempotency-Key brings the same job."""
+def test_a_request_with_a_lost_reply_can_be_repeated(site: Site, text: str, *, was_made: bool) -> None:
+    """8: the client gets 503, and its Idempotency-Key returns the same job."""
     site.start_web()
     body = {"dataset": "things", "items": [{"key": "A", "effectiveDate": "2024-01-01"}]}
     headers = {"Idempotency-Key": "once"}
@@ -218,15 +222,15 @@ def test_a_request_whose_reply_is_lost_can_be_repeated(site: Site, text: str, *,
     assert (job.status, site.source.calls()) == ("success", 1)
 
 
-def test_any_reply_may_be_lost(site: Site) -> None:
-    """8: at random, thirty times, whatever it answers."""
+def test_it_survives_random_lost_replies(site: Site) -> None:
+    """8: thirty times, at random, for any statement."""
     for key in "ABC":
         site.source.behave(key, pause=0.2)
     site.start_worker(children=3, EXPORT_MAX_ATTEMPTS=10)
     site.start_beat()
     site.start_web()
     job = site.submit("A", "B", "C", days=8)
-    with asking(site, job) as asker:
+    with polling(site, job) as client:
         wait_until(lambda: done(job) > 0)
         for _ in range(30):
             site.postgres.lose_reply_to("")
@@ -235,12 +239,13 @@ def test_any_reply_may_be_lost(site: Site) -> None:
         site.settle(job)
 
     assert job.status == "success"
-    assert set(asker.answers) <= {FINE, AWAY}
+    assert set(client.responses) <= {FINE, AWAY}
 
 
-# ---- 15: two ends at once -------------------------------------------------------------------------------------------
+# ---- 15: concurrent ends
+# ----------------------------------------------------------------------------------------------
 
-# Of those that would end a chunk as done: the reaper may come by, too.
+# Statements that end a chunk as done. The reaper may run, too.
 LOCKED_OUT = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%SET status = ''done''%'
@@ -250,15 +255,15 @@ ROUNDS, AT_ONCE = 25, 2
 
 def locked_out() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_stat_clear_snapshot()")  # within a transaction it stays what it was
+        cursor.execute("SELECT pg_stat_clear_snapshot()")  # within a transaction its value is constant
         cursor.execute(LOCKED_OUT)
         row = cursor.fetchone()
     assert row
     return int(row[0])
 
 
-def test_the_last_two_chunks_of_a_job_may_end_at_the_same_moment(site: Site) -> None:
-    """15: fifty times. Both workers stand before the commit of their file; then both wait for the job's row."""
+def test_the_last_two_chunks_of_a_job_can_end_simultaneously(site: Site) -> None:
+    """15: fifty times. Both workers stop before the commit of their file, then compete for the job's row."""
     site.start_worker("exports", children=2 * AT_ONCE)
     site.start_worker("bundles,webhooks")
     site.start_worker("maintenance", children=1)

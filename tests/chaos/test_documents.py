@@ -1,7 +1,7 @@
-"""Documents whose workers die, whose broker or run-states are gone. Row 18 of docs/reliability.md.
+"""Documents through worker crashes and outages of the broker and of Valkey. Row 18 of docs/reliability.md.
 
-Provider and processor are rehearsed: they do what the document says (`tests/rehearsal.py`). Chunked extraction is real,
-and asks a scripted model.
+Provider and processor are rehearsed: they follow instructions in the document (`tests/rehearsal.py`). Chunked
+extraction is real, with a scripted model.
 """
 
 import os
@@ -42,7 +42,7 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.openai_server import ModelServer, Reply, Request, gives
 from tests.waiting import let_pass, wait_until
 
-# Seconds after which another worker takes a document up, and what a busy machine may add.
+# Seconds after which another worker takes over a document, and a tolerance for a busy machine.
 PROMISED, SPARE = LEASE_SECONDS + REAPER_SECONDS, 10
 
 
@@ -51,9 +51,9 @@ def rule(site: Site) -> Rule:
     return rehearsed_rule(site)
 
 
-# ---- Workers that die -----------------------------------------------------------------------------------------------
+# ---- Worker crashes -------------------------------------------------------------------------------------------------
 STEPS = {
-    # How often the provider and the processor are called in all, and the attempts that are counted.
+    # The total number of calls of provider and processor, and the counted attempts.
     "document fetched": (1, 1, (2, 1)),
     "document read": (2, 1, (2, 1)),
     "Markdown stored": (2, 1, (2, 1)),
@@ -67,8 +67,8 @@ STEPS = {
 
 
 @pytest.mark.timeout(180)
-def test_a_worker_may_die_at_any_step_of_a_document(site: Site) -> None:
-    """18: in OCR, in post-processing, between the two. What was done is not done again."""
+def test_a_document_survives_a_worker_crash_at_any_step(site: Site) -> None:
+    """18: in OCR, in post-processing, and between the two. Finished work is not repeated."""
     site.start_web()
     site.start_worker(ALL)
     site.start_beat()
@@ -81,7 +81,7 @@ def test_a_worker_may_die_at_any_step_of_a_document(site: Site) -> None:
         died = time.monotonic()
         settle(task)
         recovery = time.monotonic() - died
-        site.measured("18: a document goes on after its worker died", recovery, step=step)
+        site.measured("18: a document continues after its worker crashed", recovery, step=step)
         assert recovery < PROMISED + SPARE
         found[step] = (ocr_calls(task), post_calls(rule), attempts(task))
         assert code_of(task) == ("completed", "postprocess")
@@ -89,8 +89,8 @@ def test_a_worker_may_die_at_any_step_of_a_document(site: Site) -> None:
     assert found == STEPS
 
 
-def test_workers_killed_from_outside_take_no_document_with_them(site: Site, rule: Rule) -> None:
-    """18: kill -9 of whole workers, parents too, while documents are in OCR and in post-processing."""
+def test_killed_workers_lose_no_document(site: Site, rule: Rule) -> None:
+    """18: SIGKILL of whole workers, parents included, while documents are in OCR and in post-processing."""
     site.start_web()
     site.start_worker("maintenance", children=1)
     site.start_beat()
@@ -111,7 +111,7 @@ def test_workers_killed_from_outside_take_no_document_with_them(site: Site, rule
 # ---- The broker -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def run_states(site: Site) -> Iterator[Proxy]:
-    """A way to Valkey for run-states alone, so that the broker can be away without them."""
+    """A separate proxy to Valkey for run-states, so that only the broker can fail."""
     proxy = proxy_of(site.servers.valkey.url())
     yield proxy
     for process in (*site.workers, *site.beats):
@@ -121,11 +121,12 @@ def run_states(site: Site) -> Iterator[Proxy]:
 
 @pytest.mark.parametrize("trouble", ["stall", "refuse"])
 @pytest.mark.parametrize("which", ["the broker", "broker and run-states"])
-def test_a_broker_that_is_away_as_ocr_ends_does_not_lose_the_document(
+def test_a_broker_outage_at_the_end_of_ocr_loses_no_document(
     site: Site, rule: Rule, run_states: Proxy, trouble: str, which: str
 ) -> None:
-    """18: the next link of the chain cannot be sent. Where run-states are away with it, for longer than a lease, what
-    OCR has stored is found again."""
+    """18: the next stage cannot be enqueued. If run-states are unavailable, too, for longer than a lease, the stored
+    OCR result is found again.
+    """
     apart = {"ETL_REDIS_URL": through(run_states, site.servers.valkey.url())}
     where: dict[str, Any] = apart if which == "the broker" else {}
     site.start_web(**where)
@@ -143,7 +144,9 @@ def test_a_broker_that_is_away_as_ocr_ends_does_not_lose_the_document(
     site.broker.pass_on()
     back = time.monotonic()
     settle(task)
-    site.measured("18: a document goes on once the broker is back", time.monotonic() - back, trouble=trouble, of=which)
+    site.measured(
+        "18: a document continues after the broker outage", time.monotonic() - back, trouble=trouble, of=which
+    )
 
     assert code_of(task) == ("completed", "postprocess")
     assert (ocr_calls(task), post_calls(rule)) == (1, 1)
@@ -159,8 +162,10 @@ def flush(_site: Site) -> None:
 
 
 @pytest.mark.parametrize("loss", [flush, Site.restart_broker_empty])
-def test_losing_all_of_valkey_mid_run_loses_no_document(site: Site, loss: Callable[[Site], None]) -> None:
-    """18: run-states, messages, locks: of documents that wait, are in OCR, between the stages, or post-processed."""
+def test_losing_all_valkey_data_mid_run_loses_no_document(site: Site, loss: Callable[[Site], None]) -> None:
+    """18: run-states, messages, and locks of documents that wait, are in OCR, between the stages, or in
+    post-processing.
+    """
     site.start_web()
     site.start_worker("etl-ocr,maintenance")
     site.start_beat()
@@ -169,11 +174,11 @@ def test_losing_all_of_valkey_mid_run_loses_no_document(site: Site, loss: Callab
     in_post = submit(site, f"post:once:until {gate}", rule=rules["a"])
     site.start_worker("etl-postprocess", children=1)
     wait_until(lambda: post_calls(rules["a"]))
-    between = submit(site, "Hello.", rule=rules["b"])  # the one process for its next stage is taken
+    between = submit(site, "Hello.", rule=rules["b"])  # the only process for its next stage is busy
     wait_until(lambda: kept(between) and runstate_of(between) == "llm_processing")
     in_ocr = [submit(site, f"once:until {gate}", rule=rules["b"]) for _ in range(2)]
     wait_until(lambda: all(map(ocr_calls, in_ocr)))
-    waiting = submit(site, "Hello.", rule=rules["b"])  # both for OCR are taken
+    waiting = submit(site, "Hello.", rule=rules["b"])  # both processes for OCR are busy
 
     loss(site)
     lost = time.monotonic()
@@ -181,15 +186,15 @@ def test_losing_all_of_valkey_mid_run_loses_no_document(site: Site, loss: Callab
     assert submitted.status_code == 202
     tasks = [in_post, between, *in_ocr, waiting, Task.objects.get(pk=submitted.json()["task_id"])]
     settle(*tasks)
-    site.measured("18: documents end after Valkey lost everything", time.monotonic() - lost, how=loss.__name__)
+    site.measured("18: documents end after the loss of all Valkey data", time.monotonic() - lost, how=loss.__name__)
 
     assert {code_of(task)[0] for task in tasks} == {"completed"}
-    # What was in OCR is read once more; what OCR was done with is not.
+    # Interrupted OCR is repeated. Finished OCR is not.
     assert [ocr_calls(task) for task in tasks] == [1, 1, 2, 2, 1, 1]
     assert post_calls(rules["a"]) == 2
 
 
-# ---- What was paid --------------------------------------------------------------------------------------------------
+# ---- Paid calls -----------------------------------------------------------------------------------------------------
 LINES = {
     "type": "object",
     "properties": {"lines": {"type": "array", "items": {"type": "string"}}},
@@ -216,45 +221,45 @@ def extraction(models: ModelServer) -> dict[str, object]:
     }
 
 
-# Where the worker dies as the fourth piece is asked for; how many pieces are asked for once more; attempts that are
-# counted afterwards.
+# The point of the crash during the fourth piece, the number of pieces that are requested again, and the attempts that
+# are counted afterward.
 DEATHS = {
     "as the model thinks": (1, (1, 2)),
-    "model answered": (1, (1, 2)),  # and nobody has kept it yet
+    "model answered": (1, (1, 2)),  # and the response is not stored
     "answer kept": (0, (1, 2)),
-    "Valkey too": (1, (1, 1)),  # whose counts are gone with it, but for what OCR has stored
+    "Valkey too": (1, (1, 1)),  # whose counts are lost, except for the stored OCR result
 }
 
 
 @pytest.mark.timeout(180)
-def test_a_model_is_not_paid_twice_for_finished_pieces(site: Site, models: ModelServer) -> None:
-    """18: the worker dies in the middle of a long extraction. At most the piece that it was at is asked for again."""
+def test_finished_pieces_are_not_sent_to_a_model_again(site: Site, models: ModelServer) -> None:
+    """18: the worker dies in the middle of a long extraction. At most the current piece is requested again."""
     rule = make_rule(site.owner, mode="llm", name="lines", json_schema=LINES, postprocess_strategy="chunked-extract")
     site.start_web(**extraction(models))
     site.start_worker(ALL, children=1, **extraction(models))
     site.start_beat()
     found = {}
     for how in DEATHS:
-        asked: Counter[str] = Counter()
-        models.always(partial(answer, site, asked, how))
+        requested: Counter[str] = Counter()
+        models.always(partial(answer, site, requested, how))
         task = submit(site, LONG, rule=rule)
         settle(task)
         assert code_of(task) == ("completed", "postprocess")
         row = Task.objects.get(pk=task.pk)
         assert row.result
         assert row.result["data"] == {"lines": [f"SKU-{page}" for page in range(1, PIECES + 1)]}
-        assert len(asked) == PIECES
-        found[how] = (asked.total() - PIECES, attempts(task))
+        assert len(requested) == PIECES
+        found[how] = (requested.total() - PIECES, attempts(task))
 
     assert found == DEATHS
 
 
-def answer(site: Site, asked: Counter[str], how: str, request: Request) -> Reply:
-    """Find the one line that is in a piece; and do harm, once, in the middle of the document."""
+def answer(site: Site, requested: Counter[str], how: str, request: Request) -> Reply:
+    """Return the value for the one line of a piece, and inject a fault once, in the middle of the document."""
     found = re.search(r"SKU-\d+", request.message("user"))
     assert found
-    asked[found[0]] += 1
-    if asked.total() == PIECES // 2:
+    requested[found[0]] += 1
+    if requested.total() == PIECES // 2:
         disturb(site, how)
     return gives({"lines": [found[0]]})
 

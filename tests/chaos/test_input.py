@@ -1,7 +1,7 @@
-"""Two thousand requests of generated input against a real installation. Row 22 of docs/reliability.md.
+"""Two thousand generated requests against a real installation. Row 22 of docs/reliability.md.
 
-`tests/contract/test_fuzz.py` holds the answers against the document; here it is what stands behind them: workers go on,
-refused requests leave nothing, and all that was accepted meanwhile ends like anything else.
+`tests/contract/test_fuzz.py` compares the responses with the schema. Here, the effects are checked: workers continue,
+refused requests leave nothing behind, and all accepted work ends normally.
 """
 
 import json
@@ -28,9 +28,9 @@ from tests.integration.etl_factories import make_rule
 from tests.integration.receiver import Receiver, receiver
 
 REQUESTS = 2_000
-EXAMPLES = 6  # of each operation and phase, which are more requests than that in all
+EXAMPLES = 6  # per operation and phase, which makes more requests in all
 SAMPLE = 60
-# What is accepted shall be done soon, too.
+# Accepted work must be short, too.
 BOUNDED: dict[str, Any] = {**PLENTY, "EXPORT_MAX_CHUNKS_PER_JOB": "6", "EXPORT_MAX_ATTEMPTS": "2"}
 PROBLEM = {"type", "title", "status", "code"}
 TABLES = """
@@ -40,7 +40,7 @@ SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'p
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request as it was sent, and how it was answered."""
+    """A sent request and its response."""
 
     method: str
     url: str
@@ -48,7 +48,7 @@ class Exchange:
     body: str | None
     status: int
     content_type: str
-    answer: str
+    response: str
 
     @property
     def path(self) -> str:
@@ -56,22 +56,22 @@ class Exchange:
 
     @classmethod
     def of_entry(cls, entry: dict[str, Any]) -> "Exchange":
-        """Read an entry of a HAR file."""
-        asked, answered = entry["request"], entry["response"]
+        """Return the exchange of a HAR entry."""
+        request, response = entry["request"], entry["response"]
         return cls(
-            method=asked["method"],
-            url=asked["url"],
-            headers=[(header["name"], header["value"]) for header in asked["headers"]],
-            body=asked.get("postData", {}).get("text"),
-            status=answered["status"],
-            content_type=answered["content"].get("mimeType", ""),
-            answer=answered["content"].get("text") or "",
+            method=request["method"],
+            url=request["url"],
+            headers=[(header["name"], header["value"]) for header in request["headers"]],
+            body=request.get("postData", {}).get("text"),
+            status=response["status"],
+            content_type=response["content"].get("mimeType", ""),
+            response=response["content"].get("text") or "",
         )
 
 
-def known_to(site: Site, there: Receiver) -> dict[str, list[Any]]:
-    """Return what requests can be about: things in each state, and some that there are not."""
-    site.dataset("flights")  # as in the document's examples
+def request_values(site: Site, there: Receiver) -> dict[str, list[Any]]:
+    """Return values for requests: objects in each state, and ids without an object."""
+    site.dataset("flights")  # as in the schema's examples
     site.source.behave("EWR", error=True)
     done, failed = site.submit("JFK"), site.submit("EWR")
     hook = site.client.post("/exports/webhooks", json={"url": there.url, "events": ["export.succeeded"]}).json()["id"]
@@ -97,7 +97,7 @@ def known_to(site: Site, there: Receiver) -> dict[str, list[Any]]:
 
 
 def generate(site: Site, known: dict[str, list[Any]], folder: Path) -> list[Exchange]:
-    """Send the requests, and return all of them. The seed is the run's."""
+    """Send the requests, and return all of them. The seed is that of the run."""
     (folder / "schemathesis.toml").write_text(configuration(known))
     seed = site.random.randrange(2**31)
     report = folder / "requests.har"
@@ -116,23 +116,25 @@ def generate(site: Site, known: dict[str, list[Any]], folder: Path) -> list[Exch
 
 
 def start_workers(site: Site) -> None:
-    """One of its own for webhooks, as they are run: many of those that are made here lead nowhere."""
+    """Start workers, with a separate one for webhooks as in production: many generated webhooks have no receiver."""
     site.start_worker(f"exports,bundles,maintenance,{BOTH}", **BOUNDED)
     site.start_worker("webhooks", children=1, **BOUNDED)
 
 
-# ---- What is held against them --------------------------------------------------------------------------------------
+# ---- Checks --------------------------------------------------------------------------------------------------------
 def is_problem(exchange: Exchange) -> bool:
     if exchange.method == "HEAD":
-        return True  # answers have no body
+        return True  # responses have no body
     if not exchange.content_type.startswith("application/problem+json"):
         return False
-    told = json.loads(exchange.answer)
-    return bool(told.keys() >= PROBLEM and told["status"] == exchange.status)
+    problem = json.loads(exchange.response)
+    return bool(problem.keys() >= PROBLEM and problem["status"] == exchange.status)
 
 
 def can_be_sent_again(exchange: Exchange) -> bool:
-    """Whether it was refused for good, and can be sent as it was. Attempts to use a link are written down: no."""
+    """Return whether the request was refused permanently and can be repeated. Attempts to redeem a link are recorded,
+    so they cannot.
+    """
     is_text = exchange.body is None or exchange.body.isascii()
     is_form = any(name.lower() == "content-type" and value.startswith("multipart") for name, value in exchange.headers)
     return (
@@ -142,7 +144,7 @@ def can_be_sent_again(exchange: Exchange) -> bool:
 
 
 def rows() -> dict[str, tuple[int, str]]:
-    """Return how many rows each table has, and a digest of all that stands in them."""
+    """Return the number of rows of each table, and a digest of their contents."""
     found = {}
     for name in sorted(row["name"] for row in sql.rows(TABLES)):
         whole = "string_agg(t::text, chr(10) ORDER BY t::text)"
@@ -156,13 +158,14 @@ def send_again(exchange: Exchange) -> int:
     ignored = {"host", "content-length", "connection", "accept-encoding"}
     headers = [(name, value) for name, value in exchange.headers if name.lower() not in ignored]
     content = None if exchange.body is None else exchange.body.encode()
-    with httpx2.Client(trust_env=False, timeout=30) as client:  # the site's own would add its token
+    with httpx2.Client(trust_env=False, timeout=30) as client:  # the site's API client would add its token
         return client.request(exchange.method, exchange.url, headers=headers, content=content).status_code
 
 
-def leave_nothing(site: Site, exchanges: list[Exchange]) -> int:
-    """Send a sample of what was refused again, with no worker alive that could write; return how much of it was refused
-    once more."""
+def repeat_refused(site: Site, exchanges: list[Exchange]) -> int:
+    """Repeat a sample of the refused requests without running workers, so that nothing else writes. Return how many
+    were refused again.
+    """
     for process in (*site.workers, *site.beats):
         process.kill()
     refused = 0
@@ -179,13 +182,13 @@ def leave_nothing(site: Site, exchanges: list[Exchange]) -> int:
 
 
 @pytest.mark.timeout(1500)
-def test_two_thousand_generated_requests_break_nothing(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_thousand_generated_requests_cause_no_fault(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
     """22."""
     with receiver() as there:
         site.start_web(**BOUNDED)
         start_workers(site)
         site.start_beat(**BOUNDED)
-        known = known_to(site, there)
+        known = request_values(site, there)
         pids = sorted(site.children())
 
         began = time.monotonic()
@@ -195,17 +198,17 @@ def test_two_thousand_generated_requests_break_nothing(site: Site, tmp_path_fact
         assert len(exchanges) >= REQUESTS
         assert [exchange for exchange in exchanges if exchange.status >= 500] == []
         assert [each for each in exchanges if each.status >= 400 and not is_problem(each)] == []
-        assert sorted(site.children()) == pids, "a worker's process has died of it"
+        assert sorted(site.children()) == pids, "a worker process crashed"
         again = sorted(filter(can_be_sent_again, exchanges), key=lambda each: (each.url, each.method, str(each.body)))
-        assert leave_nothing(site, again) > SAMPLE * 0.9
-        be_done(site, exchanges, there)
+        assert repeat_refused(site, again) > SAMPLE * 0.9
+        wait_for_accepted_work(site, exchanges, there)
         start_workers(site)
         site.start_beat(**BOUNDED)
-        invariants.calm_down(site)  # as long as somebody is there to be told
+        invariants.settle_all(site)  # while the client is connected
 
 
-def be_done(site: Site, exchanges: list[Exchange], there: Receiver) -> None:
-    """What people did: retries are no fault, and webhooks that lead nowhere are not waited for."""
+def wait_for_accepted_work(site: Site, exchanges: list[Exchange], there: Receiver) -> None:
+    """Wait for the users' work. Their retries are allowed, and webhooks without a receiver are not waited for."""
     done = [each.path for each in exchanges if each.path.endswith("/retry") and each.status < 300]
     site.allowed.retried |= {path.split("/")[-2] for path in done if "/etl/" not in path}
     site.allowed.retried_tasks |= {path.split("/")[-2] for path in done if "/etl/" in path}

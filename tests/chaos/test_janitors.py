@@ -1,4 +1,4 @@
-"""Janitors that never rest, beside jobs that run and links that live. Row 14 of docs/reliability.md."""
+"""Continuous cleanup beside running jobs and valid links. Row 14 of docs/reliability.md."""
 
 import hashlib
 import zipfile
@@ -23,8 +23,8 @@ from tests.waiting import wait_until
 
 
 @contextmanager
-def restless_janitors(site: Site) -> Iterator[None]:
-    """Have workers sweep, purge and reap all the time, however lately they did."""
+def continuous_cleanup(site: Site) -> Iterator[None]:
+    """Make workers sweep, purge, and reap continuously, ignoring their intervals."""
     over = Flag()
     thread = Thread(target=send_round, args=(over,), daemon=True)
     thread.start()
@@ -47,7 +47,7 @@ def send_round(over: Flag) -> None:
 
 
 def rounds(site: Site) -> int:
-    """Return how many sweeps came to their end."""
+    """Return the number of completed sweeps."""
     return site.logs().count('"orphans_deleted"')
 
 
@@ -61,14 +61,14 @@ def download(site: Site, url: str) -> bytes:
     return httpx2.get(answer.headers["Location"], trust_env=False).raise_for_status().content
 
 
-def a_week_later(job: Job) -> None:
-    """Have a job be one that ended long ago, its receipt long over, but not deleted yet."""
+def backdate_job(job: Job) -> None:
+    """Backdate a job to one that ended long ago, with an expired receipt that is not deleted yet."""
     Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=8))
     Receipt.objects.filter(pk=job.pk).update(expires_at=Now() - timedelta(days=8))
 
 
-def test_what_is_needed_outlives_every_sweep_and_purge(site: Site) -> None:
-    """14: links that nobody has used yet, files that later jobs reuse, uploads and bundles that are being made."""
+def test_needed_files_survive_every_sweep_and_purge(site: Site) -> None:
+    """14: unused links, files that later jobs reuse, and uploads and bundles in progress."""
     site.source.behave("BIG", rows=400_000, pause=LEASE_SECONDS + 1)  # its upload is open for longer than a lease
     site.source.behave("SLOW", pause=0.3)
     site.start_worker("exports,bundles,webhooks", children=4)
@@ -79,10 +79,10 @@ def test_what_is_needed_outlives_every_sweep_and_purge(site: Site) -> None:
     linked = site.submit("C", "D")
     site.settle(old, linked)
     links = {linked.pk: receipt_of(site, linked)}
-    a_week_later(old)
+    backdate_job(old)
 
-    site.points.arm("bundle made", "wait")  # the delivered object is there, and no receipt names it yet
-    with restless_janitors(site):
+    site.points.arm("bundle made", "wait")  # the delivered object exists, and no receipt names it yet
+    with continuous_cleanup(site):
         held = site.submit("A", "B", days=2)  # of the files of a job that is about to be purged
         wait_until(lambda: not site.points.armed("bundle made"))
         wait_until(lambda: not Job.objects.filter(pk=old.pk).exists())
@@ -107,27 +107,27 @@ def test_what_is_needed_outlives_every_sweep_and_purge(site: Site) -> None:
     assert File.objects.count() == 12
 
 
-def test_events_that_somebody_was_not_told_of_outlive_every_sweep(site: Site) -> None:
-    """14: those of a job that ended days ago, and whose webhook has not heard of it."""
+def test_undelivered_events_survive_every_sweep(site: Site) -> None:
+    """14: events of a job that ended days ago, whose webhook delivery is still pending."""
     site.start_worker("exports,bundles,maintenance")
     site.start_beat()
     site.start_web()
-    with receiver() as heard:
-        site.receivers.append(heard)
-        webhook = {"url": heard.url, "events": ["export.succeeded"]}
+    with receiver() as receiving:
+        site.receivers.append(receiving)
+        webhook = {"url": receiving.url, "events": ["export.succeeded"]}
         site.client.post("/exports/webhooks", json=webhook).raise_for_status()
         job, other = site.submit("A"), site.submit("B")
         site.settle(job, other)
         Event.objects.filter(job=other).update(told_at=Now())
         Job.objects.update(finished_at=Now() - timedelta(days=2))
-        with restless_janitors(site):
+        with continuous_cleanup(site):
             wait_until(lambda: not Event.objects.filter(job=other).exists())
             seen = rounds(site)
             wait_until(lambda: rounds(site) > seen + 3)
-            a_week_later(other)
+            backdate_job(other)
             wait_until(lambda: not Job.objects.filter(pk=other.pk).exists())
         assert Event.objects.filter(job=job).untold().count() == 1
         assert Event.objects.filter(job=job).count() == 3
         site.start_worker("webhooks", children=1)
-        wait_until(lambda: heard.ids)
-    assert heard.received[0].json["data"]["jobId"] == str(job.pk)
+        wait_until(lambda: receiving.ids)
+    assert receiving.received[0].json["data"]["jobId"] == str(job.pk)

@@ -1,4 +1,4 @@
-"""A worker without room: no disk for parts or logs, no memory. Row 24 of docs/reliability.md."""
+"""A worker without disk space for parts or logs, or without memory. Row 24 of docs/reliability.md."""
 
 import os
 import resource
@@ -17,13 +17,13 @@ LOST = ("failed", "EXPORT_WORKER_LOST", 2)
 
 
 def limit(site: Site, what: int, room: int) -> None:
-    """Give the workers' children so many bytes of something; negative is without end."""
+    """Set a resource limit of the workers' children, in bytes. A negative value means no limit."""
     for pid in site.children():
         resource.prlimit(pid, what, (room, resource.prlimit(pid, what)[1]))
 
 
-def test_a_worker_without_disk_for_its_parts_says_so_and_goes_on_when_there_is_room(site: Site) -> None:
-    """24: beyond 13 GiB of a file, here beyond 8 MiB, parts are kept on disk while they are sent."""
+def test_a_worker_without_disk_space_reports_it_and_recovers(site: Site) -> None:
+    """24: beyond 13 GiB of a file, here beyond 8 MiB, parts are buffered on disk while they are sent."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.start_worker(EXPORT_MAX_ATTEMPTS=2, CHAOS_PARTS_OF_A_SIZE=1)
     site.start_beat()
@@ -36,25 +36,25 @@ def test_a_worker_without_disk_for_its_parts_says_so_and_goes_on_when_there_is_r
     assert outcomes(job) == {"LARGE": LOST, "SMALL": ("done", "", 1)}
     assert Chunk.objects.get(key="LARGE").error_detail == "the worker could not continue: OSError (EFBIG)"
     assert paths(job, "done") == visible()
-    goes_on_after(site, job, resource.RLIMIT_FSIZE)
+    assert_recovers(site, job, resource.RLIMIT_FSIZE)
 
 
-def goes_on_after(site: Site, job: Job, what: int) -> None:
-    """See that the same workers do what they could not do, once they have room again."""
+def assert_recovers(site: Site, job: Job, what: int) -> None:
+    """Assert that the same workers succeed once they have resources again."""
     before = site.children()
     limit(site, what, resource.RLIM_INFINITY)
     retried(site, job)
     assert job.status == "success"
-    assert site.children() == before, "a worker had to be started anew"
+    assert site.children() == before, "a worker was restarted"
 
 
-def test_a_worker_without_memory_says_so_and_goes_on_when_there_is_some(site: Site) -> None:
-    """24: too little for the buffer of a part. A worker that the kernel kills for its memory is row 1's."""
+def test_a_worker_without_memory_reports_it_and_recovers(site: Site) -> None:
+    """24: too little for a part's buffer. A worker that the OOM killer ends is covered by row 1."""
     site.start_worker(EXPORT_MAX_ATTEMPTS=2)
     site.start_beat()
     site.start_web()
     site.wait_for_workers()
-    warm = site.submit("WARM")  # what is loaded at the first chunk is loaded now
+    warm = site.submit("WARM")  # imports of the first chunk happen now
     site.settle(warm)
     for pid in site.children():
         resource.prlimit(pid, resource.RLIMIT_AS, (virtual_memory(pid) + 6 * MIB, resource.RLIM_INFINITY))
@@ -63,7 +63,7 @@ def test_a_worker_without_memory_says_so_and_goes_on_when_there_is_some(site: Si
 
     assert outcomes(job) == {"A": LOST, "B": LOST}
     assert visible() == paths(warm, "done")
-    goes_on_after(site, job, resource.RLIMIT_AS)
+    assert_recovers(site, job, resource.RLIMIT_AS)
 
 
 def virtual_memory(pid: int) -> int:
@@ -71,10 +71,10 @@ def virtual_memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_worker_that_cannot_log_works_on(site: Site) -> None:
-    """24: every line that it writes is answered with ENOSPC, from its start to its end. It replaces children, too."""
+def test_a_worker_that_cannot_log_keeps_working(site: Site) -> None:
+    """24: every log line fails with ENOSPC, from start to exit. The worker replaces children, too."""
     environment = site.environment()
-    environment.pop("PYTHONUNBUFFERED", None)  # so that what could not be written is kept, and in the way later
+    environment.pop("PYTHONUNBUFFERED", None)  # so that unwritten lines are kept, and cause errors later
     worker = processes.worker("mute", queues=QUEUES, concurrency=2, root=site.folder, environment=environment)
     worker.log = Path("/dev/full")
     site.source.behave("REFUSED", error=True)

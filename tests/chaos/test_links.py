@@ -1,4 +1,4 @@
-"""Everybody wants the same link at once. Row 13 of docs/reliability.md."""
+"""Concurrent clients of one link. Row 13 of docs/reliability.md."""
 
 import hashlib
 import threading
@@ -16,7 +16,7 @@ from tests.chaos.site import Site
 
 CLIENTS = 100
 USER = {"User-Agent": "curl/8.5"}
-# Who looks at links before people do: each with what it sends, and what it is answered.
+# Link scanners that request a link before its user: the request of each, and its response.
 SCANNERS: dict[str, tuple[str, dict[str, str], int]] = {
     "HEAD": ("HEAD", USER, 200),
     "a browser that prefetches": ("GET", {**USER, "Sec-Purpose": "prefetch"}, 204),
@@ -28,26 +28,26 @@ SCANNERS: dict[str, tuple[str, dict[str, str], int]] = {
     "OPTIONS": ("OPTIONS", USER, 405),
     "POST": ("POST", USER, 405),
 }
-# A hundred at once may have to wait longer for a connection to the database than a busy machine lets them.
+# A hundred concurrent requests may wait longer for a database connection on a busy machine.
 BUSY = (503, "database_unavailable")
 RATES = {"EXPORT_DOWNLOAD_RATE": "1000000/min"}
 
 
 def ask(url: str, method: str = "GET", headers: dict[str, str] = USER) -> httpx2.Response:
-    """Ask over a connection of our own, as each of the hundred has."""
+    """Send a request on a new connection, as each of the hundred clients does."""
     with httpx2.Client(trust_env=False, timeout=60) as client:
         return client.request(method, url, headers=headers)
 
 
 def link_of(site: Site) -> str:
-    site.client.headers.update(USER)  # the link is for the client that made the job
+    site.client.headers.update(USER)  # the link is bound to the client that created the job
     job = site.submit("JFK")
     site.settle(job)
     url = site.client.get(f"/exports/{job.pk}").json()["receipt"]["signedUrl"]
     return str(url)
 
 
-def at_once(urls: list[str]) -> list[httpx2.Response]:
+def concurrently(urls: list[str]) -> list[httpx2.Response]:
     barrier = threading.Barrier(len(urls))
 
     def go(url: str) -> httpx2.Response:
@@ -58,8 +58,8 @@ def at_once(urls: list[str]) -> list[httpx2.Response]:
         return list(clients.map(go, urls))
 
 
-def outcome(answer: httpx2.Response) -> tuple[int, str]:
-    return answer.status_code, "" if answer.status_code == 302 else answer.json()["code"]
+def outcome(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, "" if response.status_code == 302 else response.json()["code"]
 
 
 def second_web(site: Site) -> Web:
@@ -69,8 +69,8 @@ def second_web(site: Site) -> Web:
 
 
 @pytest.mark.parametrize("webs", [1, 2])
-def test_of_a_hundred_who_use_a_link_at_once_one_gets_the_file(site: Site, webs: int) -> None:
-    """13: after everybody has looked at it who does; against one web process, and against two."""
+def test_one_of_a_hundred_concurrent_clients_gets_the_file(site: Site, webs: int) -> None:
+    """13: after all scanners have requested the link, against one web process, and against two."""
     first = site.start_web(**RATES)
     site.start_worker()
     site.start_beat()
@@ -85,26 +85,27 @@ def test_of_a_hundred_who_use_a_link_at_once_one_gets_the_file(site: Site, webs:
         other.start()
         try:
             links = [link if number % 2 else link.replace(first, other.url) for number in range(CLIENTS)]
-            answers = at_once(links)
+            answers = concurrently(links)
         finally:
             other.kill()
     else:
-        answers = at_once(links)
+        answers = concurrently(links)
 
-    told = Counter(map(outcome, answers))
-    assert told[302, ""] == 1
-    assert told.keys() <= {(302, ""), (403, "link_used"), BUSY}
-    (lucky,) = [answer for answer in answers if answer.status_code == 302]
+    outcomes = Counter(map(outcome, answers))
+    assert outcomes[302, ""] == 1
+    assert outcomes.keys() <= {(302, ""), (403, "link_used"), BUSY}
+    (lucky,) = [response for response in answers if response.status_code == 302]
     file = ask(lucky.headers["Location"])
     receipt = Receipt.objects.get()
     assert (file.status_code, hashlib.sha256(file.content).hexdigest()) == (200, receipt.checksum)
     audited: dict[Any, int] = Counter(Download.objects.values_list("outcome", flat=True))
-    assert (audited["redeemed"], audited["link_used"]) == (1, told[403, "link_used"])
+    assert (audited["redeemed"], audited["link_used"]) == (1, outcomes[403, "link_used"])
 
 
-def test_of_links_that_replace_each_other_one_at_a_time_gives_the_file(site: Site) -> None:
-    """13: fresh links are made while the old ones are used, fifty of each at once: each that was used gave one file,
-    and none after it was revoked."""
+def test_only_the_latest_of_concurrently_renewed_links_gives_the_file(site: Site) -> None:
+    """13: links are renewed while old ones are used, fifty of each concurrently. Each used link gave one file, and no
+    link worked after its revocation.
+    """
     site.start_web(**RATES)
     site.start_worker()
     site.start_beat()
@@ -122,9 +123,9 @@ def test_of_links_that_replace_each_other_one_at_a_time_gives_the_file(site: Sit
     with ThreadPoolExecutor(CLIENTS) as clients:
         answers = list(clients.map(go, range(CLIENTS)))
 
-    used = [outcome(answer) for answer in answers[1::2]]
-    busy = [answer for answer in answers[::2] if answer.status_code != 200]
-    assert {outcome(answer) for answer in busy} <= {BUSY}
+    used = [outcome(response) for response in answers[1::2]]
+    busy = [response for response in answers[::2] if response.status_code != 200]
+    assert {outcome(response) for response in busy} <= {BUSY}
     assert used.count((302, "")) <= 1
     assert set(used) <= {(302, ""), (403, "link_used"), (403, "link_revoked"), BUSY}
     assert Link.objects.filter(receipt_id=job).exclude(used_at=None).count() == used.count((302, ""))

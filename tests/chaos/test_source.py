@@ -1,4 +1,4 @@
-"""A source database that is slow, silent, gone, or fails for one key. Row 9 of docs/reliability.md."""
+"""A source database that is slow, silent, unavailable, or fails for one key. Row 9 of docs/reliability.md."""
 
 import time
 from itertools import pairwise
@@ -8,7 +8,7 @@ from exports.models import Chunk, Event, Job
 from tests.chaos.site import LEASE_SECONDS, Site
 from tests.waiting import wait_until
 
-BACKOFF_SECONDS = 0.3  # of the foundation's workers; each pause is at least half of what it doubles to
+BACKOFF_SECONDS = 0.3  # as the workers configure it; each pause is at least half of the doubled value
 
 
 def chunk_of(job: Job, key: str) -> Chunk:
@@ -16,7 +16,7 @@ def chunk_of(job: Job, key: str) -> Chunk:
 
 
 def test_a_slow_source_keeps_its_worker(site: Site) -> None:
-    """9: rows come for longer than a lease is; nobody else takes the chunk."""
+    """9: rows arrive for longer than a lease, and no other worker takes the chunk."""
     site.source.behave("SLOW", rows=20_000)  # 1 MB
     site.source_proxy.slow(200_000)
     site.start_worker()
@@ -32,8 +32,8 @@ def test_a_slow_source_keeps_its_worker(site: Site) -> None:
     assert (job.status, chunk.attempts, site.source.calls()) == ("success", 1, 1)
 
 
-def test_a_source_that_falls_silent_for_a_while_keeps_its_worker(site: Site) -> None:
-    """9: in the middle of its rows, for longer than a lease is."""
+def test_a_temporarily_silent_source_keeps_its_worker(site: Site) -> None:
+    """9: in the middle of its rows, for longer than a lease."""
     site.source.behave("SLOW", rows=400_000, pause=0.5)
     site.start_worker()
     site.start_beat()
@@ -43,7 +43,7 @@ def test_a_source_that_falls_silent_for_a_while_keeps_its_worker(site: Site) -> 
     site.source_proxy.stall()
     lease = chunk_of(job, "SLOW").lease_until
     assert lease
-    # Not the silence counts, but that the lease is held through it.
+    # The lease must be held through the silence, however long that takes.
     wait_until(lambda: (chunk_of(job, "SLOW").lease_until or lease) > lease + (lease - job.created_at))
     site.source_proxy.pass_on()
     site.settle(job)
@@ -51,8 +51,8 @@ def test_a_source_that_falls_silent_for_a_while_keeps_its_worker(site: Site) -> 
     assert (job.status, chunk_of(job, "SLOW").attempts, site.source.calls()) == ("success", 1, 2)
 
 
-def test_calls_that_break_off_end_before_others_get_their_slots(site: Site) -> None:
-    """9: the server, which looks at its clients once a second, would run them beside their own retries: see I3."""
+def test_aborted_calls_end_before_their_slots_are_reused(site: Site) -> None:
+    """9: the server checks its clients once a second, and would otherwise run a call beside its own retry. See I3."""
     site.source.behave("SLOW", rows=1000, pause=1.5)
     site.start_worker(children=site.slots)
     site.start_beat()
@@ -66,8 +66,8 @@ def test_calls_that_break_off_end_before_others_get_their_slots(site: Site) -> N
     assert job.status == "success"
 
 
-def test_a_source_that_is_gone_for_a_while_is_tried_again(site: Site) -> None:
-    """9: gone in the middle of a call; the chunk is RETRYING, and done when the source is back."""
+def test_calls_are_retried_after_a_source_outage(site: Site) -> None:
+    """9: the outage begins during a call. The chunk is RETRYING, and done when the source is back."""
     site.source.behave("SLOW", rows=400_000, pause=1)
     site.start_worker(EXPORT_BACKOFF_BASE_SECONDS=1)
     site.start_beat()
@@ -87,8 +87,8 @@ def test_a_source_that_is_gone_for_a_while_is_tried_again(site: Site) -> None:
     assert chunk_of(job, "SLOW").attempts > 1
 
 
-def test_a_source_that_stays_away_fails_the_job_and_a_person_can_retry_it(site: Site) -> None:
-    """9: longer than the retries last."""
+def test_a_long_source_outage_fails_the_job_and_a_user_can_retry_it(site: Site) -> None:
+    """9: longer than all retries take."""
     site.start_worker()
     site.start_beat()
     site.start_web()
@@ -105,7 +105,7 @@ def test_a_source_that_stays_away_fails_the_job_and_a_person_can_retry_it(site: 
     assert (job.status, site.source.calls()) == ("success", 2)
 
 
-def test_an_error_for_one_key_fails_that_chunk_alone_after_growing_pauses(site: Site) -> None:
+def test_an_error_for_one_key_fails_that_chunk_alone_after_backoff(site: Site) -> None:
     """9."""
     site.source.behave("BAD", error=True)
     site.start_worker()
@@ -117,15 +117,15 @@ def test_an_error_for_one_key_fails_that_chunk_alone_after_growing_pauses(site: 
     assert (job.status, job.done, job.failed, job.error_code) == ("failed", 6, 2, "EXPORT_SOURCE_ERROR")
     for chunk in job.chunks.filter(key="BAD"):
         assert (chunk.status, chunk.attempts, chunk.error_detail) == ("failed", 4, "SQLSTATE P0001")
-        told = Event.objects.filter(chunk_id=chunk.pk).order_by("seq").values_list("status", "at")
-        assert [status for status, _ in told] == ["retrying"] * 3 + ["failed"]
-        for number, ((_, earlier), (_, later)) in enumerate(pairwise(told)):
+        events = Event.objects.filter(chunk_id=chunk.pk).order_by("seq").values_list("status", "at")
+        assert [status for status, _ in events] == ["retrying"] * 3 + ["failed"]
+        for number, ((_, earlier), (_, later)) in enumerate(pairwise(events)):
             assert (later - earlier).total_seconds() >= BACKOFF_SECONDS * 2**number / 2
     assert site.source.calls() == 6 + 2 * 4
 
 
-def test_an_older_file_stands_in_for_one_key_that_fails(site: Site) -> None:
-    """9: with allowDegraded; its siblings are read anew."""
+def test_a_snapshot_replaces_the_chunk_of_a_failing_key(site: Site) -> None:
+    """9: with allowDegraded. The other keys are read from the source."""
     site.start_worker()
     site.start_beat()
     site.start_web()
@@ -138,7 +138,7 @@ def test_an_older_file_stands_in_for_one_key_that_fails(site: Site) -> None:
     site.settle(job)
     strict = site.submit("A", "BAD", reuse="never", allowDegraded=False)
     site.settle(strict)
-    site.source.behave("BAD")  # what stands in is compared with what the source says now
+    site.source.behave("BAD")  # the snapshot is compared with the source's current rows
 
     chunk = chunk_of(job, "BAD")
     assert (job.status, job.degraded, chunk.source) == ("success", 1, Source.SNAPSHOT)

@@ -1,4 +1,4 @@
-"""An object storage that fails, stalls, or loses what it says. Row 10 of docs/reliability.md."""
+"""Object storage with errors, stalls, and lost replies. Row 10 of docs/reliability.md."""
 
 import time
 
@@ -6,8 +6,8 @@ from config.platform import storage
 from exports.models import Chunk, Job
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS
-from tests.integration import troubled_s3
-from tests.integration.troubled_s3 import Handler
+from tests.integration import faulty_s3
+from tests.integration.faulty_s3 import Handler
 from tests.waiting import wait_until
 
 DONE, FAILED = ("done", "", 1), ("failed", "EXPORT_UPLOAD_FAILED", 1)
@@ -17,31 +17,37 @@ def answer_503(handler: Handler, _body: bytes) -> None:
     handler.answer(503, [], b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Later.</Message></Error>")
 
 
-# Key -> the requests that fail: method, what follows the path, how, and how often; and how its chunk ends.
-# Whatever fails once is tried again at once; what fails twice ends the chunk at its first attempt.
+# Key -> the requests that fail: method, suffix of the path, fault, and count; and the chunk's outcome. One failure is
+# retried at once. Two failures end the chunk at its first attempt.
 SMALL = {
-    "PUT-500": ("PUT", "", troubled_s3.answer_500, 1, DONE),
+    "PUT-500": ("PUT", "", faulty_s3.answer_500, 1, DONE),
     "PUT-503": ("PUT", "", answer_503, 1, DONE),
     "PUT-503-TWICE": ("PUT", "", answer_503, 2, FAILED),
-    "PUT-CLOSED": ("PUT", "", troubled_s3.lose_request, 1, DONE),
-    "PUT-UNANSWERED": ("PUT", "", troubled_s3.lose_reply, 1, DONE),
+    "PUT-CLOSED": ("PUT", "", faulty_s3.lose_request, 1, DONE),
+    "PUT-UNANSWERED": ("PUT", "", faulty_s3.lose_reply, 1, DONE),
 }
 LARGE = {
-    "BEGIN-500-TWICE": ("POST", "?uploads", troubled_s3.answer_500, 2, FAILED),
+    "BEGIN-500-TWICE": ("POST", "?uploads", faulty_s3.answer_500, 2, FAILED),
     "PART-503": ("PUT", "?uploadId=", answer_503, 1, DONE),
-    "PARTS-CLOSED": ("PUT", "?uploadId=", troubled_s3.lose_request, 3, FAILED),  # of two parts, so one of them twice
-    "COMPLETE-ERROR-IN-200": ("POST", "?uploadId=", troubled_s3.answer_200_with_error, 1, DONE),
-    "COMPLETE-UNANSWERED": ("POST", "?uploadId=", troubled_s3.lose_reply, 1, DONE),
-    "COMPLETE-500-TWICE": ("POST", "?uploadId=", troubled_s3.answer_500, 2, FAILED),
+    "PARTS-CLOSED": (
+        "PUT",
+        "?uploadId=",
+        faulty_s3.lose_request,
+        3,
+        FAILED,
+    ),  # of two parts, so one part of them twice
+    "COMPLETE-ERROR-IN-200": ("POST", "?uploadId=", faulty_s3.answer_200_with_error, 1, DONE),
+    "COMPLETE-UNANSWERED": ("POST", "?uploadId=", faulty_s3.lose_reply, 1, DONE),
+    "COMPLETE-500-TWICE": ("POST", "?uploadId=", faulty_s3.answer_500, 2, FAILED),
 }
 
 
-def test_a_request_that_fails_is_made_once_more_and_then_the_chunk_fails(site: Site) -> None:
-    """10: each chunk of the job has a trouble of its own."""
+def test_a_failed_storage_request_is_retried_once_before_the_chunk_fails(site: Site) -> None:
+    """10: each chunk of the job has a different fault."""
     troubles = {**SMALL, **LARGE}
     for key in LARGE:
         site.source.behave(key, rows=TWO_PARTS)
-    with troubled_s3.running(site.servers.seaweedfs.url) as proxy:
+    with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
         for key, (method, text, how, times, _) in troubles.items():
             proxy.trouble(method, f"/{key}_20240228.csv{text}", how, times=times)
         site.start_worker(S3_ENDPOINT_URL=proxy.url)
@@ -49,10 +55,10 @@ def test_a_request_that_fails_is_made_once_more_and_then_the_chunk_fails(site: S
         site.start_web()
         job = site.submit(*troubles, delivery="manifest")
         site.settle(job)
-        assert [trouble.text for trouble in proxy.troubles if trouble.times > 1] == [], "a trouble did not come about"
+        assert [trouble.text for trouble in proxy.troubles if trouble.times > 1] == [], "a fault was not triggered"
 
         assert outcomes(job) == {key: trouble[-1] for key, trouble in troubles.items()}
-        assert paths(job, "failed").isdisjoint(visible()), "something is visible that was never whole"
+        assert paths(job, "failed").isdisjoint(visible()), "an incomplete file is visible"
         assert paths(job, "done") == visible()
         assert not list(storage.list_uploads("things/"))
         assert site.source.calls() == len(troubles)
@@ -75,15 +81,15 @@ def visible() -> set[str]:
 
 
 def retried(site: Site, job: Job) -> None:
-    """Start the failed chunks again, as a person does, and wait for the end."""
+    """Retry the failed chunks as a user, and wait for the end."""
     site.allowed.retried.add(str(job.pk))
-    answer = site.client.post(f"/exports/{job.pk}/retry")
-    assert answer.status_code == 202, answer.text
+    response = site.client.post(f"/exports/{job.pk}/retry")
+    assert response.status_code == 202, response.text
     site.settle(job)
 
 
-def test_a_part_that_gets_stuck_is_sent_anew_and_at_the_second_time_the_chunk_fails(site: Site) -> None:
-    """10: nothing of it is visible meanwhile, and other chunks go on."""
+def test_a_stuck_part_is_retried_once_before_the_chunk_fails(site: Site) -> None:
+    """10: no part of the file is visible meanwhile, and other chunks continue."""
     for key, times in (("STUCK", 1), ("STUCK-TWICE", 2)):
         site.source.behave(key, rows=TWO_PARTS)
         site.storage.get_stuck_at(rf"/{key}_20240228\.csv\?uploadId=[^&]+&partNumber=1 ", times=times)
@@ -97,7 +103,7 @@ def test_a_part_that_gets_stuck_is_sent_anew_and_at_the_second_time_the_chunk_fa
     assert paths(job, "done") == visible()
     site.settle(job)
 
-    site.measured("10: given up after two parts that got stuck", time.monotonic() - began_at)
+    site.measured("10: the chunk fails after two stuck parts", time.monotonic() - began_at)
     assert outcomes(job) == {"STUCK": DONE, "STUCK-TWICE": FAILED, "A": DONE}
     assert paths(job, "done") == visible()
     assert site.source.calls() == 3
@@ -105,8 +111,8 @@ def test_a_part_that_gets_stuck_is_sent_anew_and_at_the_second_time_the_chunk_fa
     assert job.status == "success"
 
 
-def test_replies_that_are_lost_cost_nothing(site: Site) -> None:
-    """10: to the one PUT of a small file, to the completion of a large one, and to the copy that is delivered."""
+def test_lost_storage_replies_cost_nothing(site: Site) -> None:
+    """10: of the single PUT of a small file, the completion of a multipart upload, and the copy of a delivery."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.start_worker()
     site.start_beat()
@@ -121,8 +127,8 @@ def test_replies_that_are_lost_cost_nothing(site: Site) -> None:
     assert site.source.calls() == 3
 
 
-def test_connections_that_are_closed_are_made_anew_and_an_outage_is_over_when_it_is_over(site: Site) -> None:
-    """10: a delivery waits for the end of an outage; a chunk does not, and is there for a person's retry."""
+def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) -> None:
+    """10: a delivery waits for the end of an outage. A chunk fails, and a user can retry it."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.points.arm("part handed over", "wait")
     site.start_worker()
@@ -154,5 +160,5 @@ def test_connections_that_are_closed_are_made_anew_and_an_outage_is_over_when_it
     site.storage.pass_on()
     over_at = time.monotonic()
     site.settle(waiting)
-    site.measured("10: a delivery goes on after an outage", time.monotonic() - over_at)
+    site.measured("10: a delivery continues after an outage", time.monotonic() - over_at)
     assert (waiting.status, outcomes(waiting)) == ("success", {"OTHER": DONE})

@@ -1,6 +1,6 @@
-"""Endpoints of webhooks that are slow, broken, gone, or lead inside. Row 23 of docs/reliability.md.
+"""Webhook endpoints that are slow, broken, unavailable, or at private addresses. Row 23 of docs/reliability.md.
 
-What is allowed here is 127.0.0.1 alone; 127.0.0.2 is the private address that nothing may reach.
+Only 127.0.0.1 is allowed here. 127.0.0.2 is the private address that must not be reached.
 """
 
 import socket
@@ -22,7 +22,7 @@ from tests.integration.receiver import OK, Reply, answer, receiver, trickle
 from tests.waiting import wait_until
 
 INSIDE, METADATA, PUBLIC = "127.0.0.2", "169.254.169.254", "93.184.215.14"
-# Private addresses, also in other clothes, and beside a good one.
+# Private addresses, in other notations, too, and beside a public one.
 FORBIDDEN = (
     INSIDE, f"127.0.0.1 {INSIDE}", f"{INSIDE} 127.0.0.1", f"::ffff:{INSIDE}", "0.0.0.0",  # noqa: S104 - connected to
     METADATA, "::1", "fd00::1", "100.64.0.1", "64:ff9b::7f00:2",
@@ -33,21 +33,21 @@ REFUSED = "blocked: webhooks may not reach this address"
 
 @pytest.fixture
 def over() -> Iterator[threading.Event]:
-    """Set at the end, so that no endpoint goes on being slow."""
+    """Set at the end, so that no endpoint stays slow."""
     event = threading.Event()
     yield event
     event.set()
 
 
-def silence(over: threading.Event) -> Reply:
+def never_responding(over: threading.Event) -> Reply:
     def reply(_to: BaseHTTPRequestHandler) -> None:
         over.wait(60)
 
     return reply
 
 
-class Trap:
-    """Listens at a private address, and counts who comes."""
+class PrivateListener:
+    """A listener on a private address that counts its connections."""
 
     def __init__(self, port: int = 0) -> None:
         self.listener = socket.create_server((INSIDE, port))
@@ -72,8 +72,8 @@ class Trap:
 
 
 @contextmanager
-def trap(port: int = 0) -> Iterator[Trap]:
-    made = Trap(port)
+def private_listener(port: int = 0) -> Iterator[PrivateListener]:
+    made = PrivateListener(port)
     try:
         yield made
     finally:
@@ -90,34 +90,37 @@ def delivery_to(webhook: Webhook) -> Delivery:
     return Delivery.objects.get(webhook=webhook)
 
 
-def told(webhook: Webhook) -> list[tuple[int | None, str]]:
-    """Return the attempts so far: the status, or why there was none."""
+def attempts_of(webhook: Webhook) -> list[tuple[int | None, str]]:
+    """Return the attempts so far: the status, or the reason for having none."""
     attempts = Attempt.objects.filter(delivery__webhook=webhook).order_by("pk")
     return list(attempts.values_list("status_code", "error"))
 
 
-def make_due(*webhooks: Webhook) -> int:
-    """Have the time of the next attempt come. Returns how many deliveries have not ended."""
+def make_deliveries_due(*webhooks: Webhook) -> int:
+    """Make the next attempts due. Returns the number of unfinished deliveries."""
     pending = Delivery.objects.filter(webhook__in=webhooks, status="pending")
     pending.filter(token=None).update(available_at=Now())
     return pending.count()
 
 
-# ---- Slow, broken, gone ---------------------------------------------------------------------------------------------
+# ---- Faulty endpoints
+# -------------------------------------------------------------------------------------------------
 @pytest.mark.timeout(120)
-def test_each_endpoint_is_treated_as_it_deserves_and_none_holds_up_the_others(
-    site: Site, over: threading.Event
-) -> None:
-    """23: one never answers, one drips, one fails, one is gone, two lead elsewhere; the good one is told at once."""
+def test_no_slow_or_broken_endpoint_delays_the_others(site: Site, over: threading.Event) -> None:
+    """23: one never responds, one responds slowly, one fails, one is unavailable, and two redirect. The healthy one
+    gets its delivery at once.
+    """
     with ExitStack() as open_ones:
-        never, drips, failing, leads_in, leads_round, good = (open_ones.enter_context(receiver()) for _ in range(6))
-        gone, inside = open_ones.enter_context(receiver(answer(410))), open_ones.enter_context(trap())
-        never.replies = [silence(over)]
-        drips.replies = [trickle(over, head=b"HTTP/1.1 200 OK\r\nX-Long: ")]
+        silent, trickling, failing, leads_in, leads_round, healthy = (
+            open_ones.enter_context(receiver()) for _ in range(6)
+        )
+        gone, inside = open_ones.enter_context(receiver(answer(410))), open_ones.enter_context(private_listener())
+        silent.replies = [never_responding(over)]
+        trickling.replies = [trickle(over, head=b"HTTP/1.1 200 OK\r\nX-Long: ")]
         failing.replies = [answer(500)]
         leads_in.replies = [answer(302, Location=f"http://{INSIDE}:{inside.port}/")]
         leads_round.replies = [answer(307, Location=leads_round.url)]
-        site.receivers += [never, drips, failing, gone, leads_in, leads_round, good]
+        site.receivers += [silent, trickling, failing, gone, leads_in, leads_round, healthy]
         site.start_web(**ALLOWED)
         hooks = {each.url: subscribe(site, each.url) for each in site.receivers}
         site.start_worker(children=3, **ALLOWED)
@@ -125,19 +128,19 @@ def test_each_endpoint_is_treated_as_it_deserves_and_none_holds_up_the_others(
         job = site.submit("JFK")
         site.settle(job)
         ended = time.monotonic()
-        wait_until(lambda: good.received)
-        site.measured("23: told, beside two endpoints that never answer", time.monotonic() - ended)
-        wait_until(lambda: all(told(hook) for hook in hooks.values()), limit=60)
+        wait_until(lambda: healthy.received)
+        site.measured("23: delivered beside two endpoints that never respond", time.monotonic() - ended)
+        wait_until(lambda: all(attempts_of(hook) for hook in hooks.values()), limit=60)
 
-        for slow in (never, drips):
-            assert told(hooks[slow.url]) == [(None, "no response in time")]
+        for slow in (silent, trickling):
+            assert attempts_of(hooks[slow.url]) == [(None, "no response in time")]
             attempt = Attempt.objects.get(delivery__webhook=hooks[slow.url])
             assert attempt.duration_ms < (request.ATTEMPT_SECONDS + 5) * 1000
-        assert told(hooks[failing.url])[0] == (500, "")
-        assert told(hooks[gone.url]) == [(410, "")]
-        assert told(hooks[leads_in.url])[0] == (302, "")
-        assert told(hooks[leads_round.url])[0] == (307, "")
-        wait_until(lambda: make_due(*hooks.values()) == 0)
+        assert attempts_of(hooks[failing.url])[0] == (500, "")
+        assert attempts_of(hooks[gone.url]) == [(410, "")]
+        assert attempts_of(hooks[leads_in.url])[0] == (302, "")
+        assert attempts_of(hooks[leads_round.url])[0] == (307, "")
+        wait_until(lambda: make_deliveries_due(*hooks.values()) == 0)
         assert inside.visits == 0
         assert {hook.url for hook in Webhook.objects.filter(enabled=False)} == {gone.url}
         assert {delivery.webhook.url for delivery in Delivery.objects.filter(status="failed")} == {gone.url}
@@ -146,69 +149,70 @@ def test_each_endpoint_is_treated_as_it_deserves_and_none_holds_up_the_others(
 
         again = site.submit("EWR")
         site.settle(again)
-        wait_until(lambda: len(good.received) == 2 and not Delivery.objects.filter(status="pending").exists())
+        wait_until(lambda: len(healthy.received) == 2 and not Delivery.objects.filter(status="pending").exists())
         assert len(gone.received) == 1
 
 
-def test_a_delivery_is_tried_again_on_schedule_until_its_attempts_are_used_up(site: Site) -> None:
-    """23: the first wait is waited for; the others, of up to a day, are read off the row and skipped."""
-    with receiver(answer(500)) as there:
-        site.receivers.append(there)
+def test_a_delivery_is_retried_on_schedule_until_its_attempts_are_exhausted(site: Site) -> None:
+    """23: the test waits for the first delay. The others, of up to a day, are read from the row and skipped."""
+    with receiver(answer(500)) as endpoint:
+        site.receivers.append(endpoint)
         site.start_web(**ALLOWED)
-        hook = subscribe(site, there.url)
+        hook = subscribe(site, endpoint.url)
         site.start_worker(**ALLOWED)
         site.start_beat(**ALLOWED)
         site.settle(site.submit("JFK"))
-        wait_until(lambda: len(there.received) == 2)
-        first, second = (int(each.headers["webhook-timestamp"]) for each in there.received)
+        wait_until(lambda: len(endpoint.received) == 2)
+        first, second = (int(each.headers["webhook-timestamp"]) for each in endpoint.received)
         waited = second - first
         site.measured("23: between the first attempt and the second", waited)
         assert sender.SCHEDULE[0] <= waited + 1
         assert waited <= sender.SCHEDULE[0] * 1.2 + 4
 
         for number, planned in enumerate(sender.SCHEDULE[1:], start=2):
-            wait_until(lambda number=number: len(told(hook)) == number)  # type: ignore[misc]
+            wait_until(lambda number=number: len(attempts_of(hook)) == number)  # type: ignore[misc]
             row = delivery_to(hook)
             wait = (row.available_at - row.log.latest("pk").at).total_seconds()
             assert planned <= wait + 1
             assert wait <= planned * 1.2 + 15, f"after attempt {number}"
             assert row.status == "pending"
-            make_due(hook)
+            make_deliveries_due(hook)
         wait_until(lambda: delivery_to(hook).status == "failed")
 
-        assert len(there.received) == sender.ATTEMPTS
-        assert len(set(there.ids)) == 1
-        assert len({each.body for each in there.received}) == 1
+        assert len(endpoint.received) == sender.ATTEMPTS
+        assert len(set(endpoint.ids)) == 1
+        assert len({each.body for each in endpoint.received}) == 1
         hook.refresh_from_db()
-        assert hook.enabled  # it failed for a moment only, whatever the rows were told
+        assert hook.enabled  # it has failed only briefly, despite the modified rows
 
 
-# ---- Names that change ----------------------------------------------------------------------------------------------
+# ---- DNS rebinding
+# ------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def names(site: Site) -> Names:
     return Names(site.folder / "names")
 
 
 def ping(site: Site, hook: Webhook) -> str:
-    """Send a test, and return what came of it."""
-    before = len(told(hook))
+    """Send a test delivery, and return its outcome."""
+    before = len(attempts_of(hook))
     assert site.client.post(f"/exports/webhooks/{hook.pk}/test").status_code == 202
-    wait_until(lambda: len(told(hook)) == before + 1)
-    status, error = told(hook)[-1]
+    wait_until(lambda: len(attempts_of(hook)) == before + 1)
+    status, error = attempts_of(hook)[-1]
     return error or str(status)
 
 
-def test_a_name_that_changes_its_address_never_leads_inside(site: Site, names: Names) -> None:
-    """23: DNS rebinding, after the check, between attempts and within one; addresses in other clothes."""
+def test_dns_rebinding_never_reaches_private_addresses(site: Site, names: Names) -> None:
+    """23: after the check, between attempts, and within one, with addresses in several notations."""
     named: dict[str, Any] = {
         **ALLOWED,
         "DJANGO_SETTINGS_MODULE": "tests.chaos.named_settings",
         FOLDER: names.folder,
     }
     name, url_of = "rebind.example", "http://{}:{}/hook".format
-    with receiver(OK) as there:
-        port = int(there.url.rpartition(":")[2].split("/")[0])
-        with trap(port) as inside:
+    with receiver(OK) as endpoint:
+        port = int(endpoint.url.rpartition(":")[2].split("/")[0])
+        with private_listener(port) as inside:
             site.start_web(**named)
             names.answer(name, "127.0.0.1")
             hook = subscribe(site, url_of(name, port))
@@ -222,11 +226,11 @@ def test_a_name_that_changes_its_address_never_leads_inside(site: Site, names: N
                 names.answer(name, answers)
                 outcome = ping(site, hook)
                 assert outcome == REFUSED or (answers.startswith("127.0.0.1 ") and outcome == "204"), answers
-            # Within an attempt: what is good at the first look is not looked at again.
+            # Within an attempt, an address that passed the check is not resolved again.
             names.answer(name, "127.0.0.1", INSIDE)
-            asked = len(names.asked(name))
+            lookups = len(names.lookups(name))
             assert ping(site, hook) == "204"
-            assert names.asked(name)[asked:] == ["127.0.0.1"]
+            assert names.lookups(name)[lookups:] == ["127.0.0.1"]
             names.answer("public.example", INSIDE)
             assert ping(site, public) == REFUSED
 
@@ -236,4 +240,4 @@ def test_a_name_that_changes_its_address_never_leads_inside(site: Site, names: N
                 refused = site.client.post("/exports/webhooks", json=body)
                 assert (refused.status_code, refused.json()["errors"][0]["code"]) == (400, "private_address")
             assert inside.visits == 0
-    site.receivers.append(there)
+    site.receivers.append(endpoint)

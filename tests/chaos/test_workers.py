@@ -1,4 +1,4 @@
-"""Workers that are killed, stand still, or kill themselves. Rows 1 to 4 and 12 of docs/reliability.md."""
+"""Workers that are killed, suspended, or crash. Rows 1 to 4 and 12 of docs/reliability.md."""
 
 import os
 import signal
@@ -18,20 +18,20 @@ from tests.broker import queued
 from tests.chaos.site import REAPER_SECONDS, Site, has_ended
 from tests.waiting import wait_until
 
-BUSY = 3  # seconds that a busy machine may add to what is promised
+BUSY = 3  # seconds of tolerance on a busy machine
 
 
 @pytest.fixture
-def unhelpful_source(site: Site) -> Iterator[None]:
-    """A source that does not look by itself whether its clients still live, as Postgres is by default."""
+def source_without_client_checks(site: Site) -> Iterator[None]:
+    """A source that does not check whether its clients are connected, which is the default of Postgres."""
     site.source.run("ALTER DATABASE source SET client_connection_check_interval = 0")
     yield
     site.source.run("ALTER DATABASE source RESET client_connection_check_interval")
 
 
-@pytest.mark.usefixtures("unhelpful_source")
-def test_the_query_of_a_killed_worker_ends_and_its_chunk_runs_again(site: Site) -> None:
-    """1: the query first, which waits for no lease."""
+@pytest.mark.usefixtures("source_without_client_checks")
+def test_the_query_of_a_killed_worker_ends_and_its_chunk_is_retried(site: Site) -> None:
+    """1: its query ends without waiting for the lease."""
     lease = 10
     site.source.behave("SLOW", rows=1000, pause=60)
     site.start_worker(EXPORT_LEASE_SECONDS=lease)
@@ -46,13 +46,13 @@ def test_the_query_of_a_killed_worker_ends_and_its_chunk_runs_again(site: Site) 
     for pid in site.children():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not connections(site, backend), limit=5)
-    site.measured("1: the query of a killed worker is gone", time.monotonic() - killed_at)
-    assert Chunk.objects.get(job=job).token == token, "the lease was over, so that the reaper may have ended it"
+    site.measured("1: the query of a killed worker has ended", time.monotonic() - killed_at)
+    assert Chunk.objects.get(job=job).token == token, "the lease expired, so the reaper may have ended the call"
 
     wait_until(lambda: Chunk.objects.get(job=job).token != token, limit=lease + REAPER_SECONDS + BUSY)
     site.settle(job)
     chunk = Chunk.objects.get(job=job)
-    site.measured("1: its chunk was done by another", time.monotonic() - killed_at, lease=lease)
+    site.measured("1: another worker finished its chunk", time.monotonic() - killed_at, lease=lease)
     assert (job.status, chunk.attempts, site.source.calls()) == ("success", 2, 2)
 
 
@@ -61,7 +61,7 @@ def connections(site: Site, backend: str) -> int:
 
 
 TWO_PARTS = 180_000  # rows, some 10 MB
-# Where a worker dies -> how many attempts and calls the chunk then takes.
+# The point of the crash, and the number of attempts and calls that the chunk then takes.
 STEPS = {
     "chunk claimed": (2, 1),
     "call about to begin": (2, 1),
@@ -75,7 +75,7 @@ STEPS = {
 
 
 def arm_each(site: Site, act: str) -> dict[str, str]:
-    """Have a key's worker do so at each step. Returns the keys by step."""
+    """Arm each step for a different key. Returns the keys by step."""
     keys = {step: step.replace(" ", "-") for step in STEPS}
     for step, key in keys.items():
         site.points.arm(step, act, key=key)
@@ -84,8 +84,8 @@ def arm_each(site: Site, act: str) -> dict[str, str]:
     return keys
 
 
-def test_a_worker_may_die_at_any_step_of_a_chunk(site: Site) -> None:
-    """2: each chunk of the job has its worker die elsewhere."""
+def test_a_chunk_survives_a_worker_crash_at_any_step(site: Site) -> None:
+    """2: each chunk of the job has its worker crash at a different step."""
     keys = arm_each(site, "die")
     site.start_worker(children=4)
     site.start_beat()
@@ -98,13 +98,12 @@ def test_a_worker_may_die_at_any_step_of_a_chunk(site: Site) -> None:
     assert attempts == {keys[step]: expected for step, (expected, _) in STEPS.items()}
     assert (job.status, site.source.calls()) == ("success", sum(calls for _, calls in STEPS.values()))
 
-    told_again(job)
+    redeliver(job)
     assert site.source.calls() == sum(calls for _, calls in STEPS.values())
 
 
-def told_again(job: Job) -> None:
-    """Deliver the messages of a job once more, as a broker does whose acknowledgement was lost, and see that nothing
-    comes of it."""
+def redeliver(job: Job) -> None:
+    """Redeliver the messages of a job, like a broker after a lost acknowledgement, and assert that nothing changes."""
     before = facts_of(job)
     for _ in range(5):
         tasks.run_chunks.delay()
@@ -115,19 +114,19 @@ def told_again(job: Job) -> None:
 
 
 def facts_of(job: Job) -> list[Any]:
-    """Return what must not change any more once a job has ended: rows, files and the objects behind them."""
+    """Return what must not change after a job has ended: rows, files, and objects."""
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values())
     heads = {chunk["path"]: storage.head(chunk["path"]) for chunk in chunks}
     files = list(File.objects.order_by("path").values())
     return [chunks, files, list(Job.objects.filter(pk=job.pk).values()), list(Receipt.objects.values()), heads]
 
 
-# Where a worker dies -> how many attempts its completion loses by it.
+# The point of the crash, and the number of attempts that the completion loses by it.
 ENDINGS = {"bundle claimed": 1, "bundle made": 1, "receipt inserted": 1, "receipt committed": 0}
 
 
-def test_a_worker_may_die_at_any_step_of_a_delivery(site: Site) -> None:
-    """2: whichever jobs it hits."""
+def test_a_delivery_survives_a_worker_crash_at_any_step(site: Site) -> None:
+    """2: at each step, whichever job it belongs to."""
     for step in ENDINGS:
         site.points.arm(step, "die")
     site.start_worker()
@@ -142,27 +141,27 @@ def test_a_worker_may_die_at_any_step_of_a_delivery(site: Site) -> None:
     assert site.source.calls() == 8
 
 
-def test_a_worker_that_stood_still_changes_nothing_once_another_is_done(site: Site) -> None:
-    """3: each chunk of the job has its worker stand still elsewhere."""
-    keys = stand_still(site)
+def test_a_suspended_worker_changes_nothing_after_another_finished(site: Site) -> None:
+    """3: each chunk of the job has its worker suspended at a different step."""
+    keys = suspend_workers(site)
     job = site.submit(*keys)
     site.settle(job)
     assert job.status == "success"
     before = facts_of(job)
-    wake(site)
+    resume_workers(site)
     assert facts_of(job) == before
 
 
-def test_a_worker_that_stood_still_changes_nothing_while_another_works(site: Site) -> None:
-    """3: nothing but the token tells the one from the other."""
-    keys = stand_still(site)
+def test_a_suspended_worker_changes_nothing_while_another_works(site: Site) -> None:
+    """3: only the fencing token distinguishes the two."""
+    keys = suspend_workers(site)
     job = site.submit(*keys)
     others = set(STEPS) - {"outcome written"}
     wait_until(lambda: hold_the_next(site, others), limit=60)
     wait_until(lambda: len(site.points.reached()) == 2 * len(STEPS) - 1, limit=60)
     before = holders(job)
     assert [attempts for status, _, attempts in before if status == "running"] == [2] * (len(STEPS) - 1)
-    wake(site)
+    resume_workers(site)
     assert holders(job) == before
     assert File.objects.count() == 1
 
@@ -176,15 +175,15 @@ def holders(job: Job) -> list[tuple[str, int | None, int]]:
 
 
 def hold_the_next(site: Site, steps: set[str]) -> bool:
-    """Have the next worker wait for each chunk whose worker stands still by now. Returns whether all of them do."""
+    """Make the next worker wait for each chunk whose worker is suspended. Returns whether all of them are."""
     for step in [step for step in steps if not site.points.armed(step)]:
         site.points.arm("export begun", "wait", key=step.replace(" ", "-"))
         steps.remove(step)
     return not steps
 
 
-def stand_still(site: Site) -> list[str]:
-    """Start a site whose workers stand still at each step. Returns the keys of the chunks that they do that at."""
+def suspend_workers(site: Site) -> list[str]:
+    """Start a site whose workers are suspended at each step. Returns the keys of the affected chunks."""
     site.slots = 2 * len(STEPS)
     keys = arm_each(site, "stop")
     site.start_worker("exports", children=len(STEPS) + 2)
@@ -195,21 +194,21 @@ def stand_still(site: Site) -> list[str]:
     return list(keys.values())
 
 
-def wake(site: Site) -> None:
-    """Have those that stand still go on, and wait until each has seen that its chunk is another one's."""
+def resume_workers(site: Site) -> None:
+    """Resume the suspended workers, and wait until each has noticed that it lost its chunk."""
     for pid in site.points.reached():
         os.kill(pid, signal.SIGCONT)
-    lost = len(STEPS) - 1  # the one whose outcome was written has lost nothing
+    lost = len(STEPS) - 1  # the one whose outcome was written has not lost its chunk
     wait_until(lambda: site.logs().count('"lease_lost"') == lost)
 
 
 @pytest.mark.timeout(400)
 def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> None:
-    """4: a third of the children, again and again, and in the middle of it a whole worker."""
+    """4: a third of the children, repeatedly, and in the middle a whole worker."""
     for key in "ABCDE":
         site.source.behave(key, rows=50, pause=0.05)
     for children in (4, 3):
-        site.start_worker(children=children, EXPORT_MAX_ATTEMPTS=20)  # every death burns one, also of the bundle's
+        site.start_worker(children=children, EXPORT_MAX_ATTEMPTS=20)  # every crash costs an attempt, also of the bundle
     site.start_beat()
     site.start_web()
     site.wait_for_workers()
@@ -219,7 +218,7 @@ def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> Non
 
     kills = 0
     while not has_ended_within(job, site.random.uniform(1.5, 3.5)):
-        assert time.monotonic() - began_at < 300, "the job should have come to its end"
+        assert time.monotonic() - began_at < 300, "the job did not end"
         if first.alive and job.done > 250:
             first.kill()
             site.start_worker(children=4, EXPORT_MAX_ATTEMPTS=20)
@@ -241,7 +240,7 @@ def test_a_job_of_500_chunks_survives_kills_every_few_seconds(site: Site) -> Non
     )
     assert (job.status, job.done) == ("success", 500)
     assert not first.alive
-    assert kills > 3, "the job was done before there was any harm"
+    assert kills > 3, "the job ended before enough kills"
 
 
 def has_ended_within(job: Job, seconds: float) -> bool:
@@ -251,12 +250,12 @@ def has_ended_within(job: Job, seconds: float) -> bool:
 
 
 def is_ready(worker: Process) -> bool:
-    """Whether it takes messages. One whose child dies at its start ends itself: its supervisor is to start it again."""
+    """Return whether it takes messages. A worker whose child dies at start exits and is restarted by its supervisor."""
     return worker.alive and "ready." in worker.log.read_text()
 
 
-def test_a_chunk_that_kills_its_worker_every_time_fails_alone(site: Site) -> None:
-    """12: one before its call, one with its file in place, which must not stay there."""
+def test_a_chunk_that_always_crashes_its_worker_fails_alone(site: Site) -> None:
+    """12: one crashes before its call, and one with its file in place, which must be removed."""
     attempts = 3
     site.points.arm("call about to begin", "die", times=attempts, key="KILLER")
     site.points.arm("object committed", "die", times=attempts, key="LATE-KILLER")
@@ -269,9 +268,9 @@ def test_a_chunk_that_kills_its_worker_every_time_fails_alone(site: Site) -> Non
 
     assert job.finished_at
     assert job.started_at
-    site.measured("12: given up", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
+    site.measured("12: the chunks failed", (job.finished_at - job.started_at).total_seconds(), attempts=attempts)
     ended = Chunk.objects.filter(job=job).order_by("finished_at").values_list("status", flat=True)
-    assert list(ended) == ["done"] * 3 + ["failed"] * 2, "siblings waited for those that failed"
+    assert list(ended) == ["done"] * 3 + ["failed"] * 2, "other chunks waited for the failing ones"
     chunks = list(Chunk.objects.filter(job=job).order_by("seq").values_list("key", "status", "error_code", "attempts"))
     lost = ("failed", "EXPORT_WORKER_LOST", attempts)
     done = ("done", "", 1)

@@ -1,4 +1,4 @@
-"""Watching from outside while a test runs: calls in the source, and the memory of workers."""
+"""Monitoring during a test: calls in the source, and the memory of workers."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -10,25 +10,26 @@ import psycopg
 from tests.chaos.source import LIVE_CALLS
 
 
-class Watch:
-    """Samples in a thread of its own until `stop`. `most_calls`: alive at the same moment; `most_memory`: of one
-    process, in MB, and `whose` tells of that process what /proc says."""
+class Monitor:
+    """Samples in a separate thread until `stop`. `most_calls`: concurrent calls. `most_memory`: of one process, in MB,
+    with `whose` its details from /proc.
+    """
 
     def __init__(self, url: str, pids: Callable[[], Iterable[int]]) -> None:
         self.url, self.pids = url, pids
         self.most_calls, self.most_memory, self.samples = 0, 0, 0
         self.whose = ""
         self.over = Event()
-        self.thread = Thread(target=self.look, daemon=True)
+        self.thread = Thread(target=self.run, daemon=True)
         self.thread.start()
 
-    def look(self) -> None:
+    def run(self) -> None:
         while not self.over.is_set():
             try:
                 with psycopg.connect(self.url, autocommit=True) as connection:
                     self.sample(connection)
             except psycopg.OperationalError:
-                time.sleep(0.05)  # the server is being restarted, as the test wants it
+                time.sleep(0.05)  # the server is being restarted by the test
 
     def sample(self, connection: psycopg.Connection) -> None:
         while not self.over.wait(0.02):
@@ -38,9 +39,9 @@ class Watch:
             self.samples += 1
             if self.samples % 10 == 0:
                 for pid in self.pids():
-                    self.weigh(pid)
+                    self.measure_memory(pid)
 
-    def weigh(self, pid: int) -> None:
+    def measure_memory(self, pid: int) -> None:
         if (taken := memory(pid)) > self.most_memory:
             self.most_memory, self.whose = taken, described(pid)
 
@@ -53,7 +54,7 @@ NAMED = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "Threads")
 
 
 def described(pid: int) -> str:
-    """Return the command of a process and what its memory is made of, as far as it is still there."""
+    """Return the command of a process and its memory details, if it is still running."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -63,7 +64,7 @@ def described(pid: int) -> str:
 
 
 def memory(pid: int) -> int:
-    """Return the most memory that a process had at a time so far, in MB; 0 when it has ended."""
+    """Return the peak memory of a process in MB, or 0 when it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

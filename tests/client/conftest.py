@@ -1,4 +1,4 @@
-"""A real web process on the test's database, gates in front of it and of the object storage, and the command line."""
+"""A real web process on the test database, proxies in front of it and of object storage, and the command line."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from config.dev.stack.processes import Web
 from exports.models import Dataset, Job
 from tests.client import gate
-from tests.client.gate import Gate
+from tests.client.gate import FaultProxy
 from tests.e2e.conftest import workers as workers  # noqa: PLC0414 - a fixture
 from tests.integration.factories import finish, make_job
 from tests.serving import serving, variables
@@ -29,8 +29,8 @@ sys.path.append(str(SOURCE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """How a command ended."""
+class CommandResult:
+    """A finished command."""
 
     code: int
     out: bytes
@@ -42,7 +42,7 @@ class Ran:
 
     @property
     def word(self) -> str:
-        """The last line of stdout: an id, a path."""
+        """The last line of stdout: an id or a path."""
         return self.text.splitlines()[-1]
 
     @property
@@ -56,10 +56,10 @@ class Ran:
 
 @dataclass(kw_only=True)
 class Cli:
-    """Runs `sluice`: signed in by the environment, in a folder of its own, with nothing else from this shell.
+    """Runs `sluice`: signed in by the environment, in a folder of its own, with no other variables of this shell.
 
-    A call runs the command in this process, on streams and variables like those of a process: starting a process takes
-    longer than most commands. `start` and `memory` start one.
+    A call runs the command in this process, with its own streams and variables, since starting a process takes longer
+    than most commands. `start` and `memory` start one.
     """
 
     url: str
@@ -86,8 +86,8 @@ class Cli:
             **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
         )  # fmt: skip
 
-    def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> Ran:
-        """Run a command to its end. Its exit code must be `code`."""
+    def __call__(self, *arguments: object, stdin: str = "", code: int | None = 0) -> CommandResult:
+        """Run a command to its end, and assert its exit code."""
         from sluice.app import main
 
         out, err = self.folder / ".out", self.folder / ".err"
@@ -102,10 +102,10 @@ class Cli:
                 main()
             except SystemExit as end:
                 ended = end.code
-        ran = Ran(code=int(ended or 0), out=out.read_bytes(), err=err.read_text())
+        ran = CommandResult(code=int(ended or 0), out=out.read_bytes(), err=err.read_text())
         return self.checked(ran, code=code)
 
-    def checked(self, ran: Ran, *, code: int | None) -> Ran:
+    def checked(self, ran: CommandResult, *, code: int | None) -> CommandResult:
         assert code is None or ran.code == code, ran
         assert "Traceback" not in ran.err
         assert not self.token or self.token not in ran.err + ran.out.decode(errors="replace")
@@ -115,11 +115,11 @@ class Cli:
         """Run a command, and return its largest resident set in bytes."""
         with replace(self, module=("-c", MEASURED)).start(*arguments) as process:
             out, err = process.communicate(timeout=120)
-        ran = self.checked(Ran(code=process.returncode, out=out, err=err.decode()), code=code)
+        ran = self.checked(CommandResult(code=process.returncode, out=out, err=err.decode()), code=code)
         return 1024 * int(ran.err.splitlines()[-1].split()[1])
 
 
-# What a child inherits counts as its own in `ru_maxrss`: the kernel's note of a process itself does not have that.
+# `ru_maxrss` includes memory inherited at the fork. The kernel's figure for the process itself does not.
 MEASURED = """
 import atexit, pathlib, sys
 status = pathlib.Path("/proc/self/status").read_text
@@ -130,46 +130,48 @@ main()
 
 
 @pytest.fixture(scope="session")
-def storage_gate() -> Iterator[Gate]:
+def object_storage_proxy() -> Iterator[FaultProxy]:
     with gate.running(os.environ["S3_ENDPOINT_URL"]) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def web(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, storage_gate: Gate) -> Iterator[Web]:
+def web(
+    django_db_setup: None, tmp_path_factory: pytest.TempPathFactory, object_storage_proxy: FaultProxy
+) -> Iterator[Web]:
     root = tmp_path_factory.mktemp("web")
-    ours = {"S3_PUBLIC_ENDPOINT_URL": storage_gate.url, "PROMETHEUS_MULTIPROC_DIR": str(root / "metrics")}
+    ours = {"S3_PUBLIC_ENDPOINT_URL": object_storage_proxy.url, "PROMETHEUS_MULTIPROC_DIR": str(root / "metrics")}
     with serving(root, variables(root, **ours)) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def web_gate(web: Web) -> Iterator[Gate]:
+def web_proxy(web: Web) -> Iterator[FaultProxy]:
     with gate.running(web.url) as running:
         yield running
 
 
 @pytest.fixture
-def door(web_gate: Gate) -> Gate:
-    """The way to the web process."""
-    web_gate.reset()
-    return web_gate
+def api_proxy(web_proxy: FaultProxy) -> FaultProxy:
+    """The proxy in front of the web process."""
+    web_proxy.reset()
+    return web_proxy
 
 
 @pytest.fixture
-def store(storage_gate: Gate) -> Gate:
-    """The way to the object storage."""
-    storage_gate.reset()
-    return storage_gate
+def storage_proxy(object_storage_proxy: FaultProxy) -> FaultProxy:
+    """The proxy in front of object storage."""
+    object_storage_proxy.reset()
+    return object_storage_proxy
 
 
 @pytest.fixture
-def sluice(door: Gate, store: Gate, token: str, tmp_path: Path) -> Cli:
+def sluice(api_proxy: FaultProxy, storage_proxy: FaultProxy, token: str, tmp_path: Path) -> Cli:
     """The command line of alice."""
-    return Cli(url=door.url, token=token, folder=tmp_path)
+    return Cli(url=api_proxy.url, token=token, folder=tmp_path)
 
 
 @pytest.fixture
 def done(dataset: Dataset, alice: User) -> Job:
-    """An export of alice's that succeeded."""
+    """A finished export of alice's."""
     return finish(make_job(dataset, alice, 3))

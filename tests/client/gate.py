@@ -1,5 +1,6 @@
-"""A real HTTP proxy between the command line and a server: it notes what passes, lets streams through as they come,
-and makes trouble with the requests that one asks it to."""
+"""A real HTTP proxy between the command line and a server. It records requests, passes streams on as they come, and
+injects faults on request.
+"""
 
 import http.client
 from collections.abc import Callable, Iterator
@@ -9,18 +10,18 @@ from threading import Thread
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from tests.integration.troubled_s3 import Handler, Proxy, Server
+from tests.integration.faulty_s3 import Handler, Proxy, Server
 
 
-class Seen(NamedTuple):
+class RecordedRequest(NamedTuple):
     method: str
     path: str
     headers: dict[str, str]  # names in lower case
 
 
 @dataclass
-class Gate(Proxy):
-    seen: list[Seen] = field(default_factory=list)
+class FaultProxy(Proxy):
+    seen: list[RecordedRequest] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
 
     def reset(self) -> None:
@@ -28,21 +29,21 @@ class Gate(Proxy):
         self.seen.clear()
         self.begun.clear()
 
-    def asked(self, method: str, text: str) -> list[Seen]:
+    def requests_to(self, method: str, text: str) -> list[RecordedRequest]:
         """Return the requests of this method with this text in their path or query."""
         return [each for each in self.seen if each.method == method and text in each.path]
 
     def streams(self) -> int:
-        """Return how many event streams have told their clients something."""
+        """Return how many event streams have sent events."""
         return sum("/events" in path for path in self.begun)
 
 
-class Passage(Handler):
-    proxy: Gate
+class ProxyHandler(Handler):
+    proxy: FaultProxy
 
     def handle_any(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.proxy.seen.append(Seen(self.command, self.path, headers))
+        self.proxy.seen.append(RecordedRequest(self.command, self.path, headers))
         trouble = self.proxy.next_trouble(self.command, self.path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if trouble:
@@ -53,7 +54,7 @@ class Passage(Handler):
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
     def pass_on(self, body: bytes, *, change: Callable[[Iterator[bytes]], Iterator[bytes]] = iter) -> None:
-        """Forward the request, and its answer as it comes."""
+        """Forward the request, and stream its response."""
         address = urlsplit(self.proxy.upstream)
         upstream = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
         try:
@@ -68,7 +69,7 @@ class Passage(Handler):
             upstream.close()
 
     def head(self, status: int, headers: list[tuple[str, str]]) -> None:
-        """Answer without a promise to keep the connection: an end is an end."""
+        """Start a response that ends with its connection."""
         self.send_response_only(status)
         for name, value in headers:
             if name.lower() not in {"transfer-encoding", "connection"}:
@@ -81,7 +82,7 @@ Action = Callable[[Handler, bytes], None]
 
 
 def problem(status: int, code: str, *, retry_after: int | None = None) -> Action:
-    """Answer with a problem."""
+    """Respond with a problem."""
     headers = [("Content-Type", "application/problem+json")]
     headers += [] if retry_after is None else [("Retry-After", str(retry_after))]
     body = f'{{"status": {status}, "code": "{code}", "detail": "Made up by a test."}}'.encode()
@@ -89,7 +90,7 @@ def problem(status: int, code: str, *, retry_after: int | None = None) -> Action
 
 
 def cut_after(count: int) -> Action:
-    """Let some bytes of the answer's body through, and close the connection."""
+    """Pass some bytes of the response's body on, and close the connection."""
 
     def some(blocks: Iterator[bytes]) -> Iterator[bytes]:
         left = count
@@ -103,7 +104,7 @@ def cut_after(count: int) -> Action:
 
 
 def cut_before(text: bytes) -> Action:
-    """Let the answer through up to a text in it, and close the connection."""
+    """Pass the response on up to a text in it, and close the connection."""
 
     def up_to(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
@@ -115,8 +116,8 @@ def cut_before(text: bytes) -> Action:
     return changed(up_to)
 
 
-def spoilt(handler: Handler, body: bytes) -> None:
-    """Turn one bit of the answer."""
+def flip_bit(handler: Handler, body: bytes) -> None:
+    """Flip one bit of the response."""
 
     def turn(blocks: Iterator[bytes]) -> Iterator[bytes]:
         for number, block in enumerate(blocks):
@@ -133,9 +134,9 @@ def changed(change: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Action:
 
 
 @contextmanager
-def running(upstream: str) -> Iterator[Gate]:
-    gate = Gate(upstream)
-    with Server(("127.0.0.1", 0), type("BoundPassage", (Passage,), {"proxy": gate})) as server:
+def running(upstream: str) -> Iterator[FaultProxy]:
+    gate = FaultProxy(upstream)
+    with Server(("127.0.0.1", 0), type("BoundPassage", (ProxyHandler,), {"proxy": gate})) as server:
         gate.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""Documents and rules by the command line. C3."""
+"""Documents and rules on the command line. C3."""
 
 import json
 import signal
@@ -11,15 +11,15 @@ from django.contrib.auth.models import User
 from etl.models import Task
 from rules.models import Rule
 from tests.client.conftest import Cli
-from tests.client.gate import Gate, problem
+from tests.client.gate import FaultProxy, problem
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import MARKDOWN, RESULT, complete, fail, read
-from tests.integration.troubled_s3 import lose_reply
+from tests.integration.faulty_s3 import lose_reply
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def note(sluice: Cli) -> Path:
+def document(sluice: Cli) -> Path:
     path = sluice.folder / "note.txt"
     path.write_text("Hello.")
     return path
@@ -28,74 +28,78 @@ def note(sluice: Cli) -> Path:
 # ---- Submit ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_small_file_goes_through_the_service(alice: User, sluice: Cli, note: Path, door: Gate, store: Gate) -> None:
-    task = Task.objects.get(pk=sluice("document", "submit", note).word)
+def test_a_small_file_is_uploaded_through_the_service(
+    alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
+) -> None:
+    task = Task.objects.get(pk=sluice("document", "submit", document).word)
     assert (task.filename, task.size, task.user_id) == ("note.txt", 6, alice.pk)
-    assert store.seen == []
+    assert storage_proxy.seen == []
 
 
 @pytest.mark.slow
-def test_a_large_file_goes_straight_to_the_storage(
-    alice: User, sluice: Cli, note: Path, door: Gate, store: Gate
+def test_a_large_file_is_uploaded_directly_to_object_storage(
+    alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy, storage_proxy: FaultProxy
 ) -> None:
-    """C3: which never sees the token."""
-    note.write_text("Hello. " * 1_200_000)
-    told = sluice("document", "submit", note, "--json").json
-    assert Task.objects.get(pk=told["task_id"]).size == 8_400_000
-    (put,) = store.asked("PUT", "")
+    """C3: the token is not sent to object storage."""
+    document.write_text("Hello. " * 1_200_000)
+    output = sluice("document", "submit", document, "--json").json
+    assert Task.objects.get(pk=output["task_id"]).size == 8_400_000
+    (put,) = storage_proxy.requests_to("PUT", "")
     assert "authorization" not in put.headers
     small = sluice.folder / "small.txt"
     small.write_text("Hello.")
     sluice("document", "submit", small, "--direct")
-    assert len(store.asked("PUT", "")) == 2
+    assert len(storage_proxy.requests_to("PUT", "")) == 2
 
 
-def test_a_storage_that_does_not_take_it_is_told(alice: User, sluice: Cli, note: Path, store: Gate) -> None:
-    store.trouble("PUT", "", problem(403, "AccessDenied"))
-    assert "--through" in sluice("document", "submit", note, "--direct", code=10).err
+def test_a_rejected_upload_is_reported(alice: User, sluice: Cli, document: Path, storage_proxy: FaultProxy) -> None:
+    storage_proxy.trouble("PUT", "", problem(403, "AccessDenied"))
+    assert "--through" in sluice("document", "submit", document, "--direct", code=10).err
     assert not Task.objects.exists()
 
 
-def test_a_lost_answer_makes_no_second_task(alice: User, sluice: Cli, note: Path, door: Gate) -> None:
+def test_a_lost_response_creates_no_second_task(
+    alice: User, sluice: Cli, document: Path, api_proxy: FaultProxy
+) -> None:
     """C3."""
-    door.trouble("POST", "/submit", lose_reply)
-    ran = sluice("document", "submit", note)
+    api_proxy.trouble("POST", "/submit", lose_reply)
+    ran = sluice("document", "submit", document)
     assert str(Task.objects.get().pk) == ran.word
-    assert len(door.asked("POST", "/submit")) == 2
+    assert len(api_proxy.requests_to("POST", "/submit")) == 2
 
 
-def test_what_is_refused_is_told_with_the_file(alice: User, sluice: Cli, note: Path) -> None:
-    note.write_bytes(b"\x00\x01\x02")
-    ran = sluice("document", "submit", note, code=5)
+def test_a_refusal_names_the_file(alice: User, sluice: Cli, document: Path) -> None:
+    document.write_bytes(b"\x00\x01\x02")
+    ran = sluice("document", "submit", document, code=5)
     assert "unsupported_format" in ran.err
-    assert f"File: {note}" in ran.err
-    note.write_bytes(b"")
-    assert f"{note}: The document is empty (0 bytes)." in sluice("document", "submit", note, code=5).err
-    note.write_text("Hello.")
-    assert "--rule" in sluice("document", "submit", note, "--rule", "999999", code=5).err
-    sluice("document", "submit", note, note, "--idempotency-key", "x", code=2)
+    assert f"File: {document}" in ran.err
+    document.write_bytes(b"")
+    assert f"{document}: The document is empty (0 bytes)." in sluice("document", "submit", document, code=5).err
+    document.write_text("Hello.")
+    assert "--rule" in sluice("document", "submit", document, "--rule", "999999", code=5).err
+    sluice("document", "submit", document, document, "--idempotency-key", "x", code=2)
     sluice("document", "submit", "none.pdf", code=2)
     assert not Task.objects.exists()
 
 
-def test_a_rule_is_named_or_numbered(alice: User, sluice: Cli, note: Path) -> None:
+def test_a_rule_is_selected_by_name_or_id(alice: User, sluice: Cli, document: Path) -> None:
     rule = make_rule(alice, name="Totals")
     for name in ("totals", str(rule.pk)):
-        task = Task.objects.get(pk=sluice("document", "submit", note, "--rule", name).word)
+        task = Task.objects.get(pk=sluice("document", "submit", document, "--rule", name).word)
         assert task.rule_id == rule.pk
     make_rule(alice, name="TOTALS")
-    assert str(rule.pk) in sluice("document", "submit", note, "--rule", "totals", code=2).err
-    assert "sluice rule list" in sluice("document", "submit", note, "--rule", "other", code=4).err
+    assert str(rule.pk) in sluice("document", "submit", document, "--rule", "totals", code=2).err
+    assert "sluice rule list" in sluice("document", "submit", document, "--rule", "other", code=4).err
 
 
 # ---- Wait -----------------------------------------------------------------------------------------------------------
 
 
-def test_it_waits_for_all_and_tells_each_end(alice: User, sluice: Cli, door: Gate) -> None:
+def test_it_waits_for_all_tasks_and_reports_each(alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     tasks = [make_task(alice) for _ in range(3)]
     waiting = sluice.start("document", "wait", *(task.pk for task in tasks))
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     complete(tasks[0])
     fail(tasks[1])
     complete(tasks[2])
@@ -105,18 +109,18 @@ def test_it_waits_for_all_and_tells_each_end(alice: User, sluice: Cli, door: Gat
     assert err.decode().count("Completed: hello.txt") == 2
 
 
-def test_json_has_the_task_also_when_it_failed(alice: User, sluice: Cli) -> None:
+def test_json_output_includes_failed_tasks(alice: User, sluice: Cli) -> None:
     task = make_task(alice)
     fail(task)
-    told = sluice("document", "wait", task.pk, "--json", code=7).json
-    assert (told["status"], told["error"]["code"]) == ("failed", "file_encrypted")
+    output = sluice("document", "wait", task.pk, "--json", code=7).json
+    assert (output["status"], output["error"]["code"]) == ("failed", "file_encrypted")
 
 
-def test_ctrl_c_leaves_it_running(alice: User, sluice: Cli, door: Gate) -> None:
+def test_ctrl_c_stops_waiting_only(alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     task = make_task(alice)
     waiting = sluice.start("document", "wait", task.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     waiting.send_signal(signal.SIGINT)
     _, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
@@ -125,11 +129,11 @@ def test_ctrl_c_leaves_it_running(alice: User, sluice: Cli, door: Gate) -> None:
     assert sluice("document", "wait", task.pk, "--timeout", "1", code=9)
 
 
-# ---- Look and change ------------------------------------------------------------------------------------------------
+# ---- View and change -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_documents_are_shown(alice: User, bob: User, sluice: Cli) -> None:
+def test_documents_are_listed(alice: User, bob: User, sluice: Cli) -> None:
     task, others = make_task(alice), make_task(bob)
     complete(task)
     assert [line.split()[:3] for line in sluice("document", "list").text.splitlines()[1:]] == [
@@ -142,7 +146,7 @@ def test_documents_are_shown(alice: User, bob: User, sluice: Cli) -> None:
         assert sluice("document", verb, others.pk, code=4).err == "Error: Task not found [not_found]\n"
 
 
-def test_a_result_is_its_text_or_its_data(alice: User, sluice: Cli) -> None:
+def test_a_result_is_printed_as_text_or_data(alice: User, sluice: Cli) -> None:
     task = make_task(alice)
     assert "not_ready" in sluice("document", "result", task.pk, "--markdown", code=5).err
     assert "sluice document wait" in sluice("document", "result", task.pk, code=5).err
@@ -155,14 +159,14 @@ def test_a_result_is_its_text_or_its_data(alice: User, sluice: Cli) -> None:
     assert "--markdown" in sluice("document", "result", plain.pk, "--data", code=4).err
 
 
-def test_what_has_not_begun_is_cancelled(alice: User, sluice: Cli) -> None:
+def test_a_queued_document_is_cancelled(alice: User, sluice: Cli) -> None:
     task = make_task(alice)
     assert sluice("document", "cancel", task.pk, "--json").json["status"] == "cancelled"
     assert "not_cancellable" in sluice("document", "cancel", task.pk, code=5).err
     assert "cancelled" in sluice("document", "result", task.pk, code=8).err
 
 
-def test_another_rule_goes_over_the_same_text(alice: User, sluice: Cli) -> None:
+def test_another_rule_reprocesses_the_same_text(alice: User, sluice: Cli) -> None:
     task, rule = make_task(alice), make_rule(alice, name="Totals")
     read(task)
     assert "not_ended" in sluice("document", "retry", task.pk, "--from", "postprocess", code=5).err
@@ -181,14 +185,14 @@ SCHEMA = {"type": "object", "properties": {"total": {"type": "string"}}}
 
 @pytest.fixture
 def totals(sluice: Cli) -> dict[str, Any]:
-    """A rule's file, `rule.json`, and what it says."""
-    says = {"name": "Totals", "system_prompt": "You read invoices.", "json_schema": SCHEMA}
-    (sluice.folder / "rule.json").write_text(json.dumps(says))
-    return says
+    """A rule file, `rule.json`, and its contents."""
+    rule = {"name": "Totals", "system_prompt": "You read invoices.", "json_schema": SCHEMA}
+    (sluice.folder / "rule.json").write_text(json.dumps(rule))
+    return rule
 
 
-def test_a_rule_is_made_changed_and_deleted(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:
-    """C3: what `show` prints can be changed and sent back."""
+def test_a_rule_is_created_changed_and_deleted(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:
+    """C3: the output of `show` can be edited and sent back."""
     number = sluice("rule", "create", "rule.json").word
     shown = sluice("rule", "show", "totals", "--json").json
     assert {name: shown[name] for name in totals} == totals
@@ -202,7 +206,7 @@ def test_a_rule_is_made_changed_and_deleted(alice: User, sluice: Cli, totals: di
     assert "sluice rule list" in sluice("rule", "show", "Totals", code=4).err
 
 
-def test_what_is_wrong_with_a_rule_is_told_by_its_place(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:
+def test_errors_in_a_rule_are_reported_by_location(alice: User, sluice: Cli, totals: dict[str, Any]) -> None:
     totals["json_schema"] = {"type": "object", "properties": {"total": {"type": "money"}}}
     (sluice.folder / "rule.json").write_text(json.dumps(totals))
     assert "rule.json at /json_schema/properties/total/type: " in sluice("rule", "create", "rule.json", code=5).err
@@ -211,14 +215,14 @@ def test_what_is_wrong_with_a_rule_is_told_by_its_place(alice: User, sluice: Cli
     sluice("rule", "create", "none.json", code=2)
 
 
-def test_system_rules_are_left_alone(transactional_db: None, sluice: Cli, totals: dict[str, Any]) -> None:
+def test_system_rules_cannot_be_changed(transactional_db: None, sluice: Cli, totals: dict[str, Any]) -> None:
     (system, *_) = [each for each in sluice("rule", "list", "--json").lines if each["is_system"]]
     assert "system_rule" in sluice("rule", "update", system["rule_id"], "rule.json", code=3).err
 
 
-def test_a_rule_is_tried_on_a_text(alice: User, sluice: Cli, note: Path, totals: dict[str, Any]) -> None:
+def test_a_rule_can_be_tried_on_a_text(alice: User, sluice: Cli, document: Path, totals: dict[str, Any]) -> None:
     make_rule(alice, name="Plain")
     assert sluice("rule", "test", "plain", "note.txt").json["metadata"]["pages"] == 1
     sluice("rule", "create", "rule.json")
-    told = sluice("rule", "test", "totals", "-", "--json", stdin="Total: 12", code=7)
-    assert told.json["error"]["code"] == "llm_unavailable"
+    output = sluice("rule", "test", "totals", "-", "--json", stdin="Total: 12", code=7)
+    assert output.json["error"]["code"] == "llm_unavailable"

@@ -1,4 +1,4 @@
-"""Exports by the command line: asking for them, looking at them, changing them. C3."""
+"""Exports on the command line: requesting, listing, and changing them. C3."""
 
 import json
 from pathlib import Path
@@ -9,14 +9,14 @@ from django.contrib.auth.models import User
 
 from exports.models import Allowance, Dataset, Job
 from tests.client.conftest import Cli
-from tests.client.gate import Gate, problem
+from tests.client.gate import FaultProxy, problem
 from tests.e2e.conftest import Workers
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
-from tests.integration.troubled_s3 import lose_reply
+from tests.integration.faulty_s3 import lose_reply
 
 FEBRUARY = ("--keys", "JFK,LGA", "--from", "2024-02-01", "--to", "2024-02-29")
-NO_KEY = "Not a key of this dataset: it does not match the dataset's key pattern."
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+NO_KEY = "Does not match the key pattern of the dataset."
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
 def pairs_of(job_id: str) -> list[tuple[str, str]]:
@@ -27,9 +27,7 @@ def pairs_of(job_id: str) -> list[tuple[str, str]]:
 # ---- From the request to the file -----------------------------------------------------------------------------------
 
 
-def test_one_command_leads_from_the_request_to_the_checked_file(
-    dataset: Dataset, workers: Workers, sluice: Cli
-) -> None:
+def test_one_command_exports_downloads_and_verifies(dataset: Dataset, workers: Workers, sluice: Cli) -> None:
     """C3: real workers."""
     workers.start()
     ran = sluice("export", "submit", "things", *FEBRUARY, "--delivery", "single", "--download", "all.csv")
@@ -45,10 +43,10 @@ def test_one_command_leads_from_the_request_to_the_checked_file(
     assert (again.json["status"], again.json["progress"]["reused"], again.err) == ("success", 1, "")
 
 
-# ---- What is asked for ----------------------------------------------------------------------------------------------
+# ---- Requests ------------------------------------------------------------------------------------------------------
 
 
-def test_chunks_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
+def test_chunks_can_be_listed_one_by_one(dataset: Dataset, sluice: Cli) -> None:
     ran = sluice("export", "submit", "things", "JFK:2024-02-29", "LGA:2024-02-28")
     assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
     assert f"sluice export wait {ran.word}" in ran.err
@@ -62,7 +60,7 @@ def test_chunks_are_named_one_by_one(dataset: Dataset, sluice: Cli) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["chunks.csv", "-"])
-def test_chunks_come_from_csv_by_the_names_of_its_columns(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
+def test_chunks_can_be_read_from_csv_columns_by_name(dataset: Dataset, sluice: Cli, text: str, name: str) -> None:
     (sluice.folder / "chunks.csv").write_text(text, newline="")
     ran = sluice("export", "submit", "things", "--csv", name, stdin=text if name == "-" else "")
     assert pairs_of(ran.word) == [("JFK", "2024-02-29"), ("LGA", "2024-02-28")]
@@ -78,11 +76,11 @@ def test_every_option_reaches_the_server(dataset: Dataset, sluice: Cli) -> None:
     assert job.total == 58
 
 
-def test_a_preview_makes_nothing(dataset: Dataset, sluice: Cli) -> None:
+def test_a_preview_creates_nothing(dataset: Dataset, sluice: Cli) -> None:
     shown = sluice("export", "submit", "things", *FEBRUARY, "--preview").text
     assert "58" in shown
-    told = sluice("export", "submit", "things", "JFK:2024-02-29", "JFK:2024-02-29", "--preview", "--json").json
-    assert told == {"totalChunks": 1, "duplicates": 1, "reusable": 0, "quotaCost": 1}
+    output = sluice("export", "submit", "things", "JFK:2024-02-29", "JFK:2024-02-29", "--preview", "--json").json
+    assert output == {"totalChunks": 1, "duplicates": 1, "reusable": 0, "quotaCost": 1}
     assert not Job.objects.exists()
 
 
@@ -97,17 +95,19 @@ def test_a_preview_makes_nothing(dataset: Dataset, sluice: Cli) -> None:
         ("JFK:2024-02-29", "--download", "none/file"),
     ],
 )
-def test_wrong_usage_is_told_before_anything_is_asked(sluice: Cli, door: Gate, arguments: tuple[str, ...]) -> None:
+def test_usage_errors_are_reported_before_any_request(
+    sluice: Cli, api_proxy: FaultProxy, arguments: tuple[str, ...]
+) -> None:
     sluice("export", "submit", "things", *arguments, code=2)
-    assert door.seen == []
+    assert api_proxy.seen == []
 
 
-def test_what_is_wrong_is_told_by_its_line(dataset: Dataset, sluice: Cli) -> None:
+def test_errors_in_a_file_are_reported_by_line(dataset: Dataset, sluice: Cli) -> None:
     """C3."""
     text = 'effectiveDate,note,key\n2024-02-29,"two\nlines",JFK\n2024-02-30,,JFK\n\n2024-02-28,,\n2024-02-28,,../x\n'
     (sluice.folder / "chunks.csv").write_text(text)
-    told = sluice("export", "submit", "things", "--csv", "chunks.csv", "--format", "xml", code=5).err.splitlines()
-    assert told == [
+    output = sluice("export", "submit", "things", "--csv", "chunks.csv", "--format", "xml", code=5).err.splitlines()
+    assert output == [
         "Error: chunks.csv line 4 (JFK, 2024-02-30), effectiveDate: Must be a date written YYYY-MM-DD.",
         f"chunks.csv line 6 (, 2024-02-28), key: {NO_KEY}",
         f"chunks.csv line 7 (../x, 2024-02-28), key: {NO_KEY}",
@@ -115,19 +115,21 @@ def test_what_is_wrong_is_told_by_its_line(dataset: Dataset, sluice: Cli) -> Non
     ]  # fmt: skip
 
 
-def test_what_is_wrong_is_told_by_its_argument(dataset: Dataset, sluice: Cli) -> None:
-    told = sluice("export", "submit", "things", "JFK:2024-02-29", "a:b:2024-02-30", code=5).err
-    assert "argument 2 (a:b, 2024-02-30), key: " in told
-    assert "argument 2 (a:b, 2024-02-30), effectiveDate: " in told
-    told = sluice("export", "submit", "things", "--keys", "JFK, ../x", "--from", "2024-02-02", "--to", "x", code=5).err
-    assert "--keys, number 2: " in told
-    assert "--to: Must be a date" in told
-    told = sluice("export", "submit", "nothing", "JFK:2024-02-29", code=5).err
-    assert told == "Error: DATASET: There is no such dataset.\n"
+def test_errors_are_reported_by_argument(dataset: Dataset, sluice: Cli) -> None:
+    output = sluice("export", "submit", "things", "JFK:2024-02-29", "a:b:2024-02-30", code=5).err
+    assert "argument 2 (a:b, 2024-02-30), key: " in output
+    assert "argument 2 (a:b, 2024-02-30), effectiveDate: " in output
+    output = sluice(
+        "export", "submit", "things", "--keys", "JFK, ../x", "--from", "2024-02-02", "--to", "x", code=5
+    ).err
+    assert "--keys, number 2: " in output
+    assert "--to: Must be a date" in output
+    output = sluice("export", "submit", "nothing", "JFK:2024-02-29", code=5).err
+    assert output == "Error: DATASET: Dataset not found.\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "output"),
     [
         (b"key;date\nJFK;2024-02-29\n", "the first line must name the columns"),
         (b"", "the first line must name the columns"),
@@ -135,15 +137,15 @@ def test_what_is_wrong_is_told_by_its_argument(dataset: Dataset, sluice: Cli) ->
         (b'key,effectiveDate\nJFK,2024-02-29\n"LGA,2024-02-29\n', "line 3: unexpected end of data"),
     ],
 )
-def test_a_file_that_is_no_csv_is_told(sluice: Cli, door: Gate, content: bytes, told: str) -> None:
+def test_an_invalid_csv_file_is_reported(sluice: Cli, api_proxy: FaultProxy, content: bytes, output: str) -> None:
     (sluice.folder / "chunks.csv").write_bytes(content)
-    assert told in sluice("export", "submit", "things", "--csv", "chunks.csv", code=2).err
-    assert door.seen == []
+    assert output in sluice("export", "submit", "things", "--csv", "chunks.csv", code=2).err
+    assert api_proxy.seen == []
 
 
 @pytest.mark.slow
-def test_a_long_list_costs_no_memory(dataset: Dataset, sluice: Cli) -> None:
-    """C3: the server refuses it, once it has been told how long it is."""
+def test_a_long_list_uses_little_memory(dataset: Dataset, sluice: Cli) -> None:
+    """C3: the server refuses the list by its length."""
     (sluice.folder / "few.csv").write_text("key,effectiveDate\nJFK,2024-02-30\n")
     with (sluice.folder / "many.csv").open("w") as file:
         file.write("key,effectiveDate\n")
@@ -153,53 +155,55 @@ def test_a_long_list_costs_no_memory(dataset: Dataset, sluice: Cli) -> None:
     assert many - few < 8_000_000
 
 
-# ---- Once and not twice ---------------------------------------------------------------------------------------------
+# ---- Idempotency ---------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_answer_makes_no_second_export(dataset: Dataset, sluice: Cli, door: Gate) -> None:
+def test_a_lost_response_creates_no_second_export(dataset: Dataset, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
-    door.trouble("POST", "/exports", lose_reply)
+    api_proxy.trouble("POST", "/exports", lose_reply)
     ran = sluice("export", "submit", "things", "JFK:2024-02-29")
     assert str(Job.objects.get().pk) == ran.word
-    first, second = door.asked("POST", "/exports")
+    first, second = api_proxy.requests_to("POST", "/exports")
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
 
 
-def test_a_key_of_ones_own_is_one_export(dataset: Dataset, sluice: Cli) -> None:
+def test_a_given_idempotency_key_creates_one_export(dataset: Dataset, sluice: Cli) -> None:
     submit = ("export", "submit", "things", "--idempotency-key", "nightly-7")
     assert sluice(*submit, "JFK:2024-02-29").word == sluice(*submit, "JFK:2024-02-29").word
     assert "idempotency_key_reused" in sluice(*submit, "JFK:2024-02-28", code=5).err
 
 
-def test_what_must_not_be_done_twice_is_not(dataset: Dataset, done: Job, sluice: Cli, door: Gate) -> None:
-    door.trouble("POST", "/replay", lose_reply)
+def test_requests_that_are_not_idempotent_are_not_repeated(
+    dataset: Dataset, done: Job, sluice: Cli, api_proxy: FaultProxy
+) -> None:
+    api_proxy.trouble("POST", "/replay", lose_reply)
     assert "not known whether" in sluice("export", "replay", done.pk, code=10).err
     assert Job.objects.count() == 2
 
 
-def test_a_busy_server_is_asked_again_when_it_says(dataset: Dataset, sluice: Cli, door: Gate) -> None:
-    door.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=1))
-    door.trouble("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
+def test_a_busy_server_is_retried_after_its_retry_after(dataset: Dataset, sluice: Cli, api_proxy: FaultProxy) -> None:
+    api_proxy.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=1))
+    api_proxy.trouble("POST", "/exports", problem(503, "database_unavailable", retry_after=1))
     ran = sluice("export", "submit", "things", "JFK:2024-02-29")
     assert "rate_limited" in ran.err
     assert Job.objects.count() == 1
-    door.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=3600))
+    api_proxy.trouble("POST", "/exports", problem(429, "rate_limited", retry_after=3600))
     assert "rate_limited" in sluice("export", "submit", "things", "JFK:2024-02-29", code=6).err
 
 
-def test_a_used_up_quota_is_told_at_once(dataset: Dataset, alice: User, sluice: Cli) -> None:
+def test_an_exhausted_quota_is_reported_at_once(dataset: Dataset, alice: User, sluice: Cli) -> None:
     Allowance.objects.create(user=alice, daily_jobs=1, daily_chunks=1)
     ran = sluice("export", "submit", "things", *FEBRUARY, code=6)
     assert "quota_exceeded" in ran.err
     assert "sluice limits" in ran.err
-    told = sluice("limits", "--json").json
-    assert told["chunksPerDay"]["limit"] == 1
+    output = sluice("limits", "--json").json
+    assert output["chunksPerDay"]["limit"] == 1
 
 
-# ---- Looking --------------------------------------------------------------------------------------------------------
+# ---- Lists and details ---------------------------------------------------------------------------------------------
 
 
-def test_lists_go_over_their_pages(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
+def test_lists_follow_pagination(dataset: Dataset, alice: User, bob: User, sluice: Cli) -> None:
     jobs = [make_job(dataset, alice, 1, key=f"K{number}") for number in range(3)]
     make_job(dataset, bob, 1)
     shown = sluice("export", "list").text.splitlines()
@@ -237,19 +241,19 @@ def test_failures_are_explained(dataset: Dataset, alice: User, sluice: Cli) -> N
 def test_events_are_json_lines(dataset: Dataset, alice: User, sluice: Cli) -> None:
     job = make_job(dataset, alice, 1)
     fail_chunk()
-    told = sluice("export", "events", job.pk).lines
-    assert [each["event"] for each in told] == ["snapshot", "status"]
-    assert told[-1]["data"]["status"] == "failed"
+    output = sluice("export", "events", job.pk).lines
+    assert [each["event"] for each in output] == ["snapshot", "status"]
+    assert output[-1]["data"]["status"] == "failed"
 
 
-def test_another_s_export_is_not_there(dataset: Dataset, bob: User, sluice: Cli) -> None:
+def test_the_export_of_another_user_is_not_found(dataset: Dataset, bob: User, sluice: Cli) -> None:
     job = make_job(dataset, bob, 1)
     for verb in ("show", "wait", "cancel", "link", "events"):
         assert sluice("export", verb, job.pk, code=4).err == "Error: Export not found. [not_found]\n"
-    assert sluice("export", "show", NOBODYS, "--json", code=4).json["code"] == "not_found"
+    assert sluice("export", "show", UNKNOWN_ID, "--json", code=4).json["code"] == "not_found"
 
 
-# ---- Changing -------------------------------------------------------------------------------------------------------
+# ---- Changes -------------------------------------------------------------------------------------------------------
 
 
 def test_an_export_is_cancelled_once(dataset: Dataset, alice: User, sluice: Cli) -> None:
@@ -259,7 +263,7 @@ def test_an_export_is_cancelled_once(dataset: Dataset, alice: User, sluice: Cli)
     assert "cancelled" in sluice("export", "download", job.pk, code=8).err
 
 
-def test_failed_slices_are_run_again(dataset: Dataset, alice: User, sluice: Cli) -> None:
+def test_failed_chunks_are_retried(dataset: Dataset, alice: User, sluice: Cli) -> None:
     job = make_job(dataset, alice, 2)
     fail_chunk()
     fail_chunk()
@@ -269,14 +273,14 @@ def test_failed_slices_are_run_again(dataset: Dataset, alice: User, sluice: Cli)
     assert "not_failed" in sluice("export", "retry", job.pk, code=5).err
 
 
-def test_an_export_is_made_once_more(done: Job, sluice: Cli) -> None:
+def test_an_export_is_replayed(done: Job, sluice: Cli) -> None:
     again = Job.objects.get(pk=sluice("export", "replay", done.pk).word)
     assert (again.pk != done.pk, again.total) == (True, done.total)
 
 
-def test_a_link_is_for_whom_it_is_asked_for(done: Job, sluice: Cli, tmp_path: Path) -> None:
+def test_a_link_works_for_the_requested_client_only(done: Job, sluice: Cli, tmp_path: Path) -> None:
     url = sluice("export", "link", done.pk, "--user-agent", "fetcher/1").word
     fetched = httpx2.get(url, headers={"User-Agent": "fetcher/1"}, follow_redirects=True, trust_env=False)
     assert len(fetched.content) == done.receipt.size_bytes
-    told = sluice("export", "link", done.pk, "--json").json
-    assert json.dumps(told).count("token=") == 1
+    output = sluice("export", "link", done.pk, "--json").json
+    assert json.dumps(output).count("token=") == 1

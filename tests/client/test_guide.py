@@ -1,6 +1,7 @@
-"""`docs/command-line.md`: every command in it is run, in order, and answers what the page says. C3.
+"""`docs/command-line.md`: every command runs, in order, and prints what the page shows. C3.
 
-REWRITE_GUIDE=1 writes the answers into the page anew."""
+REWRITE_GUIDE=1 updates the outputs in the page.
+"""
 
 import json
 import os
@@ -14,13 +15,13 @@ import pytest
 
 from exports.models import Dataset
 from tests.client.conftest import PROJECT, Cli
-from tests.client.gate import Gate
+from tests.client.gate import FaultProxy
 from tests.e2e.conftest import Workers
 
 PAGE = PROJECT / "docs" / "command-line.md"
 HOME, SERVER = "/home/you", "http://127.0.0.1:8000"
 BLOCK = re.compile(r"(?<=^```console\n)(.+?)(?=^```$)", re.MULTILINE | re.DOTALL)
-# What differs from run to run; and lines of progress, of which there may be any number.
+# Values that differ between runs, and lines of progress, of which there may be any number.
 VARIES = (
     (re.compile(r"^(Exporting|Downloading|Document \d+): .*\n", re.MULTILINE), ""),
     (re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}"), "JOB"),
@@ -56,11 +57,11 @@ FILES = {
 
 
 def blocks() -> list[list[tuple[str, str]]]:
-    """Return the commands of each block, each with what the page says that it answers."""
+    """Return the commands of each block, each with the output that the page shows."""
     return [
         [
-            (command, answer)
-            for command, _, answer in (part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:])
+            (command, output)
+            for command, _, output in (part.partition("\n") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:])
         ]
         for text in BLOCK.findall(PAGE.read_text())
     ]
@@ -73,8 +74,8 @@ def flights(source_db: psycopg.Connection, slots: int) -> Dataset:
 
 
 @pytest.fixture
-def you(sluice: Cli) -> Cli:
-    """Somebody with the page's files, a token in one of them, and `sluice` on the path."""
+def reader(sluice: Cli) -> Cli:
+    """A user with the page's files, a token in one of them, and `sluice` on the path."""
     home = sluice.folder / "home"
     (home / "files").mkdir(parents=True)
     for name, text in FILES.items():
@@ -93,42 +94,44 @@ def you(sluice: Cli) -> Cli:
     )
 
 
-def run(you: Cli, server: str, commands: list[str]) -> list[str]:
-    """Return what each command answers, run in one shell after the other."""
+def run(reader: Cli, server: str, commands: list[str]) -> list[str]:
+    """Run the commands in one shell, and return the output of each."""
     between = "--- next ---"
     script = "\n".join(f"{{ {command}\n}} 2>&1; echo '{between}'" for command in commands).replace(SERVER, server)
     if not shutil.which("jq"):
         script = re.sub(r"\| jq .*", "> /dev/null", script)
-    environment = {name: value for name, value in you.environment().items() if value}
-    ran = subprocess.run(["bash", "-c", script], cwd=you.folder, env=environment, capture_output=True, check=False)
+    environment = {name: value for name, value in reader.environment().items() if value}
+    ran = subprocess.run(["bash", "-c", script], cwd=reader.folder, env=environment, capture_output=True, check=False)
     assert ran.stderr == b""
-    told = ran.stdout.decode().replace(server, SERVER).replace(str(you.folder), HOME)
-    return told.split(f"{between}\n")[:-1]
+    output = ran.stdout.decode().replace(server, SERVER).replace(str(reader.folder), HOME)
+    return output.split(f"{between}\n")[:-1]
 
 
-def same(answer: str) -> str:
+def normalized(output: str) -> str:
     for pattern, instead in VARIES:
-        answer = pattern.sub(instead, answer)
-    return answer.strip()
+        output = pattern.sub(instead, output)
+    return output.strip()
 
 
 @pytest.mark.slow
-def test_every_command_answers_what_the_page_says(flights: Dataset, workers: Workers, you: Cli, door: Gate) -> None:
+def test_every_command_prints_what_the_page_shows(
+    flights: Dataset, workers: Workers, reader: Cli, api_proxy: FaultProxy
+) -> None:
     """C3."""
     workers.start("exports,bundles,etl-ocr,etl-postprocess")
-    said = [each for block in blocks() for each in block]
-    answers = run(you, door.url, [command for command, _ in said])
-    assert len(answers) == len(said)
+    examples = [each for block in blocks() for each in block]
+    outputs = run(reader, api_proxy.url, [command for command, _ in examples])
+    assert len(outputs) == len(examples)
     if os.environ.get("REWRITE_GUIDE"):
-        rewrite(answers)
+        rewrite(outputs)
         return
-    for (command, expected), answer in zip(said, answers, strict=True):
+    for (command, expected), output in zip(examples, outputs, strict=True):
         if shutil.which("jq") or "| jq" not in command:
-            assert same(answer) == same(expected), command
+            assert normalized(output) == normalized(expected), command
 
 
-def rewrite(answers: list[str]) -> None:
-    rest = iter(answers)
+def rewrite(outputs: list[str]) -> None:
+    rest = iter(outputs)
     progress = VARIES[0][0]
     texts = iter(
         ["".join(f"$ {command}\n{progress.sub('', next(rest))}" for command, _ in block) for block in blocks()]
@@ -148,6 +151,6 @@ def test_every_command_is_on_the_page(sluice: Cli) -> None:
     """C3."""
     page = PAGE.read_text()
     for group in ("", "export", "document", "rule"):
-        told = sluice(*group.split(), "--help").text.partition("Commands:")[2].partition("Exit codes")[0]
-        for name in re.findall(r"^  (\w+) ", told, re.MULTILINE):
+        output = sluice(*group.split(), "--help").text.partition("Commands:")[2].partition("Exit codes")[0]
+        for name in re.findall(r"^  (\w+) ", output, re.MULTILINE):
             assert re.search(rf"(sluice {group} {name}|`{name}`)".replace("  ", " "), page), f"{group} {name}"

@@ -1,4 +1,4 @@
-"""The command line as a package of its own: it needs what it says, and nothing of the service. C3."""
+"""The command line as a separate package: it declares its requirements, and uses nothing of the service. C3."""
 
 import ast
 import subprocess
@@ -17,7 +17,7 @@ EXTRA = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["opti
 BUILD = "import sys; from flit_core.buildapi import build_wheel; print(build_wheel(sys.argv[1]))"
 
 
-def test_the_wheel_needs_what_the_extra_names(tmp_path: Path) -> None:
+def test_the_wheel_requires_what_the_extra_lists(tmp_path: Path) -> None:
     """C3: built by its own backend."""
     pytest.importorskip("flit_core")
     built = subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=PACKAGE, capture_output=True, check=True)
@@ -25,29 +25,31 @@ def test_the_wheel_needs_what_the_extra_names(tmp_path: Path) -> None:
         names = wheel.namelist()
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         (scripts,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
-        told = message_from_bytes(wheel.read(metadata))
+        declared = message_from_bytes(wheel.read(metadata))
         assert "sluice=sluice.app:main" in wheel.read(scripts).decode()
-    needs = [need.replace(" (", "").replace(")", "") for need in told.get_all("Requires-Dist") or []]
-    assert sorted(map(bounds, needs)) == sorted(map(bounds, EXTRA))
+    requirements = [
+        requirement.replace(" (", "").replace(")", "") for requirement in declared.get_all("Requires-Dist") or []
+    ]
+    assert sorted(map(bounds, requirements)) == sorted(map(bounds, EXTRA))
     modules = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")}
     assert modules <= set(names)
     assert {name.split("/")[0] for name in names} == {"sluice", metadata.split("/")[0]}
 
 
 def bounds(requirement: str) -> tuple[str, ...]:
-    """Return a requirement's name and bounds, in one order: `httpx2<3,>=2.16` is `httpx2>=2.16,<3`."""
+    """Return a requirement's name and bounds in a fixed order: `httpx2<3,>=2.16` is `httpx2>=2.16,<3`."""
     from packaging.requirements import Requirement
 
     parsed = Requirement(requirement)
     return (parsed.name, *sorted(map(str, parsed.specifier)))
 
 
-def test_it_lists_the_same_needs_as_the_extra() -> None:
+def test_it_declares_the_same_requirements_as_the_extra() -> None:
     own = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
     assert sorted(own["dependencies"]) == sorted(EXTRA)
 
 
-def test_it_imports_nothing_but_what_it_needs() -> None:
+def test_it_imports_only_its_requirements() -> None:
     """C3: nothing of the service."""
     allowed = {"sluice", "httpx2", "typer", "rich"} | sys.stdlib_module_names
     imported = {

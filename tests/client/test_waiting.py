@@ -1,4 +1,4 @@
-"""Waiting for exports with the command line, whatever happens to the connection and the server meanwhile. C3."""
+"""Waiting for exports with the command line through connection and server failures. C3."""
 
 import os
 import pty
@@ -14,22 +14,22 @@ from config.dev.stack.processes import Web
 from exports.jobs import actions
 from exports.models import Dataset, Job
 from tests.client.conftest import Cli
-from tests.client.gate import Gate, cut_after, cut_before, problem
+from tests.client.gate import FaultProxy, cut_after, cut_before, problem
 from tests.integration.factories import end_chunk, fail_chunk, finish, make_job
 from tests.waiting import expect_within, wait_until
 
 
 def ended(process: subprocess.Popen[bytes], limit: float = 60) -> tuple[int, str, str]:
-    """Return the exit code and the outputs of a command that was started."""
+    """Return the exit code and the outputs of a started command."""
     out, err = process.communicate(timeout=limit)
     return process.returncode, out.decode(), err.decode()
 
 
-def test_it_says_how_it_goes_and_how_it_ended(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+def test_it_reports_progress_and_the_outcome(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 3)
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     end_chunk()
     fail_chunk()
     end_chunk()
@@ -38,29 +38,29 @@ def test_it_says_how_it_goes_and_how_it_ended(dataset: Dataset, alice: User, slu
     assert "Failed: JFK 2024-02-29: The source database raised an error [" in err
     assert "Error: The export failed: " in err
     assert f"sluice export chunks {job.pk} --status failed" in err
-    assert len(door.asked("GET", "/events")) == 1
+    assert len(api_proxy.requests_to("GET", "/events")) == 1
 
 
-def test_exit_codes_tell_the_end(dataset: Dataset, alice: User, done: Job, sluice: Cli) -> None:
+def test_exit_codes_reflect_the_outcome(dataset: Dataset, alice: User, done: Job, sluice: Cli) -> None:
     assert sluice("export", "wait", done.pk, "--json").json["status"] == "success"
     job = make_job(dataset, alice, 1, key="LGA")
     actions.cancel(job)
     assert sluice("export", "wait", job.pk, "--json", code=8).json["status"] == "cancelled"
 
 
-def test_a_broken_stream_goes_on_where_it_was(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+def test_a_broken_stream_resumes(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3: it breaks in the middle of the first chunk's event."""
     job = make_job(dataset, alice, 2)
-    door.trouble("GET", "/events", cut_before(b"event: chunk"))
+    api_proxy.trouble("GET", "/events", cut_before(b"event: chunk"))
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     fail_chunk()
-    wait_until(lambda: len(door.asked("GET", "/events")) == 2)
+    wait_until(lambda: len(api_proxy.requests_to("GET", "/events")) == 2)
     fail_chunk()
     code, _, err = ended(waiting)
 
     assert code == 7
-    first, second = door.asked("GET", "/events")
+    first, second = api_proxy.requests_to("GET", "/events")
     assert "last-event-id" not in first.headers
     assert int(second.headers["last-event-id"]) > 0
     assert err.count("Failed: JFK 2024-02-28") == 1
@@ -68,55 +68,55 @@ def test_a_broken_stream_goes_on_where_it_was(dataset: Dataset, alice: User, slu
 
 
 @pytest.mark.slow
-def test_it_asks_again_and_again_where_there_is_no_stream(
-    dataset: Dataset, alice: User, sluice: Cli, door: Gate
+def test_it_polls_when_streams_are_unavailable(
+    dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy
 ) -> None:
     """C3."""
     job = make_job(dataset, alice, 1)
-    door.trouble("GET", "/events", problem(429, "too_many_streams", retry_after=30), times=9)
+    api_proxy.trouble("GET", "/events", problem(429, "too_many_streams", retry_after=30), times=9)
     waiting = sluice.start("export", "wait", job.pk, "--json")
-    wait_until(lambda: len(door.asked("GET", str(job.pk))) >= 4)
+    wait_until(lambda: len(api_proxy.requests_to("GET", str(job.pk))) >= 4)
     finish(job)
     code, out, _ = ended(waiting)
     assert code == 0
     assert '"status": "success"' in out
-    assert len(door.asked("GET", "/events")) == 1
+    assert len(api_proxy.requests_to("GET", "/events")) == 1
 
 
 @pytest.mark.slow
-def test_it_asks_again_and_again_where_streams_say_nothing(
-    dataset: Dataset, alice: User, sluice: Cli, door: Gate
-) -> None:
+def test_it_polls_when_streams_are_silent(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
-    door.trouble("GET", "/events", cut_after(0), times=9)
+    api_proxy.trouble("GET", "/events", cut_after(0), times=9)
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(lambda: len(door.asked("GET", str(job.pk))) >= 6)
+    wait_until(lambda: len(api_proxy.requests_to("GET", str(job.pk))) >= 6)
     finish(job)
     assert ended(waiting)[0] == 0
-    assert len(door.asked("GET", "/events")) == 2
+    assert len(api_proxy.requests_to("GET", "/events")) == 2
 
 
 @pytest.mark.slow
-def test_it_outlives_a_restart_of_the_server(dataset: Dataset, alice: User, sluice: Cli, door: Gate, web: Web) -> None:
+def test_it_survives_a_server_restart(
+    dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy, web: Web
+) -> None:
     """C3."""
     job = make_job(dataset, alice, 2)
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     web.restart()
     finish(job)
     code, _, err = ended(waiting)
     assert (code, "Export ready: 2 chunks" in err) == (0, True)
 
 
-def test_a_busy_server_is_waited_for(done: Job, sluice: Cli, door: Gate) -> None:
-    door.trouble("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
-    door.trouble("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))
+def test_it_waits_for_a_busy_server(done: Job, sluice: Cli, api_proxy: FaultProxy) -> None:
+    api_proxy.trouble("GET", str(done.pk), problem(503, "database_unavailable", retry_after=1))
+    api_proxy.trouble("GET", str(done.pk), problem(429, "rate_limited", retry_after=1))
     began = time.monotonic()
     sluice("export", "wait", done.pk)
     assert time.monotonic() - began > 2
 
 
-def test_it_waits_no_longer_than_it_is_told(dataset: Dataset, alice: User, sluice: Cli) -> None:
+def test_it_waits_no_longer_than_the_given_limit(dataset: Dataset, alice: User, sluice: Cli) -> None:
     """C3."""
     job = make_job(dataset, alice, 1)
 
@@ -131,11 +131,11 @@ def test_it_waits_no_longer_than_it_is_told(dataset: Dataset, alice: User, sluic
     sluice("export", "wait", job.pk, "--timeout", "1", code=9)
 
 
-def test_ctrl_c_leaves_it_running(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+def test_ctrl_c_stops_waiting_only(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 1)
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     waiting.send_signal(signal.SIGINT)
     code, _, err = ended(waiting)
     assert code == 130
@@ -144,11 +144,11 @@ def test_ctrl_c_leaves_it_running(dataset: Dataset, alice: User, sluice: Cli, do
     assert job.status == "pending"
 
 
-def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+def test_a_revoked_token_ends_the_wait(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     job = make_job(dataset, alice, 1)
-    door.trouble("GET", "/events", cut_after(0), times=9)  # a stream that stays would not tell of it
+    api_proxy.trouble("GET", "/events", cut_after(0), times=9)  # an open stream would not notice the revocation
     waiting = sluice.start("export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     AuthToken.objects.filter(user=alice).delete()
     code, _, err = ended(waiting)
     assert (code, "authentication_failed" in err) == (3, True)
@@ -166,21 +166,21 @@ def on_terminal(sluice: Cli, *arguments: object) -> tuple[subprocess.Popen[bytes
 
 
 def read_all(terminal: int) -> str:
-    told = b""
+    output = b""
     try:
         while block := os.read(terminal, 10_000):
-            told += block
-    except OSError:  # EIO: nobody has the other end any more
+            output += block
+    except OSError:  # EIO: the other end is closed
         pass
     os.close(terminal)
-    return told.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
-def test_a_terminal_has_a_bar(dataset: Dataset, alice: User, sluice: Cli, door: Gate) -> None:
+def test_a_terminal_shows_a_progress_bar(dataset: Dataset, alice: User, sluice: Cli, api_proxy: FaultProxy) -> None:
     """C3."""
     job = make_job(dataset, alice, 4)
     process, terminal = on_terminal(sluice, "export", "wait", job.pk)
-    wait_until(door.streams)
+    wait_until(api_proxy.streams)
     for _ in range(2):
         end_chunk()
     shown = ""
@@ -194,7 +194,7 @@ def test_a_terminal_has_a_bar(dataset: Dataset, alice: User, sluice: Cli, door: 
     assert "Failed: JFK 2024-03-01" in shown
 
 
-def test_colour_is_for_terminals_that_want_it(dataset: Dataset, done: Job, sluice: Cli) -> None:
+def test_color_is_used_on_terminals_that_support_it(dataset: Dataset, done: Job, sluice: Cli) -> None:
     process, terminal = on_terminal(sluice, "export", "list")
     assert "\x1b[32msuccess" in read_all(terminal)
     process.wait()

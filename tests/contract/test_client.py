@@ -77,7 +77,7 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
         yield signed_in
 
 
-def test_all_of_it_is_made_and_can_be_imported(generated: Path) -> None:
+def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     """No operation is left out, and every body has a type: the generator leaves out what it does not understand."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
     for name in names:
@@ -95,7 +95,7 @@ def test_all_of_it_is_made_and_can_be_imported(generated: Path) -> None:
     }  # fmt: skip
 
 
-def test_it_runs_an_export_to_its_end(sluice: Sluice, models: Any, dataset: Dataset, workers: Workers) -> None:
+def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, workers: Workers) -> None:
     workers.start()
     item = models.ExportItem(key="JFK", effective_date=date(2024, 2, 29))
     body = models.ExportByItems(dataset="things", items=[item], delivery=models.RequestedDelivery.SINGLE)
@@ -124,7 +124,7 @@ def test_it_runs_an_export_to_its_end(sluice: Sluice, models: Any, dataset: Data
     assert [each.job_id for each in page.results] == [accepted.job_id]
 
 
-def test_it_puts_a_document_through(sluice: Sluice, models: Any, workers: Workers, alice: User) -> None:
+def test_it_processes_a_document(sluice: Sluice, models: Any, workers: Workers, alice: User) -> None:
     workers.start("etl-ocr,etl-postprocess", concurrency=1)
     file = part("types").File(payload=io.BytesIO(TEXT), file_name="invoice.txt", mime_type="text/plain")
     accepted = sluice.call("documents.submit_document", body=models.SubmitFileRequest(file=file))
@@ -142,7 +142,7 @@ def test_it_puts_a_document_through(sluice: Sluice, models: Any, workers: Worker
     assert "Total: 118.50" in sluice.call("documents.get_markdown", accepted.task_id)
 
 
-def test_errors_have_a_type(sluice: Sluice, models: Any, dataset: Dataset) -> None:
+def test_errors_are_typed(sluice: Sluice, models: Any, dataset: Dataset) -> None:
     item = models.ExportItem(key="../etc", effective_date=date(2024, 2, 29))
     refused = sluice.call("exports.create_export", body=models.ExportByItems(dataset="things", items=[item]))
     assert isinstance(refused, models.Problem)
@@ -153,7 +153,8 @@ def test_errors_have_a_type(sluice: Sluice, models: Any, dataset: Dataset) -> No
     assert sluice.call("documents.get_task", 4711).code == "not_found"
 
 
-def test_strangers_are_told_so(generated: Path, models: Any, web: Web) -> None:
+@pytest.mark.slow
+def test_unauthenticated_calls_raise_a_typed_error(generated: Path, models: Any, web: Web) -> None:
     stranger = Sluice(web, "slc_wrong")
     with stranger.client:
         assert stranger.call("exports.get_limits").code == "authentication_failed"

@@ -70,7 +70,7 @@ def test_it_is_openapi_3_1() -> None:
     validate_schema(document())  # type: ignore[no-untyped-call]
 
 
-def test_its_shapes_are_json_schemas() -> None:
+def test_its_schemas_are_json_schemas() -> None:
     """OpenAPI's own meta-schema leaves them to JSON Schema's."""
     for shape in chain(document()["components"]["schemas"].values(), inline_shapes(document())):
         jsonschema.Draft202012Validator.check_schema(shape)
@@ -87,7 +87,7 @@ def inline_shapes(node: Any) -> Iterator[dict[str, Any]]:
             yield from inline_shapes(member)
 
 
-def test_its_references_lead_somewhere() -> None:
+def test_its_references_resolve() -> None:
     found = re.findall(r"\$ref: ['\"]?(#/[\w/.-]+)", DOCUMENT.read_text())
     assert len(found) > 300
     for reference in set(found):
@@ -97,7 +97,7 @@ def test_its_references_lead_somewhere() -> None:
 # ---- Whole ----------------------------------------------------------------------------------------------------------
 
 
-def test_it_says_what_it_is_and_where() -> None:
+def test_it_has_a_title_a_version_and_a_server() -> None:
     info = document()["info"]
     assert (info["title"], document()["servers"][0]["url"]) == ("Sluice", "/")
     assert re.fullmatch(r"\d+\.\d+\.\d+", info["version"])
@@ -116,7 +116,7 @@ def test_its_tags_come_in_the_order_of_use() -> None:
 
 
 @every_operation_and_hook
-def test_an_operation_says_what_it_is_for(operation: dict[str, Any]) -> None:
+def test_every_operation_has_a_summary_and_a_description(operation: dict[str, Any]) -> None:
     assert 5 < len(operation["summary"]) < 50
     assert len(operation["description"]) > 40
     assert not re.match(r"`(GET|POST|PUT|PATCH|DELETE)\b", operation["description"])  # a docstring, which is about code
@@ -126,7 +126,7 @@ def test_an_operation_says_what_it_is_for(operation: dict[str, Any]) -> None:
 
 
 @every_operation
-def test_an_operation_says_who_may_ask(operation: dict[str, Any], request: pytest.FixtureRequest) -> None:
+def test_every_operation_declares_its_authentication(operation: dict[str, Any], request: pytest.FixtureRequest) -> None:
     ways = operation.get("security", [])
     names = [set(way) for way in ways]
     if operation["operationId"] in ("livez", "readyz", "download"):
@@ -141,7 +141,7 @@ def test_an_operation_says_who_may_ask(operation: dict[str, Any], request: pytes
 
 
 @every_operation
-def test_an_operation_lists_the_codes_of_its_problems(operation: dict[str, Any]) -> None:
+def test_every_operation_lists_its_problem_codes(operation: dict[str, Any]) -> None:
     for status, media_type, content in contents(operation):
         if media_type == "application/problem+json":
             assert content["schema"]["$ref"] == "#/components/schemas/Problem"
@@ -157,13 +157,13 @@ def test_an_operation_lists_the_codes_of_its_problems(operation: dict[str, Any])
 
 
 @every_operation
-def test_waits_are_told_wherever_they_come(operation: dict[str, Any]) -> None:
+def test_retry_after_is_documented_where_it_is_sent(operation: dict[str, Any]) -> None:
     for status in {"429", "503"} & set(operation["responses"]):
         assert responses(operation)[status]["headers"]["Retry-After"]["required"]
 
 
 @every_operation_and_hook
-def test_an_operation_shows_what_goes_in_and_what_comes_out(operation: dict[str, Any]) -> None:
+def test_every_operation_has_request_and_response_examples(operation: dict[str, Any]) -> None:
     for status, media_type, content in contents(operation):
         if media_type != "multipart/form-data":
             assert content.get("examples"), (status, media_type)
@@ -173,7 +173,7 @@ def test_an_operation_shows_what_goes_in_and_what_comes_out(operation: dict[str,
 
 
 @every_operation_and_hook
-def test_its_examples_fit(operation: dict[str, Any]) -> None:
+def test_its_examples_match_their_schemas(operation: dict[str, Any]) -> None:
     for _, _, content in contents(operation):
         for example in content.get("examples", {}).values():
             check(example["value"], content["schema"], document())
@@ -183,7 +183,7 @@ def test_its_examples_fit(operation: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "subject"), [("watchExport", "Job"), ("watchTask", "Task")])
-def test_the_events_that_it_shows_fit(name: str, subject: str) -> None:
+def test_its_events_match_their_schemas(name: str, subject: str) -> None:
     (operation,) = (each for each in operations().values() if each["operationId"] == name)
     (example,) = responses(operation)["200"]["content"]["text/event-stream"]["examples"].values()
     told = re.findall(r"id: (\d+)\nevent: (\w+)\ndata: (.*)\n\n", example["value"])
@@ -196,7 +196,7 @@ def test_the_events_that_it_shows_fit(name: str, subject: str) -> None:
         assert f"`{event}`" in responses(operation)["200"]["description"]
 
 
-def test_its_links_lead_to_operations_by_what_the_answer_holds() -> None:
+def test_its_links_name_operations_and_response_fields() -> None:
     by_name = {operation["operationId"]: operation for operation in operations().values()}
     found = 0
     for operation in operations().values():
@@ -219,7 +219,7 @@ def can_be_found(way: str, operation: dict[str, Any], response: dict[str, Any]) 
     return all(example["value"].get(member) for example in shown)
 
 
-def test_every_route_of_the_api_is_documented_or_a_known_exception() -> None:
+def test_every_api_route_is_documented_or_a_known_exception() -> None:
     """With each of its methods; `tests/integration/test_schema.py` compares the methods the other way round."""
     documented = {re.sub(r"{[^}]*}", "{}", path.strip("/")) for path in document()["paths"]}
     served = {re.sub(r"<[^>]*>", "{}", route) for route in routes(get_resolver()) if not is_page(route)}

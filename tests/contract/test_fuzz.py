@@ -70,7 +70,7 @@ def configuration(dictionaries: dict[str, list[Any]]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_no_input_breaks_what_it_promises(
+def test_responses_to_generated_input_match_the_document(
     known: dict[str, list[Any]], web: Web, token: str, workers: Workers, tmp_path: Path
 ) -> None:
     settings = tmp_path / "schemathesis.toml"

@@ -30,7 +30,7 @@ def code(response: Any, status: int) -> str:
     return str(response.json()["code"])
 
 
-def test_methods_that_a_path_does_not_take_are_405_with_those_that_it_does(api: APIClient) -> None:
+def test_unsupported_methods_are_405_with_an_allow_header(api: APIClient) -> None:
     for path, operations_of_it in document()["paths"].items():
         taken = {method.upper() for method in operations_of_it}
         for method in {each.upper() for each in METHODS} - taken | {"TRACE"}:
@@ -40,7 +40,7 @@ def test_methods_that_a_path_does_not_take_are_405_with_those_that_it_does(api: 
             assert allowed - {"HEAD", "OPTIONS"} == taken, (method, path)
 
 
-def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
+def test_unsupported_media_types_are_415(api: APIClient, dataset: Dataset, alice: User) -> None:
     """Also where no body is wanted at all."""
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
     known = {
@@ -58,7 +58,7 @@ def test_other_media_types_are_415(api: APIClient, dataset: Dataset, alice: User
                 assert code(response, 415) == "unsupported_media_type", (method, path, media_type)
 
 
-def test_a_body_for_what_takes_none_is_an_error(api: APIClient, alice: User) -> None:
+def test_an_unexpected_body_is_an_error(api: APIClient, alice: User) -> None:
     hook = subscriptions.create(user_id=alice.pk, url="https://127.0.0.1/", events=["export.succeeded"])
     for action in ("test", "rotate-secret", f"deliveries/{subscriptions.send_test(hook).pk}/redeliver"):
         response = api.post(f"/exports/webhooks/{hook.pk}/{action}", {"surprise": True})
@@ -66,7 +66,7 @@ def test_a_body_for_what_takes_none_is_an_error(api: APIClient, alice: User) -> 
         assert response.json()["errors"][0]["pointer"] == "/surprise"
 
 
-def test_forms_that_there_are_not_are_406(api: APIClient) -> None:
+def test_unavailable_response_formats_are_406(api: APIClient) -> None:
     for method, path, operation in asked():
         response = api.generic(method, path, content_type="application/json", headers={"accept": "text/csv"})
         is_documented = "406" in operation["responses"]
@@ -78,5 +78,5 @@ def test_forms_that_there_are_not_are_406(api: APIClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/exports/nowhere", "/api/v1/etl/tasks/x", "/api/v1/nothing", "/exports/"])
-def test_paths_that_there_are_not_are_404(api: APIClient, path: str) -> None:
+def test_unknown_paths_are_404(api: APIClient, path: str) -> None:
     assert code(api.get(path), 404) == "not_found"

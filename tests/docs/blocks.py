@@ -1,7 +1,7 @@
-"""The code blocks of the documentation: which there are, which are run, and what those that are not say of themselves.
+"""The code blocks of the documentation: their list, which of them run, and why others do not.
 
-A fence is run by its language. `<!-- not run: why -->` on the line before it says that it is not. A fence with a
-title, as in ```` ```python title="receiver.py" ````, is a file that the blocks after it may use.
+The language of a fence decides whether it runs. `<!-- not run: why -->` on the line before it excludes it. A fence
+with a title, as in ```` ```python title="receiver.py" ````, is a file that later blocks can use.
 """
 
 import json
@@ -24,7 +24,7 @@ ANYTHING = "…"
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """`line` is where its text begins in the file; `reason`, why it is not run."""
+    """`line` is the line of its text in the file. `reason` says why the block is not run."""
 
     page: Path
     line: int
@@ -43,7 +43,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every page of the documentation. Decisions are history: their blocks were true then."""
+    """Return every page of the documentation, except decisions: their blocks were true when they were written."""
     return [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 
 
@@ -61,7 +61,7 @@ def read(page: Path) -> Iterator[Block]:
 
 def block_of(page: Path, token: Token, before: Token | None) -> Block:
     language, _, rest = token.info.partition(" ")
-    said = WHY_NOT.search(before.content) if before and before.type == "html_block" else None
+    marker = WHY_NOT.search(before.content) if before and before.type == "html_block" else None
     titled = TITLE.search(rest)
     return Block(
         page=page,
@@ -69,29 +69,29 @@ def block_of(page: Path, token: Token, before: Token | None) -> Block:
         language=language,
         title=titled["title"] if titled else "",
         text=token.content,
-        reason=" ".join(said["reason"].split()) if said else "",
+        reason=" ".join(marker["reason"].split()) if marker else "",
     )
 
 
 def shown_after(blocks: list[Block], index: int) -> Block | None:
-    """Return the block that shows what this one prints, if the next one does."""
+    """Return the block that shows the output of this one, if the next one does."""
     following = blocks[index + 1] if index + 1 < len(blocks) else None
     return following if following and following.language in ("json", "text") and not following.reason else None
 
 
-# ---- What blocks show, against what came ----------------------------------------------------------------------------
+# ---- Shown and actual output ---------------------------------------------------------------------------------------
 
 
 def differences(shown: Block, printed: str) -> list[str]:
-    """Return where the answer that a page shows is not like the real one; `…` stands for anything."""
+    """Return the differences between the output on a page and the actual output. `…` stands for anything."""
     if shown.language == "json":
-        return list(unlike(json.loads(shown.text), last_json(printed)))
+        return list(differing_places(json.loads(shown.text), last_json(printed)))
     wanted, lines = shown.text.strip().splitlines(), printed.strip().splitlines()
-    return list(unlike(wanted, lines[-len(wanted) :]))
+    return list(differing_places(wanted, lines[-len(wanted) :]))
 
 
 def last_json(printed: str) -> Any:
-    """Return the last JSON document of what was printed, after whatever else was; curl ends without a newline."""
+    """Return the last JSON document of an output, after any other text. curl's output ends without a newline."""
     lines = printed.strip().splitlines()
     for first in range(len(lines)):
         with suppress(json.JSONDecodeError):
@@ -100,7 +100,7 @@ def last_json(printed: str) -> Any:
 
 
 def documents(text: str) -> list[Any]:
-    """Return JSON documents that stand one after the other. Raises JSONDecodeError."""
+    """Return consecutive JSON documents. Raises JSONDecodeError."""
     found, rest = [], text
     while rest:
         document, end = json.JSONDecoder().raw_decode(rest)
@@ -109,15 +109,15 @@ def documents(text: str) -> list[Any]:
     return found
 
 
-def unlike(shown: Any, real: Any, place: str = "") -> Iterator[str]:
-    """Yield the places where two documents differ, by JSON Pointer."""
+def differing_places(shown: Any, real: Any, place: str = "") -> Iterator[str]:
+    """Yield the JSON Pointers at which two documents differ."""
     match shown, real:
         case "…", _:
             pass
         case dict(), dict():
-            yield from unlike_objects(shown, real, place)
+            yield from differing_fields(shown, real, place)
         case list(), list():
-            yield from unlike_lists(shown, real, place)
+            yield from differing_items(shown, real, place)
         case str(), str():
             if not re.fullmatch(".*".join(map(re.escape, shown.split(ANYTHING))), real, re.DOTALL):
                 yield f"{place} is {real!r}"
@@ -126,18 +126,18 @@ def unlike(shown: Any, real: Any, place: str = "") -> Iterator[str]:
                 yield f"{place} is {real!r}"
 
 
-def unlike_objects(shown: dict[str, Any], real: dict[str, Any], place: str) -> Iterator[str]:
+def differing_fields(shown: dict[str, Any], real: dict[str, Any], place: str) -> Iterator[str]:
     if shown.keys() != real.keys():
         yield f"{place} has {sorted(real.keys() ^ shown.keys())} on one side only"
     for name in shown.keys() & real.keys():
-        yield from unlike(shown[name], real[name], f"{place}/{name}")
+        yield from differing_places(shown[name], real[name], f"{place}/{name}")
 
 
-def unlike_lists(shown: list[Any], real: list[Any], place: str) -> Iterator[str]:
+def differing_items(shown: list[Any], real: list[Any], place: str) -> Iterator[str]:
     """`…` at the end of a list stands for any number of items."""
     is_open = shown[-1:] == [ANYTHING]
     given = shown[:-1] if is_open else shown
     if len(given) > len(real) or (not is_open and len(given) < len(real)):
         yield f"{place} has {len(real)} items"
     for index, (one, other) in enumerate(zip(given, real, strict=False)):
-        yield from unlike(one, other, f"{place}/{index}")
+        yield from differing_places(one, other, f"{place}/{index}")

@@ -1,4 +1,4 @@
-"""A reader of the documentation: one shell in a folder like the project's, beside a stack as `make up` starts it."""
+"""Runs a page's blocks like a reader: in one shell, in a copy of the project's folder, with a running stack."""
 
 import os
 import re
@@ -20,7 +20,7 @@ TOTAL = re.compile(r"Total(?: due)?: ([\d.,]+) ([A-Z]{3})")
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What came of the blocks of a page: what each printed, and how the shell ended."""
+    """The results of running the blocks of a page: the output of each, and how the shell ended."""
 
     printed: dict[Block, str]
     at: str
@@ -29,11 +29,11 @@ class Reading:
 
 
 def read(blocks: list[Block], *, stack: Path, folder: Path) -> Reading:
-    """Run the blocks of a page one after the other in one shell, in `folder`; `stack` is where the stack lives.
+    """Run the blocks of a page in sequence in one shell, in `folder`. `stack` is the folder of the stack.
 
-    The shell stops at the first command that fails. Each block's output is kept by itself.
+    The shell stops at the first command that fails. The output of each block is kept separately.
     """
-    settle(folder, stack)
+    prepare_folder(folder, stack)
     outputs = folder / ".outputs"
     outputs.mkdir()
     for block in blocks:
@@ -58,7 +58,7 @@ def commands(block: Block, output: Path) -> str:
     return f"{{\n{text}}} > {output}\n"
 
 
-def settle(folder: Path, stack: Path) -> None:
+def prepare_folder(folder: Path, stack: Path) -> None:
     """Make the folder look like the project's while `make up` runs in it."""
     folder.mkdir()
     for each in PROJECT.iterdir():
@@ -73,7 +73,9 @@ def settle(folder: Path, stack: Path) -> None:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """A new shell, with the virtual environment active, `sluice` installed, and a free port for webhooks."""
+    """Return the variables of a new shell: an active virtual environment, `sluice` installed, and a free port for
+    webhooks.
+    """
     return {
         "PATH": f"{folder / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
@@ -85,12 +87,12 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def model(request: Request) -> Reply:
-    """A language model that knows two kinds of papers: those with a total, and parking tickets."""
-    asked = "".join(str(message["content"]) for message in request.messages)
-    if '"plate"' in asked:
+    """Respond like a language model for two kinds of documents: those with a total, and parking tickets."""
+    prompt = "".join(str(message["content"]) for message in request.messages)
+    if '"plate"' in prompt:
         return gives({"plate": "B-XY 123", "amount": 4.5}, {"/amount": {"page": 1, "quote": "Paid: 4.50 EUR"}})
-    *_, found = TOTAL.finditer(asked)
+    *_, found = TOTAL.finditer(prompt)
     amount, currency = found.groups()
-    total = amount if '"total":{"type":["string"' in re.sub(r"\s", "", asked) else float(amount.replace(",", ""))
+    total = amount if '"total":{"type":["string"' in re.sub(r"\s", "", prompt) else float(amount.replace(",", ""))
     quote = {"page": 1, "quote": found[0]}
     return gives({"total": total, "currency": currency}, {"/total": quote, "/currency": quote})

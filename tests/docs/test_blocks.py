@@ -1,4 +1,4 @@
-"""Every command, program and answer in the documentation, against a real stack. C4."""
+"""Every command, program, and output in the documentation, run on a real stack. C4."""
 
 import json
 import os
@@ -15,16 +15,18 @@ from tests.docs import reader
 from tests.docs.blocks import Block, blocks_of, differences, pages, shown_after
 from tests.integration import openai_server
 
-# The runbook wants trouble: tests/operations/test_runbook.py makes it, and runs all of its blocks.
+# tests/operations/test_runbook.py runs the runbook's blocks, which need faults.
 RUNBOOK = "runbook.md"
 PAGES = [page for page in pages() if page.name != RUNBOOK and any(block.is_run for block in blocks_of(page))]
-# What a page shows: compared with what came, drawn, or read. Transcripts are run by the tests of the command line.
+# Blocks with output are compared with the actual output, drawn, or parsed. The command line's tests run transcripts.
 SHOWN = ("json", "text", "mermaid", "sql", "console")
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack as `make up` starts it, in a folder of its own, with a language model and leave to post to this host."""
+    """A stack as `make up` starts it, in a temporary folder, with a language model and permission to post to this
+    host.
+    """
     with openai_server.running() as models:
         models.always(reader.model)
         given = {
@@ -40,32 +42,32 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_pages_are_true(stack: Stack, tmp_path: Path) -> None:
-    """One test for all of them: each process that tests would start a stack of its own."""
+def test_code_blocks_run_and_print_what_the_pages_show(stack: Stack, tmp_path: Path) -> None:
+    """A single test, since each test process would start a stack."""
     wrong: dict[str, object] = {}
     for source in PAGES:
         blocks, folder = blocks_of(source), tmp_path / source.stem
         reading = reader.read(blocks, stack=stack.servers.root, folder=folder)
         if reading.status != 0:
             wrong[reading.at] = reading.complaints
-        wrong |= lies(blocks, reading.printed | printed_at_start(blocks, stack))
+        wrong |= wrong_outputs(blocks, reading.printed | printed_at_start(blocks, stack))
     assert not wrong
 
 
 def printed_at_start(blocks: list[Block], stack: Stack) -> dict[Block, str]:
-    """Return what `make up` printed when it started the stack, by the blocks that show how."""
+    """Return the output of `make up` at the start of the stack, by the blocks that show it."""
     return {block: announcement(stack) for block in blocks if block.text.endswith("make up\n")}
 
 
-def lies(blocks: list[Block], printed: dict[Block, str]) -> dict[str, object]:
-    """Return the answers that a page shows and that are not like the real ones, by their places."""
+def wrong_outputs(blocks: list[Block], printed: dict[Block, str]) -> dict[str, object]:
+    """Return the differences between shown and actual output, by location."""
     pairs = ((block, shown_after(blocks, index)) for index, block in enumerate(blocks) if block in printed)
     found = {shown.place: differences(shown, printed[block]) for block, shown in pairs if shown}
     return {place: each for place, each in found.items() if each}
 
 
-def test_what_is_not_run_says_why(record_property: Any) -> None:
-    """Run with `-rP` to see the list."""
+def test_every_block_that_is_not_run_gives_a_reason(record_property: Any) -> None:
+    """List the blocks with `-rP`."""
     skipped = [block for block in every_block() if block.reason]
     for block in skipped:
         print(f"{block.place}: {block.reason}")  # noqa: T201 - the list is what this test is for
@@ -74,7 +76,7 @@ def test_what_is_not_run_says_why(record_property: Any) -> None:
     assert [block.place for block in skipped if block.language in SHOWN] == []
 
 
-def test_json_is_json() -> None:
+def test_json_blocks_are_valid_json() -> None:
     for block in every_block():
         if block.language == "json":
             json.loads(block.text)

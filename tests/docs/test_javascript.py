@@ -1,5 +1,6 @@
-"""The verification of webhooks in JavaScript that the documentation shows, against signatures of the library that signs
-ours, in Chromium: it has the same Web Crypto as Node.js. A25, C4."""
+"""The documented JavaScript verification of webhooks, on signatures of the library that signs ours. It runs in
+Chromium, which has the same Web Crypto as Node.js. A25, C4.
+"""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ VERIFY = """async ([secret, headers, body]) => {
     const { verify } = await import("/verify.mjs");
     try { return await verify(secret, headers, body); } catch (error) { return String(error); }
 }"""
-# Its imports are Node.js' own, so it can be read here and not be run.
+# Its imports are specific to Node.js, so it is parsed here but not run.
 READ = """async () => {
     const text = await (await fetch("/receiver.mjs")).text();
     Object.getPrototypeOf(async () => {}).constructor(text.replace(/^import .*$/gm, ""));
@@ -52,21 +53,21 @@ def bad() -> dict[str, dict[str, str]]:
     }
 
 
-def test_it_takes_what_is_ours_and_refuses_the_rest(tmp_path: Path) -> None:
+def test_it_accepts_valid_signatures_and_refuses_the_rest(tmp_path: Path) -> None:
     save(tmp_path)
     genuine, forged = good(), bad()
 
-    def look(browser: Browser) -> dict[str, Any]:
+    def verify_in_browser(browser: Browser) -> dict[str, Any]:
         page = browser.new_page()
         page.goto(url)
         page.evaluate(READ)
         return {name: page.evaluate(VERIFY, [SECRET, given, BODY]) for name, given in {**genuine, **forged}.items()}
 
     with served(tmp_path) as url:
-        answers = in_browser(look)
+        results = in_browser(verify_in_browser)
     event = {"type": "export.succeeded", "data": {"fileName": "Zürich → 東京.csv"}}
-    assert {name: answer for name, answer in answers.items() if answer == event}.keys() == genuine.keys()
-    assert {name for name, answer in answers.items() if "Error" in answer} == forged.keys()
+    assert {name: result for name, result in results.items() if result == event}.keys() == genuine.keys()
+    assert {name for name, result in results.items() if "Error" in result} == forged.keys()
 
 
 def save(folder: Path) -> None:

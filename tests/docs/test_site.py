@@ -1,4 +1,4 @@
-"""The docs site that `make docs` builds: whole, reachable, and without a request to anybody else. C4."""
+"""The docs site that `make docs` builds: complete, reachable, and without requests to other hosts. C4."""
 
 import os
 import re
@@ -18,15 +18,15 @@ from tests.docs.blocks import PROJECT
 from tests.docs.viewing import in_browser, served
 
 SOURCES = ("Makefile", "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "requirements-dev.txt")
-OTHERS = {Path(name) for name in ("index.html", "404.html", "docs/webhooks.html", "docs/metrics.html")}
+OTHER_PAGES = {Path(name) for name in ("index.html", "404.html", "docs/webhooks.html", "docs/metrics.html")}
 PATIENCE = 30_000  # milliseconds
 FETCHED = ("script", "link", "img", "iframe", "source", "object", "embed", "video", "audio")
 DRAWN = "() => [...document.querySelectorAll('.mermaid')].every(each => each.matches('div') && each.clientHeight > 50)"
 
 
 @dataclass
-class Read(HTMLParser):
-    """What a page has: places to go to, things that it fetches, ids; and where its navigation leads."""
+class ParsedPage(HTMLParser):
+    """A page's links, fetched files, and ids, and its navigation's links."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Read(HTMLParser):
 
 
 def copy(folder: Path) -> Path:
-    """Copy what the site is made of: builds and spoilt pages leave the project alone."""
+    """Copy the site's sources, so that builds and corrupted pages do not change the project."""
     for name in SOURCES:
         shutil.copy(PROJECT / name, folder)
     shutil.copytree(PROJECT / "docs", folder / "docs")
@@ -72,11 +72,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def read(site: Path) -> dict[Path, Read]:
+def read(site: Path) -> dict[Path, ParsedPage]:
     """Every page, by its path in the site."""
     found = {}
     for path in site.rglob("*.html"):
-        found[path.relative_to(site)] = page = Read()
+        found[path.relative_to(site)] = page = ParsedPage()
         page.feed(path.read_text())
     return found
 
@@ -91,18 +91,18 @@ def test_a_broken_link_fails(tmp_path: Path, broken: str) -> None:
     assert "docs/faq.md" in re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
 
 
-def test_every_link_leads_somewhere(site: Path, read: dict[Path, Read]) -> None:
+def test_every_link_has_a_target(site: Path, read: dict[Path, ParsedPage]) -> None:
     dead = [
         f"{path}: {link}"
         for path, page in read.items()
-        if path.name != "404.html"  # its links begin at the root of wherever the site lies
+        if path.name != "404.html"  # its links start at the root of the site
         for link in (*page.links, *page.fetched)
         if not urlsplit(link).scheme and not leads(link, path, site=site, read=read)
     ]
     assert dead == []
 
 
-def leads(link: str, path: Path, *, site: Path, read: dict[Path, Read]) -> bool:
+def leads(link: str, path: Path, *, site: Path, read: dict[Path, ParsedPage]) -> bool:
     where = urlsplit(urljoin(f"/{path}", link))
     target = Path(unquote(where.path).lstrip("/"))
     if (site / target).is_dir():
@@ -111,18 +111,18 @@ def leads(link: str, path: Path, *, site: Path, read: dict[Path, Read]) -> bool:
     return (site / target).is_file() and anchor_is_there
 
 
-def test_the_navigation_leads_to_every_page(read: dict[Path, Read]) -> None:
+def test_the_navigation_links_to_every_page(read: dict[Path, ParsedPage]) -> None:
     reached = {Path(urljoin("/", urlsplit(link).path).lstrip("/")) for link in read[Path("index.html")].navigation}
     assert {path for path in read if path.name != "404.html"} - reached - {Path("index.html"), Path()} == set()
 
 
-def test_every_document_of_the_project_is_a_page(read: dict[Path, Read]) -> None:
+def test_every_document_of_the_project_is_a_page(read: dict[Path, ParsedPage]) -> None:
     sources = {path.relative_to(PROJECT) for path in (PROJECT / "docs").glob("**/*.md") if "clients" not in path.parts}
     missing = {path for path in sources if path.with_suffix(".html") not in read and path.name != "README.md"}
     assert missing == set()
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path, read: dict[Path, Read]) -> None:
+def test_nothing_is_fetched_from_elsewhere(site: Path, read: dict[Path, ParsedPage]) -> None:
     assert {link for page in read.values() for link in page.fetched if urlsplit(link).netloc} == set()
     styles = [sheet.read_text() for sheet in site.rglob("*.css")]
     assert styles
@@ -130,8 +130,8 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, read: dict[Path, Read]) -
 
 
 @dataclass
-class Watch:
-    """What a page in the browser asked of others, or complained of."""
+class PageErrors:
+    """Requests of a page to other hosts, and its errors on the console."""
 
     url: str
     seen: list[str] = field(default_factory=list)
@@ -145,11 +145,11 @@ class Watch:
 
     def on_request(self, request: Request) -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):
-            self.seen.append(f"asked another host: {request.url}")
+            self.seen.append(f"requested another host: {request.url}")
 
-    def on_response(self, answer: Response) -> None:
-        if answer.status >= HTTPStatus.BAD_REQUEST:
-            self.seen.append(f"{answer.status}: {answer.url}")
+    def on_response(self, response: Response) -> None:
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            self.seen.append(f"{response.status}: {response.url}")
 
     def on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -163,28 +163,26 @@ def url(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_in_a_browser_pages_are_quiet_and_their_diagrams_are_drawn(
-    site: Path, url: str, read: dict[Path, Read]
-) -> None:
-    """Those with diagrams, and some of the others: all have the same frame."""
-    watch = Watch(url)
+def test_pages_load_without_errors_and_draw_their_diagrams(site: Path, url: str, read: dict[Path, ParsedPage]) -> None:
+    """Pages with diagrams, and a sample of the others: all have the same frame."""
+    watch = PageErrors(url)
     drawn = {path for path in read if 'class="mermaid"' in (site / path).read_text()}
     assert drawn
 
-    def look(browser: Browser) -> None:
+    def act(browser: Browser) -> None:
         page = watch.over(browser.new_page())
-        for path in sorted(drawn | OTHERS):
+        for path in sorted(drawn | OTHER_PAGES):
             page.goto(f"{url}/{path}")
             page.wait_for_function(DRAWN, timeout=PATIENCE)
 
-    in_browser(look)
+    in_browser(act)
     assert watch.seen == []
 
 
-def test_the_search_finds(url: str) -> None:
-    watch = Watch(url)
+def test_the_search_finds_pages(url: str) -> None:
+    watch = PageErrors(url)
 
-    def look(browser: Browser) -> str:
+    def act(browser: Browser) -> str:
         page = watch.over(browser.new_page())
         page.goto(f"{url}/index.html")
         page.keyboard.press("/")
@@ -193,5 +191,5 @@ def test_the_search_finds(url: str) -> None:
         hit.last.wait_for(timeout=PATIENCE)
         return hit.last.inner_text()
 
-    assert "lossary" in in_browser(look)
+    assert "lossary" in in_browser(act)
     assert watch.seen == []

@@ -1,6 +1,6 @@
-"""Looking at files as a browser shows them: a server for a folder, and Chromium.
+"""Files in a real browser: a server for a folder, and Chromium.
 
-Playwright gets a thread of its own: other tests of the process may have its event loop running in theirs.
+Playwright runs in a separate thread: other tests of the process may run its event loop in theirs.
 """
 
 import os
@@ -16,20 +16,20 @@ from typing import Any, TypeVar
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.browser.conftest import CHROMIUMS, QUIET
+from tests.browser.conftest import CHROMIUMS, NO_BACKGROUND_REQUESTS
 
 T = TypeVar("T")
 
 
-class Silent(SimpleHTTPRequestHandler):
+class SilentHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_args: Any) -> None:
         pass
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Give the URL of a folder, without a slash at its end."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder))) as server:
+    """Yield the URL of a folder, without a slash at its end."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=str(folder))) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -40,17 +40,17 @@ def served(folder: Path) -> Iterator[str]:
             thread.join()
 
 
-def in_browser(look: Callable[[Browser], T]) -> T:
+def in_browser(action: Callable[[Browser], T]) -> T:
     with ThreadPoolExecutor(1) as threads:
-        return threads.submit(run, look).result()
+        return threads.submit(run, action).result()
 
 
-def run(look: Callable[[Browser], T]) -> T:
+def run(action: Callable[[Browser], T]) -> T:
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
     assert found, "No Chromium: `make browser` installs it as root; else install the package chromium, or set CHROMIUM."
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(QUIET))
+        browser = playwright.chromium.launch(executable_path=found, args=list(NO_BACKGROUND_REQUESTS))
         try:
-            return look(browser)
+            return action(browser)
         finally:
             browser.close()

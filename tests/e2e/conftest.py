@@ -1,4 +1,4 @@
-"""Sluice's own processes beside the test, on the test's database: real prefork workers and a real beat."""
+"""Sluice processes on the test database: real prefork workers and a real beat."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -15,8 +15,8 @@ from tests import what_ran
 from tests.broker import lose_messages
 from tests.serving import serving, variables
 
-# Short, so that recovery can be waited for; the promise is lease + reaper interval. Yet long enough for a machine that
-# stands still for seconds: a lease is renewed every third of its length, and what is over by then is rightly lost.
+# Short, so that tests can wait for recovery, which takes a lease plus a reaper interval at most. Long enough for a
+# machine that stalls for seconds: a lease is renewed after each third of its length.
 LEASE_SECONDS, REAPER_SECONDS = 9, 1
 SHORT_LEASES = {
     "EXPORT_LEASE_SECONDS": str(LEASE_SECONDS),
@@ -36,7 +36,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
 
 @dataclass
 class Workers:
-    """Starts workers and beat, and stops them at the end of the test."""
+    """Workers and beat, stopped at the end of the test."""
 
     root: Path
     started: list[Process] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Workers:
         return self._run(processes.beat(root=self.root, environment=self.environment()))
 
     def environment(self) -> dict[str, str]:
-        """The variables of these processes: leases are short, so that the work of a killed one is soon taken over."""
+        """Variables of these processes. Leases are short, so that the work of a killed worker is taken over soon."""
         return variables(self.root, **SHORT_LEASES)
 
     def _run(self, process: Process) -> Process:
@@ -62,7 +62,7 @@ class Workers:
         return process
 
     def described(self) -> str:
-        """Return what a failed test is understood by."""
+        """Return the logs, for failed tests."""
         return what_ran.described(self.started)
 
     def logs(self) -> str:
@@ -75,16 +75,16 @@ def workers(transactional_db: None, tmp_path: Path) -> Iterator[Workers]:
     running = Workers(tmp_path)
     yield running
     for process in running.started:
-        process.kill()  # asked to stop, Celery would sleep for 20 s when a task is just ending
+        process.kill()  # on SIGTERM, Celery would sleep for 20 s when a task is just ending
 
 
 @pytest.fixture
 def own_web(workers: Workers, tmp_path: Path) -> Iterator[Web]:
-    """A web process for one test, which stops it or takes its database away."""
+    """A web process of one test, which may stop it or cut its database."""
     with serving_alone(tmp_path) as running:
         yield running
 
 
 def serving_alone(root: Path, **changes: str) -> AbstractContextManager[Web]:
-    """Start a web process with metrics of its own."""
+    """Start a web process with its own metrics."""
     return serving(root, variables(root, **SHORT_LEASES, PROMETHEUS_MULTIPROC_DIR=str(root / "metrics"), **changes))

@@ -1,4 +1,4 @@
-"""A19: a job is cancelled while real workers run its chunks. A2, A11, A13."""
+"""Cancelling a job while real workers run its chunks (A19). A2, A11, A13."""
 
 import psycopg
 from django.contrib.auth.models import User
@@ -13,10 +13,10 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.waiting import wait_until
 
 
-def test_running_calls_end_within_a_third_of_the_lease_and_the_workers_go_on(
+def test_cancelling_a_job_ends_running_calls_within_a_third_of_the_lease(
     dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A19: the job is cancelled at once; calls end, uploads are aborted, slots come back, the quota is refunded."""
+    """A19: the job is cancelled at once, calls end, uploads are aborted, slots are freed, and the quota is refunded."""
     source_db.execute(SLOW.format(seconds=120))
     worker = workers.start("exports", concurrency=3)
     job = make_job(dataset, alice, 10)

@@ -1,6 +1,7 @@
-"""Real workers and a real beat: killed, stopped, flushed; messages doubled and lost. B2, B3, B6, B9, B10, B12.
+"""Documents with real workers and a real beat: crashes, shutdowns, FLUSHALL, lost and repeated messages. B2, B3, B6,
+B9, B10, B12.
 
-The provider and the processor are rehearsed: they do what the document says (`tests/rehearsal.py`).
+Provider and processor are rehearsed: they follow instructions in the document (`tests/rehearsal.py`).
 """
 
 import json
@@ -39,7 +40,7 @@ ALL = f"{BOTH},maintenance"
 
 @pytest.fixture(autouse=True)
 def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
-    """Have the workers rehearse, and this process know the same intervals."""
+    """Use the rehearsed provider and processor in workers, and the same intervals in this process."""
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "tests.rehearsed_settings")
     monkeypatch.setenv("ETL_OCR_PROVIDER", "tests.rehearsal.Provider")
     monkeypatch.setenv("ETL_RETRY_BACKOFF_BASE_SECONDS", "0.5")
@@ -49,7 +50,7 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, settings: LazySettings) -> None:
 
 @pytest.fixture
 def rule(alice: User) -> Rule:
-    """The rehearsed processor writes its calls down under the rule's name."""
+    """A rule under whose name the rehearsed processor records its calls."""
     return make_rule(alice, mode="llm", name=f"rule-{os.urandom(4).hex()}")
 
 
@@ -75,7 +76,7 @@ def attempts(task: Task) -> tuple[int, int]:
 
 
 def documents() -> list[Path]:
-    """Return what of documents lies on the disk."""
+    """Return the documents' temporary files."""
     cache: Path = settings.SLUICE.etl_cache_dir
     return list(cache.glob("document-*"))
 
@@ -84,8 +85,8 @@ def lines(workers: Workers) -> list[dict[str, Any]]:
     return [json.loads(line) for line in workers.logs().splitlines() if line.startswith("{")]
 
 
-def is_whole(task: Task) -> bool:
-    """Whether what was delivered is what the document gives, in the row and in object storage."""
+def has_expected_result(task: Task) -> bool:
+    """Return whether the row and object storage hold the expected result of the document."""
     row = Task.objects.get(pk=task.pk)
     assert row.result is not None
     markdown = b"".join(storage.read(row.result["markdown_s3_key"])).decode()
@@ -94,8 +95,8 @@ def is_whole(task: Task) -> bool:
 
 
 # ---- The chain ------------------------------------------------------------------------------------------------------
-def test_the_chain_leads_from_one_stage_to_the_next(alice: User, rule: Rule, workers: Workers) -> None:
-    """B2: a real chain, each stage on its own queue; no recovery runs here. A failed attempt takes the chain along."""
+def test_each_stage_enqueues_the_next(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2: each stage runs on its own queue. Recovery does not run here. A failed attempt keeps the chain."""
     workers.start("etl-ocr", concurrency=2)
     workers.start("etl-postprocess", concurrency=1)
     text = "once:raise ProviderUnavailable\npost:once:raise LlmInvalidResponse"
@@ -104,12 +105,12 @@ def test_the_chain_leads_from_one_stage_to_the_next(alice: User, rule: Rule, wor
     assert attempts(first) == (2, 2)
     others = [make_task(alice, f"Hello {number}.", rule=rule) for number in range(10)]
     wait_until(lambda: completed(*others))
-    assert all(attempts(task) == (1, 1) and is_whole(task) for task in others)
+    assert all(attempts(task) == (1, 1) and has_expected_result(task) for task in others)
 
 
 @pytest.mark.slow
 def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Workers) -> None:
-    """B2: nothing is done or paid twice."""
+    """B2: no stage runs or is paid for twice."""
     tasks = [make_row(alice, "wait 0.05\npost:spend 1", rule=rule) for _ in range(15)]
     for task in tasks:
         runstate.create(task, phase=Phase.OCR)
@@ -125,10 +126,10 @@ def test_tripled_messages_have_one_effect(alice: User, rule: Rule, workers: Work
     assert all(attempts(task) == (1, 1) for task in tasks)
 
 
-# ---- Workers that die -----------------------------------------------------------------------------------------------
+# ---- Worker crashes ------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_the_stage_of_a_killed_worker_is_done_by_another(alice: User, rule: Rule, workers: Workers) -> None:
-    """B2, B10: kill -9 in OCR, and again in post-processing; each is done again, and nothing else is."""
+def test_another_worker_takes_over_the_stage_of_a_killed_worker(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2, B10: SIGKILL during OCR, and again during post-processing. Only the interrupted stage is repeated."""
     workers.start("maintenance", concurrency=1)
     workers.start_beat()
     task = make_task(alice, "once:until never\npost:once:until never", rule=rule)
@@ -140,13 +141,15 @@ def test_the_stage_of_a_killed_worker_is_done_by_another(alice: User, rule: Rule
     wait_until(lambda: completed(task))
 
     assert (ocr_calls(task), post_calls(rule), attempts(task)) == (2, 2, (2, 2))
-    assert is_whole(task)
+    assert has_expected_result(task)
     assert documents() == []
 
 
 @pytest.mark.slow
-def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule: Rule, workers: Workers) -> None:
-    """B9, B12: the child is killed each time; its worker does other tasks meanwhile."""
+def test_a_document_that_kills_its_workers_fails_and_other_tasks_continue(
+    alice: User, rule: Rule, workers: Workers
+) -> None:
+    """B9, B12: the child is killed each time, and its worker continues with other tasks."""
     workers.start(ALL, concurrency=2)
     workers.start_beat()
     poison = make_task(alice, "die", rule=rule)
@@ -162,7 +165,7 @@ def test_a_document_that_kills_its_workers_ends_and_they_go_on(alice: User, rule
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_changes_nothing_any_more(alice: User, rule: Rule, workers: Workers) -> None:
+def test_a_suspended_worker_is_fenced_off_from_its_document(alice: User, rule: Rule, workers: Workers) -> None:
     """B2, B3: SIGSTOP past the lease, then SIGCONT, in the middle of post-processing."""
     workers.start("etl-ocr,maintenance", concurrency=2)
     workers.start_beat()
@@ -195,8 +198,8 @@ def stopped(process: Process) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Rule, workers: Workers) -> None:
-    """B2: SIGTERM in the middle of a long OCR; no attempt is burned, and the next worker begins at once."""
+def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User, rule: Rule, workers: Workers) -> None:
+    """B2: SIGTERM in the middle of a long OCR. It costs no attempt, and the next worker begins at once."""
     leaving = workers.start(BOTH, concurrency=1)
     task = make_task(alice, "once:until never", rule=rule)
     wait_until(lambda: ocr_calls(task))
@@ -212,11 +215,11 @@ def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User, rule: Ru
 
 
 @pytest.mark.slow
-def test_code_that_does_not_look_at_the_clock_is_stopped(
+def test_code_that_ignores_the_timeout_is_stopped(
     alice: User, rule: Rule, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B9, B12: Celery's own limit is the backstop of ETL_TASK_TIMEOUT."""
-    # So that the limit, a second later, comes while it stalls, and not before, also if the machine stands still.
+    """B9, B12: Celery's own limit backs up ETL_TASK_TIMEOUT."""
+    # The limit, a second later, must come while the processor stalls, even if the machine pauses.
     monkeypatch.setenv("ETL_TASK_TIMEOUT", "8")
     monkeypatch.setenv("ETL_OCR_MAX_ATTEMPTS", "1")
     workers.start(BOTH, concurrency=1)
@@ -229,8 +232,8 @@ def test_code_that_does_not_look_at_the_clock_is_stopped(
 
 # ---- Redis and the broker -------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_losing_all_of_redis_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
-    """B10: FLUSHALL right after submission, in OCR, and in post-processing; OCR that is done is not done again."""
+def test_losing_all_redis_data_loses_no_task(alice: User, rule: Rule, workers: Workers) -> None:
+    """B10: FLUSHALL right after submission, during OCR, and during post-processing. Finished OCR is not repeated."""
     waiting = make_task(alice, "Hello.", rule=rule)
     valkey().flushall()
     in_ocr = make_task(alice, "once:until never", rule=rule)
@@ -241,7 +244,7 @@ def test_losing_all_of_redis_loses_no_task(alice: User, rule: Rule, workers: Wor
     workers.start_beat()
     wait_until(lambda: completed(waiting, in_ocr, in_post), limit=60)
 
-    assert all(is_whole(task) for task in (waiting, in_ocr, in_post))
+    assert all(has_expected_result(task) for task in (waiting, in_ocr, in_post))
     assert (ocr_calls(in_ocr), ocr_calls(in_post)) == (2, 1)
     assert min(Task.objects.values_list("fence", flat=True)) > 1
 
@@ -263,20 +266,20 @@ def test_losing_all_messages_loses_no_task(alice: User, rule: Rule, workers: Wor
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_gone_as_ocr_ends_does_not_lose_the_task(
+def test_a_broker_outage_at_the_end_of_ocr_loses_no_task(
     alice: User,
     rule: Rule,
     workers: Workers,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """B2, B10: the next link cannot be sent; the broker comes back empty."""
+    """B2, B10: the next stage cannot be enqueued. The broker comes back empty."""
     (tmp_path / "broker").mkdir()
     broker = Valkey(tmp_path / "broker", Identity(tmp_path / "broker"), durable=False)
     broker.start()
     try:
         with broker_at(broker.url()):
-            monkeypatch.setenv("CELERY_BROKER_URL", broker.url())  # Celery itself reads it, too: not before broker_at
+            monkeypatch.setenv("CELERY_BROKER_URL", broker.url())  # not earlier than broker_at: Celery reads it, too
             worker = workers.start(ALL, concurrency=1)
             task = make_task(alice, "until broker-gone", rule=rule)
             wait_until(lambda: ocr_calls(task))
@@ -294,15 +297,15 @@ def test_a_broker_that_is_gone_as_ocr_ends_does_not_lose_the_task(
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, workers: Workers) -> None:
-    """B6: 200 times, against real workers. What was cancelled, no provider has seen; all else has a result."""
+def test_a_cancel_racing_a_start_has_exactly_one_winner(alice: User, rule: Rule, workers: Workers) -> None:
+    """B6: 200 times, against real workers. No provider reads a cancelled document, and every other one has a result."""
     workers.start(BOTH, concurrency=3)
     make_task(alice, "Hello.", rule=rule)
     wait_until(lambda: post_calls(rule))
     cancelled, refused = [], []
     for number in range(200):
         task = make_task(alice, "Hello.", rule=rule)
-        # At once, and later and later: both must have their chance on a slow machine and on a fast one.
+        # With growing delays, so that both sides win sometimes on slow and on fast machines.
         threading.Event().wait(number % 5 * 0.02)
         try:
             actions.cancel(task=task)
@@ -321,7 +324,7 @@ def test_of_a_cancel_and_a_start_exactly_one_wins(alice: User, rule: Rule, worke
 
 
 @pytest.mark.slow
-def test_recovery_is_what_beat_runs(workers: Workers) -> None:
+def test_beat_schedules_recovery(workers: Workers) -> None:
     """B10: `etl.recover`, on the queue of the maintenance worker."""
     workers.start("maintenance", concurrency=1)
     workers.start_beat()

@@ -1,4 +1,4 @@
-"""Document ETL over real connections to a real web process: large bodies, long waits, streams. B1, B5, B12."""
+"""The documents API over real connections to a real web process: large bodies, long polling, streams. B1, B5, B12."""
 
 import http.client
 import json
@@ -48,8 +48,8 @@ def clients(web: Web) -> Iterator[Clients]:
         client.leave()
 
 
-class Peer:
-    """A client that says what it likes of its body."""
+class RawClient:
+    """A client with full control over its request body."""
 
     def __init__(self, web: Web, token: str) -> None:
         self.connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
@@ -59,29 +59,29 @@ class Peer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
             self.connection.request("POST", SUBMIT, body=body, headers=self.headers | TYPE | named)
-            return self.answer()
+            return self.read_response()
         finally:
             self.connection.close()
 
     def announce(self, size: int) -> tuple[int, Any]:
-        """Send the headers alone, and read what comes back."""
+        """Send the headers only, and read the response."""
         self.connection.putrequest("POST", SUBMIT)
         for name, value in (self.headers | TYPE | {"Content-Length": str(size)}).items():
             self.connection.putheader(name, value)
         try:
             self.connection.endheaders()
-            return self.answer()
+            return self.read_response()
         finally:
             self.connection.close()
 
-    def answer(self) -> tuple[int, Any]:
+    def read_response(self) -> tuple[int, Any]:
         response = self.connection.getresponse()
         return response.status, json.loads(response.read())
 
 
 @pytest.fixture
-def peer(web: Web, token: str) -> Peer:
-    return Peer(web, token)
+def raw_client(web: Web, token: str) -> RawClient:
+    return RawClient(web, token)
 
 
 def form(content: bytes) -> bytes:
@@ -90,7 +90,7 @@ def form(content: bytes) -> bytes:
 
 
 def in_parts(body: bytes) -> Iterator[bytes]:
-    """Sent as it comes, without a length."""
+    """Send the body in chunks, without Content-Length."""
     for start in range(0, len(body), 10_000):
         yield body[start : start + 10_000]
 
@@ -98,64 +98,64 @@ def in_parts(body: bytes) -> Iterator[bytes]:
 # ---- Bodies ---------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_taken_up_to_their_bound_with_or_without_a_length(peer: Peer) -> None:
+def test_files_up_to_the_limit_are_accepted_with_or_without_a_length(raw_client: RawClient) -> None:
     """B12."""
-    assert peer.send(form(b"x" * MOST))[0] == 202
-    assert peer.send(in_parts(form(b"y" * MOST)))[0] == 202
+    assert raw_client.send(form(b"x" * MOST))[0] == 202
+    assert raw_client.send(in_parts(form(b"y" * MOST)))[0] == 202
     assert sorted(Task.objects.values_list("size", flat=True)) == [MOST, MOST]
 
 
-def test_a_body_that_says_to_be_too_large_is_refused_before_it_comes(peer: Peer) -> None:
+def test_a_body_declared_too_large_is_refused_before_it_is_sent(raw_client: RawClient) -> None:
     """B12."""
-    status, body = peer.announce(10**12)
+    status, body = raw_client.announce(10**12)
     assert (status, body["code"]) == (413, "file_too_large")
-    status, body = peer.send(form(b"x" * 50_000_000))  # a client that reads only when it has sent everything
+    status, body = raw_client.send(form(b"x" * 50_000_000))  # a client that reads only after it has sent everything
     assert (status, body["code"]) == (413, "file_too_large")
 
 
 @pytest.mark.parametrize("size", [MOST + 1, MOST + 20_000_000])
-def test_a_body_that_turns_out_to_be_too_large_is_refused(peer: Peer, size: int) -> None:
-    """B12: by the parser, or by the server before it."""
-    status, body = peer.send(in_parts(form(b"x" * size)))
+def test_a_body_found_too_large_is_refused(raw_client: RawClient, size: int) -> None:
+    """B12: by the parser, or earlier by the server."""
+    status, body = raw_client.send(in_parts(form(b"x" * size)))
     assert (status, body["code"]) == (413, "file_too_large")
     assert not Task.objects.exists()
 
 
-def test_only_files_may_be_large(peer: Peer) -> None:
-    status, body = peer.send(b" " * 6_000_000, Content_Type="application/json")
+def test_only_file_fields_may_be_large(raw_client: RawClient) -> None:
+    status, body = raw_client.send(b" " * 6_000_000, Content_Type="application/json")
     assert (status, body["code"]) == (413, "body_too_large")
 
 
-def test_a_body_that_breaks_off_makes_nothing(web: Web, peer: Peer) -> None:
-    peer.connection.putrequest("POST", SUBMIT)
-    for name, value in (peer.headers | TYPE | {"Content-Length": "5000"}).items():
-        peer.connection.putheader(name, value)
-    peer.connection.endheaders(form(b"x")[:50])
-    peer.connection.close()
-    assert peer.send(form(b"Hello."))[0] == 202
+def test_a_truncated_body_creates_nothing(web: Web, raw_client: RawClient) -> None:
+    raw_client.connection.putrequest("POST", SUBMIT)
+    for name, value in (raw_client.headers | TYPE | {"Content-Length": "5000"}).items():
+        raw_client.connection.putheader(name, value)
+    raw_client.connection.endheaders(form(b"x")[:50])
+    raw_client.connection.close()
+    assert raw_client.send(form(b"Hello."))[0] == 202
     assert Task.objects.count() == 1
     assert errors(web) == []
 
 
-# ---- Waiting and watching -------------------------------------------------------------------------------------------
+# ---- Long polling and streams ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_tells_of_a_task_to_its_end(alice: User, web: Web, clients: Clients, token: str) -> None:
+def test_a_stream_reports_a_task_to_its_end(alice: User, web: Web, clients: Clients, token: str) -> None:
     """A25, B5."""
     task = make_task(alice)
     client = clients(token)
-    response = client.ask(f"/api/v1/etl/tasks/{task.pk}/events")
+    response = client.request(f"/api/v1/etl/tasks/{task.pk}/events")
     assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
     assert response.readline() + response.readline() == b"retry: 3000\n\n"
-    told = client.take(1)
-    assert (told[0].event, told[0].data["status"]) == ("snapshot", "pending")
+    events = client.take(1)
+    assert (events[0].event, events[0].data["status"]) == ("snapshot", "pending")
     complete(task)
-    told += list(client)
+    events += list(client)
 
-    numbers = [each.id for each in told]
+    numbers = [each.id for each in events]
     assert numbers == sorted(set(numbers))
-    assert (told[-1].event, told[-1].data["status"]) == ("status", "completed")
-    assert clients(token).ask(f"/api/v1/etl/tasks/{task.pk}/events", after=numbers[-1]).status == 204
+    assert (events[-1].event, events[-1].data["status"]) == ("status", "completed")
+    assert clients(token).request(f"/api/v1/etl/tasks/{task.pk}/events", after=numbers[-1]).status == 204
     assert clients(token).problem(f"/api/v1/etl/tasks/{task.pk}/events", method="HEAD") == (405, "")
     assert clients().problem(f"/api/v1/etl/tasks/{task.pk}/events") == (401, "not_authenticated")
     assert errors(web) == []
@@ -166,35 +166,35 @@ def test_markdown_is_streamed(alice: User, web: Web, clients: Clients, token: st
     task = make_task(alice)
     text = MARKDOWN + "§ line of text\n" * 100_000
     read(task, text)
-    response = clients(token).ask(f"/api/v1/etl/tasks/{task.pk}/markdown")
+    response = clients(token).request(f"/api/v1/etl/tasks/{task.pk}/markdown")
     assert response.read().decode() == text
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert errors(web) == []
 
 
-def test_more_can_wait_than_there_are_connections_to_the_database(
+def test_more_requests_can_wait_than_the_database_pool_has_connections(
     alice: User,
     web: Web,
     clients: Clients,
     token: str,
 ) -> None:
-    """B5: each is told of the first change; the others are answered meanwhile."""
+    """B5: every waiting request gets the first change, and other requests are answered meanwhile."""
     users = [alice, *(User.objects.create_user(name, is_staff=True) for name in ("sam", "sue"))]
     tokens = [token, *(token_of(user) for user in users[1:])]
     task = make_task(alice)
     url = f"/api/v1/etl/tasks/{task.pk}"
 
     def wait(number: int) -> Any:
-        # Longer than a client here waits for anything: no answer comes because the time is over.
-        return json.loads(clients(tokens[number % 3]).ask(f"{url}?wait=60").read())
+        # Longer than any timeout of this client, so that no response is due to a timeout.
+        return json.loads(clients(tokens[number % 3]).request(f"{url}?wait=60").read())
 
-    def look(url: str) -> None:
-        assert clients(token).ask(url).status == 200
+    def fetch(url: str) -> None:
+        assert clients(token).request(url).status == 200
 
     with ThreadPoolExecutor(36) as pool:
         waiting = [pool.submit(wait, number) for number in range(36)]
         wait_until(lambda: waiting_requests(web) == 36)
-        expect_within(3, lambda: look(url))
+        expect_within(3, lambda: fetch(url))
         begin(task)
         assert {future.result(timeout=10)["status"] for future in waiting} == {"mineru_parsing"}
     assert errors(web) == []
@@ -204,19 +204,21 @@ def waiting_requests(web: Web) -> float:
     return metric(web, "etl_waits_begun_total") - metric(web, "etl_waits_ended_total")
 
 
-def test_a_process_that_is_told_to_stop_answers_those_who_wait(alice: User, own_web: Web, token: str) -> None:
+def test_a_stopping_process_answers_waiting_requests(alice: User, own_web: Web, token: str) -> None:
     web, client = own_web, Client(own_web, token)
     task = make_task(alice)
     state = runstate.read(task.pk)
     assert state
     process = web.started()
-    answers: list[int] = []
-    waiter = threading.Thread(target=lambda: answers.append(client.ask(f"/api/v1/etl/tasks/{task.pk}?wait=60").status))
+    statuses: list[int] = []
+    waiter = threading.Thread(
+        target=lambda: statuses.append(client.request(f"/api/v1/etl/tasks/{task.pk}?wait=60").status)
+    )
     waiter.start()
     wait_until(lambda: waiting_requests(web) == 1)
     process.ask_to_stop()
     waiter.join(timeout=5)
     wait_until(lambda: not process.alive, limit=4)
     client.leave()
-    assert answers == [200]
+    assert statuses == [200]
     assert errors(web) == []

@@ -1,6 +1,6 @@
-"""Whose chunk is next: small jobs behind large ones, and the other way round. A10.
+"""The order of claims for small and large jobs. A10.
 
-Counted in claims, so that no machine is too slow for it; tests/bench/fairness.py measures seconds.
+Counted in claims, so that it does not depend on the machine. tests/bench/fairness.py measures seconds.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ def finish(claimed: Claim) -> None:
 
 @pytest.fixture
 def large(dataset: Dataset, alice: User, slots: int) -> Job:
-    """A job of 10,000 chunks, some of them done, and one in progress in each slot but one."""
+    """A job of 10,000 chunks: some done, and one running in each slot but one."""
     job = make_job(dataset, alice, LARGE, key="LARGE")
     for _ in range(100):
         finish(claim())
@@ -49,7 +49,7 @@ def large(dataset: Dataset, alice: User, slots: int) -> Job:
 
 
 def served(until: Callable[[Counter[object]], bool]) -> Counter[object]:
-    """Claim and finish, one after the other, and return how many claims each job got by then."""
+    """Claim and finish chunks in sequence, and return the number of claims of each job."""
     counts: Counter[object] = Counter()
     while not until(counts):
         claimed = claim()
@@ -58,8 +58,8 @@ def served(until: Callable[[Counter[object]], bool]) -> Counter[object]:
     return counts
 
 
-def test_a_small_job_is_served_in_turn_with_a_large_one(large: Job, dataset: Dataset, alice: User, slots: int) -> None:
-    """A10: all its chunks are among the next 2 x 5 claims, and the slots."""
+def test_a_small_job_alternates_with_a_large_one(large: Job, dataset: Dataset, alice: User, slots: int) -> None:
+    """A10: all its chunks are among the next 2 x 5 claims plus the slots."""
     small = make_job(dataset, alice, SMALL, key="SMALL")
 
     counts = served(lambda counts: counts[small.pk] == SMALL)
@@ -68,8 +68,10 @@ def test_a_small_job_is_served_in_turn_with_a_large_one(large: Job, dataset: Dat
 
 
 @pytest.mark.slow
-def test_many_small_jobs_do_not_hold_a_large_one_back(large: Job, dataset: Dataset, alice: User) -> None:
-    """A10: twenty at once are done together, in rounds; one after the other the large one gets every second claim."""
+def test_many_small_jobs_do_not_starve_a_large_one(large: Job, dataset: Dataset, alice: User) -> None:
+    """A10: twenty concurrent small jobs finish together, in rounds. With one after another, the large job gets every
+    second claim.
+    """
     at_once = [make_job(dataset, alice, SMALL, key=f"SMALL{n}") for n in range(20)]
     counts = served(lambda counts: all(counts[job.pk] == SMALL for job in at_once))
     assert SMALL - 1 <= counts[large.pk] <= SMALL + 1
@@ -81,10 +83,8 @@ def test_many_small_jobs_do_not_hold_a_large_one_back(large: Job, dataset: Datas
     assert Job.objects.get(pk=large.pk).done - before >= 20 * (SMALL - 1)
 
 
-def test_a_job_whose_chunks_all_wait_for_their_next_attempt_takes_turns_too(
-    dataset: Dataset, alice: User, slots: int
-) -> None:
-    """A10, A17: the source was away, and is back; the retries are due, all before a job that came later."""
+def test_a_job_with_only_retries_takes_its_turn(dataset: Dataset, alice: User, slots: int) -> None:
+    """A10, A17: the source is back after an outage, and the retries are due before a job that came later."""
     large = make_job(dataset, alice, 200, key="LARGE")
     for _ in range(100):
         transitions.fail(claim(), SourceUnavailable(), delay=60)
@@ -97,7 +97,7 @@ def test_a_job_whose_chunks_all_wait_for_their_next_attempt_takes_turns_too(
 
 
 @pytest.mark.slow
-def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(dataset: Dataset, alice: User) -> None:
+def test_checking_files_of_a_small_job_waits_for_one_batch_of_a_large_one(dataset: Dataset, alice: User) -> None:
     """A10, A16."""
     make_job(dataset, alice, 600, key="LARGE")
     for claimed in iter(lambda: leases.claim(backend="test"), None):
@@ -118,10 +118,8 @@ def test_a_look_at_the_files_of_a_small_job_waits_for_one_batch_of_a_large_one(d
 
 
 @pytest.mark.slow
-def test_neither_calls_nor_looks_at_files_wait_for_the_others_end(
-    dataset: Dataset, alice: User, workers: Workers
-) -> None:
-    """A10: with one worker, which works on both; the small job is done while the large one still runs."""
+def test_calls_and_file_checks_do_not_block_each_other(dataset: Dataset, alice: User, workers: Workers) -> None:
+    """A10: one worker does both, and the small job finishes while the large one runs."""
     workers.start("bundles,maintenance", concurrency=1)
     workers.start("exports", concurrency=1)
     first = make_job(dataset, alice, SMALL, key="SMALL")

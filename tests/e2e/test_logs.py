@@ -1,6 +1,6 @@
-"""The logs of all processes after a full run, searched for everything that people entrusted to us. A28.
+"""The logs of all processes of a full run contain no private data. A28.
 
-Whatever is private holds the word "pearl" in some form, or is kept in `Secrets` as it comes up.
+Private data contains the word "pearl" in some form, or is collected in `Secrets` as it occurs.
 """
 
 import http.client
@@ -31,7 +31,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.serving import serving
 from tests.waiting import wait_until
 
-# Rows, and errors that quote rows: by the function itself, by a cast, by a lack of rights.
+# Rows, and errors that quote rows: raised by the function, by a cast, and by missing rights.
 FUNCTION = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -48,13 +48,13 @@ BEGIN
 END $$
 """
 FAILING = ("PEARL-RAISE", "PEARL-CAST", "PEARL-DENIED")
-DATES = re.compile(r"207[0-9]-?/?[01]\d-?/?[0-3]\d")  # no date of the requests, in none of its forms
+DATES = re.compile(r"207[0-9]-?/?[01]\d-?/?[0-3]\d")  # no date of the requests, in any format
 IDS = {"request_id", "job_id", "chunk_id"}
 
 
 @dataclass
 class Secrets:
-    """What came up on the way and must be in no line."""
+    """Values of this run that must not occur in any line."""
 
     values: set[str] = field(default_factory=set)
 
@@ -74,8 +74,8 @@ class Client:
     token: str
     secrets: Secrets
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
-        """Return status, body and headers of an answer. A body that is not bytes is sent as JSON."""
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Message]:
+        """Return status, body, and headers of a response. A body that is not bytes is sent as JSON."""
         connection = http.client.HTTPConnection(LOOPBACK, self.web.port, timeout=20)
         given = {
             "Authorization": f"Bearer {self.token}",
@@ -93,7 +93,7 @@ class Client:
         return response.status, json.loads(text) if is_json and text else text, response.headers
 
     def submit(self, **wanted: Any) -> str:
-        status, accepted, headers = self.ask("POST", "/exports", {"dataset": "things", **wanted})
+        status, accepted, headers = self.request("POST", "/exports", {"dataset": "things", **wanted})
         assert status == 202, accepted
         assert headers["X-Request-ID"]
         return f"/exports/{accepted['jobId']}"
@@ -147,7 +147,7 @@ def client(web: Web, alice: User, secrets: Secrets) -> Client:
 
 @pytest.fixture
 def hooks() -> Iterator[Receiver]:
-    """A receiver that refuses the first delivery, and quotes what it got."""
+    """A receiver that refuses the first delivery, and quotes its request."""
     with receiver() as running:
         running.replies.append(answer(500, b"no pearls please", X_Pearl="pearl"))
         yield running
@@ -158,60 +158,60 @@ def hooks() -> Iterator[Receiver]:
 
 def register_webhooks(client: Client, hooks: Receiver) -> None:
     url = f"{hooks.url}/pearl-path-token?pearl=pearl"
-    status, made, _ = client.ask(
+    status, made, _ = client.request(
         "POST", "/exports/webhooks", {"url": url, "events": ["export.succeeded", "export.failed"]}
     )
     assert status == 201, made
     client.secrets.add(made["secret"], made["secret"].removeprefix("whsec_"), url)
-    client.ask("POST", f"/exports/webhooks/{made['id']}/test")
-    client.ask("POST", "/exports/webhooks", {"url": "http://pearl:pearl@10.0.0.1/pearl", "events": ["pearl"]})
+    client.request("POST", f"/exports/webhooks/{made['id']}/test")
+    client.request("POST", "/exports/webhooks", {"url": "http://pearl:pearl@10.0.0.1/pearl", "events": ["pearl"]})
 
 
 def download(client: Client, job: str) -> None:
-    """Use a link, use it again, and with a token that is not ours; look at files, and at a fresh link."""
-    _, shown, _ = client.ask("GET", job)
+    """Use a link twice, and with an invalid token. List the files, and use a renewed link."""
+    _, shown, _ = client.request("GET", job)
     url = shown["receipt"]["signedUrl"]
     client.secrets.add_url(url)
     path = url.partition(f":{client.web.port}")[2]
-    assert client.ask("HEAD", path)[0] == 200
-    assert client.ask("GET", path, Sec_Purpose="prefetch")[0] == 204
-    status, _, headers = client.ask("GET", path)
+    assert client.request("HEAD", path)[0] == 200
+    assert client.request("GET", path, Sec_Purpose="prefetch")[0] == 204
+    status, _, headers = client.request("GET", path)
     assert status == 302
     client.secrets.add_url(headers["Location"])
-    assert client.ask("GET", path)[0] == 403
-    assert client.ask("GET", path[:-3] + "AAA")[0] == 403
-    assert client.ask("GET", f"{job}/download?token=pearl-token")[0] == 403
-    assert client.ask("GET", path, User_Agent="another pearl")[0] == 403
-    status, fresh, _ = client.ask("POST", f"{job}/link")
+    assert client.request("GET", path)[0] == 403
+    assert client.request("GET", path[:-3] + "AAA")[0] == 403
+    assert client.request("GET", f"{job}/download?token=pearl-token")[0] == 403
+    assert client.request("GET", path, User_Agent="another pearl")[0] == 403
+    status, fresh, _ = client.request("POST", f"{job}/link")
     assert status == 200
     client.secrets.add_url(fresh["signedUrl"])
-    status, _, headers = client.ask("GET", f"{job}/files/PEARL-KEY/2071-03-04")
+    status, _, headers = client.request("GET", f"{job}/files/PEARL-KEY/2071-03-04")
     assert status == 302
     client.secrets.add_url(headers["Location"])
 
 
-def ask_badly(client: Client) -> None:
-    """Whatever a client gets wrong is quoted to it, and to nobody else."""
+def send_invalid_requests(client: Client) -> None:
+    """Send invalid requests. Their errors are quoted to the client only."""
     bad = {"dataset": "pearl", "items": [{"key": "../pearl", "effectiveDate": "2071-13-32"}], "pearl": "pearl"}
     for body in (bad, {**bad, "format": "pearl"}, ["pearl"], b'{"pearl": ', b"\xffpearl"):
-        assert client.ask("POST", "/exports", body)[0] == 400
-    client.ask("POST", "/exports", b"pearl=pearl", Content_Type="application/x-pearl")
+        assert client.request("POST", "/exports", body)[0] == 400
+    client.request("POST", "/exports", b"pearl=pearl", Content_Type="application/x-pearl")
     for path in ("/exports?cursor=pearl", "/exports?status=pearl", "/exports?limit=pearl", "/pearl/pearl?pearl=pearl"):
-        assert client.ask("GET", path)[0] in (400, 404)
+        assert client.request("GET", path)[0] in (400, 404)
     client.secrets.add("cGVhcmw6cGVhcmxz")  # pearl:pearls
     for token in ("Bearer slc_pearlpearlpearlpearlpearlpearl", "Basic cGVhcmw6cGVhcmxz", "Pearl pearl"):
-        assert client.ask("GET", "/exports", Authorization=token)[0] == 401
-    client.ask("GET", "/livez", X_Request_ID="a pearl, not an id")
-    client.ask("GET", "/livez", Host="pearl.example.com")
+        assert client.request("GET", "/exports", Authorization=token)[0] == 401
+    client.request("GET", "/livez", X_Request_ID="a pearl, not an id")
+    client.request("GET", "/livez", Host="pearl.example.com")
     form = "application/x-www-form-urlencoded"
-    client.ask("POST", "/admin/login/", b"username=pearl&password=pearls", Content_Type=form)
+    client.request("POST", "/admin/login/", b"username=pearl&password=pearls", Content_Type=form)
     item = {"key": "PEARL-KEY", "effectiveDate": "2071-03-04"}
     for items in ([item], [item, item], [item, {**item, "key": "PEARL-OTHER"}]):
-        client.ask("POST", "/exports", {"dataset": "things", "items": items}, Idempotency_Key="pearl-idempotency")
+        client.request("POST", "/exports", {"dataset": "things", "items": items}, Idempotency_Key="pearl-idempotency")
 
 
-def lose_a_worker(client: Client, workers: Workers) -> None:
-    """Kill a worker in the middle of a call, have its chunk taken back, and cancel the job while another has it."""
+def kill_and_reap_worker(client: Client, workers: Workers) -> None:
+    """Kill a worker during a call, have its chunk reaped, and cancel the job while another worker holds it."""
     victim = workers.start("exports", concurrency=1)
     job = client.submit(items=[{"key": "PEARL-SLOW", "effectiveDate": "2071-12-24"}])
     wait_until(lambda: Chunk.objects.filter(key="PEARL-SLOW", status="running").exists())
@@ -219,7 +219,7 @@ def lose_a_worker(client: Client, workers: Workers) -> None:
     wait_until(lambda: "lease_expired" in workers.logs())
     workers.start(concurrency=2)
     wait_until(lambda: Chunk.objects.filter(key="PEARL-SLOW", status="running").exists())
-    assert client.ask("POST", f"{job}/cancel")[0] == 200
+    assert client.request("POST", f"{job}/cancel")[0] == 200
     wait_until(lambda: "lease_lost" in workers.logs())
 
 
@@ -227,7 +227,7 @@ def run(client: Client, workers: Workers, hooks: Receiver) -> None:
     workers.start("maintenance")
     workers.start_beat()
     register_webhooks(client, hooks)
-    lose_a_worker(client, workers)
+    kill_and_reap_worker(client, workers)
     item = {"key": "PEARL-KEY", "effectiveDate": "2071-03-04"}
     job = client.submit(items=[item, {**item, "key": "PEARL-TOO"}])
     client.submit(filters={"keys": ["PEARL-A", "PEARL-B"], "dateFrom": "2072-05-06", "dateTo": "2072-05-08"})
@@ -239,9 +239,9 @@ def run(client: Client, workers: Workers, hooks: Receiver) -> None:
         "cancelled", "failed", "success", "success", "success"
     ]  # fmt: skip
     download(client, job)
-    ask_badly(client)
+    send_invalid_requests(client)
     for path in (job, f"{job}/chunks", f"{job}/events", "/exports", "/exports/limits", "/exports/datasets"):
-        assert client.ask("GET", path)[0] == 200
+        assert client.request("GET", path)[0] == 200
     wait_until(lambda: not running() and not Delivery.objects.filter(status="pending").exists())
     for task in ("sweep", "purge"):
         app.send_task(f"exports.{task}")
@@ -266,10 +266,8 @@ def end(processes: list[Process]) -> None:
 
 
 @pytest.mark.slow
-def test_no_log_holds_what_people_entrusted_to_us(
-    client: Client, workers: Workers, hooks: Receiver, level: str
-) -> None:
-    """A28: every line of every process, from its start to its end, is JSON with an action and nothing private."""
+def test_logs_hold_no_private_data(client: Client, workers: Workers, hooks: Receiver, level: str) -> None:
+    """A28: every line of every process, from start to exit, is JSON with an action and without private data."""
     run(client, workers, hooks)
     keep_paths(client.secrets)
     client.web.stop()
@@ -281,7 +279,7 @@ def test_no_log_holds_what_people_entrusted_to_us(
         assert_nothing_private(name, text, client.secrets)
     lines = [json.loads(line) for text in logs.values() for line in text.splitlines()]
     assert all(line["action"] and line["level"] and line["timestamp"] and line["logger"] for line in lines)
-    assert_whole_story(lines)
+    assert_traceable(lines)
     assert any(line["level"] == "debug" for line in lines) == (level == "DEBUG")
 
 
@@ -294,24 +292,24 @@ def assert_nothing_private(name: str, text: str, secrets: Secrets) -> None:
 
 
 def without_ids(line: str) -> str:
-    """Leave out what is made of random digits."""
+    """Remove random ids."""
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{16}\b", "", line)
 
 
-def assert_whole_story(lines: list[dict[str, Any]]) -> None:
-    """What is told of jobs and chunks can be followed by its ids."""
-    told: dict[str, list[dict[str, Any]]] = {}
+def assert_traceable(lines: list[dict[str, Any]]) -> None:
+    """Assert that the lines of a job or chunk can be found by its ids."""
+    by_action: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        told.setdefault(line["action"], []).append(line)
+        by_action.setdefault(line["action"], []).append(line)
     for action in ("chunk_done", "chunk_retrying", "chunk_failed", "lease_lost"):
-        assert all(line.keys() >= IDS for line in told[action]), action
+        assert all(line.keys() >= IDS for line in by_action[action]), action
     for action in ("job_accepted", "job_succeeded", "job_failed", "job_cancelled"):
-        assert all(line.keys() >= IDS - {"chunk_id"} for line in told[action]), action
-    assert all(line.keys() >= IDS - {"request_id"} for line in told["lease_expired"])
+        assert all(line.keys() >= IDS - {"chunk_id"} for line in by_action[action]), action
+    assert all(line.keys() >= IDS - {"request_id"} for line in by_action["lease_expired"])
     chunks = dict(Chunk.objects.values_list("id", "job_id"))
     requests = {str(job_id): request_id for job_id, request_id in Job.objects.values_list("job_id", "request_id")}
-    for line in told["chunk_done"] + told["chunk_failed"]:
+    for line in by_action["chunk_done"] + by_action["chunk_failed"]:
         assert line["job_id"] == str(chunks[line["chunk_id"]])
         assert line["request_id"] == requests[line["job_id"]]
-    assert {line["code"] for line in told["chunk_failed"]} == {"EXPORT_SOURCE_ERROR"}
-    assert {"webhook_delivered", "webhook_failed", "request_finished"} <= told.keys()
+    assert {line["code"] for line in by_action["chunk_failed"]} == {"EXPORT_SOURCE_ERROR"}
+    assert {"webhook_delivered", "webhook_failed", "request_finished"} <= by_action.keys()

@@ -1,4 +1,4 @@
-"""The numbers of real web processes and prefork workers, held against the rows. A27."""
+"""Metrics of real web processes and prefork workers, compared with the rows. A27."""
 
 import http.client
 import json
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
-# Keys say what is to happen: two kinds of errors, one that an attempt may heal and one that none can.
+# The key selects the behavior: two kinds of errors, one retryable and one permanent.
 FUNCTION = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ BEGIN
@@ -39,7 +39,7 @@ END $$
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that no other process counts in. `workers` takes it from the environment."""
+    """A folder for the metrics of this test's processes. `workers` takes it from the environment."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "metrics"))
     monkeypatch.setenv("EXPORT_MAX_ATTEMPTS", "2")
     monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def webs(folder: Path, workers: Workers) -> Iterator[list[Web]]:
-    """Two web processes beside each other."""
+    """Two web processes side by side."""
     roots = (workers.root / "one", workers.root / "two")
     for root in roots:
         root.mkdir()
@@ -70,13 +70,13 @@ class Client:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=20)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         connection.request("POST", "/exports", json.dumps({"dataset": "things", **body}), headers)
-        answer = connection.getresponse()
-        assert answer.status == 202, answer.read()
+        response = connection.getresponse()
+        assert response.status == 202, response.read()
         connection.close()
 
 
 def scrape(web: Web) -> dict[str, dict[str, float]]:
-    """Return our metrics as `{sample: {value of its label, or "": number}}`, without the buckets."""
+    """Return our metrics as `{sample: {label value, or "": number}}`, without buckets."""
     connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -106,16 +106,16 @@ def items(*keys: str) -> list[dict[str, str]]:
 
 
 def run(client: Client, source_db: psycopg.Connection) -> None:
-    """Submit six jobs, one after the other where they build on each other, and wait for their ends."""
+    """Submit six jobs, in sequence where they depend on each other, and wait until they end."""
     client.post(filters={"keys": ["A", "BB", "CCC"], "dateFrom": "2024-01-01", "dateTo": "2024-01-10"})
     client.post(items=items("A", "BB", "CCC", "DDDD"))
     client.post(items=items("A", "REFUSED"))
     client.post(items=items("BROKEN"))
     wait_until(ended)
-    client.post(items=items("A", "BB", "EEEEE"))  # two of them are there already
+    client.post(items=items("A", "BB", "EEEEE"))  # reuses two files
     wait_until(ended)
     source_db.execute(FUNCTION.format(down="DDDD"))
-    client.post(items=items("DDDD"), reuse="never")  # an older file stands in
+    client.post(items=items("DDDD"), reuse="never")  # a snapshot
     wait_until(ended)
 
 
@@ -130,59 +130,59 @@ def total(field: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_a_scrape_of_any_web_process_tells_what_the_rows_say(
+def test_a_scrape_of_any_web_process_matches_the_rows(
     client: Client, source_db: psycopg.Connection, workers: Workers, webs: list[Web]
 ) -> None:
-    """A27, A17: jobs, chunks, rows and bytes that two prefork children worked on, and two web processes tell of."""
+    """A27, A17: jobs, chunks, rows, and bytes of two prefork children, exported by two web processes."""
     workers.start(concurrency=2)
     first, second = webs
     before = scrape(first)
     assert not nonzero(before["export_job_status_total"])
     run(client, source_db)
-    # A count follows its commit.
+    # Counters are incremented after the commit.
     wait_until(partial(has_counted, second, jobs=4))
-    told = scrape(second)
+    exported = scrape(second)
 
     assert Job.objects.filter(status="success").count() == 4
-    moves = told["export_job_status_total"]
+    moves = exported["export_job_status_total"]
     assert {name: moves[name] for name in ("pending", "success", "failed", "cancelled")} == {
         "pending": 6, "success": 4, "failed": 2, "cancelled": 0
     }  # fmt: skip
-    assert told["export_job_latency_ms_count"] == {"": 4}
-    assert told["export_job_latency_ms_sum"][""] == pytest.approx(latencies().total_seconds() * 1000)
+    assert exported["export_job_latency_ms_count"] == {"": 4}
+    assert exported["export_job_latency_ms_sum"][""] == pytest.approx(latencies().total_seconds() * 1000)
 
     failures = by("error_code", status="failed")
     assert failures == {"EXPORT_SOURCE_ERROR": 2}
-    assert nonzero(told["export_chunk_failures_total"]) == failures
+    assert nonzero(exported["export_chunk_failures_total"]) == failures
     sources = by("source", status="done")
     assert sources.keys() == {"live", "reused", "snapshot"}
     # BROKEN and DDDD were tried twice.
-    assert nonzero(told["export_chunks_total"]) == {**sources, "failed": 2, "retried": 2}
-    assert told["export_chunk_duration_seconds_count"] == {"": sources["live"]}
-    assert nonzero(told["export_rows_total"]) == total("rows")
-    assert nonzero(told["export_bytes_total"]) == total("bytes")
+    assert nonzero(exported["export_chunks_total"]) == {**sources, "failed": 2, "retried": 2}
+    assert exported["export_chunk_duration_seconds_count"] == {"": sources["live"]}
+    assert nonzero(exported["export_rows_total"]) == total("rows")
+    assert nonzero(exported["export_bytes_total"]) == total("bytes")
 
-    assert nonzero(told["export_queue_depth"]) == {}
-    assert told["export_slots"] == {"held": 0, "free": 8}
-    assert counters_of(scrape(first)) == counters_of(told)
+    assert nonzero(exported["export_queue_depth"]) == {}
+    assert exported["export_slots"] == {"held": 0, "free": 8}
+    assert counters_of(scrape(first)) == counters_of(exported)
 
 
 def latencies() -> timedelta:
-    """Return the sum over all jobs that succeeded, from their submission to their end."""
+    """Return the sum of the durations of all successful jobs, from submission to end."""
     times = Job.objects.filter(status="success").aggregate(sum=Sum(F("finished_at") - F("created_at")))
     took: timedelta = times["sum"]
     return took
 
 
-def counters_of(told: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: numbers for name, numbers in told.items() if name.endswith(("_total", "_count", "_sum"))}
+def counters_of(exported: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: numbers for name, numbers in exported.items() if name.endswith(("_total", "_count", "_sum"))}
 
 
 @pytest.mark.slow
-def test_counts_outlive_the_processes_that_counted(
+def test_counts_survive_the_processes_that_counted(
     client: Client, workers: Workers, webs: list[Web], folder: Path
 ) -> None:
-    """A27: kill -9 loses nothing that was counted, and the next worker goes on in the same files."""
+    """A27: SIGKILL loses no counts, and the next worker continues in the same files."""
     files = 0
     for number in (1, 2, 3):
         worker = workers.start(concurrency=2)

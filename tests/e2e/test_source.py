@@ -1,4 +1,4 @@
-"""The source database as another server: a role with bounds of its own, and a hot standby. A13, A14."""
+"""The source database as a separate server: a role with its own limits, and a hot standby. A13, A14."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from config.dev.stack.identity import Identity
 from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.ports import LOOPBACK
-from config.dev.stack.postgres import SUPERUSER, Postgres, as_postgres, give_away
+from config.dev.stack.postgres import SUPERUSER, Postgres, as_postgres, chown_to_nobody
 from config.dev.stack.process import StackError
 from exports.models import Chunk, Dataset, Job, Slot
 from exports.source import database
@@ -50,9 +50,9 @@ class Standby(Postgres):
         super().__init__(root, primary.identity, durable=False)
         self.primary = primary
 
-    def make_cluster(self) -> None:
+    def create_cluster(self) -> None:
         self.data.mkdir(mode=0o700)
-        give_away(self.data)
+        chown_to_nobody(self.data)
         done = subprocess.run(
             as_postgres(
                 "pg_basebackup", f"--dbname={self.primary.url(SUPERUSER)}", f"--pgdata={self.data}",
@@ -66,12 +66,12 @@ class Standby(Postgres):
             file.write("max_standby_streaming_delay = '100ms'\n")
 
     def complete(self) -> None:
-        """Roles and databases are the primary's."""
+        """Do nothing: roles and databases are the primary's."""
 
 
 @pytest.fixture(scope="module")
 def primary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """A server of its own, since roles are made here."""
+    """A separate server, since tests create roles in it."""
     yield from running(lambda root: Postgres(root, Identity(root), durable=False), tmp_path_factory)
 
 
@@ -83,7 +83,7 @@ def standby(primary: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def running(make: Callable[[Path], Postgres], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     root = tmp_path_factory.mktemp("postgres")
     for folder in (root, root.parent, root.parent.parent):
-        folder.chmod(0o755)  # as root the server runs as nobody, who must get to its data
+        folder.chmod(0o755)  # as root, the server runs as the user nobody, who needs access to its data
     server = make(root)
     try:
         server.start()
@@ -94,7 +94,7 @@ def running(make: Callable[[Path], Postgres], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def owner(primary: Postgres) -> Iterator[psycopg.Connection]:
-    """The superuser in the primary's source database, which has the function and its tables."""
+    """The superuser of the primary's source database, which has the function and its tables."""
     with psycopg.connect(primary.url(SUPERUSER, "source"), autocommit=True) as connection:
         connection.execute("DROP SCHEMA IF EXISTS data CASCADE")
         connection.execute(TABLES)
@@ -102,7 +102,7 @@ def owner(primary: Postgres) -> Iterator[psycopg.Connection]:
 
 
 @pytest.fixture
-def things(owner: psycopg.Connection, slots: int) -> Dataset:
+def functions(owner: psycopg.Connection, slots: int) -> Dataset:
     assert owner
     assert slots
     return Dataset.objects.create(name="things", function="data.rows_for", base_path="things")
@@ -110,7 +110,7 @@ def things(owner: psycopg.Connection, slots: int) -> Dataset:
 
 @pytest.fixture
 def exporter(owner: psycopg.Connection, primary: Postgres) -> Callable[..., str]:
-    """Make the role of docs/source-database.md with this connection limit, and return the URL that it connects by."""
+    """Create the role of docs/source-database.md with this connection limit, and return its URL."""
 
     def make(*, limit: int) -> str:
         text = (PROJECT / "docs" / "source-database.md").read_text()
@@ -127,7 +127,7 @@ def exporter(owner: psycopg.Connection, primary: Postgres) -> Callable[..., str]
 
 @pytest.fixture
 def point(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have this process, and the workers that it starts, call at a URL."""
+    """Set the source URL of this process and of the workers that it starts."""
 
     def point(url: str) -> None:
         monkeypatch.setenv("SOURCE_DATABASE_URL", url)
@@ -137,22 +137,22 @@ def point(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 
 @pytest.fixture
-def limited(exporter: Callable[..., str], point: Callable[[str], None]) -> str:
-    """Have workers call as a role that may have two connections."""
+def limited_role(exporter: Callable[..., str], point: Callable[[str], None]) -> str:
+    """Let workers connect as a role with a limit of two connections."""
     point(url := exporter(limit=2))
     return url
 
 
 @pytest.fixture
-def roomy(primary: Postgres, point: Callable[[str], None]) -> str:
-    """Have workers call as somebody who may have any number of connections."""
+def unlimited_role(primary: Postgres, point: Callable[[str], None]) -> str:
+    """Let workers connect as a role without a connection limit."""
     point(url := primary.url(SUPERUSER, "source"))
     return url
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers try again at once."""
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers retry without backoff."""
     monkeypatch.setenv("EXPORT_BACKOFF_BASE_SECONDS", "0.1")
 
 
@@ -169,7 +169,7 @@ def succeeded(job: Job) -> bool:
 
 
 def most_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
-    """Wait for the condition, and return the largest of the samples meanwhile."""
+    """Wait for the condition, and return the largest sample meanwhile."""
     most = 0
 
     def check() -> bool:
@@ -186,12 +186,12 @@ def most_while(condition: Callable[[], bool], sample: Callable[[], int]) -> int:
 
 @pytest.mark.usefixtures("transactional_db")
 def test_the_documented_role_can_export_and_do_nothing_else(
-    exporter: Any, things: Dataset, alice: User, point: Any
+    exporter: Any, functions: Dataset, alice: User, point: Any
 ) -> None:
-    """A13: least rights, and only reading."""
+    """A13: minimal rights, read-only."""
     url = exporter(limit=3)
     point(url)
-    make_job(things, alice, 1)
+    make_job(functions, alice, 1)
     execution.drain()
     assert Chunk.objects.get().status == "done"
 
@@ -200,7 +200,7 @@ def test_the_documented_role_can_export_and_do_nothing_else(
             with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)):
                 connection.execute(statement)
         assert [setting(connection, name) for name in ("statement_timeout", "temp_file_limit")] == ["10min", "2GB"]
-        # The reaper ends calls as the same role.
+        # The reaper terminates calls as the same role.
         with psycopg.connect(url, application_name="sluice-export-lost") as lost:
             assert database.end_calls(["sluice-export-lost"]) == set()
             with pytest.raises(psycopg.OperationalError):
@@ -215,10 +215,10 @@ def setting(connection: psycopg.Connection, name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("transactional_db")
-def test_a_session_bounds_itself(
-    exporter: Any, owner: psycopg.Connection, things: Dataset, alice: User, point: Any
+def test_a_session_sets_its_own_limits(
+    exporter: Any, owner: psycopg.Connection, functions: Dataset, alice: User, point: Any
 ) -> None:
-    """A13: seen from within the call. The dataset's timeout counts, not the role's."""
+    """A13: read from within the call. The dataset's timeout applies, not the role's."""
     names = ("statement_timeout", "client_connection_check_interval", "lock_timeout", "timezone")
     owner.execute(f"""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
@@ -228,9 +228,9 @@ def test_a_session_bounds_itself(
         $$
     """)
     point(exporter(limit=3))
-    things.statement_timeout = 90
-    things.save()
-    make_job(things, alice, 1)
+    functions.statement_timeout = 90
+    functions.save()
+    make_job(functions, alice, 1)
     execution.drain()
 
     found = [line.partition(",")[0] for line in content(PATH).decode().splitlines()[1:]]
@@ -240,16 +240,16 @@ def test_a_session_bounds_itself(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("limited")
-def test_a_role_with_fewer_connections_than_workers_slows_a_job_and_fails_nothing(
-    owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
+@pytest.mark.usefixtures("limited_role")
+def test_a_role_with_too_few_connections_slows_a_job_without_failures(
+    owner: psycopg.Connection, functions: Dataset, alice: User, workers: Workers
 ) -> None:
-    """A13: refused for want of room, a chunk goes back to the queue and burns no attempt."""
+    """A13: a chunk whose connection is refused returns to the queue and costs no attempt."""
     owner.execute("INSERT INTO data.pauses VALUES (0.2)")
     workers.start_beat()
     workers.start("bundles,maintenance", concurrency=1)
     workers.start("exports", concurrency=4)
-    job = make_job(things, alice, 20)
+    job = make_job(functions, alice, 20)
     most = most_while(
         lambda: succeeded(job),
         lambda: number(owner, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'exporter'"),
@@ -262,32 +262,32 @@ def test_a_role_with_fewer_connections_than_workers_slows_a_job_and_fails_nothin
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("roomy")
-def test_a_datasets_cap_holds_over_all_workers(
-    owner: psycopg.Connection, things: Dataset, alice: User, workers: Workers
+@pytest.mark.usefixtures("unlimited_role")
+def test_a_dataset_limit_holds_across_all_workers(
+    owner: psycopg.Connection, functions: Dataset, alice: User, workers: Workers
 ) -> None:
-    """A13: two calls of the capped dataset, and others beside them, seen from the source."""
+    """A13: two calls of the limited dataset, and others beside them, counted in the source."""
     owner.execute("INSERT INTO data.pauses VALUES (0.2)")
     owner.execute("""
         CREATE FUNCTION data.others(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
         LANGUAGE sql AS $$ SELECT * FROM data.rows_for(key, effective_date) $$
     """)
-    things.max_concurrency = 2
-    things.save()
-    Slot.objects.provide(count=2, dataset=things)
+    functions.max_concurrency = 2
+    functions.save()
+    Slot.objects.provide(count=2, dataset=functions)
     free = Dataset.objects.create(name="others", function="data.others", base_path="others")
     workers.start(concurrency=6)
-    jobs = [make_job(things, alice, 10), make_job(free, alice, 10)]
+    jobs = [make_job(functions, alice, 10), make_job(free, alice, 10)]
 
     calls = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%\"{}\"%'"
     most_of_others = 0
 
-    def of_the_capped_one() -> int:
+    def calls_of_limited_dataset() -> int:
         nonlocal most_of_others
         most_of_others = max(most_of_others, number(owner, calls.format("others")))
         return number(owner, calls.format("rows_for"))
 
-    assert most_while(lambda: all(map(succeeded, jobs)), of_the_capped_one) == 2
+    assert most_while(lambda: all(map(succeeded, jobs)), calls_of_limited_dataset) == 2
     assert most_of_others > 2
 
 
@@ -296,7 +296,7 @@ def test_a_datasets_cap_holds_over_all_workers(
 
 @pytest.fixture
 def replica(standby: Postgres, owner: psycopg.Connection, point: Any) -> Iterator[psycopg.Connection]:
-    """The superuser in the standby, which has caught up with the primary; exports call there."""
+    """The superuser of the standby, which has caught up with the primary. Exports use it as their source."""
     point(standby.url(SUPERUSER, "source"))
     with psycopg.connect(standby.url(SUPERUSER, "source"), autocommit=True) as connection:
         follow(owner, connection)
@@ -304,21 +304,21 @@ def replica(standby: Postgres, owner: psycopg.Connection, point: Any) -> Iterato
 
 
 def follow(owner: psycopg.Connection, replica: psycopg.Connection) -> None:
-    """Wait until the standby has replayed all that the primary wrote so far."""
+    """Wait until the standby has replayed everything that the primary has written so far."""
     lsn = owner.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
     assert lsn
     wait_until(lambda: replica.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", lsn).fetchone() == (True,))
 
 
 @pytest.mark.slow
-def test_a_hot_standby_is_read_and_the_primary_is_left_alone(
-    things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
+def test_exports_read_from_a_hot_standby_only(
+    functions: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
 ) -> None:
     """A14."""
     owner.execute("INSERT INTO data.pauses VALUES (0.2)")
     follow(owner, replica)
     workers.start()
-    job = make_job(things, alice, 6)
+    job = make_job(functions, alice, 6)
     primarys = 0
 
     def on_the_standby() -> int:
@@ -333,17 +333,17 @@ def test_a_hot_standby_is_read_and_the_primary_is_left_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
-def test_a_call_that_is_in_the_way_of_replay_is_retried(
-    things: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
+@pytest.mark.usefixtures("no_backoff")
+def test_a_call_cancelled_by_replay_is_retried(
+    functions: Dataset, alice: User, workers: Workers, owner: psycopg.Connection, replica: psycopg.Connection
 ) -> None:
-    """A14, A17: the standby cancels it with 40001."""
+    """A14, A17: the standby cancels it with SQLSTATE 40001."""
     owner.execute("INSERT INTO data.pauses VALUES (60)")
     follow(owner, replica)
     workers.start()
-    job = make_job(things, alice, 1)
+    job = make_job(functions, alice, 1)
     wait_until(lambda: number(replica, f"{OUR_SESSIONS} AND state = 'active' AND wait_event = 'PgSleep'"))
-    owner.execute("TRUNCATE data.pauses")  # its lock is replayed, and the call reads that table
+    owner.execute("TRUNCATE data.pauses")  # the call reads this table, and replay needs its lock
 
     wait_until(lambda: succeeded(job))
     assert "SQLSTATE 40001" in workers.logs()
@@ -351,7 +351,7 @@ def test_a_call_that_is_in_the_way_of_replay_is_retried(
 
 
 @pytest.mark.slow
-def test_the_call_of_a_lost_worker_is_ended_on_the_standby(standby: Postgres, replica: psycopg.Connection) -> None:
+def test_the_call_of_a_lost_worker_is_terminated_on_the_standby(standby: Postgres, replica: psycopg.Connection) -> None:
     """A13, A14."""
     url = standby.url(SUPERUSER, "source")
     with psycopg.connect(url, application_name="sluice-export-lost") as lost:

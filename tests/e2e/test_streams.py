@@ -27,64 +27,64 @@ from tests.integration.factories import end_chunk, fail_chunk, make_job
 from tests.serving import token_of
 from tests.waiting import wait_until
 
-NOBODYS = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_ID = "00000000-0000-0000-0000-000000000000"
 
 
-class Told(NamedTuple):
+class StreamEvent(NamedTuple):
     id: int
     event: str
     data: Any
 
 
 class Client:
-    """One client of the web process, and what it reads."""
+    """A client of the web process, and its stream."""
 
     def __init__(self, web: Web, token: str = "") -> None:
         self.connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.response: http.client.HTTPResponse | None = None
 
-    def ask(self, path: str, *, method: str = "GET", after: object = None) -> http.client.HTTPResponse:
+    def request(self, path: str, *, method: str = "GET", after: object = None) -> http.client.HTTPResponse:
         last = {} if after is None else {"Last-Event-ID": str(after)}
         self.connection.request(method, path, headers=self.headers | last)
         self.response = self.connection.getresponse()
         return self.response
 
     def problem(self, path: str, *, method: str = "GET") -> tuple[int, str]:
-        response = self.ask(path, method=method)
+        response = self.request(path, method=method)
         assert response.headers["Content-Type"] == "application/problem+json"
         return response.status, "" if method == "HEAD" else json.loads(response.read())["code"]
 
     def watch(self, job: Job, *, after: object = None) -> "Client":
-        response = self.ask(f"/exports/{job.pk}/events", after=after)
+        response = self.request(f"/exports/{job.pk}/events", after=after)
         assert response.status == 200
         assert response.headers["Content-Type"] == "text/event-stream"
         assert response.readline() == b"retry: 3000\n"
         assert response.readline() == b"\n"
         return self
 
-    def __iter__(self) -> Iterator[Told]:
-        """Read events until the stream ends. Comments are not told."""
+    def __iter__(self) -> Iterator[StreamEvent]:
+        """Yield events until the stream ends, without comments."""
         fields: dict[str, str] = {}
         while line := self.line().decode():
             name, _, value = line.rstrip("\n").partition(": ")
             if line == "\n":
                 if fields:
-                    yield Told(int(fields["id"]), fields["event"], json.loads(fields["data"]))
+                    yield StreamEvent(int(fields["id"]), fields["event"], json.loads(fields["data"]))
                 fields = {}
             elif not line.startswith(":"):
                 fields[name] = value
-        assert not fields, "It ended in the middle of an event."
+        assert not fields, "The stream ended in the middle of an event."
 
     def line(self) -> bytes:
         assert self.response
         return self.response.readline()
 
-    def take(self, count: int) -> list[Told]:
+    def take(self, count: int) -> list[StreamEvent]:
         return list(islice(self, count))
 
     def narrow(self) -> "Client":
-        """Take little at a time. Left to itself the kernel takes megabytes for a client that does not read."""
+        """Limit the receive buffer: by default, the kernel takes megabytes for a client that does not read."""
         self.connection.sock = socket.socket()
         self.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.connection.sock.settimeout(20)
@@ -99,7 +99,7 @@ class Client:
 
 @dataclass
 class Clients:
-    """Makes clients of the web process, and has them leave at the end of the test."""
+    """Clients of the web process, disconnected at the end of the test."""
 
     web: Web
     made: list[Client] = field(default_factory=list)
@@ -126,14 +126,14 @@ def served(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def web(served: Web, workers: Workers) -> Web:
-    wait_until(lambda: listeners(served) == 0)  # the clients of earlier tests have left
+    wait_until(lambda: listeners(served) == 0)  # the clients of earlier tests have disconnected
     return served
 
 
 def metric(web: Web, name: str) -> float:
     """Return the sum of a metric over its labels."""
     client = Client(web)
-    text = client.ask("/metrics").read().decode()
+    text = client.request("/metrics").read().decode()
     client.leave()
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
@@ -150,40 +150,40 @@ def errors(web: Web) -> list[str]:
     return [line for line in web.started().log.read_text().splitlines() if '"level": "error"' in line]
 
 
-def numbers(told: list[Told]) -> list[int]:
-    return [each.id for each in told]
+def numbers(events: list[StreamEvent]) -> list[int]:
+    return [each.id for each in events]
 
 
-def kinds(told: list[Told]) -> list[str]:
-    return [each.event for each in told]
+def kinds(events: list[StreamEvent]) -> list[str]:
+    return [each.event for each in events]
 
 
-# ---- What a client is told ------------------------------------------------------------------------------------------
+# ---- Contents ------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_tells_of_a_run_from_its_beginning_to_its_end(
+def test_a_stream_reports_a_job_from_start_to_end(
     dataset: Dataset, alice: User, workers: Workers, clients: Clients, token: str
 ) -> None:
     """A25."""
     job = make_job(dataset, alice, 30)
     stream = clients(token).watch(job)
     workers.start()
-    told = list(stream)
+    events = list(stream)
 
-    assert numbers(told) == sorted(set(numbers(told)))
-    first, *_, last = told
+    assert numbers(events) == sorted(set(numbers(events)))
+    first, *_, last = events
     assert (first.event, first.data["status"], first.data["progress"]["total"]) == ("snapshot", "pending", 30)
     assert (last.event, last.data["status"], last.data["error"]) == ("status", "success", None)
-    done = {each.data["effectiveDate"] for each in told if each.event == "chunk" and each.data["status"] == "done"}
+    done = {each.data["effectiveDate"] for each in events if each.event == "chunk" and each.data["status"] == "done"}
     assert len(done) == 30
-    assert [each.data["percent"] for each in told if each.event == "progress"][-1] == 100
-    assert {each.id for each in told if each.event != "progress"} >= set(Event.objects.values_list("seq", flat=True))
+    assert [each.data["percent"] for each in events if each.event == "progress"][-1] == 100
+    assert {each.id for each in events if each.event != "progress"} >= set(Event.objects.values_list("seq", flat=True))
 
 
-def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
+def test_a_resumed_stream_misses_and_repeats_nothing(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: cut after each single event."""
+    """A25: cut after every single event."""
     job = make_job(dataset, alice, 4)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
@@ -192,27 +192,27 @@ def test_who_comes_back_misses_nothing_and_hears_nothing_twice(
         end_chunk()
     fail_chunk()
 
-    told, last = [], snapshot.id
+    events, last = [], snapshot.id
     while True:
         client = clients(token).watch(job, after=last)
         (event,) = client.take(1)
         client.leave()
-        told.append(event)
+        events.append(event)
         last = event.id
         if event.event == "status" and event.data["status"] == "failed":
             break
-    assert numbers(told) == sorted(set(numbers(told)))
-    assert "snapshot" not in kinds(told)
+    assert numbers(events) == sorted(set(numbers(events)))
+    assert "snapshot" not in kinds(events)
     rows = set(Event.objects.values_list("seq", flat=True))
-    assert {each.id for each in told if each.event != "progress"} == rows
-    assert told[-1].data["error"]["code"] == "EXPORT_SOURCE_ERROR"
-    assert clients(token).ask(f"/exports/{job.pk}/events", after=last).status == 204
+    assert {each.id for each in events if each.event != "progress"} == rows
+    assert events[-1].data["error"]["code"] == "EXPORT_SOURCE_ERROR"
+    assert clients(token).request(f"/exports/{job.pk}/events", after=last).status == 204
 
 
-def test_a_stream_that_was_cut_in_the_middle_of_an_event_goes_on_with_it(
+def test_a_stream_cut_inside_an_event_resumes_with_that_event(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """A25: the client saw half of it, so it was not dispatched, and its number is not the last one seen."""
+    """A25: the client has half of the event, so it was not dispatched, and Last-Event-ID is the one before."""
     job = make_job(dataset, alice, 1)
     client = clients(token).watch(job)
     (snapshot,) = client.take(1)
@@ -223,7 +223,7 @@ def test_a_stream_that_was_cut_in_the_middle_of_an_event_goes_on_with_it(
     assert kinds(list(clients(token).watch(job, after=snapshot.id)))[-1] == "status"
 
 
-def test_an_ended_job_is_told_at_once(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
+def test_the_stream_of_an_ended_job_ends_at_once(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
     """A25."""
     job = make_job(dataset, alice, 1)
     fail_chunk()
@@ -235,10 +235,10 @@ def test_an_ended_job_is_told_at_once(dataset: Dataset, alice: User, clients: Cl
     assert snapshot.id < end.id
     again = list(clients(token).watch(job, after=snapshot.id))
     assert (again[-1].id, again[-1].event) == (end.id, "status")
-    assert clients(token).ask(f"/exports/{job.pk}/events", after=end.id).status == 204
+    assert clients(token).request(f"/exports/{job.pk}/events", after=end.id).status == 204
 
 
-def test_a_retried_job_goes_on_in_the_same_sequence(
+def test_a_retried_job_continues_its_event_sequence(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
     """A25."""
@@ -260,7 +260,7 @@ def test_a_retried_job_goes_on_in_the_same_sequence(
 
 
 @pytest.mark.slow
-def test_an_idle_stream_says_that_it_lives(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
+def test_an_idle_stream_sends_keepalive_comments(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
     """A25: a comment at least every 15 seconds."""
     stream = clients(token).watch(make_job(dataset, alice, 1))
     stream.take(1)
@@ -270,10 +270,10 @@ def test_an_idle_stream_says_that_it_lives(dataset: Dataset, alice: User, client
     assert time.monotonic() - began < 15
 
 
-# ---- Who may listen -------------------------------------------------------------------------------------------------
+# ---- Access --------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_owner_and_staff_may_listen(
+def test_only_the_owner_and_staff_may_open_a_stream(
     dataset: Dataset, alice: User, bob: User, clients: Clients, token: str
 ) -> None:
     """A7."""
@@ -283,20 +283,20 @@ def test_only_the_owner_and_staff_may_listen(
     assert clients().problem(path) == (401, "not_authenticated")
     assert clients("slc_unknown").problem(path) == (401, "authentication_failed")
     assert clients(token_of(bob)).problem(path) == (404, "not_found")
-    assert clients(token).problem(f"/exports/{NOBODYS}/events") == (404, "not_found")
-    assert clients(token_of(staff)).ask(path).status == 200
+    assert clients(token).problem(f"/exports/{UNKNOWN_ID}/events") == (404, "not_found")
+    assert clients(token_of(staff)).request(path).status == 200
     for method in ("HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
         assert clients(token).problem(path, method=method)[0] == 405
 
 
-# ---- What it costs --------------------------------------------------------------------------------------------------
+# ---- Cost ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_hundred_listeners_cost_no_more_queries_than_one(
     dataset: Dataset, alice: User, web: Web, clients: Clients
 ) -> None:
-    """A25: twelve chunks, and three queries each half second at most."""
+    """A25: twelve chunks, and at most three queries per half second."""
     job = make_job(dataset, alice, 12)
     staff = [User.objects.create_user(name, is_staff=True) for name in ("staff", "other")]
     streams = [clients(of).watch(job) for of in (token_of(user) for user in staff) for _ in range(MOST_OF_A_USER)]
@@ -306,24 +306,24 @@ def test_a_hundred_listeners_cost_no_more_queries_than_one(
     for _ in range(11):
         end_chunk()
     fail_chunk()
-    told = [list(stream) for stream in streams]
+    events = [list(stream) for stream in streams]
 
     rounds = (time.monotonic() - began) / 0.5 + 2
     assert queries(web) - before <= 3 * rounds
-    assert {each[-1].data["status"] for each in told} == {"failed"}
-    assert len({tuple(numbers(each)) for each in told}) == 1
+    assert {each[-1].data["status"] for each in events} == {"failed"}
+    assert len({tuple(numbers(each)) for each in events}) == 1
 
 
 @pytest.mark.slow
 def test_streams_hold_no_connection_to_the_database(
     dataset: Dataset, alice: User, clients: Clients, token: str
 ) -> None:
-    """More streams than the pool has connections, and the API still answers."""
+    """Open more streams than the pool has connections. The API still answers."""
     job = make_job(dataset, alice, 1)
     streams = [clients(token).watch(job) for _ in range(3 * settings.SLUICE.database_pool_size)]
 
     assert len(streams) == 30
-    assert clients(token).ask(f"/exports/{job.pk}").status == 200
+    assert clients(token).request(f"/exports/{job.pk}").status == 200
 
 
 @pytest.mark.slow
@@ -336,7 +336,7 @@ def test_streams_hold_no_thread(dataset: Dataset, alice: User, web: Web, clients
 
 
 @pytest.mark.slow
-def test_when_the_last_listener_has_left_nothing_is_asked_any_more(
+def test_queries_stop_when_the_last_listener_leaves(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
     job = make_job(dataset, alice, 1)
@@ -345,46 +345,48 @@ def test_when_the_last_listener_has_left_nothing_is_asked_any_more(
     for stream in streams:
         stream.leave()
     wait_until(lambda: listeners(web) == 0)
-    wait_until(Quiet(web))
+    wait_until(NoQueries(web))
     assert errors(web) == []
 
 
 @pytest.mark.slow
-def test_a_client_that_does_not_read_costs_nothing_until_it_does(
+def test_a_client_that_does_not_read_causes_no_work(
     dataset: Dataset, alice: User, web: Web, clients: Clients, token: str
 ) -> None:
-    """A25: more than the kernel takes. One leaves in the middle of it, one reads on."""
+    """A25: more data than the kernel buffers. One client disconnects in the middle, and one reads on."""
     job = make_job(dataset, alice, 20_000)
     leaver, reader = [clients(token).narrow().watch(job) for _ in range(2)]
     wait_until(lambda: listeners(web) == 2)
     actions.cancel(job)
-    wait_until(Quiet(web))
+    wait_until(NoQueries(web))
     assert listeners(web) == 2
     leaver.leave()
     wait_until(lambda: listeners(web) == 1)
 
-    told = list(reader)
-    assert numbers(told) == sorted(set(numbers(told)))
-    assert kinds(told).count("chunk") == 20_000
+    events = list(reader)
+    assert numbers(events) == sorted(set(numbers(events)))
+    assert kinds(events).count("chunk") == 20_000
     assert errors(web) == []
 
 
 @pytest.mark.slow
-def test_many_chunks_at_once_are_told_in_order(dataset: Dataset, alice: User, clients: Clients, token: str) -> None:
-    """A25: more than a page, in one statement."""
+def test_many_simultaneous_changes_are_reported_in_order(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """A25: more than a page of events, in one statement."""
     job = make_job(dataset, alice, 2500)
     stream = clients(token).watch(job)
     actions.cancel(job)
-    told = list(stream)
+    events = list(stream)
 
-    assert numbers(told) == sorted(set(numbers(told)))
-    assert kinds(told) == ["snapshot", *["chunk"] * 2500, "progress", "status"]
-    assert told[-2].data["cancelled"] == 2500
-    assert told[-1].data["status"] == "cancelled"
+    assert numbers(events) == sorted(set(numbers(events)))
+    assert kinds(events) == ["snapshot", *["chunk"] * 2500, "progress", "status"]
+    assert events[-2].data["cancelled"] == 2500
+    assert events[-1].data["status"] == "cancelled"
 
 
-class Quiet:
-    """No query came for as long as three rounds of the hub."""
+class NoQueries:
+    """A condition: no query for three polling rounds."""
 
     def __init__(self, web: Web) -> None:
         self.web, self.count, self.since = web, -1.0, time.monotonic()
@@ -395,16 +397,16 @@ class Quiet:
         return time.monotonic() - self.since > 1.5
 
 
-# ---- Trouble --------------------------------------------------------------------------------------------------------
+# ---- Failures ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_streams_end_when_the_process_is_told_to(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
-    """Whole events, and an end that a client takes for one, so that it comes again."""
+def test_streams_end_on_shutdown(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
+    """Streams end with a whole event and a regular end, so that clients reconnect."""
     web = own_web
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
-    wait_until(lambda: listeners(web) == 1)  # it begins to listen after its opening
+    wait_until(lambda: listeners(web) == 1)  # the hub starts to listen after the stream has opened
     process = web.started()
     process.ask_to_stop()
     assert list(stream) == []
@@ -415,12 +417,12 @@ def test_streams_end_when_the_process_is_told_to(dataset: Dataset, alice: User, 
 
 
 @pytest.mark.slow
-def test_streams_outlive_an_outage_of_the_database(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
+def test_streams_survive_a_database_outage(dataset: Dataset, alice: User, own_web: Web, token: str) -> None:
     web = own_web
     stream = Client(web, token).watch(make_job(dataset, alice, 1))
     stream.take(1)
     name = connection.settings_dict["NAME"]
-    # Of three broken connections in a pool the first to ask hears only after 1 + 2 + 4 s, which is too late for it.
+    # With three broken connections in the pool, the first query fails only after 1 + 2 + 4 s, too late for it.
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]
     with psycopg.connect(settings.SLUICE.database_url.get_secret_value(), autocommit=True) as elsewhere:

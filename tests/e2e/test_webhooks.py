@@ -1,4 +1,4 @@
-"""Webhooks through the real processes: from the request to the receiver, and past a killed worker. A25, A28."""
+"""Webhooks through the real processes: from the request to the receiver, and after a worker crash. A25, A28."""
 
 import threading
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 
 
 @pytest.fixture
-def there(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """A receiver that this process and the workers may reach."""
+def endpoint(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver that this process and the workers can reach."""
     allow(settings, "127.0.0.0/8")
     monkeypatch.setenv("EXPORT_WEBHOOK_ALLOW_CIDRS", "127.0.0.0/8")
     with receiver() as running:
@@ -35,81 +35,81 @@ def subscribe(api: APIClient, url: str) -> Any:
     return response.json()
 
 
-def test_a_job_is_told_to_its_receiver_also_when_it_fails_at_first(
-    dataset: Dataset, api: APIClient, workers: Workers, there: Receiver
+def test_a_webhook_is_delivered_after_a_failed_first_attempt(
+    dataset: Dataset, api: APIClient, workers: Workers, endpoint: Receiver
 ) -> None:
-    """A25, A28: from the request to the receiver, with no beat to help; the first retry comes after about 5 s."""
-    hook = subscribe(api, f"{there.url}/SECRETPATH")
-    there.replies = [answer(500), OK]
+    """A25, A28: from the request to the receiver, without beat. The first retry comes after about 5 s."""
+    hook = subscribe(api, f"{endpoint.url}/SECRETPATH")
+    endpoint.replies = [answer(500), OK]
     workers.start()
     job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
     wait_until(lambda: Delivery.objects.filter(status="delivered").exists())
 
-    first, second = there.received
+    first, second = endpoint.received
     assert (first.id, first.body) == (second.id, second.body)
-    told = Verifier(hook["secret"]).verify(second.body, second.headers)
+    payload = Verifier(hook["secret"]).verify(second.body, second.headers)
     shown = api.get(f"/exports/{job['jobId']}").json()
     assert shown["receipt"].pop("signedUrl")
-    assert (told["type"], told["data"]) == ("export.succeeded", shown)
+    assert (payload["type"], payload["data"]) == ("export.succeeded", shown)
     waited = int(second.headers["webhook-timestamp"]) - int(first.headers["webhook-timestamp"])
     assert 5 <= waited <= 10
-    wait_until(lambda: "webhook_delivered" in workers.logs())  # a line follows its commit
+    wait_until(lambda: "webhook_delivered" in workers.logs())  # the line is written after the commit
     for secret in ("SECRETPATH", hook["secret"]):
         assert secret not in workers.logs()
 
 
 @pytest.mark.slow
-def test_a_killed_workers_delivery_goes_out_again(
-    dataset: Dataset, api: APIClient, workers: Workers, there: Receiver
+def test_the_delivery_of_a_killed_worker_is_sent_again(
+    dataset: Dataset, api: APIClient, workers: Workers, endpoint: Receiver
 ) -> None:
-    """A12, A25: kill -9 while the receiver makes it wait."""
-    hook = subscribe(api, there.url)
-    asked, over = threading.Event(), threading.Event()
+    """A12, A25: SIGKILL while the receiver delays its response."""
+    hook = subscribe(api, endpoint.url)
+    requested, over = threading.Event(), threading.Event()
 
     def wait(to: Any) -> None:
-        asked.set()
+        requested.set()
         over.wait(60)
         OK(to)
 
-    there.replies = [wait]
+    endpoint.replies = [wait]
     victim = workers.start("webhooks", concurrency=1)
     job = api.post("/exports", {"dataset": "things", "items": [ITEM]}).json()
     api.post(f"/exports/{job['jobId']}/cancel")
-    assert asked.wait(60)
+    assert requested.wait(60)
     victim.kill()
     over.set()
     heir = workers.start("webhooks,maintenance")
     workers.start_beat()
     assert Delivery.objects.get().status == "pending"
-    Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))  # sooner than it would run out
+    Delivery.objects.update(lease_until=Now() - timedelta(seconds=1))  # instead of waiting until it expires
     wait_until(lambda: Delivery.objects.filter(status="delivered").exists())
 
-    assert len(there.received) == 2
-    assert len(set(there.ids)) == 1
+    assert len(endpoint.received) == 2
+    assert len(set(endpoint.ids)) == 1
     (shown,) = api.get(f"/exports/webhooks/{hook['id']}/deliveries").json()["results"]
     assert [line["error"] for line in shown["log"]] == ["worker lost", None]
-    heir.kill()  # it would take 20 s to leave, if a task is just ending
+    heir.kill()  # a graceful shutdown takes 20 s when a task is just ending
 
 
 @pytest.mark.slow
-def test_a_slow_endpoint_holds_nothing_else_up(api: APIClient, workers: Workers, there: Receiver) -> None:
-    slow = subscribe(api, there.url)
+def test_a_slow_endpoint_delays_no_other_delivery(api: APIClient, workers: Workers, endpoint: Receiver) -> None:
+    slow = subscribe(api, endpoint.url)
     over = threading.Event()
 
     def wait(to: Any) -> None:
         over.wait(10)
         OK(to)
 
-    there.then = wait
+    endpoint.then = wait
     with receiver() as elsewhere:
         quick = subscribe(api, elsewhere.url)
         for _ in range(4):
             api.post(f"/exports/webhooks/{slow['id']}/test")
         worker = workers.start("webhooks", concurrency=2)
-        wait_until(lambda: there.received)
+        wait_until(lambda: endpoint.received)
         api.post(f"/exports/webhooks/{quick['id']}/test")
         wait_until(lambda: elsewhere.received, limit=5)
-        assert len(there.received) == 1
+        assert len(endpoint.received) == 1
         over.set()
         wait_until(lambda: not Delivery.objects.filter(status="pending").exists())
-    worker.kill()  # it would take 20 s to leave, if a task is just ending
+    worker.kill()  # a graceful shutdown takes 20 s when a task is just ending

@@ -1,4 +1,4 @@
-"""Real workers, killed, stopped and told to leave in the middle of their work. A10 to A13, A15, A28."""
+"""Real workers that are killed, suspended, and shut down during their work. A10 to A13, A15, A28."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
 
-# 300,000 rows, 30 MB, with a pause in the middle: time enough to be killed in.
+# 300,000 rows, 30 MB, with a pause in the middle that leaves time for a kill.
 SLOW = """
 CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
 LANGUAGE plpgsql AS $$ #variable_conflict use_column
@@ -85,10 +85,12 @@ def test_a_job_runs_to_its_receipt(dataset: Dataset, api: APIClient, workers: Wo
     assert not Slot.objects.held().exists()
 
 
-def test_the_chunk_of_a_killed_worker_ends_in_the_same_bytes(
+def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A12, A13: kill -9 in the middle of the call; its query ends, its upload is aborted, another worker takes over."""
+    """A12, A13: SIGKILL in the middle of the call. Its query ends, its upload is aborted, and another worker takes
+    over.
+    """
     workers.start("bundles,maintenance")
     workers.start_beat()
     victim = workers.start("exports", concurrency=1)
@@ -107,10 +109,10 @@ def test_the_chunk_of_a_killed_worker_ends_in_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_writes_nothing_any_more(
+def test_a_suspended_worker_is_fenced_off_from_its_chunk(
     slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A11, A13: SIGSTOP past the lease, then SIGCONT; and never two calls at once for one slot."""
+    """A11, A13: SIGSTOP past the lease, then SIGCONT. A slot never has two calls at once."""
     workers.start("bundles,maintenance")
     workers.start_beat()
     sleeper = workers.start("exports", concurrency=1)
@@ -120,7 +122,7 @@ def test_a_worker_that_stood_still_writes_nothing_any_more(
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: not is_calling(source_db))  # the reaper has ended its call
+        wait_until(lambda: not is_calling(source_db))  # the reaper has terminated its call
         source_db.execute(SLOW.format(seconds=0))
         workers.start("exports", concurrency=1)
         wait_until(lambda: succeeded(job))
@@ -137,10 +139,10 @@ def test_a_worker_that_stood_still_writes_nothing_any_more(
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
+def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:
-    """A12: SIGTERM in the middle of a long call; no attempt is burned, and the next worker begins at once."""
+    """A12: SIGTERM in the middle of a long call. It costs no attempt, and the next worker begins at once."""
     source_db.execute(SLOW.format(seconds=150))
     leaving = workers.start("exports", concurrency=1)
     job = make_job(dataset, alice, 1)
@@ -158,7 +160,9 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
 
 
 @pytest.mark.slow
-def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, alice: User, workers: Workers) -> None:
+def test_lost_messages_delay_a_job_by_one_reaper_interval_at_most(
+    dataset: Dataset, alice: User, workers: Workers
+) -> None:
     """A12."""
     make_job(dataset, alice, 5)
     lose_messages()
@@ -169,10 +173,10 @@ def test_lost_messages_delay_a_job_by_no_more_than_the_reaper(dataset: Dataset, 
 
 
 @pytest.mark.slow
-def test_more_workers_than_slots_make_no_more_calls(
+def test_concurrent_calls_never_exceed_the_slots(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A13, seen from the source database."""
+    """A13: counted in the source database."""
     monkeypatch.setenv("EXPORT_DB_SLOTS", "2")
     source_db.execute(SLOW.replace("150000", "10").replace("300000", "20").format(seconds=0.2))
     workers.start(concurrency=6)
@@ -208,7 +212,7 @@ def test_logs_hold_no_rows_tokens_or_paths(
         assert secret not in logs, secret
 
 
-# VmHWM, and not ru_maxrss: that one begins with the peak of the process that started this one.
+# VmHWM and not ru_maxrss, which starts with the peak of the parent process.
 PEAK = """
 import re, django
 django.setup()

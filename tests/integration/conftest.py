@@ -37,7 +37,7 @@ def patience() -> Iterator[None]:
             patch.setattr(sending, "SHORT_TIMEOUTS", options)
         for drained in (execution, sender):
             patch.setattr(drained, "DRAIN_SECONDS", 60)
-        patch.setattr(throttling, "ANSWER_SECONDS", 30.0)
+        patch.setattr(throttling, "RESPONSE_SECONDS", 30.0)
         patch.setattr(gauges, "STATEMENT_SECONDS", 60)
         throttling.limiter_of.cache_clear()
         yield

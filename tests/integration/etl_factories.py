@@ -18,7 +18,7 @@ def make_rule(owner: User | None = None, *, mode: str = "skip", name: str = "pla
     fields = {"name": name, "postprocess_mode": mode, "json_schema": {"type": "object"} if mode == "llm" else None}
     rule = Rule(owner=owner, **(fields | changes))
     rule.save()
-    editing.keep(rule)
+    editing.save_version(rule)
     return rule
 
 

@@ -12,7 +12,7 @@ from exports.jobs import submission
 from exports.models import Dataset, Job
 from exports.worker import completion, execution, leases, transitions
 from exports.worker.leases import Claim
-from exports.worker.transitions import Result
+from exports.worker.transitions import ChunkResult
 
 FIRST_DAY = date(2024, 2, 28)
 
@@ -39,9 +39,9 @@ def make_job(dataset: Dataset, user: User, chunks: int = 3, *, key: str = "JFK",
     return job
 
 
-def result_of(claim: Claim, **changes: Any) -> Result:
+def result_of(claim: Claim, **changes: Any) -> ChunkResult:
     """A result that fits a claim, for tests that do not care about bytes."""
-    return Result(
+    return ChunkResult(
         **{
             "source": Source.LIVE,
             "etag": f'"{claim.token}"',

@@ -37,7 +37,7 @@ def submit(api: APIClient, text: str, *, rule: dict[str, Any]) -> Task:
     return Task.objects.get(pk=response.json()["task_id"])
 
 
-def test_a_rule_may_name_it_and_needs_no_schema(api: APIClient) -> None:
+def test_a_rule_may_name_an_added_processor_without_a_schema(api: APIClient) -> None:
     """B22, B23."""
     rule = make_rule(api)
     path = f"{RULES}/{rule['rule_id']}"
@@ -52,7 +52,7 @@ def test_a_rule_may_name_it_and_needs_no_schema(api: APIClient) -> None:
 @pytest.mark.parametrize(
     ("prompt", "data"), [("", {"words": [2, 3]}), ("three", {"words": [0, 1]}), ("seven", None)], ids=str
 )
-def test_a_rule_with_it_can_be_tried(api: APIClient, prompt: str, data: object) -> None:
+def test_a_rule_with_an_added_processor_can_be_tried(api: APIClient, prompt: str, data: object) -> None:
     """B22, B27: null is data as well."""
     rule = make_rule(api, system_prompt=prompt)
     markdown = "<!-- page: 1 -->\none two\n<!-- page: 2 -->\nthree four five"
@@ -66,7 +66,7 @@ def test_a_rule_with_it_can_be_tried(api: APIClient, prompt: str, data: object) 
 
 
 @pytest.mark.parametrize(("prompt", "data"), [("Hello.", {"words": [1]}), ("Goodbye.", None)])
-def test_a_task_with_it_ends_well(api: APIClient, prompt: str, data: object) -> None:
+def test_a_task_with_an_added_processor_is_processed(api: APIClient, prompt: str, data: object) -> None:
     """B22, B15."""
     task = submit(api, "Hello. World.", rule=make_rule(api, system_prompt=prompt))
     assert run(task) == [True, True]
@@ -79,7 +79,7 @@ def test_a_task_with_it_ends_well(api: APIClient, prompt: str, data: object) -> 
     assert api.get(f"/api/v1/etl/tasks/{task.pk}").json()["result"] == row.result
 
 
-def test_a_task_whose_processor_is_gone_fails_and_says_so(api: APIClient, settings: Any) -> None:
+def test_a_task_with_a_removed_processor_fails_with_a_reason(api: APIClient, settings: Any) -> None:
     """B22: an entry may be taken away, or be missing in a worker."""
     task = submit(api, "Hello.", rule=make_rule(api))
     settings.ETL_POSTPROCESSORS = {"skip": settings.ETL_POSTPROCESSORS["skip"]}
@@ -101,7 +101,7 @@ def test_a_task_whose_processor_is_gone_fails_and_says_so(api: APIClient, settin
         ("count", words.PATH, "etl.E006"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_told_of(settings: Any, mode: str, path: str, fault: str | None) -> None:
+def test_an_invalid_entry_is_reported(settings: Any, mode: str, path: str, fault: str | None) -> None:
     """B22."""
     settings.ETL_POSTPROCESSORS = {mode: path}
     assert [message.id for message in checks.processors()] == ([fault] if fault else [])

@@ -44,7 +44,7 @@ def test_it_opens_lists_that_are_empty(pages: Client) -> None:
         assert pages.get(list_of(model)).status_code == 200
 
 
-def test_it_leads_from_a_job_to_all_that_belongs_to_it(pages: Client, delivered: Receipt) -> None:
+def test_a_job_links_to_its_related_objects(pages: Client, delivered: Receipt) -> None:
     """Follows every link to a row, and to the rows of a row, until there are no new ones."""
     seen, todo = set[str](), {page_of(delivered.job)}
     while todo:
@@ -57,7 +57,7 @@ def test_it_leads_from_a_job_to_all_that_belongs_to_it(pages: Client, delivered:
     assert {list_of(model, job=delivered.pk) for model in ("chunk", "link", "download")} <= seen
 
 
-def test_it_explains_what_went_wrong(pages: Client, failed: Job) -> None:
+def test_it_explains_errors(pages: Client, failed: Job) -> None:
     title, advice = EXPLANATIONS["EXPORT_SOURCE_ERROR"][0], FOR_STAFF["EXPORT_SOURCE_ERROR"]
     for row in (failed, failed.chunks.filter(status="failed").first()):
         text = text_of(pages.get(page_of(row)))
@@ -67,14 +67,12 @@ def test_it_explains_what_went_wrong(pages: Client, failed: Job) -> None:
     assert title not in text_of(pages.get(page_of(failed.chunks.get(status="done"))))
 
 
-def test_it_never_sends_staff_to_the_staff() -> None:
+def test_explanations_do_not_refer_staff_to_staff() -> None:
     assert FOR_STAFF.keys() <= EXPLANATIONS.keys()
     assert not [code for code in EXPLANATIONS if "staff" in advice_on(code)]
 
 
-def test_it_says_which_slots_no_claim_looks_at(
-    pages: Client, slots: int, dataset: Dataset, settings: LazySettings
-) -> None:
+def test_it_marks_slots_that_claims_skip(pages: Client, slots: int, dataset: Dataset, settings: LazySettings) -> None:
     """The limit was lowered: the rows stay."""
     Slot.objects.provide(count=2, dataset=dataset)
     Dataset.objects.update(max_concurrency=1)
@@ -89,7 +87,7 @@ def test_it_says_which_slots_no_claim_looks_at(
     assert text_of(pages.get(list_of("slot"))).count("not in use") == 2
 
 
-def test_it_finds_a_link_by_what_leaked(pages: Client, delivered: Receipt) -> None:
+def test_it_finds_a_link_by_its_leaked_url(pages: Client, delivered: Receipt) -> None:
     """A URL, a token, or one that was cut off."""
     link = links.mint(delivered)
     token = links.token_of(link)
@@ -100,7 +98,7 @@ def test_it_finds_a_link_by_what_leaked(pages: Client, delivered: Receipt) -> No
     assert not pages.get(list_of("link", q=url.replace(link.pk.hex, "0" * 32))).context["cl"].result_list
 
 
-def test_it_leads_from_a_link_to_the_revoking_of_its_receipt(pages: Client, delivered: Receipt) -> None:
+def test_a_link_leads_to_the_revocation_of_its_receipt(pages: Client, delivered: Receipt) -> None:
     link = Link.objects.get()
     revoke = f'href="{page_of(delivered, "revoke")}"'
     text = text_of(pages.get(page_of(link)))
@@ -110,13 +108,13 @@ def test_it_leads_from_a_link_to_the_revoking_of_its_receipt(pages: Client, deli
     assert revoke not in text_of(pages.get(page_of(link)))
 
 
-def test_it_says_so_where_nobody_has_changed_anything(pages: Client, failed: Job) -> None:
+def test_an_empty_history_is_shown_as_such(pages: Client, failed: Job) -> None:
     text = text_of(pages.get(page_of(failed, "history")))
     assert "No changes have been made in the admin." in text
     assert "added via this admin site" not in text
 
 
-def test_it_does_not_show_links_that_work(pages: Client, delivered: Receipt) -> None:
+def test_it_does_not_show_usable_links(pages: Client, delivered: Receipt) -> None:
     link = Link.objects.get()
     for path in (page_of(link), page_of(delivered), page_of(delivered.job), list_of("link")):
         assert links.token_of(link).partition(".")[2] not in text_of(pages.get(path))
@@ -139,7 +137,7 @@ def test_it_does_not_show_links_that_work(pages: Client, delivered: Receipt) -> 
         ("file", {"q": "things/none.csv"}, 0),
     ],
 )
-def test_it_finds(pages: Client, failed: Job, model: str, query: dict[str, str], rows: int) -> None:
+def test_it_finds_rows_by_search(pages: Client, failed: Job, model: str, query: dict[str, str], rows: int) -> None:
     response = pages.get(list_of(model), {name: value.format(job=failed.pk) for name, value in query.items()})
 
     assert response.status_code == 200
@@ -147,7 +145,7 @@ def test_it_finds(pages: Client, failed: Job, model: str, query: dict[str, str],
 
 
 # ---- Who and what -------------------------------------------------------------------------------------------------
-def test_it_sends_others_to_the_login(alice: User) -> None:
+def test_other_users_are_redirected_to_the_login(alice: User) -> None:
     nobody, owner = Client(), Client()
     owner.force_login(alice)
     for client, model in product((nobody, owner), LISTS):
@@ -155,7 +153,7 @@ def test_it_sends_others_to_the_login(alice: User) -> None:
         assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/admin/login/")
 
 
-def test_it_lets_nobody_type_outcomes(pages: Client, delivered: Receipt) -> None:
+def test_outcomes_cannot_be_edited(pages: Client, delivered: Receipt) -> None:
     for model in READ_ONLY:
         rows = apps.get_model("exports", model).objects.order_by("pk")
         before = list(rows.values())
@@ -189,15 +187,15 @@ def test_it_lets_nobody_type_outcomes(pages: Client, delivered: Receipt) -> None
         ("admin_logentry", "change_message__contains"),
     ],
 )
-def test_a_list_tells_nothing_by_what_it_is_filtered_by(pages: Client, model: str, lookup: str) -> None:
+def test_list_filters_do_not_leak_values(pages: Client, model: str, lookup: str) -> None:
     assert pages.get(list_of(model, **{lookup: "a"})).status_code == 400
 
 
-def test_every_list_is_filtered_by_what_it_offers_alone() -> None:
+def test_lists_refuse_unknown_filters() -> None:
     assert [each for each in site._registry.values() if not isinstance(each, OwnFilters)] == []
 
 
-def test_a_list_is_filtered_by_what_it_offers_and_where_links_lead(pages: Client, failed: Job) -> None:
+def test_lists_accept_offered_filters_and_filters_of_links(pages: Client, failed: Job) -> None:
     for model, query in (
         ("job", {"user__id__exact": failed.user_id, "dataset__id__exact": 1, "status__exact": "failed"}),
         ("job", {"created_at__gte": "2024-01-01T00:00:00Z", "finished_at__isnull": "False"}),
@@ -222,14 +220,14 @@ def helper() -> User:
     return user
 
 
-def test_groups_are_changed_by_superusers_alone(alice: User) -> None:
+def test_only_superusers_change_groups(alice: User) -> None:
     """Whoever may change a group could give it, and so its members, everything."""
     client, group = Client(), Group.objects.create(name="desk")
     client.force_login(helper())
     assert client.post(reverse("admin:auth_group_change", args=[group.pk]), {"name": "mine"}).status_code == 403
 
 
-def test_who_may_change_accounts_makes_nobody_more(alice: User) -> None:
+def test_account_managers_cannot_grant_permissions(alice: User) -> None:
     hal, client = helper(), Client()
     client.force_login(hal)
     form = {
@@ -250,7 +248,7 @@ def test_who_may_change_accounts_makes_nobody_more(alice: User) -> None:
         assert set(found.user_permissions.all()) == before
 
 
-def test_who_may_change_accounts_does_not_touch_those_of_other_staff(pages: Client, staff: User, alice: User) -> None:
+def test_account_managers_cannot_change_other_staff(pages: Client, staff: User, alice: User) -> None:
     hal, client = helper(), Client()
     client.force_login(hal)
     other = User.objects.create_user("olga", is_staff=True)
@@ -317,14 +315,14 @@ def test_it_refuses_a_dataset(pages: Client, dataset: Dataset, changes: dict[str
     assert not Dataset.objects.filter(name="new").exists()
 
 
-def test_it_warns_of_a_function_that_cannot_be_used(pages: Client, dataset: Dataset) -> None:
+def test_it_warns_of_an_unusable_function(pages: Client, dataset: Dataset) -> None:
     response = pages.post(reverse("admin:exports_dataset_add"), form_of(function="data.missing"))
 
     assert Dataset.objects.filter(name="new").exists()
     assert any("data.missing cannot be called: EXPORT_SOURCE_ERROR" in text for text in said(response))
 
 
-def test_it_deletes_a_dataset_only_while_nothing_was_made_of_it(pages: Client, failed: Job) -> None:
+def test_it_deletes_only_unused_datasets(pages: Client, failed: Job) -> None:
     unused = Dataset.objects.create(name="unused", function="a.b", base_path="unused")
 
     assert pages.post(page_of(failed.dataset, "delete"), {"post": "yes"}).status_code == 403
@@ -352,7 +350,7 @@ def test_it_revokes_a_token_and_shows_no_digest(pages: Client, alice: User, api:
     assert pages.post(button, {"_form_submitted": "true"}).status_code == 404
 
 
-def test_it_switches_accounts_off_and_deletes_none(pages: Client, alice: User) -> None:
+def test_accounts_can_be_deactivated_and_not_deleted(pages: Client, alice: User) -> None:
     text = text_of(pages.get(reverse("admin:auth_user_change", args=[alice.pk])))
     assert "This form" not in text
     assert pages.get(reverse("admin:auth_user_password_change", args=[alice.pk])).status_code == 200
@@ -360,7 +358,7 @@ def test_it_switches_accounts_off_and_deletes_none(pages: Client, alice: User) -
     assert pages.post(reverse("admin:auth_user_delete", args=[alice.pk]), {"post": "yes"}).status_code == 403
 
 
-def test_it_leads_from_the_login_to_the_index(staff: User) -> None:
+def test_the_login_redirects_to_the_index(staff: User) -> None:
     client = Client()
     door = client.get("/admin/")["Location"]
     assert client.get(door).status_code == 200
@@ -375,7 +373,7 @@ def test_it_leads_from_the_login_to_the_index(staff: User) -> None:
 
 
 # ---- The first page -----------------------------------------------------------------------------------------------
-def test_it_greets_at_the_base_url(client: Client) -> None:
+def test_the_base_url_shows_the_index(client: Client) -> None:
     text = text_of(client.get("/"))
 
     paths = re.findall(r'<a [^>]*href="([^"]+)"', text)

@@ -52,7 +52,7 @@ def rows_behind(pages: Client, url: str) -> int:
 
 
 # ---- What it says ---------------------------------------------------------------------------------------------------
-def test_it_says_what_to_do_first(pages: Client, slots: int) -> None:
+def test_an_empty_page_shows_the_first_steps(pages: Client, slots: int) -> None:
     page = text_of(pages.get(START))
     assert "Add dataset" in page
     assert reverse("admin:exports_dataset_add") in page
@@ -61,7 +61,7 @@ def test_it_says_what_to_do_first(pages: Client, slots: int) -> None:
     assert "No datasets yet" not in text_of(pages.get(START))
 
 
-def test_it_counts_what_waits_and_runs_and_leads_there(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_counts_waiting_and_running_work_with_links(pages: Client, dataset: Dataset, alice: User) -> None:
     first, _second = make_job(dataset, alice, 3), make_job(dataset, alice, 2, key="EWR")
     Job.objects.filter(pk=first.pk).update(created_at=timezone.now() - timedelta(minutes=9))
     claim()
@@ -76,7 +76,7 @@ def test_it_counts_what_waits_and_runs_and_leads_there(pages: Client, dataset: D
         assert rows_behind(pages, shown[title][2]) == rows, title
 
 
-def test_it_tells_of_lost_workers(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_shows_lost_workers(pages: Client, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claim()
     Chunk.objects.update(lease_until=timezone.now() - timedelta(minutes=1))
@@ -102,7 +102,7 @@ def tones(pages: Client) -> dict[str, str]:
     return {figure.title: figure.tone for figure in pages.get(START).context["figures"]}
 
 
-def test_it_says_when_periodic_work_is_away(pages: Client) -> None:
+def test_it_warns_when_periodic_tasks_do_not_run(pages: Client) -> None:
     """Nothing else tells: what is lost just stays where it is."""
     away = "beat or the maintenance worker is down, so lost work is not recovered"
     assert figures(pages)["Periodic tasks"][:2] == ("never", f"expected every 15 s: {away}")
@@ -123,7 +123,7 @@ def came(ago: timedelta) -> None:
     Event.objects.update(at=then)
 
 
-def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
+def test_it_warns_when_no_worker_claims_chunks(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
 
     def is_told() -> bool:
@@ -144,7 +144,7 @@ def test_it_says_when_no_worker_takes_chunks(pages: Client, slots: int, dataset:
 
 
 @pytest.mark.parametrize("sign", ["a lease", "an event", "slots taken", "the dataset's slots taken"])
-def test_it_says_so_only_when_a_worker_could_have_taken_one(
+def test_it_does_not_warn_of_chunks_that_cannot_be_claimed(
     pages: Client, slots: int, dataset: Dataset, alice: User, sign: str
 ) -> None:
     """A long job's chunks wait for hours; whatever shows that it goes on, or why it cannot, is no alarm."""
@@ -163,9 +163,7 @@ def test_it_says_so_only_when_a_worker_could_have_taken_one(
     assert tones(pages)["Oldest pending chunk"] == ""
 
 
-def test_it_says_so_of_chunks_whose_retry_nobody_takes(
-    pages: Client, slots: int, dataset: Dataset, alice: User
-) -> None:
+def test_it_warns_of_retries_that_no_worker_claims(pages: Client, slots: int, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     came(timedelta(minutes=9))
     Chunk.objects.update(status="retrying", available_at=timezone.now() - timedelta(seconds=50))
@@ -176,7 +174,7 @@ def test_it_says_so_of_chunks_whose_retry_nobody_takes(
     assert tones(pages)["Oldest pending chunk"] == ""
 
 
-def test_it_tells_of_documents_of_which_none_ends(pages: Client, alice: User) -> None:
+def test_it_warns_when_no_document_finishes(pages: Client, alice: User) -> None:
     make_task(alice)
     Task.objects.update(updated_at=timezone.now() - timedelta(minutes=12))
     asks = "check the workers of the queues ocr and postprocess"
@@ -185,7 +183,7 @@ def test_it_tells_of_documents_of_which_none_ends(pages: Client, alice: User) ->
     assert figures(pages)["Open tasks"][1].endswith("oldest for 12 min")
 
 
-def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_shows_which_servers_respond(pages: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks of /readyz, in words."""
     monkeypatch.setattr(health, "BOUND_SECONDS", 60)
     monkeypatch.setattr(health, "CONNECT_SECONDS", 30)
@@ -204,7 +202,7 @@ def test_it_says_what_answers(pages: Client, settings: LazySettings, monkeypatch
     assert "hunter2" not in page
 
 
-def test_it_tells_of_webhooks_that_fail(pages: Client, alice: User) -> None:
+def test_it_shows_failing_webhooks(pages: Client, alice: User) -> None:
     hooks = Webhook.objects
     hooks.create(user=alice, url="https://a.example", events=[], secret="x", failures=3, enabled=False)
     hooks.create(user=alice, url="https://b.example", events=[], secret="x", failing_since=timezone.now())
@@ -214,7 +212,7 @@ def test_it_tells_of_webhooks_that_fail(pages: Client, alice: User) -> None:
     )  # fmt: skip
 
 
-def test_its_charts_are_by_the_hour_and_lead_to_what_they_count(
+def test_its_charts_are_hourly_and_link_to_the_counted_rows(
     pages: Client, failed: Job, dataset: Dataset, alice: User
 ) -> None:
     old = make_job(dataset, alice, 1, key="LGA")
@@ -232,7 +230,7 @@ def test_its_charts_are_by_the_hour_and_lead_to_what_they_count(
     assert [label for label, _ in jobs.rows] == [jobs.labels[-1], jobs.labels[-3]]
 
 
-def test_it_sums_what_was_exported(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_sums_exported_rows_and_bytes(pages: Client, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     end_chunk()
     end_chunk()
@@ -244,7 +242,7 @@ def test_it_sums_what_was_exported(pages: Client, dataset: Dataset, alice: User)
     assert rows_behind(pages, rows.series[0].urls[-1]) == 1
 
 
-def test_it_writes_sizes_as_the_lists_that_it_leads_to(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_sizes_have_the_format_of_the_linked_lists(pages: Client, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     end_chunk()
     Job.objects.filter(pk=job.pk).update(status="success", finished_at=timezone.now(), bytes=1_500_000_000)
@@ -264,7 +262,7 @@ def test_it_counts_failures_by_their_error(pages: Client, failed: Job) -> None:
     assert rows_behind(pages, failures.series[0].urls[0]) == 2
 
 
-def test_it_tells_how_documents_do(pages: Client, alice: User) -> None:
+def test_it_summarizes_documents(pages: Client, alice: User) -> None:
     done, gone, _open = make_task(alice), make_task(alice), make_task(alice)
     complete(done)
     fail_task(gone)
@@ -280,7 +278,7 @@ def test_it_tells_how_documents_do(pages: Client, alice: User) -> None:
     assert rows_behind(pages, failures.series[0].urls[0]) == 1
 
 
-def test_its_charts_have_the_same_numbers_as_tables(pages: Client, failed: Job) -> None:
+def test_charts_and_tables_have_the_same_numbers(pages: Client, failed: Job) -> None:
     page = text_of(pages.get(START))
     assert re.search(r'<canvas class="chart"[^>]*data-type="bar"', page)
     assert 'role="img" aria-label="Chart: Exports by status' in page
@@ -289,7 +287,7 @@ def test_its_charts_have_the_same_numbers_as_tables(pages: Client, failed: Job) 
 
 
 # ---- To whom --------------------------------------------------------------------------------------------------------
-def test_it_tells_each_what_they_may_see(failed: Job) -> None:
+def test_staff_see_only_permitted_figures(failed: Job) -> None:
     user = User.objects.create_user("vera", is_staff=True)
     client = Client()
     client.force_login(user)
@@ -301,7 +299,7 @@ def test_it_tells_each_what_they_may_see(failed: Job) -> None:
 
 # ---- What it costs --------------------------------------------------------------------------------------------------
 @pytest.mark.slow
-def test_it_costs_the_same_with_100_000_chunks(pages: Client, failed: Job, alice: User) -> None:
+def test_100_000_chunks_cost_no_extra_queries(pages: Client, failed: Job, alice: User) -> None:
     few = queries(pages)
     add_chunks(failed, 100_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
@@ -312,7 +310,7 @@ def test_it_costs_the_same_with_100_000_chunks(pages: Client, failed: Job, alice
 
 
 @pytest.mark.parametrize("name", ["JOBS_BY_HOUR", "EXPORTED_BY_HOUR", "QUEUE", "FAILURES"])
-def test_it_reads_by_indexes_alone(pages: Client, failed: Job, alice: User, name: str) -> None:
+def test_it_reads_only_by_indexes(pages: Client, failed: Job, alice: User, name: str) -> None:
     add_chunks(failed, 20_000)
     run(MANY_JOBS, user=alice.pk, dataset=failed.dataset_id, first=1, last=20_000)
     run("UPDATE exports_jobs SET created_at = created_at - interval '3 days', finished_at = now() - interval '3 days'")
@@ -333,7 +331,7 @@ def queries(pages: Client) -> list[str]:
     return [query["sql"] for query in captured]
 
 
-def test_a_number_is_counted_no_further_than_it_is_shown() -> None:
+def test_counts_stop_at_the_displayed_maximum() -> None:
     assert [overview.at_most(count) for count in (0, 10_000, 10_001)] == ["0", "10,000", "10,000+"]
 
 

@@ -26,7 +26,7 @@ def broker(tmp_path: Path) -> Iterator[Valkey]:
         server.stop()
 
 
-def test_a_worker_outlives_a_broker_that_goes_away_while_tasks_run(broker: Valkey) -> None:
+def test_a_worker_survives_a_broker_outage_while_tasks_run(broker: Valkey) -> None:
     """What a worker does then: `Consumer.on_connection_error_after_connected` of Celery."""
     queue = Queue("some")
     with app.connection_for_write() as sender:

@@ -28,7 +28,7 @@ from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
 
-CLIENT = links.Client(address="127.0.0.1", user_agent="tests")
+CLIENT = links.LinkClient(address="127.0.0.1", user_agent="tests")
 
 
 def finish(job: Job) -> Receipt:
@@ -47,7 +47,7 @@ def delivered(receipt: Receipt) -> bytes:
 # ---- Delivery -------------------------------------------------------------------------------------------------------
 
 
-def test_one_chunk_is_delivered_as_its_file(dataset: Dataset, alice: User) -> None:
+def test_a_single_chunk_is_delivered_as_its_file(dataset: Dataset, alice: User) -> None:
     """A21."""
     receipt = finish(make_job(dataset, alice, 1))
 
@@ -57,7 +57,7 @@ def test_one_chunk_is_delivered_as_its_file(dataset: Dataset, alice: User) -> No
     assert (receipt.files, receipt.rows, receipt.degraded) == (1, 3, False)
 
 
-def test_a_zip_holds_every_file_and_the_manifest(dataset: Dataset, alice: User) -> None:
+def test_a_zip_contains_every_file_and_the_manifest(dataset: Dataset, alice: User) -> None:
     """A21."""
     job = make_job(dataset, alice, 12)
     archive = zipfile.ZipFile(io.BytesIO(delivered(finish(job))))
@@ -75,7 +75,7 @@ def test_a_zip_holds_every_file_and_the_manifest(dataset: Dataset, alice: User) 
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_single_is_one_file_with_one_header(dataset: Dataset, alice: User, compression: str) -> None:
+def test_single_csv_has_one_header(dataset: Dataset, alice: User, compression: str) -> None:
     """A21."""
     shape = Shape(compression=compression, dialect=Dialect(bom=True))
     data = delivered(finish(make_job(dataset, alice, 12, delivery="single", shape=shape)))
@@ -89,14 +89,14 @@ def test_single_is_one_file_with_one_header(dataset: Dataset, alice: User, compr
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_single_of_json_is_one_array(dataset: Dataset, alice: User, compression: str) -> None:
+def test_single_json_is_one_array(dataset: Dataset, alice: User, compression: str) -> None:
     shape = Shape(format="json", compression=compression)
     data = delivered(finish(make_job(dataset, alice, 3, delivery="single", shape=shape)))
     documents = json.loads(gzip.decompress(data) if compression == "gzip" else data)
     assert [len(document["rows"]) for document in documents] == [3, 3, 3]
 
 
-def test_a_manifest_lists_the_files_alone(dataset: Dataset, alice: User) -> None:
+def test_a_manifest_lists_only_the_files(dataset: Dataset, alice: User) -> None:
     receipt = finish(make_job(dataset, alice, 3, delivery="manifest"))
     manifest = json.loads(delivered(receipt))
     assert receipt.content_type == "application/json"
@@ -104,13 +104,13 @@ def test_a_manifest_lists_the_files_alone(dataset: Dataset, alice: User) -> None
     assert manifest["csv"] == {"bom": False, "delimiter": ",", "formulaPolicy": "none"}
 
 
-def test_large_files_are_not_fetched_whole(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_are_streamed(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "SMALL_BYTES", 0)
     archive = zipfile.ZipFile(io.BytesIO(delivered(finish(make_job(dataset, alice, 3)))))
     assert archive.read("2024/02/28/JFK_20240228.csv") == CONTENT
 
 
-def test_promised_bytes_stay_when_the_file_is_replaced(dataset: Dataset, alice: User) -> None:
+def test_a_delivery_keeps_its_bytes_when_the_file_is_replaced(dataset: Dataset, alice: User) -> None:
     """A21."""
     receipt = finish(make_job(dataset, alice, 1))
     storage.put(PATH, b"newer", content_type="text/csv", if_match=Chunk.objects.get().etag)
@@ -120,7 +120,7 @@ def test_promised_bytes_stay_when_the_file_is_replaced(dataset: Dataset, alice: 
 # ---- Once -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_completed_once_however_many_try(dataset: Dataset, alice: User) -> None:
+def test_concurrent_completions_complete_a_job_once(dataset: Dataset, alice: User) -> None:
     """A19."""
     job = make_job(dataset, alice, 5)
     execution.drain()
@@ -131,7 +131,7 @@ def test_a_job_is_completed_once_however_many_try(dataset: Dataset, alice: User)
     assert Receipt.objects.count() == Link.objects.count() == 1
 
 
-def test_a_completion_that_lost_its_lease_issues_nothing(dataset: Dataset, alice: User) -> None:
+def test_a_completion_without_its_lease_issues_no_receipt(dataset: Dataset, alice: User) -> None:
     """A11."""
     job = make_job(dataset, alice, 1)
     execution.drain()
@@ -163,7 +163,7 @@ def test_a_job_that_still_runs_is_not_completed(dataset: Dataset, alice: User) -
     assert completion.unclaimed_jobs() == []
 
 
-def test_of_two_completions_at_once_the_stale_one_can_do_nothing(dataset: Dataset, alice: User) -> None:
+def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alice: User) -> None:
     """A11: both are at it, and the first one's lease is over."""
     job = make_job(dataset, alice, 1)
     end_chunk()
@@ -198,7 +198,7 @@ def complete_now(job: Job) -> None:
     completion.complete(job.pk)
 
 
-def test_a_file_that_another_job_replaced_is_taken_as_it_is_now(dataset: Dataset, alice: User) -> None:
+def test_a_file_replaced_by_another_job_is_delivered_in_its_new_version(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     execution.drain()
     make_job(dataset, alice, 2, reuse="never")
@@ -212,7 +212,7 @@ def test_a_file_that_another_job_replaced_is_taken_as_it_is_now(dataset: Dataset
 
 
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
-def test_a_file_that_is_gone_is_read_again(dataset: Dataset, alice: User, harm: str) -> None:
+def test_a_missing_file_is_exported_again(dataset: Dataset, alice: User, harm: str) -> None:
     """An unreferenced or missing object must not fail the job."""
     job = make_job(dataset, alice, 2)
     execution.drain()
@@ -231,7 +231,7 @@ def test_a_file_that_is_gone_is_read_again(dataset: Dataset, alice: User, harm: 
     assert (job.status, job.done, job.rows, job.bytes) == ("success", 2, 6, 2 * len(CONTENT))
 
 
-def test_a_file_that_is_gone_at_the_last_attempt_ends_the_job(dataset: Dataset, alice: User) -> None:
+def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alice: User) -> None:
     """A job that was read again then would have no attempt left, and run for ever."""
     job = make_job(dataset, alice, 2)
     execution.drain()
@@ -243,7 +243,7 @@ def test_a_file_that_is_gone_at_the_last_attempt_ends_the_job(dataset: Dataset, 
     assert (job.status, job.error_code, job.done) == ("failed", "EXPORT_BUNDLE_FAILED", 2)
 
 
-def test_a_completion_without_attempts_or_lease_is_given_up(dataset: Dataset, alice: User) -> None:
+def test_a_completion_without_attempts_or_lease_fails(dataset: Dataset, alice: User) -> None:
     """EXPORT_MAX_ATTEMPTS was lowered meanwhile."""
     job = make_job(dataset, alice, 1)
     execution.drain()
@@ -254,7 +254,7 @@ def test_a_completion_without_attempts_or_lease_is_given_up(dataset: Dataset, al
     assert job.status == "failed"
 
 
-def test_the_lease_is_kept_while_files_are_looked_for(
+def test_the_lease_is_renewed_while_files_are_checked(
     dataset: Dataset, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A11: 10,000 of them take longer than a lease."""
@@ -290,7 +290,7 @@ def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> N
     assert (list(job.chunks.values()), Job.objects.values().get(pk=job.pk)) == before
 
 
-def test_a_bundle_that_kills_its_workers_ends(dataset: Dataset, alice: User) -> None:
+def test_a_bundle_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> None:
     """A17: attempts count at the claim."""
     job = make_job(dataset, alice, 1)
     execution.drain()
@@ -308,7 +308,7 @@ def test_a_bundle_that_kills_its_workers_ends(dataset: Dataset, alice: User) -> 
     assert job.status == "success"
 
 
-def test_a_worker_that_is_told_to_leave_hands_the_completion_on(
+def test_graceful_shutdown_hands_the_completion_to_another_worker(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(dataset, alice, 1)
@@ -327,7 +327,7 @@ def test_a_worker_that_is_told_to_leave_hands_the_completion_on(
 # ---- Links ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_link_leads_to_the_bytes_once(dataset: Dataset, api: APIClient, alice: User) -> None:
+def test_a_link_downloads_the_bytes_once(dataset: Dataset, api: APIClient, alice: User) -> None:
     """A22."""
     job = make_job(dataset, alice, 1)
     finish(job)
@@ -348,7 +348,7 @@ def test_a_link_leads_to_the_bytes_once(dataset: Dataset, api: APIClient, alice:
     assert (receipt["state"], receipt["signedUrl"]) == ("redeemed", None)
 
 
-def test_of_a_hundred_requests_one_gets_the_redirect(dataset: Dataset, alice: User) -> None:
+def test_one_of_a_hundred_concurrent_requests_gets_the_redirect(dataset: Dataset, alice: User) -> None:
     """A22."""
     job = make_job(dataset, alice, 1)
     token = links.token_of(finish(job).links.get())
@@ -368,7 +368,7 @@ def test_of_a_hundred_requests_one_gets_the_redirect(dataset: Dataset, alice: Us
 
 
 @pytest.mark.parametrize("headers", [{"Sec-Purpose": "prefetch;prerender"}, {"Purpose": "prefetch"}])
-def test_looking_does_not_use_a_link_up(dataset: Dataset, alice: User, headers: dict[str, str]) -> None:
+def test_head_requests_do_not_consume_a_link(dataset: Dataset, alice: User, headers: dict[str, str]) -> None:
     """A22."""
     job = make_job(dataset, alice, 1)
     path = links.path_of(finish(job).links.get())
@@ -380,7 +380,7 @@ def test_looking_does_not_use_a_link_up(dataset: Dataset, alice: User, headers: 
     assert APIClient().head(path).status_code == 403
 
 
-def test_a_link_that_was_changed_is_refused(dataset: Dataset, alice: User) -> None:
+def test_a_modified_link_is_refused(dataset: Dataset, alice: User) -> None:
     job, other = make_job(dataset, alice, 1), make_job(dataset, alice, 1, key="EWR")
     link, others = finish(job).links.get(), finish(other).links.get()
     token = links.token_of(link)
@@ -397,7 +397,7 @@ def test_a_link_that_was_changed_is_refused(dataset: Dataset, alice: User) -> No
     assert Link.objects.filter(used_at=None).count() == 2
 
 
-def test_a_link_ends_with_its_time(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_a_link_expires(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A22, A24."""
     job = make_job(dataset, alice, 1)
     path = links.path_of(finish(job).links.get())
@@ -410,7 +410,7 @@ def test_a_link_ends_with_its_time(dataset: Dataset, alice: User, api: APIClient
     assert api.get(f"/exports/{job.pk}").json()["receipt"]["state"] == "expired"
 
 
-def test_a_fresh_link_revokes_the_older(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_a_new_link_revokes_the_previous_one(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A24."""
     job = make_job(dataset, alice, 1)
     old = links.path_of(finish(job).links.get())
@@ -422,7 +422,7 @@ def test_a_fresh_link_revokes_the_older(dataset: Dataset, alice: User, api: APIC
     assert APIClient().get(again).status_code == 302
 
 
-def test_there_is_no_link_before_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_an_unfinished_job_has_no_link(dataset: Dataset, alice: User, api: APIClient) -> None:
     job = make_job(dataset, alice, 1)
     response = api.post(f"/exports/{job.pk}/link")
     assert (response.status_code, response.json()["code"]) == (409, "not_ready")
@@ -431,9 +431,7 @@ def test_there_is_no_link_before_the_end(dataset: Dataset, alice: User, api: API
 # ---- Single files ---------------------------------------------------------------------------------------------------
 
 
-def test_a_manifests_files_can_be_fetched_by_the_owner_alone(
-    dataset: Dataset, alice: User, bob: User, api: APIClient
-) -> None:
+def test_only_the_owner_downloads_files_of_a_manifest(dataset: Dataset, alice: User, bob: User, api: APIClient) -> None:
     """A21."""
     job = make_job(dataset, alice, 2, delivery="manifest")
     url = json.loads(delivered(finish(job)))["files"][0]["url"]

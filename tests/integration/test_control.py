@@ -35,7 +35,7 @@ def statuses(job: Job) -> Counter[str]:
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, alice: User) -> None:
+def test_a_cancel_ends_every_unfinished_chunk(api: APIClient, dataset: Dataset, alice: User) -> None:
     """A19: pending, running and retrying chunks; what is done stays done."""
     job = make_job(dataset, alice, 5)
     done, failed, waiting, _running = (claim() for _ in range(4))
@@ -55,9 +55,7 @@ def test_a_cancel_ends_whatever_has_not_ended(api: APIClient, dataset: Dataset, 
     assert statuses(job) == {"done": 1, "failed": 1, "cancelled": 3}
 
 
-def test_the_holder_of_a_cancelled_chunk_can_write_nothing_and_gives_its_slot_back(
-    dataset: Dataset, alice: User
-) -> None:
+def test_the_holder_of_a_cancelled_chunk_is_fenced_and_frees_its_slot(dataset: Dataset, alice: User) -> None:
     """A11, A19."""
     job = make_job(dataset, alice, 1)
     holder = claim()
@@ -120,7 +118,7 @@ def test_the_reaper_frees_the_slot_of_a_cancelled_chunk_whose_holder_died(datase
     assert lost_leases.reclaim_batch(batch=10) == []
 
 
-def test_a_delivery_that_is_being_made_is_not_issued(dataset: Dataset, alice: User) -> None:
+def test_a_cancelled_completion_issues_no_receipt(dataset: Dataset, alice: User) -> None:
     """A19, A21: cancelled between the last chunk and the receipt."""
     job = make_job(dataset, alice, 2)
     execution.drain()
@@ -151,7 +149,7 @@ def test_an_ended_job_cannot_be_cancelled(api: APIClient, dataset: Dataset, alic
     assert [api.post(f"/exports/{other.pk}/cancel").status_code for _ in range(2)] == [200, 409]
 
 
-def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Dataset, alice: User) -> None:
+def test_counts_add_up_after_concurrent_cancels_and_finishes(dataset: Dataset, alice: User) -> None:
     """A19: six workers finish, fail and claim while two people cancel."""
     for _ in range(5):
         job = make_job(dataset, alice, 12, reuse="never")
@@ -182,7 +180,7 @@ def test_of_cancels_and_finishes_at_once_the_counts_always_add_up(dataset: Datas
         assert [end.status for end in ends] == [job.status]
 
 
-def test_a_cancel_that_meets_chunks_coming_back_takes_them_too(dataset: Dataset, alice: User) -> None:
+def test_a_cancel_includes_chunks_released_at_the_same_time(dataset: Dataset, alice: User) -> None:
     """A19: the holder of the completion puts a chunk back into the queue while the cancel waits for the job's row."""
     job = make_job(dataset, alice, 3)
     execution.drain()
@@ -215,7 +213,7 @@ def test_a_cancel_that_meets_chunks_coming_back_takes_them_too(dataset: Dataset,
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_runs_the_failed_chunks_alone(
+def test_a_retry_runs_only_the_failed_chunks(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A19: the same job, with new attempts; what was done is not done again."""
@@ -288,7 +286,7 @@ def test_a_replay_is_a_new_job_of_the_same_request(api: APIClient, dataset: Data
 
 
 @pytest.mark.parametrize("change", [{"formats": ["json"]}, {"key_pattern": "^[0-9]+$"}])
-def test_a_replay_that_would_be_refused_today_is_409(
+def test_a_replay_of_a_no_longer_valid_request_is_409(
     api: APIClient, dataset: Dataset, alice: User, change: dict[str, Any]
 ) -> None:
     """A19."""
@@ -304,7 +302,7 @@ def test_a_replay_that_would_be_refused_today_is_409(
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
-def test_a_stranger_finds_no_job_to_act_on(dataset: Dataset, alice: User, bob: User, verb: str) -> None:
+def test_actions_on_jobs_of_other_users_return_404(dataset: Dataset, alice: User, bob: User, verb: str) -> None:
     """A7: 404 as for one that does not exist, and nothing changes."""
     job = make_job(dataset, alice, 1)
     before = list(Job.objects.values())
@@ -328,7 +326,7 @@ def test_staff_may_cancel_and_replay_for_themselves(dataset: Dataset, alice: Use
     assert client_of(bob).post(f"/exports/{job.pk}/cancel").status_code == 200
 
 
-def test_staff_do_not_see_the_owners_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
+def test_staff_do_not_see_the_owner_s_link(api: APIClient, dataset: Dataset, alice: User, bob: User) -> None:
     """A7, A22: they could use it up."""
     bob.is_staff = True
     bob.save()
@@ -342,7 +340,7 @@ def test_staff_do_not_see_the_owners_link(api: APIClient, dataset: Dataset, alic
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "replay", "link"])
-def test_a_body_with_fields_is_bad_input(api: APIClient, dataset: Dataset, alice: User, verb: str) -> None:
+def test_a_body_with_fields_is_refused(api: APIClient, dataset: Dataset, alice: User, verb: str) -> None:
     """A1: what would be ignored is refused, and nothing changes."""
     job = make_job(dataset, alice, 1)
     response = api.post(f"/exports/{job.pk}/{verb}", {"bogus": 1})
@@ -352,7 +350,7 @@ def test_a_body_with_fields_is_bad_input(api: APIClient, dataset: Dataset, alice
     assert Job.objects.get().status == "pending"
 
 
-def test_cancels_at_once_end_a_job_once(dataset: Dataset, alice: User) -> None:
+def test_concurrent_cancels_end_a_job_once(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 50)
 
     clients = [client_of(alice) for _ in range(6)]

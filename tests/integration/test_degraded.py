@@ -38,7 +38,9 @@ def older(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> Job:
     return job
 
 
-def test_a_snapshot_stands_in_after_the_retries(api: APIClient, older: Job, dataset: Dataset, alice: User) -> None:
+def test_a_snapshot_replaces_a_chunk_after_its_retries(
+    api: APIClient, older: Job, dataset: Dataset, alice: User
+) -> None:
     """A18: the receipt and the chunk say so, with the time of the older data, and why."""
     old = older.chunks.get()
     job = make_job(dataset, alice, 1, reuse="never")
@@ -57,7 +59,9 @@ def test_a_snapshot_stands_in_after_the_retries(api: APIClient, older: Job, data
     assert "secret" not in json.dumps([body, chunk])
 
 
-def test_it_fails_where_the_job_does_not_allow_it(api: APIClient, older: Job, dataset: Dataset, alice: User) -> None:
+def test_a_chunk_fails_if_its_job_does_not_allow_snapshots(
+    api: APIClient, older: Job, dataset: Dataset, alice: User
+) -> None:
     """A18."""
     job = make_job(dataset, alice, 1, reuse="never", allow_degraded=False)
     run()
@@ -66,7 +70,7 @@ def test_it_fails_where_the_job_does_not_allow_it(api: APIClient, older: Job, da
     assert (body["status"], body["error"]["code"], body["receipt"]) == ("failed", "EXPORT_SOURCE_ERROR", None)
 
 
-def test_it_fails_where_there_is_no_older_file(older: Job, dataset: Dataset, alice: User) -> None:
+def test_a_chunk_fails_without_an_older_file(older: Job, dataset: Dataset, alice: User) -> None:
     """A18: of two days one has a file."""
     job = make_job(dataset, alice, 2, reuse="never")
     run()
@@ -76,7 +80,7 @@ def test_it_fails_where_there_is_no_older_file(older: Job, dataset: Dataset, ali
 
 
 @pytest.mark.parametrize("harm", ["deleted", "changed", "other version"])
-def test_it_fails_when_the_older_file_is_not_what_it_was(older: Job, dataset: Dataset, alice: User, harm: str) -> None:
+def test_a_chunk_fails_if_the_older_file_has_changed(older: Job, dataset: Dataset, alice: User, harm: str) -> None:
     """A16, A18."""
     if harm == "deleted":
         storage.delete(PATH)
@@ -94,7 +98,7 @@ def test_it_fails_when_the_older_file_is_not_what_it_was(older: Job, dataset: Da
     assert (job.status, job.degraded) == ("failed", 0)
 
 
-def test_a_source_that_refuses_for_good_degrades_at_once(
+def test_a_permanent_source_error_degrades_immediately(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A17, A18: no retry can help, so none is waited for."""
@@ -107,7 +111,7 @@ def test_a_source_that_refuses_for_good_degrades_at_once(
     assert (job.status, chunk.source, chunk.attempts) == ("success", "snapshot", 1)
 
 
-def test_an_object_store_that_fails_is_no_reason_for_old_data(
+def test_an_object_storage_failure_does_not_degrade_an_export(
     older: Job, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: Any
 ) -> None:
     """A17, A18: only the source's failures are."""
@@ -143,7 +147,7 @@ def test_the_manifest_names_the_snapshots(older: Job, dataset: Dataset, alice: U
     assert files[0]["dataAsOf"] < files[1]["dataAsOf"]
 
 
-def test_snapshots_are_paid_for(older: Job, dataset: Dataset, alice: User) -> None:
+def test_snapshots_count_toward_the_quota(older: Job, dataset: Dataset, alice: User) -> None:
     """A2: only reused, failed and cancelled chunks are given back."""
     make_job(dataset, alice, 1, reuse="never")
     run()

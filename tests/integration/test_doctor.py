@@ -27,8 +27,8 @@ from config.platform.http import health
 from config.platform.storage import probe
 from etl.providers.local import sandbox
 from exports.models import Dataset, Slot, Tick
-from tests.integration import troubled_s3
-from tests.integration.troubled_s3 import Handler
+from tests.integration import faulty_s3
+from tests.integration.faulty_s3 import Handler
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def run(*options: str) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_it_checks_everything_and_leaves_nothing_behind(settings: LazySettings) -> None:
+def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     """C6."""
     status, printed = run("--json")
     document = json.loads(printed)
@@ -164,7 +164,7 @@ KEY = SecretStr("0123456789" * 4)
         ),
     ],
 )
-def test_settings_that_are_unsafe(
+def test_it_finds_unsafe_settings(
     change: Callable[..., None],
     check: Callable[[], list[CheckMessage]],
     changes: dict[str, Any],
@@ -202,7 +202,7 @@ def test_it_finds_missing_slots(slots: int) -> None:
 
 
 @pytest.mark.usefixtures("slots")
-def test_it_finds_slots_that_are_not_freed() -> None:
+def test_it_finds_slots_that_are_not_released() -> None:
     assert passes(database.SUBJECT, "held_slots")
     Slot.objects.filter(number=1).update(token=1, lease_until=timezone.now() - timedelta(minutes=10))
     level, text = examine(database.SUBJECT, "held_slots")
@@ -227,7 +227,7 @@ def test_it_finds_that_the_default_rule_is_missing(transactional_db: None, chang
     change(etl_global_rule_id=4711)
     level, text = examine(database.SUBJECT, "rules")
     assert level == "warning"
-    assert "there is no rule 4711" in text
+    assert "rule 4711 does not exist" in text
 
 
 # ---- Datasets -------------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def broker(check: str) -> tuple[str, str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_another_redis_for_run_states_is_checked_too(change: Callable[..., None], settings: LazySettings) -> None:
+def test_it_checks_a_separate_redis_for_run_states(change: Callable[..., None], settings: LazySettings) -> None:
     assert [subject.name for subject in redis.subjects()] == ["broker"]
     change(etl_redis_url=SecretStr("redis://127.0.0.1:1/0"))
     assert [subject.name for subject in redis.subjects()] == ["broker", "run_state"]
@@ -287,7 +287,7 @@ def test_another_redis_for_run_states_is_checked_too(change: Callable[..., None]
     assert "ETL_REDIS_URL" in text
 
 
-def test_a_broker_of_another_kind_must_respond(change: Callable[..., None]) -> None:
+def test_it_checks_that_rabbitmq_responds(change: Callable[..., None]) -> None:
     change(celery_broker_url=SecretStr("amqp://somebody:password@127.0.0.1:1//"))
     level, text = broker("response")
     assert level == "failure"
@@ -295,7 +295,7 @@ def test_a_broker_of_another_kind_must_respond(change: Callable[..., None]) -> N
 
 
 # ---- Object storage -------------------------------------------------------------------------------------------------
-def test_a_download_key_that_can_write(change: Callable[..., None], settings: LazySettings) -> None:
+def test_it_finds_a_download_key_that_can_write(change: Callable[..., None], settings: LazySettings) -> None:
     assert passes(storage.SUBJECT, "download_key")
     env = settings.SLUICE
     change(
@@ -308,14 +308,14 @@ def test_a_download_key_that_can_write(change: Callable[..., None], settings: La
     assert "docs/iam/download.json" in text
 
 
-def test_a_missing_download_key(change: Callable[..., None]) -> None:
+def test_it_finds_a_missing_download_key(change: Callable[..., None]) -> None:
     change(s3_download_access_key_id=None, s3_download_secret_access_key=None)
     level, text = examine(storage.SUBJECT, "download_key")
     assert level == "warning"
     assert "docs/iam/download.json" in text
 
 
-def test_deliveries_that_the_bucket_deletes_too_soon(change: Callable[..., None]) -> None:
+def test_it_finds_a_lifecycle_rule_that_deletes_deliveries_too_early(change: Callable[..., None]) -> None:
     assert passes(storage.SUBJECT, "lifecycle")
     change(export_link_ttl_seconds=86_400)
     level, text = examine(storage.SUBJECT, "lifecycle")
@@ -323,7 +323,7 @@ def test_deliveries_that_the_bucket_deletes_too_soon(change: Callable[..., None]
     assert "expire-deliveries" in text
 
 
-def test_secret_files_that_the_document_parser_could_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_secret_files_readable_by_the_document_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel without Landlock does not know the call."""
     monkeypatch.setattr(sandbox, "LANDLOCK_CREATE_RULESET", 100_000)
     assert deployment.check_sandbox() == []
@@ -333,7 +333,7 @@ def test_secret_files_that_the_document_parser_could_read(monkeypatch: pytest.Mo
     assert "Landlock" in text
 
 
-def test_a_bucket_that_is_not_there(change: Callable[..., None]) -> None:
+def test_it_finds_a_missing_bucket(change: Callable[..., None]) -> None:
     change(s3_bucket="no-such-bucket")
     level, text = examine(storage.SUBJECT, "reading")
     assert level == "failure"
@@ -341,8 +341,8 @@ def test_a_bucket_that_is_not_there(change: Callable[..., None]) -> None:
 
 
 @pytest.fixture
-def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[troubled_s3.Proxy]:
-    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+def proxy(settings: LazySettings, change: Callable[..., None]) -> Iterator[faulty_s3.Proxy]:
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         change(s3_endpoint_url=AnyHttpUrl(proxy.url))
         yield proxy
 
@@ -357,7 +357,7 @@ def ignore_conditions(handler: Handler, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_a_storage_that_ignores_conditions(proxy: troubled_s3.Proxy, method: str) -> None:
+def test_it_finds_a_storage_that_ignores_conditional_writes(proxy: faulty_s3.Proxy, method: str) -> None:
     assert passes(storage.SUBJECT, "conditions")
     proxy.trouble(method, probe.PREFIX, ignore_conditions, times=99)
     level, text = examine(storage.SUBJECT, "conditions")
@@ -365,7 +365,7 @@ def test_a_storage_that_ignores_conditions(proxy: troubled_s3.Proxy, method: str
     assert ("PUT with If-None-Match, PUT with If-Match" if method == "PUT" else "CompleteMultipart") in text
 
 
-def test_a_storage_whose_clock_is_wrong(proxy: troubled_s3.Proxy) -> None:
+def test_it_finds_clock_skew_of_the_storage(proxy: faulty_s3.Proxy) -> None:
     assert passes(storage.SUBJECT, "clock")
 
     def yesterday(handler: Handler, body: bytes) -> None:
@@ -379,7 +379,7 @@ def test_a_storage_whose_clock_is_wrong(proxy: troubled_s3.Proxy) -> None:
     assert "NTP" in text
 
 
-def test_a_storage_that_does_not_encrypt(proxy: troubled_s3.Proxy) -> None:
+def test_it_finds_a_storage_without_encryption(proxy: faulty_s3.Proxy) -> None:
     assert passes(storage.SUBJECT, "encryption")
 
     def in_the_clear(handler: Handler, body: bytes) -> None:
@@ -393,9 +393,9 @@ def test_a_storage_that_does_not_encrypt(proxy: troubled_s3.Proxy) -> None:
     assert "SSE-S3" in text
 
 
-def test_a_proxy_before_the_storage_that_breaks_signatures(settings: LazySettings, change: Callable[..., None]) -> None:
+def test_it_finds_a_storage_proxy_that_breaks_signatures(settings: LazySettings, change: Callable[..., None]) -> None:
     """It passes another Host header on than the one that was signed."""
-    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         change(s3_public_endpoint_url=AnyHttpUrl(proxy.url))
         assert passes(storage.SUBJECT, "presigned")
 
@@ -410,7 +410,7 @@ def test_a_proxy_before_the_storage_that_breaks_signatures(settings: LazySetting
 
 
 @pytest.mark.slow
-def test_a_public_address_that_cannot_be_reached_from_here(change: Callable[..., None]) -> None:
+def test_it_finds_an_unreachable_public_address(change: Callable[..., None]) -> None:
     change(s3_public_endpoint_url=AnyHttpUrl("http://127.0.0.1:1"))
     level, text = examine(storage.SUBJECT, "presigned")
     assert level == "warning"
@@ -426,7 +426,7 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_that_cannot_be_written_to(
+def test_it_finds_a_read_only_folder(
     change: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: tuple[Any, str, str]
 ) -> None:
     check, name, level = folder
@@ -440,7 +440,7 @@ def test_a_folder_that_cannot_be_written_to(
 
 
 @pytest.mark.parametrize(("check", "name", "level"), FOLDERS)
-def test_a_disk_that_is_full(change: Callable[..., None], check: Any, name: str, level: str) -> None:
+def test_it_finds_a_full_disk(change: Callable[..., None], check: Any, name: str, level: str) -> None:
     change(etl_max_file_bytes=10**18)
     actual, text = system_check(check)
     assert actual == level
@@ -448,7 +448,7 @@ def test_a_disk_that_is_full(change: Callable[..., None], check: Any, name: str,
     assert "docs/runbook.md#disk-is-full" in text
 
 
-def test_metrics_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_metrics_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folders.check_metrics_folder() == []
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
     level, text = system_check(folders.check_metrics_folder)
@@ -457,7 +457,7 @@ def test_metrics_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- Others ---------------------------------------------------------------------------------------------------------
-def test_a_model_that_refuses_our_key(change: Callable[..., None], httpserver: HTTPServer) -> None:
+def test_it_finds_a_model_that_refuses_the_key(change: Callable[..., None], httpserver: HTTPServer) -> None:
     httpserver.expect_request("/v1/models", headers={"Authorization": "Bearer good"}).respond_with_json({"data": []})
     httpserver.expect_request("/v1/models").respond_with_data("", status=401)
     change(etl_llm_base_url=AnyHttpUrl(httpserver.url_for("/v1")), etl_llm_api_key=SecretStr("good"))
@@ -468,14 +468,14 @@ def test_a_model_that_refuses_our_key(change: Callable[..., None], httpserver: H
     assert "Set ETL_LLM_API_KEY" in text
 
 
-def test_a_model_that_is_away(change: Callable[..., None]) -> None:
+def test_it_finds_an_unreachable_model(change: Callable[..., None]) -> None:
     change(etl_llm_base_url=AnyHttpUrl("http://127.0.0.1:1/v1"))
     level, text = examine(peers.SUBJECT, "model")
     assert level == "failure"
     assert "docs/runbook.md#documents-are-stuck" in text
 
 
-def test_a_collector_that_is_away(
+def test_it_finds_an_unreachable_collector(
     change: Callable[..., None], httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answers 404 to a GET, as collectors do."""
@@ -490,7 +490,7 @@ def test_a_collector_that_is_away(
 
 
 @pytest.mark.parametrize("path", ["/v1/health", "/health"])
-def test_a_mineru_that_fails(change: Callable[..., None], httpserver: HTTPServer, path: str) -> None:
+def test_it_finds_a_failing_mineru_server(change: Callable[..., None], httpserver: HTTPServer, path: str) -> None:
     """Servers of 4.0, and older ones, which have no /v1/health."""
     change(etl_ocr_provider="mineru", etl_mineru_url=AnyHttpUrl(httpserver.url_for("")))
     for status, level in ((200, "ok"), (503, "failure"), (401, "failure")):
@@ -506,7 +506,7 @@ def test_a_mineru_that_fails(change: Callable[..., None], httpserver: HTTPServer
     ("network", "level", "words"),
     [("169.254.0.0/16", "failure", "its credentials"), ("127.0.0.0/8", "warning", "DATABASE_URL")],
 )
-def test_webhooks_that_may_go_too_far(change: Callable[..., None], network: str, level: str, words: str) -> None:
+def test_it_finds_too_broad_webhook_networks(change: Callable[..., None], network: str, level: str, words: str) -> None:
     change(export_webhook_allow_cidrs=[ip_network("192.0.2.0/24")])
     assert passes(peers.SUBJECT, "webhooks")
     change(export_webhook_allow_cidrs=[ip_network(network)])
@@ -515,7 +515,7 @@ def test_webhooks_that_may_go_too_far(change: Callable[..., None], network: str,
     assert words in text
 
 
-def test_webhooks_that_may_go_to_the_second_broker(change: Callable[..., None]) -> None:
+def test_it_finds_webhook_networks_that_include_a_broker(change: Callable[..., None]) -> None:
     change(
         celery_broker_url=SecretStr("amqp://sluice:password@192.0.2.7//;amqp://sluice:password@192.0.2.8//"),
         export_webhook_allow_cidrs=[ip_network("192.0.2.8/32")],
@@ -526,7 +526,7 @@ def test_webhooks_that_may_go_to_the_second_broker(change: Callable[..., None]) 
 
 
 @pytest.mark.parametrize(("status", "words"), [(503, "curl …/readyz"), (400, "ALLOWED_HOSTS")])
-def test_a_web_process_that_is_not_ready(httpserver: HTTPServer, status: int, words: str) -> None:
+def test_it_finds_a_web_process_that_is_not_ready(httpserver: HTTPServer, status: int, words: str) -> None:
     httpserver.expect_request("/readyz").respond_with_data("", status=status)
     level, text = examine(peers.web(httpserver.url_for("/")), "readiness")
     assert level == "failure"
@@ -534,7 +534,7 @@ def test_a_web_process_that_is_not_ready(httpserver: HTTPServer, status: int, wo
 
 
 @pytest.mark.slow
-def test_more_processes_than_connections(transactional_db: None, change: Callable[..., None]) -> None:
+def test_it_finds_more_processes_than_connections(transactional_db: None, change: Callable[..., None]) -> None:
     assert passes(workers.SUBJECT, "connections")
     change(database_pool_size=500)
     level, text = examine(workers.SUBJECT, "connections")

@@ -84,7 +84,7 @@ PARTS = ("", "pages", "branch", "original", "markdown", "json")
 ACTIONS = ("cancel", "retry")
 
 
-def test_a_stranger_s_document_is_not_there(alice: User, bob: User) -> None:
+def test_documents_of_other_users_return_404(alice: User, bob: User) -> None:
     task, stranger = invoice(alice), signed_in(bob)
     for part in PARTS:
         url = path(task, part).rstrip("/")
@@ -96,14 +96,14 @@ def test_a_stranger_s_document_is_not_there(alice: User, bob: User) -> None:
     assert Task.objects.get().status == "completed"
 
 
-def test_staff_see_it_and_whose_it_is(alice: User) -> None:
+def test_staff_see_every_document_and_its_owner(alice: User) -> None:
     task = invoice(alice)
     staff = signed_in(User.objects.create_user("sam", is_staff=True))
     assert "requested by alice" in text(staff.get(path(task)))
     assert "invoice-0417.pdf" not in text(staff.get(LIST))  # the list is of one's own
 
 
-def test_strangers_without_a_session_are_led_to_the_sign_in(alice: User) -> None:
+def test_visitors_without_a_session_are_redirected_to_sign_in(alice: User) -> None:
     task = invoice(alice)
     for url in (LIST, *(path(task, part).rstrip("/") for part in PARTS)):
         assert Client().get(url)["Location"].startswith("/app/sign-in"), url
@@ -111,7 +111,7 @@ def test_strangers_without_a_session_are_led_to_the_sign_in(alice: User) -> None
         assert Client().post(url)["Location"].startswith("/app/sign-in"), url
 
 
-def test_only_a_post_with_the_session_s_token_changes_anything(alice: User) -> None:
+def test_only_posts_with_a_csrf_token_change_anything(alice: User) -> None:
     task = make_task(alice)
     client = signed_in(alice, enforce_csrf_checks=True)
     for url in (SUBMIT, f"{LIST}/several", path(task, "cancel"), path(task, "retry")):
@@ -124,7 +124,7 @@ def test_only_a_post_with_the_session_s_token_changes_anything(alice: User) -> N
     assert (sent.status_code, Task.objects.count()) == (302, 2)
 
 
-def test_requests_count_as_the_api_s_do(settings: LazySettings, alice: User) -> None:
+def test_page_requests_count_toward_the_api_rate_limits(settings: LazySettings, alice: User) -> None:
     task, client = make_task(alice), signed_in(alice)
     change(settings, etl_rate="1/min", etl_poll_rate="2/min")
     assert "Document cancelled" in followed(client, path(task, "cancel"))  # which ends in a GET
@@ -145,7 +145,7 @@ def queries(client: Client, url: str) -> int:
     return len(captured)
 
 
-def test_a_list_costs_the_same_for_many_as_for_two(client: Client, alice: User) -> None:
+def test_the_number_of_queries_does_not_grow_with_the_list(client: Client, alice: User) -> None:
     rule = make_rule(alice)
     running = make_task(alice, rule=rule)
     begin(running)
@@ -165,7 +165,7 @@ def test_a_poll_of_the_rows_costs_less_than_the_page(client: Client, alice: User
     assert "<form" not in rows
 
 
-def test_a_result_of_megabytes_is_not_read_for_a_look_at_the_task(client: Client, alice: User) -> None:
+def test_large_results_are_not_read_for_the_task_page(client: Client, alice: User) -> None:
     task = invoice(alice)
     with CaptureQueriesContext(connection) as captured:
         text(client.get(path(task)))
@@ -174,7 +174,7 @@ def test_a_result_of_megabytes_is_not_read_for_a_look_at_the_task(client: Client
 
 
 # ---- Submitting -----------------------------------------------------------------------------------------------------
-def test_limits_and_rules_are_said_before(client: Client, alice: User, bob: User) -> None:
+def test_the_form_shows_limits_and_rules(client: Client, alice: User, bob: User) -> None:
     make_rule(alice, name="Invoices of mine")
     make_rule(bob, name="Invoices of theirs")
     page = text(client.get(LIST))
@@ -184,7 +184,7 @@ def test_limits_and_rules_are_said_before(client: Client, alice: User, bob: User
     assert "Invoices of theirs" not in page
 
 
-def test_the_plain_form_makes_one_task_however_often_it_is_sent(client: Client, alice: User) -> None:
+def test_a_repeated_form_creates_one_task(client: Client, alice: User) -> None:
     rule = make_rule(alice)
     once = re.findall(r'name="once" value="([^"]+)"', text(client.get(LIST)))[0]
     for content in (b"Hello.", b"Hello.", b"Another."):
@@ -204,7 +204,7 @@ def test_the_plain_form_makes_one_task_however_often_it_is_sent(client: Client, 
         ({"file": file(), "rule_id": "9" * 5000}, 400, "rule_id"),
     ],
 )
-def test_what_is_refused_is_said_in_the_form(client: Client, fields: dict[str, Any], status: int, said: str) -> None:
+def test_refusals_are_shown_in_the_form(client: Client, fields: dict[str, Any], status: int, said: str) -> None:
     Rule.objects.filter(pk=10).delete()
     response = client.post(SUBMIT, fields)
     page = html.unescape(response.content.decode())
@@ -212,13 +212,13 @@ def test_what_is_refused_is_said_in_the_form(client: Client, fields: dict[str, A
     assert not Task.objects.exists()
 
 
-def test_a_file_that_is_too_large_is_refused_while_it_comes(client: Client, settings: LazySettings) -> None:
+def test_a_too_large_file_is_refused_during_the_upload(client: Client, settings: LazySettings) -> None:
     change(settings, etl_max_file_bytes=5)
     assert "larger than the limit of 5 bytes" in followed(client, SUBMIT, file=file(b"123456"))
     assert not Task.objects.exists()
 
 
-def test_a_full_queue_is_said(client: Client, alice: User, settings: LazySettings) -> None:
+def test_a_full_queue_is_shown_in_the_form(client: Client, alice: User, settings: LazySettings) -> None:
     make_task(alice)
     change(settings, etl_queue_size=1)
     response = client.post(SUBMIT, {"file": file()})
@@ -226,7 +226,7 @@ def test_a_full_queue_is_said(client: Client, alice: User, settings: LazySetting
 
 
 # ---- The list -------------------------------------------------------------------------------------------------------
-def test_all_states_are_shown_and_filtered(client: Client, alice: User) -> None:
+def test_documents_of_every_state_are_listed_and_filtered(client: Client, alice: User) -> None:
     rule = make_rule(alice)
     waiting, running, failed, done = (make_task(alice, rule=rule, filename=f"{n}.txt") for n in range(4))
     begin(running)
@@ -244,7 +244,7 @@ def test_all_states_are_shown_and_filtered(client: Client, alice: User) -> None:
     assert client.get(f"{LIST}?cursor=nonsense").status_code == 400
 
 
-def test_pages_follow_each_other(client: Client, alice: User) -> None:
+def test_lists_are_paginated(client: Client, alice: User) -> None:
     rule = make_rule(alice)
     tasks = [make_row(alice, rule=rule) for _ in range(5)]
     url, seen = f"{LIST}?limit=2&status=pending", []
@@ -256,7 +256,7 @@ def test_pages_follow_each_other(client: Client, alice: User) -> None:
     assert seen == [path(task) for task in reversed(tasks)]
 
 
-def test_several_are_done_at_once_and_the_others_are_told(client: Client, alice: User, bob: User) -> None:
+def test_bulk_actions_report_skipped_documents(client: Client, alice: User, bob: User) -> None:
     rule = make_rule(alice)
     waiting, running, failed, done = (make_task(alice, rule=rule) for _ in range(4))
     theirs = make_task(bob)
@@ -294,7 +294,7 @@ def test_a_result_is_shown_with_its_sources(client: Client, alice: User) -> None
     assert "| Desk lamp | 12 | 31.50 EUR |" in text(client.get(f"{path(task)}?view=source"))
 
 
-def test_files_come_under_the_document_s_name(client: Client, alice: User) -> None:
+def test_downloads_are_named_after_the_document(client: Client, alice: User) -> None:
     task = invoice(alice)
     data = client.get(path(task, "json"))
     assert data["Content-Disposition"].startswith('attachment; filename="invoice-0417.json"')
@@ -326,7 +326,7 @@ def test_the_document_itself_is_downloaded_by_a_short_lived_url(client: Client, 
     assert renamed.status_code == 403  # the signature covers how it comes
 
 
-def test_staff_download_another_s_document_and_owners_of_others_do_not(alice: User, bob: User) -> None:
+def test_only_staff_download_documents_of_other_users(alice: User, bob: User) -> None:
     task = make_row(alice, "Alice's.")
     staff = signed_in(User.objects.create_user("sam", is_staff=True))
     assert get(staff.get(path(task, "original"))["Location"]).content == b"Alice's."
@@ -344,7 +344,7 @@ def test_staff_download_another_s_document_and_owners_of_others_do_not(alice: Us
         ("", "document.html"),
     ],
 )
-def test_a_name_does_nothing_to_the_header_it_comes_in(client: Client, alice: User, name: str, kept: str) -> None:
+def test_names_cannot_inject_headers(client: Client, alice: User, name: str, kept: str) -> None:
     task = make_row(alice, "<script>alert(1)</script>", filename=name, kind="html")
     answer = client.get(path(task, "original"))
     assert "\n" not in answer["Location"]
@@ -356,7 +356,7 @@ def test_a_name_does_nothing_to_the_header_it_comes_in(client: Client, alice: Us
     assert "Set-Cookie" not in file.headers
 
 
-def test_a_document_that_is_gone_is_said_in_plain_words(client: Client, alice: User) -> None:
+def test_a_missing_document_is_explained(client: Client, alice: User) -> None:
     task = make_row(alice)
     storage.delete(task.document_key)
     answer = client.get(path(task, "original"))
@@ -367,7 +367,7 @@ def test_a_document_that_is_gone_is_said_in_plain_words(client: Client, alice: U
     assert task.document_key not in page
 
 
-def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: User) -> None:
+def test_a_task_with_missing_artifacts_is_shown(client: Client, alice: User) -> None:
     task = invoice(alice)
     sheets.index.cache_clear()
     storage.delete_many(item.key for item in storage.list_objects(f"etl/tasks/{task.pk}/"))
@@ -376,7 +376,7 @@ def test_it_is_shown_also_when_what_was_stored_is_gone(client: Client, alice: Us
     assert "INV-2024-17" in page  # the database has the result
 
 
-def test_retries_say_what_is_done_again(client: Client, alice: User) -> None:
+def test_retry_buttons_name_the_repeated_stages(client: Client, alice: User) -> None:
     task = invoice(alice)
     other = make_rule(alice, name="Other")
     assert "Rule not found." in followed(client, path(task, "retry"), from_stage="postprocess", rule_id="999999")
@@ -387,7 +387,7 @@ def test_retries_say_what_is_done_again(client: Client, alice: User) -> None:
     assert Task.objects.get().rule_id == other.pk
 
 
-def test_cancelling_too_late_says_why(client: Client, alice: User) -> None:
+def test_a_late_cancel_is_refused_with_the_reason(client: Client, alice: User) -> None:
     task = make_task(alice)
     assert path(task, "cancel") in text(client.get(path(task)))
     begin(task)
@@ -395,7 +395,7 @@ def test_cancelling_too_late_says_why(client: Client, alice: User) -> None:
     assert "The task has started: ocr." in followed(client, path(task, "cancel"))
 
 
-def test_a_name_or_a_text_is_never_markup(client: Client, alice: User) -> None:
+def test_names_and_texts_are_escaped(client: Client, alice: User) -> None:
     task = scenes.paper(alice, "<img src=x onerror=alert(1)>.pdf")
     scenes.read_paper(task, ("<script>alert(1)</script> [x](javascript:alert(1))",))
     data = {"</span><script>alert(2)</script>": "<script>alert(3)</script>"}
@@ -419,7 +419,7 @@ def end_without_a_model(task: Task) -> None:
     completion.settle(runstate.fail(state, error=errors.explain(said, stage=state.phase), usage={}))
 
 
-def test_rules_that_cannot_work_say_so_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:
+def test_unusable_rules_are_marked_in_every_menu(client: Client, alice: User, settings: LazySettings) -> None:
     make_rule(alice, mode="llm", name="Invoices")
     make_rule(alice, name="Plain")
     task = make_task(alice, rule=Rule.objects.get(name="Plain"))
@@ -435,7 +435,7 @@ def test_rules_that_cannot_work_say_so_in_every_menu(client: Client, alice: User
     assert not any("none is configured" in text(client.get(url)) for url in (LIST, path(task), path(asking)))
 
 
-def test_a_rule_that_asks_for_fields_is_advised_where_one_can_work(
+def test_the_result_page_suggests_a_rule_with_fields_if_one_is_usable(
     client: Client, alice: User, settings: LazySettings
 ) -> None:
     scenes.plain(alice)
@@ -447,7 +447,7 @@ def test_a_rule_that_asks_for_fields_is_advised_where_one_can_work(
     assert "extract again with a rule that extracts fields" in text(client.get(path(task)))
 
 
-def test_a_missing_model_is_no_matter_of_minutes(client: Client, alice: User) -> None:
+def test_a_missing_model_does_not_suggest_a_later_retry(client: Client, alice: User) -> None:
     task = scenes.paper(alice)
     end_without_a_model(task)
     page = text(client.get(path(task)))
@@ -461,7 +461,7 @@ def test_a_missing_model_is_no_matter_of_minutes(client: Client, alice: User) ->
 
 
 # ---- Large ones -----------------------------------------------------------------------------------------------------
-def test_a_document_of_many_pages_is_shown_a_few_at_a_time(client: Client, alice: User) -> None:
+def test_long_documents_are_shown_a_few_pages_at_a_time(client: Client, alice: User) -> None:
     scenes.long(alice)
     task = Task.objects.latest("task_id")
     began = time.thread_time()
@@ -484,7 +484,7 @@ def test_a_document_of_many_pages_is_shown_a_few_at_a_time(client: Client, alice
     assert "more pages" not in before
 
 
-def test_a_page_that_is_too_long_is_shown_as_text_in_parts_and_nothing_is_lost(alice: User) -> None:
+def test_a_too_long_page_is_shown_completely_as_plain_text_parts(alice: User) -> None:
     task = scenes.paper(alice)
     long = "".join(f"{number} äöü € 𝄞 " for number in range(20_000))
     scenes.read_paper(task, ("first", long.strip(), "last"))
@@ -502,7 +502,7 @@ def test_a_page_that_is_too_long_is_shown_as_text_in_parts_and_nothing_is_lost(a
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_pages_are_found_wherever_the_object_storage_cuts(size: int) -> None:
+def test_pages_are_found_at_any_range_boundary(size: int) -> None:
     content = "".join(
         f"{page_marker(number)}\n\ntext {number} <!-- page: 9 --> x\n\n" for number in range(1, 30)
     ).encode()
@@ -512,7 +512,7 @@ def test_pages_are_found_wherever_the_object_storage_cuts(size: int) -> None:
     assert all(content[piece.start : piece.end].strip().startswith(b"text %d " % piece.page) for piece in pieces)
 
 
-def test_a_large_json_is_shown_a_branch_at_a_time(client: Client, alice: User) -> None:
+def test_large_json_is_shown_branch_by_branch(client: Client, alice: User) -> None:
     scenes.long(alice)
     task = Task.objects.latest("task_id")
     page = text(client.get(path(task)))
@@ -526,7 +526,7 @@ def test_a_large_json_is_shown_a_branch_at_a_time(client: Client, alice: User) -
         assert client.get(path(task, "branch"), {"node": nothing}).status_code == 404, nothing
 
 
-def test_a_tree_points_at_what_it_shows() -> None:
+def test_tree_nodes_have_correct_pointers() -> None:
     data = {"a/b": {"c~d": [1, {"": None}]}, "deep": json.loads("[" * 60 + "]" * 60)}
 
     def walk(node: tree.Node) -> None:
@@ -541,7 +541,7 @@ def test_a_tree_points_at_what_it_shows() -> None:
 
 
 # ---- Explanations ---------------------------------------------------------------------------------------------------
-def test_every_error_is_explained_and_nothing_else() -> None:
+def test_exactly_the_error_codes_have_explanations() -> None:
     assert set(explanations.ERRORS) == errors.codes() | {"queue_full"}
     assert set(explanations.PERMANENT_ERRORS) <= set(explanations.ERRORS)
     every = (*explanations.ERRORS.values(), *explanations.PERMANENT_ERRORS.values(), *explanations.WARNINGS.values())
@@ -551,7 +551,7 @@ def test_every_error_is_explained_and_nothing_else() -> None:
         assert each.advice.endswith(".")
 
 
-def test_every_warning_is_explained_and_nothing_else() -> None:
+def test_exactly_the_warning_codes_have_explanations() -> None:
     """What our own code warns of: the first argument of `….warn(…)`."""
     told = set()
     for file in Path(settings.BASE_DIR, "etl").rglob("*.py"):

@@ -48,9 +48,10 @@ def hostile(source_db: psycopg.Connection) -> psycopg.Connection:
 
 
 def encoded(shape: Shape, function: tuple[str, str] = FUNCTION) -> tuple[bytes, encoding.Encoding]:
-    with database.Session() as session:
+    with database.SourceSession() as session:
+        session.begin(timeout=30)
         columns = session.columns(function) if encoding.needs_columns(shape) else []
-        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns), timeout=30)
+        stream = session.stream(encoding.copy_statement(function, PAIR, shape, columns))
         envelope = encoding.envelope(shape, PAIR, columns, dataset="things", version=3)
         content = encoding.Encoding(stream, shape, envelope=envelope)
         return b"".join(content), content
@@ -63,7 +64,7 @@ def oracle(connection: psycopg.Connection, call: str, options: str = "FORMAT csv
         return b"".join(copy)
 
 
-def test_csv_is_what_copy_writes(hostile: psycopg.Connection) -> None:
+def test_csv_matches_the_output_of_copy(hostile: psycopg.Connection) -> None:
     """A20."""
     data, content = encoded(Shape())
 
@@ -72,7 +73,7 @@ def test_csv_is_what_copy_writes(hostile: psycopg.Connection) -> None:
     assert data[: content.header_bytes] == data.split(b"\n")[0] + b"\n"
 
 
-def test_it_keeps_null_and_the_empty_string_apart(hostile: psycopg.Connection) -> None:
+def test_null_and_the_empty_string_differ(hostile: psycopg.Connection) -> None:
     data, _ = encoded(Shape())
 
     lines = [line for line in data.decode().split("\n") if line.startswith(("4,", "2,"))]
@@ -80,7 +81,7 @@ def test_it_keeps_null_and_the_empty_string_apart(hostile: psycopg.Connection) -
     assert data.decode().split("\n")[1].endswith(",")  # row 1: NULL
 
 
-def test_it_writes_a_header_also_for_zero_rows(source_db: psycopg.Connection) -> None:
+def test_zero_rows_still_have_a_header(source_db: psycopg.Connection) -> None:
     source_db.execute("""
         CREATE FUNCTION data.empty(key text, effective_date date) RETURNS TABLE (a int, b text)
         LANGUAGE sql AS $$ SELECT 1, 'x' WHERE false $$
@@ -103,7 +104,7 @@ def test_it_counts_rows_of_any_number_of_blocks(source_db: psycopg.Connection) -
     assert content.rows == 200_000
 
 
-def test_gzip_unpacks_to_the_same_bytes_every_time(hostile: psycopg.Connection) -> None:
+def test_gzip_output_is_deterministic(hostile: psycopg.Connection) -> None:
     plain, _ = encoded(Shape())
     packed, content = encoded(Shape(compression="gzip"))
     again, _ = encoded(Shape(compression="gzip"))
@@ -113,7 +114,7 @@ def test_gzip_unpacks_to_the_same_bytes_every_time(hostile: psycopg.Connection) 
     assert gzip.decompress(packed[content.header_bytes :]) == plain.split(b"\n", 1)[1]
 
 
-def test_it_adds_a_bom_and_takes_another_delimiter(hostile: psycopg.Connection) -> None:
+def test_a_bom_and_another_delimiter_are_supported(hostile: psycopg.Connection) -> None:
     data, content = encoded(Shape(dialect=Dialect(bom=True, delimiter=";")))
 
     wanted = oracle(hostile, "data.hostile('JFK', '2024-02-29')", "FORMAT csv, HEADER, DELIMITER ';'")
@@ -121,7 +122,7 @@ def test_it_adds_a_bom_and_takes_another_delimiter(hostile: psycopg.Connection) 
     assert data[content.header_bytes :].startswith(b"1;plain;")
 
 
-def test_the_guard_disarms_formulas_and_leaves_numbers_alone(hostile: psycopg.Connection) -> None:
+def test_the_formula_guard_escapes_formulas_and_not_numbers(hostile: psycopg.Connection) -> None:
     data, _ = encoded(Shape(dialect=Dialect(formula_policy="escape")))
     rows = {row["id"]: row for row in csv.DictReader(io.StringIO(data.decode(), newline=""))}
     text = 'text, with "quotes"'
@@ -136,7 +137,7 @@ def test_the_guard_disarms_formulas_and_leaves_numbers_alone(hostile: psycopg.Co
     assert rows["1"][text] == "plain"
 
 
-def test_the_guard_changes_nothing_where_there_is_no_formula(source_db: psycopg.Connection) -> None:
+def test_the_formula_guard_leaves_other_text_unchanged(source_db: psycopg.Connection) -> None:
     source_db.execute("""
         CREATE FUNCTION data.calm(key text, effective_date date)
         RETURNS TABLE (a text, b char(5), c varchar, n numeric, nul text)
@@ -147,7 +148,7 @@ def test_the_guard_changes_nothing_where_there_is_no_formula(source_db: psycopg.
     assert data == oracle(source_db, "data.calm('JFK', '2024-02-29')")
 
 
-def test_jsonl_is_one_object_a_row_and_loses_no_digit(hostile: psycopg.Connection) -> None:
+def test_jsonl_has_one_object_per_row_with_every_digit(hostile: psycopg.Connection) -> None:
     data, content = encoded(Shape(format="jsonl"))
     rows = [json.loads(line) for line in data.splitlines()]
 
@@ -175,7 +176,7 @@ def test_jsonl_is_one_object_a_row_and_loses_no_digit(hostile: psycopg.Connectio
     assert rows[3]['text, with "quotes"'] == "🛫 naïve 日本"
 
 
-def test_nested_json_keeps_to_its_line(source_db: psycopg.Connection) -> None:
+def test_nested_json_stays_on_one_line(source_db: psycopg.Connection) -> None:
     source_db.execute(r"""
         CREATE FUNCTION data.nested(key text, effective_date date) RETURNS TABLE (j json[], t timestamp[], n numeric[])
         LANGUAGE sql AS $$
@@ -188,7 +189,7 @@ def test_nested_json_keeps_to_its_line(source_db: psycopg.Connection) -> None:
     ]
 
 
-def test_bytes_in_arrays_are_base64_like_others(source_db: psycopg.Connection) -> None:
+def test_bytes_in_arrays_are_base64(source_db: psycopg.Connection) -> None:
     """A20: of any number of dimensions, and nothing else about the array changes."""
     source_db.execute(r"""
         CREATE FUNCTION data.blobs(key text, effective_date date) RETURNS TABLE (part bytea[], "a ""b" bytea[])
@@ -209,7 +210,7 @@ def test_bytes_in_arrays_are_base64_like_others(source_db: psycopg.Connection) -
     ]
 
 
-def test_json_carries_its_schema_version_and_columns(hostile: psycopg.Connection) -> None:
+def test_json_includes_the_schema_version_and_columns(hostile: psycopg.Connection) -> None:
     data, _ = encoded(Shape(format="json"))
     document = json.loads(data)
 
@@ -219,7 +220,7 @@ def test_json_carries_its_schema_version_and_columns(hostile: psycopg.Connection
     assert [row["id"] for row in document["rows"]] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_json_of_zero_rows_is_json(source_db: psycopg.Connection) -> None:
+def test_json_of_zero_rows_is_valid(source_db: psycopg.Connection) -> None:
     source_db.execute("""
         CREATE FUNCTION data.empty(key text, effective_date date) RETURNS TABLE (a int)
         LANGUAGE sql AS $$ SELECT 1 WHERE false $$
@@ -235,8 +236,9 @@ def test_names_and_values_are_quoted(source_db: psycopg.Connection) -> None:
     """)
     pair = Pair("'; DROP SCHEMA data CASCADE; --", date(2024, 2, 29))
     function = ("data", 'odd; "name" -- x')
-    with database.Session() as session:
+    with database.SourceSession() as session:
         for shape in (Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))):
+            session.begin(timeout=30)
             statement = encoding.copy_statement(function, pair, shape, session.columns(function))
-            data = b"".join(encoding.Encoding(session.stream(statement, timeout=30), shape))
+            data = b"".join(encoding.Encoding(session.stream(statement), shape))
             assert b"'; DROP SCHEMA data CASCADE; --" in data

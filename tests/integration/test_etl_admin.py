@@ -46,7 +46,7 @@ def text(pages: Client, url: str) -> str:
     return str(response.content.decode())
 
 
-def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> None:
+def test_staff_find_tasks_and_see_their_outcomes(pages: Client, alice: User) -> None:
     """C2."""
     failed, done = make_task(alice), make_task(alice, filename="<b>invoice</b>.pdf")
     fail(failed)
@@ -61,7 +61,7 @@ def test_staff_find_tasks_and_see_how_they_ended(pages: Client, alice: User) -> 
     assert "100 %" in text(pages, f"{LIST}{done.pk}/change/")
 
 
-def test_staff_are_not_told_to_retry_what_has_to_be_mended(pages: Client, alice: User) -> None:
+def test_staff_are_not_advised_to_retry_permanent_errors(pages: Client, alice: User) -> None:
     task = make_task(alice)
     state = begin(task)
     error = explain(LlmForbidden("No language model is configured."), stage=Phase.POSTPROCESS)
@@ -94,7 +94,7 @@ def test_lists_are_filtered_and_searched(pages: Client, alice: User, query: str,
     assert len(pages.get(f"{LIST}?q={tasks[2].pk}").context["cl"].result_list) == 1
 
 
-def test_staff_do_not_see_what_is_in_a_document(pages: Client, alice: User) -> None:
+def test_staff_do_not_see_document_contents(pages: Client, alice: User) -> None:
     """C2: neither its text nor what was made of it; what it took is shown."""
     secret = "IBAN DE89 3704"
     task = make_task(alice)
@@ -114,7 +114,7 @@ def test_staff_do_not_see_what_is_in_a_document(pages: Client, alice: User) -> N
     assert secret not in text(pages, LIST)
 
 
-def test_an_open_task_is_shown_where_it_is(pages: Client, alice: User) -> None:
+def test_an_open_task_shows_its_run_state(pages: Client, alice: User) -> None:
     """C2: as Redis has it; without Redis, by its row."""
     task = make_task(alice)
     begin(task)
@@ -124,7 +124,7 @@ def test_an_open_task_is_shown_where_it_is(pages: Client, alice: User) -> None:
     assert "pending" in text(pages, LIST)
 
 
-def test_it_leads_from_a_task_to_what_belongs_to_it(pages: Client, alice: User) -> None:
+def test_a_task_links_to_its_related_objects(pages: Client, alice: User) -> None:
     task = make_task(alice)
     page = text(pages, f"{LIST}{task.pk}/change/")
     for url in (
@@ -149,7 +149,7 @@ def record() -> list[str]:
     return list(LogEntry.objects.order_by("pk").values_list("change_message", flat=True))
 
 
-def test_who_may_only_look_is_offered_nothing(pages: Client, alice: User) -> None:
+def test_view_permission_shows_no_actions(pages: Client, alice: User) -> None:
     task = make_task(alice)
     for verb in ("cancel", "wake", "retry_ocr", "retry_postprocess"):
         url = f"{LIST}{task.pk}/{verb}/"
@@ -159,19 +159,19 @@ def test_who_may_only_look_is_offered_nothing(pages: Client, alice: User) -> Non
     assert Task.objects.get().status == "pending"
 
 
-def test_staff_cancel_what_has_not_begun(hands: Client, alice: User) -> None:
+def test_staff_cancel_tasks_that_have_not_started(hands: Client, alice: User) -> None:
     waiting, begun = make_task(alice), make_task(alice)
     begin(begun)
 
     asked = select(hands, "cancel", waiting, begun)
 
     assert "Only a task that has not started can be cancelled." in html.unescape(asked.content.decode())
-    assert said(confirm(hands, asked)) == ["Cancelled 1 task. The task will not be processed."]
+    assert said(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
-    assert record() == ["Cancelled: The task will not be processed."]
+    assert record() == ["Cancelled: The document will not be processed."]
 
 
-def test_staff_run_tasks_again_once(hands: Client, alice: User) -> None:
+def test_staff_retry_a_task_once(hands: Client, alice: User) -> None:
     """C2, B7: a second click finds another task."""
     task = make_task(alice)
     complete(task)
@@ -181,41 +181,41 @@ def test_staff_run_tasks_again_once(hands: Client, alice: User) -> None:
     assert (again.status, again.run, again.user) == ("pending", 2, alice)
     complete(again)
 
-    assert said(hands.post(action, fields))[-1] == "Unchanged: 1 task. Changed since you selected it."
+    assert said(hands.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
     assert record() == ["Retried: Queued from OCR."]
 
 
-def test_a_retry_says_why_it_is_refused(hands: Client, alice: User) -> None:
+def test_a_refused_retry_shows_the_reason(hands: Client, alice: User) -> None:
     """B7: post-processing without a stored result of OCR."""
     task = make_task(alice)
     fail(task)
     page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
     assert said(page) == [
-        "Unchanged: 1 task. This task has no stored OCR result. Retry from OCR.",
+        "Unchanged: 1 document. This task has no stored OCR result. Retry from OCR.",
     ]
     assert record() == []
 
 
-def test_staff_wake_a_task_whose_message_was_lost(hands: Client, alice: User) -> None:
+def test_staff_send_a_lost_wake_up_message_again(hands: Client, alice: User) -> None:
     """C2, B10: the message, or the whole run-state."""
     task = make_task(alice)
     valkey().delete(settings.ETL_QUEUES[Phase.OCR])
     wake = f"{LIST}{task.pk}/wake/"
     for words in ("The wake-up message was sent again.", "The lost state was recreated."):
-        assert said(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 task. {words}"
+        assert said(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 document. {words}"
         assert queued(settings.ETL_QUEUES[Phase.OCR]) == 1
         assert runstate.read(task.pk)
         valkey().flushdb()
 
 
-def test_a_task_that_is_worked_on_is_not_disturbed(hands: Client, alice: User) -> None:
+def test_a_running_task_is_left_alone(hands: Client, alice: User) -> None:
     task = make_task(alice)
     begin(task)
     (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
-    assert words.startswith("Unchanged: 1 task. A worker is processing this task.")
+    assert words.startswith("Unchanged: 1 document. A worker is processing this task.")
 
 
-def test_nothing_can_be_changed(pages: Client, alice: User) -> None:
+def test_tasks_are_read_only(pages: Client, alice: User) -> None:
     task = make_task(alice)
     assert pages.get(f"{LIST}add/").status_code == 403
     assert pages.post(f"{LIST}{task.pk}/change/", {"status": "failed"}).status_code == 403
@@ -223,7 +223,7 @@ def test_nothing_can_be_changed(pages: Client, alice: User) -> None:
     assert Task.objects.get().status == "pending"
 
 
-def test_a_list_costs_the_same_with_many(pages: Client, alice: User) -> None:
+def test_the_number_of_queries_does_not_grow_with_the_rows(pages: Client, alice: User) -> None:
     """C2: and reads no results."""
     rule = make_rule(alice)
     costs = []
@@ -238,7 +238,7 @@ def test_a_list_costs_the_same_with_many(pages: Client, alice: User) -> None:
     assert not any('"etl_task"."result"' in query["sql"] for query in captured.captured_queries)
 
 
-def test_who_is_no_staff_sees_nothing(alice: User) -> None:
+def test_other_users_see_nothing(alice: User) -> None:
     client = Client()
     client.force_login(alice)
     assert client.get(LIST).status_code == 302

@@ -67,7 +67,7 @@ def forget(*tasks: Task) -> None:
 # ---- One task -------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_shown_from_its_beginning_to_its_end(api: APIClient, alice: User) -> None:
+def test_a_task_is_readable_from_submission_to_end(api: APIClient, alice: User) -> None:
     """B4, B5."""
     task = make_task(alice, rule=make_rule(alice, version=1))
     shown = get(api, task)
@@ -100,7 +100,7 @@ def test_a_task_is_shown_from_its_beginning_to_its_end(api: APIClient, alice: Us
 
 
 @pytest.mark.parametrize("end", [complete, fail])
-def test_it_looks_the_same_when_redis_has_forgotten_it(api: APIClient, alice: User, end: Any) -> None:
+def test_a_task_looks_the_same_without_its_run_state(api: APIClient, alice: User, end: Any) -> None:
     """B5: one shape, from the run-state or from the row."""
     task = make_task(alice)
     end(task)
@@ -114,7 +114,7 @@ def test_it_looks_the_same_when_redis_has_forgotten_it(api: APIClient, alice: Us
     assert "Retry-After" not in after
 
 
-def test_a_failure_says_what_and_where(api: APIClient, alice: User) -> None:
+def test_a_failure_has_a_code_and_a_stage(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     fail(task)
     error = get(api, task)["error"]
@@ -137,7 +137,7 @@ def test_a_task_with_a_run_state_costs_no_query_on_tasks(api: APIClient, alice: 
     assert len(task_queries(captured)) == 1
 
 
-def test_what_is_not_there_and_what_is_not_ours_look_the_same(api: APIClient, alice: User, bob: User) -> None:
+def test_tasks_of_other_users_look_like_unknown_tasks(api: APIClient, alice: User, bob: User) -> None:
     """B5."""
     theirs, forgotten = make_task(bob), make_row(bob)
     told = set()
@@ -163,7 +163,7 @@ def test_staff_see_all_tasks(alice: User) -> None:
     assert ids(staff.get(TASKS)) == []  # the list is of one's own
 
 
-def test_a_result_that_is_too_large_for_redis_comes_from_the_row(api: APIClient, alice: User) -> None:
+def test_a_result_too_large_for_redis_is_read_from_the_row(api: APIClient, alice: User) -> None:
     """B5: and until it is there, the task does not look like it had ended without one."""
     task = make_task(alice)
     read(task)
@@ -178,7 +178,7 @@ def test_a_result_that_is_too_large_for_redis_comes_from_the_row(api: APIClient,
     assert get(api, task)["result"] == large
 
 
-def test_methods_that_are_none_are_refused(api: APIClient, alice: User) -> None:
+def test_unsupported_methods_are_refused(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     for url, allowed in (
         (TASKS, "get"),
@@ -199,7 +199,7 @@ def test_methods_that_are_none_are_refused(api: APIClient, alice: User) -> None:
 # ---- Waiting --------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, alice: User) -> None:
+def test_a_long_poll_returns_at_the_first_change(api: APIClient, alice: User) -> None:
     """B5."""
     task = make_task(alice)
     began = time.monotonic()
@@ -212,7 +212,7 @@ def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, 
                 connections.close_all()
 
         future = pool.submit(waiting)
-        wait_until(lambda: lookup.seats.taken)
+        wait_until(lambda: lookup.waiting.by_user)
         state = begin(task)
         # Whoever takes a seat looks at the task next, and may see this change already: more of them come.
         for percent in range(1, 50):
@@ -224,10 +224,10 @@ def test_a_request_that_waits_is_answered_with_the_first_change(api: APIClient, 
     assert response.json()["status"] == "mineru_parsing"
     assert response["Retry-After"]
     assert time.monotonic() - began < 5
-    assert not lookup.seats.taken
+    assert not lookup.waiting.by_user
 
 
-def test_without_a_change_it_is_answered_in_the_end(api: APIClient, alice: User) -> None:
+def test_a_long_poll_without_a_change_times_out(api: APIClient, alice: User) -> None:
     task = make_task(alice)
 
     def look() -> None:
@@ -238,7 +238,7 @@ def test_without_a_change_it_is_answered_in_the_end(api: APIClient, alice: User)
     expect_within(3, look)
 
 
-def test_nobody_waits_for_a_task_that_has_ended(api: APIClient, alice: User) -> None:
+def test_a_long_poll_of_an_ended_task_returns_immediately(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     complete(task)
 
@@ -248,20 +248,22 @@ def test_nobody_waits_for_a_task_that_has_ended(api: APIClient, alice: User) -> 
     expect_within(3, look)
 
 
-def test_too_many_do_not_wait_at_all(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_polls_beyond_the_limit_return_immediately(
+    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each would hold a thread."""
     task = make_task(alice)
 
     def look() -> None:
         assert api.get(f"{path(task)}?wait=60").status_code == 200
 
-    for bound in ("MOST_WAITING", "MOST_WAITING_OF_A_USER"):
+    for bound in ("MAX_WAITING", "MAX_WAITING_PER_USER"):
         with monkeypatch.context() as patch:
             patch.setattr(lookup, bound, 0)
             expect_within(3, look)
 
 
-def test_who_waits_holds_no_connection_to_the_database(api: APIClient, alice: User) -> None:
+def test_a_long_poll_holds_no_database_connection(api: APIClient, alice: User) -> None:
     """More may wait than the pool has connections."""
     task = make_task(alice)
     held = []
@@ -277,9 +279,7 @@ def test_who_waits_holds_no_connection_to_the_database(api: APIClient, alice: Us
     assert held == [None]
 
 
-def test_a_process_that_is_to_end_keeps_nobody_waiting(
-    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shutdown_ends_long_polls(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(alice)
     monkeypatch.setattr(graceful_shutdown, "has_begun", threading.Event())
     graceful_shutdown.has_begun.set()
@@ -291,7 +291,7 @@ def test_a_process_that_is_to_end_keeps_nobody_waiting(
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "x", "1.5", "", "²", "9" * 400])
-def test_what_is_no_time_to_wait_is_bad_input(api: APIClient, alice: User, seconds: str) -> None:
+def test_invalid_wait_times_are_refused(api: APIClient, alice: User, seconds: str) -> None:
     response = api.get(f"{path(make_task(alice))}?wait={seconds}")
     assert response.status_code == 400
     assert [error["pointer"] for error in response.json()["errors"]] == ["/wait"]
@@ -317,7 +317,7 @@ def of_every_status(alice: User) -> dict[str, list[int]]:
     return made
 
 
-def test_the_list_shows_what_looking_at_each_shows_newest_first(api: APIClient, alice: User, bob: User) -> None:
+def test_the_list_matches_the_single_tasks_newest_first(api: APIClient, alice: User, bob: User) -> None:
     """B5."""
     made = of_every_status(alice)
     make_task(bob)
@@ -331,7 +331,7 @@ def test_the_list_shows_what_looking_at_each_shows_newest_first(api: APIClient, 
 
 
 @pytest.mark.parametrize("status", Status.values)
-def test_the_filter_agrees_with_what_is_shown(api: APIClient, alice: User, status: str) -> None:
+def test_the_status_filter_matches_the_displayed_status(api: APIClient, alice: User, status: str) -> None:
     """B5: also for what only Redis knows."""
     made = of_every_status(alice)
     response = api.get(f"{TASKS}?status={status}")
@@ -341,7 +341,7 @@ def test_the_filter_agrees_with_what_is_shown(api: APIClient, alice: User, statu
     assert ids(api.get(f"{TASKS}?status={status}&limit=1")) == made[status][:1]
 
 
-def test_pages_hold_every_task_once(api: APIClient, alice: User) -> None:
+def test_pages_contain_every_task_once(api: APIClient, alice: User) -> None:
     """B5."""
     rule = make_rule(alice)
     tasks = [make_row(alice, rule=rule) for _ in range(7)]
@@ -381,13 +381,13 @@ def test_two_hundred_tasks_cost_as_much_as_two(api: APIClient, alice: User) -> N
     [("status=odd", "/status"), ("status=", "/status"), ("limit=0", "/limit"), ("limit=201", "/limit"),
      ("cursor=odd", "/cursor")],
 )  # fmt: skip
-def test_bad_queries_are_bad_input(api: APIClient, query: str, pointer: str) -> None:
+def test_invalid_query_parameters_are_refused(api: APIClient, query: str, pointer: str) -> None:
     response = api.get(f"{TASKS}?{query}")
     assert response.status_code == 400
     assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
-def test_results_are_not_read_for_a_list(api: APIClient, alice: User) -> None:
+def test_lists_do_not_read_results(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     complete(task)
     with CaptureQueriesContext(connection) as captured:
@@ -399,7 +399,7 @@ def test_results_are_not_read_for_a_list(api: APIClient, alice: User) -> None:
 # ---- Without Redis --------------------------------------------------------------------------------------------------
 
 
-def test_without_redis_rows_are_shown_in_bounded_time(
+def test_without_redis_rows_are_returned_in_bounded_time(
     api: APIClient,
     alice: User,
     settings: LazySettings,
@@ -422,7 +422,7 @@ def test_without_redis_rows_are_shown_in_bounded_time(
     expect_within(3, look)
 
 
-def test_when_redis_is_back_it_is_asked_again(
+def test_redis_is_used_again_after_an_outage(
     api: APIClient, alice: User, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("config.platform.http.circuit_breaker.PAUSE_SECONDS", 0.0)
@@ -440,7 +440,7 @@ def test_when_redis_is_back_it_is_asked_again(
 # ---- Markdown -------------------------------------------------------------------------------------------------------
 
 
-def test_markdown_is_text_and_nothing_else(api: APIClient, alice: User) -> None:
+def test_markdown_is_served_as_plain_text(api: APIClient, alice: User) -> None:
     """B8, B21: whatever the document says, no browser renders it."""
     task = make_task(alice)
     assert api.get(path(task, "markdown")).json()["code"] == "not_ready"
@@ -456,7 +456,7 @@ def test_markdown_is_text_and_nothing_else(api: APIClient, alice: User) -> None:
     assert api.get(path(task, "markdown")).status_code == 409  # nobody knows its key until recovery has looked
 
 
-def test_markdown_stays_after_a_failure_and_without_redis(api: APIClient, alice: User) -> None:
+def test_markdown_is_available_after_a_failure_and_without_redis(api: APIClient, alice: User) -> None:
     """B8."""
     task = make_task(alice)
     complete(task)
@@ -465,7 +465,7 @@ def test_markdown_stays_after_a_failure_and_without_redis(api: APIClient, alice:
     assert b"".join(response.streaming_content).decode() == MARKDOWN
 
 
-def test_markdown_that_has_not_changed_is_not_sent_again(api: APIClient, alice: User) -> None:
+def test_unchanged_markdown_is_304(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     read(task)
     head: Any = api.head(path(task, "markdown"))
@@ -474,7 +474,7 @@ def test_markdown_that_has_not_changed_is_not_sent_again(api: APIClient, alice: 
     assert (again.status_code, again.content, again["ETag"]) == (304, b"", head["ETag"])
 
 
-def test_markdown_that_is_gone_is_missing(api: APIClient, alice: User) -> None:
+def test_deleted_markdown_is_404(api: APIClient, alice: User) -> None:
     task = make_task(alice)
     read(task)
     storage.delete(get(api, task)["metadata"]["artifact_mineru_markdown_key"])
@@ -485,7 +485,7 @@ def test_markdown_that_is_gone_is_missing(api: APIClient, alice: User) -> None:
 # ---- Cancel and retry -----------------------------------------------------------------------------------------------
 
 
-def test_a_task_that_waits_can_be_cancelled_and_only_that(api: APIClient, alice: User) -> None:
+def test_only_pending_tasks_can_be_cancelled(api: APIClient, alice: User) -> None:
     """B6."""
     waiting, running = make_task(alice), make_task(alice)
     begin(running)
@@ -501,14 +501,14 @@ def test_a_task_that_waits_can_be_cancelled_and_only_that(api: APIClient, alice:
     assert api.post(path(running, "cancel"), {"why": "x"}).json()["errors"][0]["pointer"] == "/why"
 
 
-def test_strangers_can_neither_cancel_nor_retry(alice: User, bob: User) -> None:
+def test_other_users_can_neither_cancel_nor_retry(alice: User, bob: User) -> None:
     stranger, task = client_of(bob), make_task(alice)
     assert stranger.post(path(task, "cancel")).json()["detail"] == "Task not found"
     assert stranger.post(path(task, "retry"), {"from_stage": "ocr"}).json()["detail"] == "Task not found"
     assert Task.objects.get().status == "pending"
 
 
-def test_a_task_that_has_ended_can_be_run_again(api: APIClient, alice: User) -> None:
+def test_an_ended_task_can_be_retried(api: APIClient, alice: User) -> None:
     """B7."""
     task = make_task(alice)
     complete(task)
@@ -525,7 +525,7 @@ def test_a_task_that_has_ended_can_be_run_again(api: APIClient, alice: User) -> 
     assert shown["metadata"]["artifact_mineru_markdown_key"]
 
 
-def test_without_a_rule_it_is_the_same_version_also_of_a_rule_that_is_gone(api: APIClient, alice: User) -> None:
+def test_a_retry_without_a_rule_uses_the_same_version_even_if_deleted(api: APIClient, alice: User) -> None:
     """B7, B25."""
     rule = make_rule(alice)
     task = make_task(alice, rule=rule)
@@ -537,7 +537,7 @@ def test_without_a_rule_it_is_the_same_version_also_of_a_rule_that_is_gone(api: 
     assert (get(api, task)["rule_id"], get(api, task)["rule_version"]) == (rule.pk, 1)
 
 
-def test_retries_that_cannot_be_are_refused(api: APIClient, alice: User, settings: LazySettings) -> None:
+def test_impossible_retries_are_refused(api: APIClient, alice: User, settings: LazySettings) -> None:
     """B7."""
     task = make_task(alice)
     response = api.post(path(task, "retry"), {"from_stage": "ocr"})
@@ -563,7 +563,7 @@ def test_retries_that_cannot_be_are_refused(api: APIClient, alice: User, setting
         ({"from_stage": "ocr", "more": 1}, "/more"),
     ],
 )
-def test_bad_retries_are_bad_input(api: APIClient, alice: User, body: dict[str, Any], pointer: str) -> None:
+def test_invalid_retries_are_refused(api: APIClient, alice: User, body: dict[str, Any], pointer: str) -> None:
     task = make_task(alice)
     fail(task)
     response = api.post(path(task, "retry"), body)
@@ -574,7 +574,7 @@ def test_bad_retries_are_bad_input(api: APIClient, alice: User, body: dict[str, 
 # ---- Who asks -------------------------------------------------------------------------------------------------------
 
 
-def test_the_browsers_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:
+def test_a_browser_session_reads_and_writes_with_a_csrf_token(alice: User) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(alice)
     task = make_task(alice)
@@ -585,7 +585,7 @@ def test_the_browsers_session_reads_and_writes_with_a_csrf_token(alice: User) ->
     assert response.status_code == 200
 
 
-def test_rates_are_those_of_document_etl(api: APIClient, alice: User, settings: LazySettings) -> None:
+def test_document_etl_has_its_own_rate_limits(api: APIClient, alice: User, settings: LazySettings) -> None:
     """B11."""
     task = make_task(alice)
     change(settings, etl_rate="1/min", etl_poll_rate="2/min", export_rate="1/min", export_poll_rate="1/min")

@@ -24,10 +24,11 @@ def checked(**variables: str) -> tuple[int, str]:
     [
         ("ETL_POSTPROCESS_LONG_STRATEGY", "chunked", "ETL_POSTPROCESS_LONG_STRATEGY must be one of: direct"),
         ("ETL_OCR_PROVIDER", "nobody.Provider", "(etl.E002) ETL_OCR_PROVIDER: nobody.Provider cannot be imported."),
-        ("ETL_OCR_PROVIDER", "pathlib.Path", "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is not an OCRProvider."),
+        ("ETL_OCR_PROVIDER", "pathlib.Path",
+         "(etl.E003) ETL_OCR_PROVIDER: pathlib.Path is not a subclass of OCRProvider."),
     ],
 )  # fmt: skip
-def test_it_refuses_a_name_that_leads_nowhere(name: str, value: str, said: str) -> None:
+def test_it_refuses_an_unknown_dotted_path(name: str, value: str, said: str) -> None:
     """B22."""
     code, errors = checked(**{name: value})
 
@@ -53,7 +54,7 @@ def test_it_warns_of_a_server_without_a_model() -> None:
     ],
     ids=["web", "worker", "make up"],
 )
-def test_nothing_starts_that_could_only_fail(command: list[str]) -> None:
+def test_a_misconfigured_process_does_not_start(command: list[str]) -> None:
     """B22: every submission would be answered with 500, or every task fail; a line says which setting it is."""
     wrong = {"ETL_OCR_PROVIDER": "nobody.Provider", "ETL_POSTPROCESS_LONG_STRATEGY": "chunked"}
     done = subprocess.run(

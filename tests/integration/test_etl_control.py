@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("rehearsed")
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------
-def test_a_task_that_has_not_started_is_cancelled(alice: User) -> None:
+def test_a_pending_task_is_cancelled(alice: User) -> None:
     """B6: in Redis and in the database, and no worker runs it."""
     task = make_task(alice)
     actions.cancel(task=row_of(task))
@@ -47,7 +47,7 @@ def test_a_task_that_has_not_started_is_cancelled(alice: User) -> None:
 
 
 @pytest.mark.parametrize("text", ["Hello.", "raise ProviderUnavailable", "leave"])
-def test_one_that_has_started_is_not(alice: User, text: str) -> None:
+def test_a_running_task_is_not_cancelled(alice: User, text: str) -> None:
     """B6: also while it waits for its next attempt, or was handed on; it goes on to its end."""
     task = make_task(alice, text)
     with suppress(SystemExit):
@@ -57,7 +57,7 @@ def test_one_that_has_started_is_not(alice: User, text: str) -> None:
     assert row_of(task).status == "pending"
 
 
-def test_one_that_has_ended_is_not(alice: User) -> None:
+def test_an_ended_task_is_not_cancelled(alice: User) -> None:
     task = make_task(alice)
     run(task)
     with pytest.raises(actions.NotCancellable, match="ended: completed"):
@@ -65,7 +65,7 @@ def test_one_that_has_ended_is_not(alice: User) -> None:
     assert row_of(task).status == "completed"
 
 
-def test_one_whose_state_was_lost_is_not(alice: User) -> None:
+def test_a_task_without_a_run_state_is_not_cancelled(alice: User) -> None:
     """B6: a worker may have the document already; nobody can promise any more that it was not read."""
     task = make_task(alice)
     valkey().flushall()
@@ -92,7 +92,7 @@ def test_without_redis_nothing_is_cancelled(alice: User, rehearsed: Change, sett
     assert run(task) == [True, True]
 
 
-def test_of_a_cancel_and_a_worker_exactly_one_wins(alice: User) -> None:
+def test_a_concurrent_cancel_and_start_have_one_winner(alice: User) -> None:
     """B6: after a cancellation no provider sees the document; after a refusal the task goes on to its end."""
     rule = make_rule(alice)
     with ThreadPoolExecutor(2) as pool:
@@ -118,7 +118,7 @@ def test_of_a_cancel_and_a_worker_exactly_one_wins(alice: User) -> None:
 
 
 # ---- Retry from post-processing -------------------------------------------------------------------------------------
-def test_post_processing_alone_is_done_again(alice: User) -> None:
+def test_a_retry_can_repeat_only_post_processing(alice: User) -> None:
     """B7, B8: the provider is not asked; what was there is cleared before the answer."""
     task = make_task(alice, "post:once:raise LlmRefused", rule=make_rule(alice, mode="llm", name="again"))
     run(task)
@@ -143,7 +143,7 @@ def test_post_processing_alone_is_done_again(alice: User) -> None:
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 
-def test_it_works_long_after_the_run_state_has_expired(alice: User) -> None:
+def test_a_retry_works_after_the_run_state_has_expired(alice: User) -> None:
     """B8: from the database and object storage alone; with another rule, in the version of now."""
     task = make_task(alice, "Hello.")
     run(task)
@@ -160,7 +160,7 @@ def test_it_works_long_after_the_run_state_has_expired(alice: User) -> None:
     assert (row.status, row.result["data"], row.rule_version) == ("completed", {"characters": 23}, 3)
 
 
-def test_without_a_rule_it_keeps_the_version_that_it_had(alice: User) -> None:
+def test_a_retry_without_a_rule_keeps_the_rule_version(alice: User) -> None:
     """B25: also of a rule that is deleted meanwhile."""
     rule = make_rule(alice, mode="llm", name="v1")
     task = make_task(alice, rule=rule)
@@ -172,7 +172,7 @@ def test_without_a_rule_it_keeps_the_version_that_it_had(alice: User) -> None:
     assert (len(rehearsal.calls("post-v1")), len(rehearsal.calls("post-v2"))) == (2, 0)
 
 
-def test_there_must_be_a_result_of_ocr(alice: User) -> None:
+def test_a_retry_of_post_processing_requires_an_ocr_result(alice: User) -> None:
     """B7: 409 artifact_missing, and nothing is changed."""
     failed = make_task(alice, "raise FileCorrupt")
     run(failed)
@@ -187,7 +187,7 @@ def test_there_must_be_a_result_of_ocr(alice: User) -> None:
 
 
 # ---- Retry from OCR -------------------------------------------------------------------------------------------------
-def test_everything_is_done_again(alice: User) -> None:
+def test_a_retry_can_repeat_all_stages(alice: User) -> None:
     """B7: new artefacts, attempts from the start."""
     task = make_task(alice, "once:raise ProviderUnavailable")
     run(task, Phase.OCR)
@@ -205,7 +205,7 @@ def test_everything_is_done_again(alice: User) -> None:
     assert artifacts.find_ocr(task) == before
 
 
-def test_a_cancelled_task_can_be_taken_up(alice: User) -> None:
+def test_a_cancelled_task_can_be_retried(alice: User) -> None:
     task = make_task(alice)
     actions.cancel(task=row_of(task))
     actions.retry(task=row_of(task), from_stage=Phase.OCR)
@@ -213,7 +213,7 @@ def test_a_cancelled_task_can_be_taken_up(alice: User) -> None:
     assert row_of(task).status == "completed"
 
 
-def test_one_that_waits_again_can_be_cancelled_again(alice: User) -> None:
+def test_a_retried_task_can_be_cancelled(alice: User) -> None:
     task = make_task(alice)
     run(task)
     actions.retry(task=row_of(task), from_stage=Phase.OCR)
@@ -222,7 +222,7 @@ def test_one_that_waits_again_can_be_cancelled_again(alice: User) -> None:
 
 
 # ---- Only what has ended --------------------------------------------------------------------------------------------
-def test_one_that_goes_on_is_not_retried(alice: User) -> None:
+def test_an_unfinished_task_is_not_retried(alice: User) -> None:
     """B7: 409 while running."""
     task = make_task(alice)
     for phase in (None, Phase.OCR):
@@ -234,7 +234,7 @@ def test_one_that_goes_on_is_not_retried(alice: User) -> None:
     assert (row_of(task).fence, row_of(task).run) == (1, 1)
 
 
-def test_of_two_retries_one_wins(alice: User) -> None:
+def test_one_of_two_concurrent_retries_wins(alice: User) -> None:
     task = make_task(alice)
     run(task)
     row = row_of(task)
@@ -255,7 +255,7 @@ def test_of_two_retries_one_wins(alice: User) -> None:
     assert row_of(task).fence == row.fence + 1
 
 
-def test_a_retry_that_comes_while_another_is_written_changes_nothing(alice: User) -> None:
+def test_a_retry_during_another_retry_changes_nothing(alice: User) -> None:
     """B7: both saw that the task has ended, and this one has waited for the row."""
     task = make_task(alice)
     run(task)
@@ -277,7 +277,7 @@ def test_a_retry_that_comes_while_another_is_written_changes_nothing(alice: User
     assert row_of(task).fence == 2
 
 
-def test_an_end_that_is_not_in_the_row_yet_counts(alice: User) -> None:
+def test_an_end_that_is_only_in_redis_counts(alice: User) -> None:
     task = make_task(alice, "raise FileCorrupt")
     run(task)
     Task.objects.filter(pk=task.pk).update(status="pending", error=None)
@@ -285,7 +285,7 @@ def test_an_end_that_is_not_in_the_row_yet_counts(alice: User) -> None:
     assert row_of(task).fence == 2
 
 
-def test_it_needs_a_place_in_the_queue(alice: User, rehearsed: Change) -> None:
+def test_a_retry_requires_room_in_the_queue(alice: User, rehearsed: Change) -> None:
     """B1: a retry counts like a submission; nothing is changed."""
     task = make_task(alice)
     run(task)
@@ -297,7 +297,7 @@ def test_it_needs_a_place_in_the_queue(alice: User, rehearsed: Change) -> None:
 
 
 # ---- A late worker --------------------------------------------------------------------------------------------------
-def test_a_worker_of_the_run_before_writes_nothing_into_the_new_one(alice: User) -> None:
+def test_a_worker_of_the_previous_run_is_fenced_off(alice: User) -> None:
     """B2, B3: its fence is too small, in Redis and in the row."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Phase.OCR)
@@ -314,7 +314,7 @@ def test_a_worker_of_the_run_before_writes_nothing_into_the_new_one(alice: User)
 
 
 # ---- Paid answers ---------------------------------------------------------------------------------------------------
-def test_a_failed_task_goes_on_with_the_answers_that_are_paid(alice: User) -> None:
+def test_a_retry_reuses_paid_model_responses(alice: User) -> None:
     """B2: with the same rule; a completed one, or one with another rule, asks anew."""
     rule = make_rule(alice, mode="llm")
     task = make_task(alice, "post:raise LlmRefused", rule=rule)
@@ -365,7 +365,7 @@ def shown(task: Task) -> tuple[str, int, bool]:
     return state.status, state.fence, state.result is not None
 
 
-def test_a_redis_that_goes_away_at_the_commit_shows_nothing_of_the_run_before(
+def test_a_redis_failure_at_the_commit_hides_the_previous_run(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
     """B3, B7: after the 202 the task is pending, whoever asks; recovery makes its run-state."""
@@ -383,7 +383,7 @@ def test_a_redis_that_goes_away_at_the_commit_shows_nothing_of_the_run_before(
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
-def test_a_redis_that_goes_away_before_that_leaves_all_as_it_was(
+def test_a_redis_failure_before_the_commit_changes_nothing(
     alice: User, rehearsed: Change, settings: LazySettings
 ) -> None:
     """B7: 503 run_state_unavailable."""
@@ -397,7 +397,7 @@ def test_a_redis_that_goes_away_before_that_leaves_all_as_it_was(
     assert seen(task).status == "completed"
 
 
-def test_a_retry_that_dies_before_its_commit_leaves_all_as_it_was(alice: User) -> None:
+def test_a_crash_before_the_commit_of_a_retry_changes_nothing(alice: User) -> None:
     """B7: the row is what is read, and it says the same."""
     task = make_task(alice)
     run(task)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(("phase", "queue"), [(Phase.OCR, "etl-ocr"), (Phase.POSTPROCESS, "etl-postprocess")])
-def test_a_message_brings_no_limits_of_time(alice: User, phase: Phase, queue: str) -> None:
+def test_messages_do_not_carry_time_limits(alice: User, phase: Phase, queue: str) -> None:
     """B9: those of the worker hold, and not those of whoever sends, which may have been started with others."""
     assert current_app.tasks[dispatch.OCR].time_limit == tasks.ocr.time_limit
     assert tasks.ocr.time_limit

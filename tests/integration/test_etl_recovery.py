@@ -49,7 +49,7 @@ def expect_in_queues(ocr: int, postprocess: int) -> None:
     assert (queued("etl-ocr"), queued("etl-postprocess")) == (ocr, postprocess)
 
 
-def test_a_stage_of_a_worker_that_died_is_told_from_a_message_that_was_lost(alice: User) -> None:
+def test_a_stage_of_a_dead_worker_is_distinguished_from_a_lost_message(alice: User) -> None:
     """B10, C6: both are sent again; the log and the metrics say which it was."""
 
     def counted() -> dict[str, float]:
@@ -69,7 +69,7 @@ def test_a_stage_of_a_worker_that_died_is_told_from_a_message_that_was_lost(alic
 
 
 # ---- Lost run-states ------------------------------------------------------------------------------------------------
-def test_a_waiting_task_whose_state_was_lost_is_made_anew(alice: User) -> None:
+def test_a_lost_run_state_of_a_pending_task_is_recreated(alice: User) -> None:
     """B10: under a greater fence, so that revisions grow; and sent on its way."""
     task = make_task(alice)
     before = seen(task)
@@ -86,7 +86,7 @@ def test_a_waiting_task_whose_state_was_lost_is_made_anew(alice: User) -> None:
     assert row_of(task).status == "completed"
 
 
-def test_it_goes_on_from_the_furthest_artefact(alice: User) -> None:
+def test_recovery_continues_from_the_latest_artifact(alice: User) -> None:
     """B8, B10: OCR is not done again."""
     task = make_task(alice, "warn odd\nonce:raise ProviderUnavailable", rule=make_rule(alice, mode="llm"))
     run(task, Phase.OCR)
@@ -104,7 +104,7 @@ def test_it_goes_on_from_the_furthest_artefact(alice: User) -> None:
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
-def test_one_that_was_all_but_done_ends_at_once(alice: User) -> None:
+def test_a_task_with_a_stored_result_ends_immediately(alice: User) -> None:
     """B10: the output is there; no model is asked again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="almost"))
     run(task)
@@ -118,7 +118,7 @@ def test_one_that_was_all_but_done_ends_at_once(alice: User) -> None:
     assert len(rehearsal.calls("post-almost")) == 1
 
 
-def test_a_worker_that_was_at_it_is_fenced(alice: User) -> None:
+def test_recovery_fences_off_the_previous_worker(alice: User) -> None:
     """B10: what it held is gone, also after the state is there again."""
     task = make_task(alice)
     state = runstate.start(task.pk, phase=Phase.OCR).state
@@ -147,7 +147,7 @@ def test_a_retry_from_post_processing_does_not_fall_back_to_ocr(alice: User) -> 
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 
-def test_whoever_is_about_to_make_the_state_is_given_time(alice: User) -> None:
+def test_recovery_waits_for_a_submission_that_creates_the_run_state(alice: User) -> None:
     """B1, B10: between a row and its run-state there is a moment. It goes on within two intervals."""
     task = make_row(alice)
     recovery.recover_all()
@@ -158,7 +158,7 @@ def test_whoever_is_about_to_make_the_state_is_given_time(alice: User) -> None:
     assert runstate.create(task, phase=Phase.OCR).verdict == "newer"  # the late submitter
 
 
-def test_a_retry_whose_state_was_not_made_is_made(alice: User) -> None:
+def test_a_missing_run_state_of_a_retry_is_created(alice: User) -> None:
     """B7, B10: the process died right after its commit; Redis still says how it ended before."""
     task = make_task(alice)
     run(task)
@@ -175,7 +175,7 @@ def test_a_retry_whose_state_was_not_made_is_made(alice: User) -> None:
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 2
 
 
-def test_a_state_of_another_time_is_put_right(alice: User) -> None:
+def test_a_run_state_of_another_generation_is_repaired(alice: User) -> None:
     """A Redis that came back from an old copy: its fence is older than the row's."""
     task = make_task(alice)
     old = copy_of(task)
@@ -188,7 +188,7 @@ def test_a_state_of_another_time_is_put_right(alice: User) -> None:
     assert seen(task).fence == row_of(task).fence == 2
 
 
-def test_what_has_ended_is_left_alone(alice: User) -> None:
+def test_ended_tasks_are_left_alone(alice: User) -> None:
     """B10: also when its state has expired, and when Redis says that it goes on: that is put right."""
     ended = make_task(alice)
     run(ended)
@@ -209,7 +209,7 @@ def test_what_has_ended_is_left_alone(alice: User) -> None:
     assert [row["result"] for row in Task.objects.order_by("pk").values()] == [row["result"] for row in before]
 
 
-def test_one_that_cannot_be_read_is_made_anew_and_the_others_go_on(alice: User) -> None:
+def test_an_unreadable_run_state_is_recreated_without_affecting_others(alice: User) -> None:
     """B10: by reads it is taken for lost until then."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(3)]
@@ -227,7 +227,7 @@ def test_one_that_cannot_be_read_is_made_anew_and_the_others_go_on(alice: User) 
     assert all(run(task) == [True, True] for task in tasks)
 
 
-def test_hints_of_a_look_that_was_cut_short_do_not_count_as_sent(alice: User) -> None:
+def test_wake_ups_of_an_interrupted_recovery_do_not_count_as_sent(alice: User) -> None:
     """B10: the database goes away at the first of them."""
     rule = make_rule(alice)
     lost, waiting = make_row(alice, rule=rule), make_task(alice, rule=rule)
@@ -248,7 +248,7 @@ def test_hints_of_a_look_that_was_cut_short_do_not_count_as_sent(alice: User) ->
 
 
 # ---- Redis that came back from an older copy ------------------------------------------------------------------------
-def test_a_worker_begins_with_nothing_that_its_row_has_another_life_of(alice: User) -> None:
+def test_a_worker_does_not_start_a_stale_generation(alice: User) -> None:
     """B2, B10: the row's fence is greater; recovery makes the run-state that fits."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(fence=2)
@@ -259,7 +259,7 @@ def test_a_worker_begins_with_nothing_that_its_row_has_another_life_of(alice: Us
     assert run(task) == [True, True]
 
 
-def test_without_the_database_nothing_is_begun(alice: User) -> None:
+def test_without_the_database_no_stage_starts(alice: User) -> None:
     """B9: no attempt is burned; recovery sends it again."""
     task = make_task(alice)
 
@@ -272,7 +272,7 @@ def test_without_the_database_nothing_is_begun(alice: User) -> None:
     assert run(task) == [True, True]
 
 
-def test_what_goes_on_in_redis_alone_is_put_right(alice: User) -> None:
+def test_a_run_state_that_continues_after_its_row_ended_is_repaired(alice: User) -> None:
     """B3, B10: nobody wakes a worker for it any more, and it would be shown for a day."""
     rule = make_rule(alice)
     ended, cancelled, going_on = (make_task(alice, rule=rule) for _ in range(3))
@@ -296,7 +296,7 @@ def due_for_a_hint(task: Task) -> None:
     valkey().hset(runstate.key_of(task.pk), "hinted_at", 1)
 
 
-def test_a_lost_message_is_sent_again_but_not_each_time(alice: User) -> None:
+def test_a_lost_message_is_sent_again_at_most_once_per_interval(alice: User) -> None:
     """B2, B10."""
     task = make_task(alice)
     valkey().delete("etl-ocr")
@@ -309,7 +309,7 @@ def test_a_lost_message_is_sent_again_but_not_each_time(alice: User) -> None:
     assert seen(task).job_id
 
 
-def test_the_next_link_that_was_not_sent_is_sent(alice: User) -> None:
+def test_a_missing_message_of_the_next_stage_is_sent(alice: User) -> None:
     """B2: the worker died, or the broker was away, between OCR and the message for what follows."""
     task = make_task(alice)
     run(task, Phase.OCR)
@@ -318,7 +318,7 @@ def test_the_next_link_that_was_not_sent_is_sent(alice: User) -> None:
     expect_in_queues(1, 1)
 
 
-def test_a_lost_worker_s_stage_is_sent_again(alice: User) -> None:
+def test_the_stage_of_a_lost_worker_is_sent_again(alice: User) -> None:
     """B2, B9: when its lease is over."""
     task = make_task(alice)
     runstate.start(task.pk, phase=Phase.OCR)
@@ -333,7 +333,7 @@ def test_a_lost_worker_s_stage_is_sent_again(alice: User) -> None:
     assert row_of(task).metadata["attempts"]["ocr"] == 2
 
 
-def test_one_that_waits_for_its_next_attempt_is_not_hurried(alice: User, rehearsed: Change) -> None:
+def test_a_task_in_backoff_gets_no_wake_up(alice: User, rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=300.0, etl_retry_backoff_max_seconds=300.0)
     task = make_task(alice, "raise ProviderUnavailable")
     run(task, Phase.OCR)
@@ -345,7 +345,7 @@ def test_one_that_waits_for_its_next_attempt_is_not_hurried(alice: User, rehears
     expect_in_queues(1, 0)  # no message was sent for such a long pause, so it is due at once
 
 
-def test_a_look_sends_all_its_messages_by_one_connection(alice: User) -> None:
+def test_recovery_sends_all_messages_over_one_connection(alice: User) -> None:
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(20)]
     valkey().delete("etl-ocr")
@@ -357,7 +357,7 @@ def test_a_look_sends_all_its_messages_by_one_connection(alice: User) -> None:
     assert connections_so_far() - before < len(tasks) / 2  # some of them are of this test
 
 
-def test_a_broker_that_is_away_is_asked_once(alice: User) -> None:
+def test_an_unavailable_broker_is_tried_once(alice: User) -> None:
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(5)]
     valkey().delete("etl-ocr")
@@ -371,7 +371,7 @@ def test_a_broker_that_is_away_is_asked_once(alice: User) -> None:
 
 # ---- Ends that are not in the row -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_an_end_is_written_down(alice: User, status: str) -> None:
+def test_an_end_is_recorded_in_the_row(alice: User, status: str) -> None:
     """B4: the worker died, or the database was away, right after Redis had decided."""
     task = make_task(alice, "raise FileCorrupt" if status == "failed" else "Hello.")
     if status == "cancelled":
@@ -387,7 +387,7 @@ def test_an_end_is_written_down(alice: User, status: str) -> None:
     assert before["status"] == status
 
 
-def test_a_large_end_is_written_down_from_what_is_stored(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_result_is_recorded_from_object_storage(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transitions, "RESULT_BYTES", 10)
     task = make_task(alice, rule=make_rule(alice, mode="llm"))
     run(task)
@@ -400,7 +400,7 @@ def test_a_large_end_is_written_down_from_what_is_stored(alice: User, monkeypatc
 
 
 # ---- Several at once ------------------------------------------------------------------------------------------------
-def test_any_number_of_them_at_once_do_what_one_would(alice: User) -> None:
+def test_concurrent_recoveries_have_the_effect_of_one(alice: User) -> None:
     """B10: several beats, repeated messages."""
     rule = make_rule(alice)
     tasks = [make_task(alice, rule=rule) for _ in range(10)]
@@ -421,7 +421,7 @@ def test_any_number_of_them_at_once_do_what_one_would(alice: User) -> None:
         assert run(task) == [True, True]
 
 
-def test_of_several_ticks_one_looks() -> None:
+def test_one_of_several_concurrent_ticks_runs() -> None:
     looked: list[int] = []
     for _ in range(3):
         runstate.once("recovery", every=30, run=lambda: looked.append(1))
@@ -429,7 +429,7 @@ def test_of_several_ticks_one_looks() -> None:
     assert 0 < valkey().pttl("etl:recovery") <= 15_000
 
 
-def test_it_looks_at_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_covers_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "BATCH", 3)
     rule = make_rule(alice)
     for _ in range(8):
@@ -439,7 +439,7 @@ def test_it_looks_at_every_open_task(alice: User, monkeypatch: pytest.MonkeyPatc
 
 
 # ---- Servers that are away ------------------------------------------------------------------------------------------
-def test_without_redis_or_storage_it_does_nothing_and_says_so(
+def test_without_redis_or_storage_recovery_does_nothing_and_logs_it(
     alice: User,
     rehearsed: Change,
     settings: LazySettings,
@@ -456,7 +456,7 @@ def test_without_redis_or_storage_it_does_nothing_and_says_so(
 
 
 # ---- The janitors ---------------------------------------------------------------------------------------------------
-def test_documents_that_no_task_names_are_deleted_in_time(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreferenced_documents_are_deleted(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_row(alice)
     orphan, upload = f"{artifacts.DOCUMENTS}orphan.txt", f"{artifacts.UPLOADS}1/abc"
     for key in (orphan, upload):
@@ -471,7 +471,7 @@ def test_documents_that_no_task_names_are_deleted_in_time(alice: User, monkeypat
     assert storage.head(task.document_key)
 
 
-def test_one_janitor_that_fails_does_not_keep_the_others(
+def test_a_failing_cleanup_step_does_not_stop_the_others(
     alice: User, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     upload = f"{artifacts.UPLOADS}1/abd"
@@ -489,7 +489,7 @@ def test_one_janitor_that_fails_does_not_keep_the_others(
     assert storage.head(f"{artifacts.DOCUMENTS}orphan2.txt")
 
 
-def test_where_the_row_has_ended_otherwise_redis_is_put_right(alice: User) -> None:
+def test_a_run_state_that_contradicts_an_ended_row_is_repaired(alice: User) -> None:
     """B6: a Redis that came back from an old copy has a task wait that was cancelled; it is not read all the same."""
     task = make_task(alice)
     copy = copy_of(task)
@@ -501,7 +501,7 @@ def test_where_the_row_has_ended_otherwise_redis_is_put_right(alice: User) -> No
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_an_end_of_a_life_before_is_not_written_down(alice: User) -> None:
+def test_an_end_of_an_earlier_generation_is_not_recorded(alice: User) -> None:
     """B2, B7: the row was taken up again; its fence is greater."""
     task = make_task(alice)
     run(task)
@@ -512,7 +512,7 @@ def test_an_end_of_a_life_before_is_not_written_down(alice: User) -> None:
     assert (Task.objects.values().get(pk=task.pk), seen(task)) == (before, now)
 
 
-def test_an_end_that_is_in_the_row_is_not_written_again(alice: User) -> None:
+def test_a_recorded_end_is_not_written_again(alice: User) -> None:
     """B3: a Redis that came back from an older copy had it end otherwise, under the same fence."""
     task = make_task(alice)
     copy = copy_of(task)
@@ -529,7 +529,7 @@ def test_an_end_that_is_in_the_row_is_not_written_again(alice: User) -> None:
     assert seen(task).status == "cancelled"
 
 
-def test_a_task_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
+def test_a_task_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
     """B6, B10: nobody knows whether a worker has read the document."""
     task = make_task(alice)
     flush()
@@ -540,7 +540,7 @@ def test_a_task_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -
         actions.cancel(task=row_of(task))
 
 
-def test_a_retry_whose_state_was_lost_cannot_be_cancelled_any_more(alice: User) -> None:
+def test_a_retry_with_a_lost_run_state_cannot_be_cancelled(alice: User) -> None:
     """B6, B10."""
     task = make_task(alice)
     run(task)

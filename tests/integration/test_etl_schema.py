@@ -32,7 +32,7 @@ def send(api: Api, content: bytes = TEXT, **how: Any) -> Any:
     return api.post(SUBMIT, {"file": SimpleUploadedFile("a.txt", content)}, format="multipart", **how)
 
 
-def test_a_task_fits_from_its_submission_to_its_end(checked: Api) -> None:  # noqa: F811
+def test_a_task_matches_from_submission_to_end(checked: Api) -> None:  # noqa: F811
     assert send(checked).status_code == 202
     task = Task.objects.get()
     assert checked.get(path(task)).json()["status"] == "pending"
@@ -51,7 +51,7 @@ def test_a_task_fits_from_its_submission_to_its_end(checked: Api) -> None:  # no
     assert checked.post(path(task, "retry"), {"from_stage": "ocr"}).status_code == 409
 
 
-def test_tasks_that_end_otherwise_fit(checked: Api, alice: User) -> None:  # noqa: F811
+def test_failed_and_cancelled_tasks_match(checked: Api, alice: User) -> None:  # noqa: F811
     failed, cancelled, running = (make_task(alice) for _ in range(3))
     fail(failed)
     read(running)
@@ -64,7 +64,7 @@ def test_tasks_that_end_otherwise_fit(checked: Api, alice: User) -> None:  # noq
     assert checked.post(path(failed, "retry"), {"from_stage": "postprocess"}).json()["code"] == "artifact_missing"
 
 
-def test_places_for_uploads_fit(checked: Api) -> None:  # noqa: F811
+def test_upload_urls_match(checked: Api) -> None:  # noqa: F811
     body = {"filename": "a.pdf", "content_type": "application/pdf", "size": 5}
     assert checked.post(UPLOADS, body).status_code == 201
     assert checked.post(UPLOADS, body | {"size": 0}).json()["code"] == "empty_document"
@@ -72,7 +72,7 @@ def test_places_for_uploads_fit(checked: Api) -> None:  # noqa: F811
     assert checked.post(UPLOADS, body | {"content_type": "video/mp4"}).status_code == 415
 
 
-def test_refusals_fit(checked: Api, settings: LazySettings) -> None:  # noqa: F811
+def test_refusals_match(checked: Api, settings: LazySettings) -> None:  # noqa: F811
     assert send(checked, b"").json()["code"] == "empty_document"
     assert send(checked, DOCX).status_code == 415
     assert checked.post(SUBMIT, "x", content_type="text/plain").status_code == 415
@@ -85,7 +85,7 @@ def test_refusals_fit(checked: Api, settings: LazySettings) -> None:  # noqa: F8
     assert send(checked).status_code == 413
 
 
-def test_strangers_and_the_unknown_fit(checked: Api, anyone: Api, alice: User) -> None:  # noqa: F811
+def test_unauthorized_and_unknown_requests_match(checked: Api, anyone: Api, alice: User) -> None:  # noqa: F811
     task = make_task(alice)
     for rest in ("", "/markdown", "/events"):
         assert anyone.get(path(task) + rest).status_code == 401
@@ -116,7 +116,7 @@ def test_strangers_and_the_unknown_fit(checked: Api, anyone: Api, alice: User) -
         (f"{TASKS}/17/retry", {"rule_id": 1}, False),
     ],
 )
-def test_the_schema_takes_and_refuses_what_the_service_does(
+def test_the_schema_accepts_what_the_service_accepts(
     api: APIClient,
     alice: User,
     schema: dict[str, Any],  # noqa: F811

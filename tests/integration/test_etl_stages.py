@@ -30,8 +30,8 @@ from tests import rehearsal
 from tests.broker import lose_messages, queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_rehearsal import Change, row_of, run, run_beside, run_when_due, seen
-from tests.integration.troubled_redis import Relay, relaying
-from tests.integration.troubled_s3 import Proxy, answer_500, running
+from tests.integration.faulty_redis import Relay, relaying
+from tests.integration.faulty_s3 import Proxy, answer_500, running
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("rehearsed")
@@ -98,7 +98,7 @@ def test_a_document_becomes_a_result(alice: User) -> None:
     assert {name: getattr(state, name) for name in shown} == {name: getattr(of_row, name) for name in shown}
 
 
-def test_a_model_s_answer_is_stored_and_in_the_row(alice: User) -> None:
+def test_a_model_response_is_stored_and_in_the_row(alice: User) -> None:
     """B15, B19."""
     task = make_task(alice, "Hello.\npost:spend 7", rule=make_rule(alice, mode="llm", name=str(alice.pk)))
     run(task)
@@ -115,7 +115,7 @@ def test_a_model_s_answer_is_stored_and_in_the_row(alice: User) -> None:
     assert row.metadata["postprocess"] == {"strategy": "rehearsed", "model": "none", "usage": usage}
 
 
-def test_nothing_is_written_into_the_row_before_the_end(alice: User) -> None:
+def test_the_row_is_not_written_before_the_end(alice: User) -> None:
     """B4: the row is inserted once and updated once, at the end."""
     task = make_task(
         alice, "page 1 2\nonce:raise ProviderUnavailable\npost:page 1 2", rule=make_rule(alice, mode="llm")
@@ -132,7 +132,7 @@ def test_nothing_is_written_into_the_row_before_the_end(alice: User) -> None:
     assert [word for word in words if word != "SELECT"] == ["UPDATE"]
 
 
-def test_ocr_writes_nothing_and_reads_one_row(alice: User) -> None:
+def test_ocr_reads_one_row_and_writes_none(alice: User) -> None:
     """B4."""
     task = make_task(alice)
     with statements() as words:
@@ -151,7 +151,7 @@ def test_progress_is_shown_while_it_runs(alice: User) -> None:
     assert (seen(task).status, seen(task).phase, seen(task).progress) == ("llm_processing", "postprocess", 50)
 
 
-def test_moves_are_counted_once(alice: User) -> None:
+def test_transitions_are_counted_once(alice: User) -> None:
     """C6: also where a stage takes several attempts."""
 
     def counted() -> dict[str, float]:
@@ -174,7 +174,7 @@ def test_moves_are_counted_once(alice: User) -> None:
     [("done", "Hello."), ("retried", "raise ProviderUnavailable"), ("failed", "raise FileCorrupt"),
      ("lost", "raise Fenced"), ("released", "leave")],
 )  # fmt: skip
-def test_every_way_that_a_run_may_end_is_counted(alice: User, outcome: str, text: str) -> None:
+def test_every_outcome_of_a_run_is_counted(alice: User, outcome: str, text: str) -> None:
     """C6."""
     before = {each: metrics.STAGES.labels("ocr", each)._value.get() for each in metrics.OUTCOMES}
     with suppress(SystemExit):
@@ -186,7 +186,7 @@ def test_every_way_that_a_run_may_end_is_counted(alice: User, outcome: str, text
 
 
 # ---- Twice ----------------------------------------------------------------------------------------------------------
-def test_messages_that_come_twice_do_nothing(alice: User) -> None:
+def test_duplicate_messages_do_nothing(alice: User) -> None:
     """B2."""
     task = make_task(alice)
     assert run(task, Phase.POSTPROCESS, Phase.OCR, Phase.OCR, Phase.POSTPROCESS) == [False, True, True, True]
@@ -197,7 +197,7 @@ def test_messages_that_come_twice_do_nothing(alice: User) -> None:
     assert seen(task).attempts == {"ocr": 1, "postprocess": 1}
 
 
-def test_a_second_worker_leaves_what_the_first_one_holds(alice: User) -> None:
+def test_a_second_worker_does_not_take_a_held_stage(alice: User) -> None:
     task = make_task(alice, "until go")
     thread = run_beside(task, Phase.OCR)
     wait_until(lambda: seen(task).token)
@@ -207,7 +207,7 @@ def test_a_second_worker_leaves_what_the_first_one_holds(alice: User) -> None:
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 
-def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> None:
+def test_artifacts_of_a_dead_worker_are_reused(alice: User) -> None:
     """B2: neither the provider nor the model is asked again."""
     task = make_task(alice, rule=make_rule(alice, mode="llm", name="taken"))
     state = runstate.start(task.pk, phase=Phase.OCR).state
@@ -227,7 +227,7 @@ def test_what_was_stored_before_the_worker_died_is_taken_over(alice: User) -> No
     assert (len(rehearsal.calls(f"ocr-{task.pk}")), len(rehearsal.calls("post-taken"))) == (1, 1)
 
 
-def test_of_two_that_finish_the_same_run_the_first_one_counts(alice: User) -> None:
+def test_the_first_of_two_finishes_counts(alice: User) -> None:
     """B2: the artefact is written once; the second worker takes it over."""
     task = make_task(alice)
     ours = {"markdown_key": "a", "facts": {"metadata": {}}, "warnings": [], "attempts": 1}
@@ -238,7 +238,7 @@ def test_of_two_that_finish_the_same_run_the_first_one_counts(alice: User) -> No
     assert artifacts.find(key) == theirs
 
 
-def test_one_that_was_fenced_writes_nothing(alice: User) -> None:
+def test_a_fenced_worker_writes_nothing(alice: User) -> None:
     """B2, B3: another worker took over while this one worked."""
     task = make_task(alice, "once:until go")
     thread = run_beside(task, Phase.OCR)
@@ -253,7 +253,7 @@ def test_one_that_was_fenced_writes_nothing(alice: User) -> None:
 
 
 # ---- Failures -------------------------------------------------------------------------------------------------------
-def test_a_passing_failure_is_tried_again(alice: User) -> None:
+def test_a_transient_failure_is_retried(alice: User) -> None:
     """B2, B9: counted, with a pause; the status stays; a message is sent for then."""
     lose_messages()
     task = make_task(alice, "once:raise ProviderUnavailable")
@@ -296,7 +296,7 @@ def test_a_bad_document_fails_at_once(alice: User) -> None:
     assert row.metadata["attempts"]["ocr"] == 1
 
 
-def test_a_failed_post_processing_keeps_what_ocr_has_found(alice: User) -> None:
+def test_a_failed_post_processing_keeps_the_ocr_result(alice: User) -> None:
     """B8: the key of the Markdown, the usage and the attempts are in the row."""
     text = "post:spend 5\npost:warn odd\npost:raise LlmInvalidResponse"
     task = make_task(alice, text, rule=make_rule(alice, mode="llm"))
@@ -313,7 +313,7 @@ def test_a_failed_post_processing_keeps_what_ocr_has_found(alice: User) -> None:
     assert row.metadata["warnings"] == [{"code": "odd", "detail": "As rehearsed."}]
 
 
-def test_empty_text_is_no_success(alice: User) -> None:
+def test_empty_text_is_a_failure(alice: User) -> None:
     """B18."""
     task = make_task(alice, "nothing")
     run(task)
@@ -343,7 +343,7 @@ def test_a_stage_that_takes_too_long_is_stopped(
     assert (error["code"], error["stage"], error["retryable"]) == (code, phase, True)
 
 
-def test_what_nobody_thought_of_is_told_in_our_words(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_errors_have_a_generic_text(alice: User, capfd: pytest.CaptureFixture[str]) -> None:
     """B9, and nothing of a document gets out."""
     task = make_task(alice, "raise Unexpected")
     for _ in range(3):
@@ -354,7 +354,7 @@ def test_what_nobody_thought_of_is_told_in_our_words(alice: User, capfd: pytest.
     assert "secret" not in json.dumps(error)
 
 
-def test_workers_that_die_each_time_end_the_task(alice: User) -> None:
+def test_a_task_that_kills_its_workers_fails(alice: User) -> None:
     """B9, B12: no poison document."""
     task = make_task(alice)
     for _ in range(3):
@@ -379,7 +379,7 @@ def die_after_storing(task: Task, phase: Phase) -> None:
     stage.run(state, execution.build_context(state, LeaseLostEvent(9, since=time.monotonic()), stage.span))
 
 
-def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> None:
+def test_artifacts_of_a_killed_last_attempt_count(alice: User) -> None:
     """B2, B9: finished work is not thrown away, and nothing is asked again."""
     task = make_task(alice, "warn odd\npost:spend 5", rule=make_rule(alice, mode="llm", name="last"))
     for phase in Phase:
@@ -394,7 +394,7 @@ def test_what_the_last_attempt_had_stored_before_it_died_counts(alice: User) -> 
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_while_the_storage_is_away_the_last_attempt_s_result_is_waited_for(
+def test_a_storage_outage_postpones_the_end_of_a_killed_last_attempt(
     alice: User, rehearsed: Change, settings: LazySettings, phase: Phase
 ) -> None:
     """B9, B10: not to know whether there is one is no reason to fail."""
@@ -411,7 +411,7 @@ def test_while_the_storage_is_away_the_last_attempt_s_result_is_waited_for(
     assert run_when_due(task, phase)
 
 
-def test_a_task_whose_state_was_lost_says_that_its_counts_may_be_too_small(alice: User) -> None:
+def test_a_task_with_a_lost_run_state_warns_of_incomplete_usage(alice: User) -> None:
     """B17: where a model is asked, at either end; a retry begins with a clean slate."""
     good, bad, broken = (
         make_task(alice, text, rule=make_rule(alice, mode="llm", name=name))
@@ -445,7 +445,7 @@ def test_a_task_whose_state_was_lost_says_that_its_counts_may_be_too_small(alice
     assert (row_of(bad).status, row_of(bad).run, warned(bad)) == ("completed", 3, [])
 
 
-def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User) -> None:
+def test_graceful_shutdown_hands_the_stage_to_another_worker(alice: User) -> None:
     """B2: at once, and no attempt is burned."""
     task = make_task(alice, "once:leave")
     valkey().delete("etl-ocr")
@@ -459,7 +459,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_stage_on(alice: User) -> None:
     assert row_of(task).metadata["attempts"]["ocr"] == 1
 
 
-def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
+def test_a_stage_taken_by_another_worker_is_not_logged_as_released(
     alice: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = make_task(alice)
@@ -477,7 +477,9 @@ def test_a_stage_that_is_another_s_meanwhile_is_not_called_handed_on(
     ("asked", "delays"),
     [(None, [(0.1, 0.2), (0.1, 0.2)]), ("0.15", [(0.15, 0.15)] * 2), ("9999", [(0.2, 0.2)] * 2)],
 )
-def test_pauses_grow_and_heed_the_peer(alice: User, asked: str | None, delays: list[tuple[float, float]]) -> None:
+def test_backoff_grows_and_respects_retry_after(
+    alice: User, asked: str | None, delays: list[tuple[float, float]]
+) -> None:
     """B2: jitter; Retry-After up to the longest pause."""
     task = make_task(alice, f"raise ProviderUnavailable {asked or ''}")
     for least, most in delays:
@@ -487,7 +489,7 @@ def test_pauses_grow_and_heed_the_peer(alice: User, asked: str | None, delays: l
         assert least - 0.01 <= pause <= most + 0.01
 
 
-def test_backoff_doubles_up_to_the_longest(rehearsed: Change) -> None:
+def test_backoff_doubles_up_to_its_maximum(rehearsed: Change) -> None:
     rehearsed(etl_retry_backoff_base_seconds=2.0, etl_retry_backoff_max_seconds=10.0)
     error = UnexpectedError()
     for attempt, longest in ((1, 2), (2, 4), (3, 8), (4, 10), (5000, 10)):
@@ -496,7 +498,7 @@ def test_backoff_doubles_up_to_the_longest(rehearsed: Change) -> None:
 
 
 # ---- What a provider began ------------------------------------------------------------------------------------------
-def test_the_provider_s_job_is_taken_up_again(alice: User) -> None:
+def test_the_provider_s_job_is_resumed(alice: User) -> None:
     """B2, B14: not begun twice."""
     task = make_task(alice, "once:remember job-7\nonce:raise ProviderUnavailable")
     run(task, Phase.OCR)
@@ -506,7 +508,7 @@ def test_the_provider_s_job_is_taken_up_again(alice: User) -> None:
     assert seen(task).metadata["provider_task_id"] == "job-7"
 
 
-def test_no_copy_of_the_document_stays(alice: User, tmp_path: Path) -> None:
+def test_no_copy_of_the_document_remains(alice: User, tmp_path: Path) -> None:
     """B12: also what killed workers left is deleted, in time."""
     lost, young = tmp_path / "sluice-document-lost", tmp_path / "sluice-document-young"
     for folder in (lost, young):
@@ -518,7 +520,7 @@ def test_no_copy_of_the_document_stays(alice: User, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rehearsal", "sluice-document-young"]
 
 
-def test_a_document_that_is_gone_or_has_grown_fails(alice: User) -> None:
+def test_a_missing_or_larger_document_fails(alice: User) -> None:
     gone = make_task(alice)
     storage.delete(gone.document_key)
     run(gone, Phase.OCR)
@@ -528,7 +530,7 @@ def test_a_document_that_is_gone_or_has_grown_fails(alice: User) -> None:
     assert codes == ["artifact_missing", "file_too_large"]
 
 
-def test_a_result_of_ocr_that_is_gone_is_told(alice: User) -> None:
+def test_a_missing_ocr_result_is_reported(alice: User) -> None:
     for key_of in (artifacts.ocr_key, markdown_key):
         task = make_task(alice)
         run(task, Phase.OCR)
@@ -551,7 +553,7 @@ def proxy(settings: LazySettings, rehearsed: Change) -> Iterator[Proxy]:
         yield proxy
 
 
-def test_a_storage_that_fails_is_a_passing_failure(alice: User, proxy: Proxy) -> None:
+def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
     proxy.trouble("GET", "documents", answer_500, times=2)
     assert run(task, Phase.OCR) == [False]
@@ -559,9 +561,7 @@ def test_a_storage_that_fails_is_a_passing_failure(alice: User, proxy: Proxy) ->
     assert run_when_due(task, Phase.OCR)
 
 
-def test_an_end_that_did_not_reach_its_row_is_decided_all_the_same(
-    alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """B4: the database is away at that moment; recovery writes it down (see test_etl_recovery)."""
     task = make_task(alice)
     run(task, Phase.OCR)
@@ -585,14 +585,14 @@ def silent() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
-def test_without_redis_nothing_is_begun(alice: User, rehearsed: Change, silent: str) -> None:
+def test_without_redis_no_stage_starts(alice: User, rehearsed: Change, silent: str) -> None:
     task = make_task(alice)
     rehearsed(etl_redis_url=SecretStr(silent))
     assert run(task, Phase.OCR) == [False]
     assert not rehearsal.calls(f"ocr-{task.pk}")
 
 
-def test_without_redis_for_longer_than_the_lease_the_work_stops(
+def test_work_stops_after_a_redis_outage_longer_than_the_lease(
     alice: User, rehearsed: Change, settings: LazySettings, silent: str
 ) -> None:
     """B2: self-fencing: from then on another worker may have it."""
@@ -610,7 +610,7 @@ def test_without_redis_for_longer_than_the_lease_the_work_stops(
     assert seen(task).token  # nothing was written: recovery finds the lease over
 
 
-def test_a_lease_that_is_over_is_lost_before_anybody_has_looked() -> None:
+def test_an_expired_lease_is_lost_before_any_check() -> None:
     """B2: a process that was stopped for longer, in the moment when it goes on: no heartbeat has run yet."""
     since = time.monotonic()
     context = StageContext(seconds=60, lease_lost=LeaseLostEvent(3, since=since))
@@ -622,7 +622,7 @@ def test_a_lease_that_is_over_is_lost_before_anybody_has_looked() -> None:
         context.check()
 
 
-def test_a_redis_that_comes_back_in_time_gets_the_outcome(
+def test_an_outcome_is_written_after_a_short_redis_outage(
     alice: User, rehearsed: Change, settings: LazySettings, silent: str
 ) -> None:
     own = settings.SLUICE.etl_redis_url
@@ -648,7 +648,7 @@ def lost_runs() -> float:
     return sum(float(metrics.STAGES.labels(phase, "lost")._value.get()) for phase in Phase.values)
 
 
-def test_a_start_whose_answer_comes_too_late_burns_no_attempt(alice: User, relay: Relay) -> None:
+def test_a_start_with_a_late_reply_does_not_count_as_an_attempt(alice: User, relay: Relay) -> None:
     """B2, B9: Redis had made the move; it is asked again as the same one."""
     task = make_task(alice)
     for phase in Phase:
@@ -667,7 +667,7 @@ def test_a_start_whose_answer_comes_too_late_burns_no_attempt(alice: User, relay
         ("Hello.", Phase.POSTPROCESS, "completed"),
     ],
 )
-def test_an_outcome_whose_answer_comes_too_late_is_an_outcome(  # noqa: PLR0917 - pytest gives fixtures by name
+def test_an_outcome_with_a_late_reply_counts(  # noqa: PLR0917 - pytest gives fixtures by name
     alice: User, relay: Relay, rehearsed: Change, text: str, phase: Phase, status: str
 ) -> None:
     """B2: also when the heartbeat finds the lease gone meanwhile. No attempt is burned, no run is called lost."""
@@ -684,7 +684,7 @@ def test_an_outcome_whose_answer_comes_too_late_is_an_outcome(  # noqa: PLR0917 
 
 
 # ---- What cannot be stored as it is ---------------------------------------------------------------------------------
-def test_what_postgres_cannot_hold_does_not_keep_a_task_from_its_end(db: None) -> None:
+def test_text_that_postgres_cannot_store_does_not_prevent_the_end(db: None) -> None:
     """B19: NUL, halves of surrogate pairs and NaN come from documents and models."""
     odd = {"a\x00": ["\ud800x", float("nan"), 1.5, None, True, {"b": ("\udfff",)}], "n": 10**30}
     clean = artifacts.clean(odd)
@@ -693,7 +693,7 @@ def test_what_postgres_cannot_hold_does_not_keep_a_task_from_its_end(db: None) -
         cursor.execute("SELECT %s::jsonb", [artifacts.dumped(odd).decode()])
 
 
-def test_a_message_that_comes_a_little_early_comes_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_message_is_delivered_again(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clocks of machines differ; recovery would take an interval."""
     monkeypatch.setattr(execution, "CLOCK_SKEW_SECONDS", 300)  # seconds might pass before it is looked at
     task = make_task(alice)

@@ -64,7 +64,7 @@ class Client:
     def look(self) -> list[tuple[int, str, Any]]:
         news, _ = TaskEventHub().read({self.task.pk: self.listener.after})
         for each in news.values():
-            self.listener.hear(each)
+            self.listener.send(each)
         new = told(b"".join(self.waiting()))
         self.heard += new
         return new
@@ -74,7 +74,7 @@ class Client:
             yield self.listener.waiting.get_nowait() or b""
 
 
-def test_a_listener_hears_each_status_and_the_progress_between(alice: User) -> None:
+def test_a_stream_sends_each_status_and_progress(alice: User) -> None:
     """A25: first the snapshot, last the status."""
     task = make_task(alice)
     client = Client(task)
@@ -108,7 +108,7 @@ def fail_now(state: runstate.RunState) -> None:
     assert runstate.fail(state, error=shown, usage={}).moved
 
 
-def test_the_snapshot_is_the_task_as_it_is_shown(api: APIClient, alice: User) -> None:
+def test_the_snapshot_equals_the_task_of_the_api(api: APIClient, alice: User) -> None:
     """B5: one representation."""
     task = make_task(alice)
     read(task)
@@ -117,7 +117,7 @@ def test_the_snapshot_is_the_task_as_it_is_shown(api: APIClient, alice: User) ->
 
 @pytest.mark.parametrize("end", [complete, fail])
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_an_ended_task_is_told_at_once(
+def test_the_stream_of_an_ended_task_sends_its_end_immediately(
     api: APIClient,
     alice: User,
     end: Any,
@@ -142,7 +142,7 @@ def test_an_ended_task_is_told_at_once(
     assert (gone.status_code, gone.content) == (204, b"")
 
 
-def test_who_comes_back_is_told_what_changed(alice: User) -> None:
+def test_a_reconnecting_client_gets_the_changes(alice: User) -> None:
     """A25: and nothing when nothing did."""
     task = make_task(alice)
     ((number, _, _),) = opening(task)
@@ -155,11 +155,11 @@ def test_who_comes_back_is_told_what_changed(alice: User) -> None:
 
 
 @pytest.mark.parametrize("last", ["", "x", "-1", "1.5", "²", "5000000", "9" * 400])
-def test_an_id_that_is_none_of_the_tasks_gets_a_snapshot(alice: User, last: str) -> None:
+def test_an_unknown_last_event_id_gets_a_snapshot(alice: User, last: str) -> None:
     assert [event for _, event, _ in opening(make_task(alice), last)] == ["snapshot"]
 
 
-def test_numbers_go_on_after_a_retry_and_after_a_loss_of_redis(alice: User) -> None:
+def test_event_numbers_grow_across_retries_and_redis_losses(alice: User) -> None:
     """A25, B10: every fence has numbers of its own."""
     task = make_task(alice)
     client = Client(task)
@@ -187,7 +187,7 @@ def test_numbers_go_on_after_a_retry_and_after_a_loss_of_redis(alice: User) -> N
     ]  # fmt: skip
 
 
-def test_all_tasks_are_read_in_one_round_trip_and_rows_only_where_redis_has_nothing(
+def test_tasks_are_read_in_one_round_trip_and_rows_only_without_a_run_state(
     alice: User, django_assert_num_queries: Any
 ) -> None:
     """A25: whatever the number of listeners."""
@@ -202,18 +202,18 @@ def test_all_tasks_are_read_in_one_round_trip_and_rows_only_where_redis_has_noth
     assert TaskEventHub().read({task.pk: news[task.pk].number for task in tasks}) == ({}, False)
 
 
-def test_listeners_who_know_the_same_share_the_same_bytes(alice: User) -> None:
+def test_listeners_at_the_same_event_share_bytes(alice: User) -> None:
     task = make_task(alice)
     clients = [Client(task) for _ in range(2)]
     begin(task)
     news = news_of(task)
     for client in clients:
-        client.listener.hear(news)
+        client.listener.send(news)
     first, second = (client.listener.waiting.get_nowait() for client in clients)
     assert first is second
 
 
-def test_without_redis_streams_tell_what_rows_tell(
+def test_without_redis_streams_are_built_from_rows(
     alice: User,
     settings: LazySettings,
     silent: str,  # noqa: F811
@@ -226,9 +226,7 @@ def test_without_redis_streams_tell_what_rows_tell(
     assert (event, data["status"]) == ("status", "completed")
 
 
-def test_streams_of_all_kinds_are_counted_together(
-    api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_kinds_of_streams_share_a_limit(api: APIClient, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25: one token cannot hold all streams of a process."""
     task = make_task(alice)
     for name, status in (("MOST", 503), ("MOST_OF_A_USER", 429)):
@@ -239,7 +237,7 @@ def test_streams_of_all_kinds_are_counted_together(
             assert response["Retry-After"]
 
 
-def test_a_stream_goes_from_its_opening_to_the_end(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """A25."""
     monkeypatch.setattr(TaskEventHub, "poll_seconds", 0.01)
     looks: list[Mapping[int, int]] = []
@@ -250,7 +248,7 @@ def test_a_stream_goes_from_its_opening_to_the_end(alice: User, monkeypatch: pyt
         listener = TaskListener(task.pk, alice.pk, number)
         listener.status = "pending"
         parts = []
-        async for part in streams.Stream(TaskEventHub, listener, opening=b""):
+        async for part in streams.EventStream(TaskEventHub, listener, opening=b""):
             parts.append(part)
             if not looks:
                 await asyncio.to_thread(complete, task)

@@ -76,7 +76,7 @@ def assert_refused(response: Any, status: int, code: str) -> Any:
 # ---- Accepted -------------------------------------------------------------------------------------------------------
 
 
-def test_a_document_becomes_a_row_then_a_run_state_then_a_message(api: APIClient, alice: User, plain: Rule) -> None:
+def test_a_submission_creates_a_row_then_a_run_state_then_a_message(api: APIClient, alice: User, plain: Rule) -> None:
     """B1."""
     response = send(api)
 
@@ -96,19 +96,19 @@ def test_a_document_becomes_a_row_then_a_run_state_then_a_message(api: APIClient
     assert json.loads(message)["headers"]["id"] == state.job_id
 
 
-def test_the_named_rule_is_taken_as_it_is_now(api: APIClient, alice: User) -> None:
+def test_a_submission_uses_the_current_version_of_its_rule(api: APIClient, alice: User) -> None:
     """B1."""
     rule = make_rule(alice, version=4)
     assert send(api, rule_id=rule.pk).status_code == 202
     assert (Task.objects.get().rule_id, Task.objects.get().rule_version) == (rule.pk, 4)
 
 
-def test_an_empty_field_of_a_form_is_no_rule(api: APIClient, plain: Rule) -> None:
+def test_an_empty_form_field_means_no_rule(api: APIClient, plain: Rule) -> None:
     assert send(api, rule_id="").status_code == 202
     assert Task.objects.get().rule_id == plain.pk
 
 
-def test_the_bytes_tell_the_kind_and_not_the_name(api: APIClient) -> None:
+def test_the_bytes_and_not_the_name_determine_the_kind(api: APIClient) -> None:
     """B12."""
     assert send(api, PDF, "picture.png").status_code == 202
     task = Task.objects.get()
@@ -128,7 +128,7 @@ def test_the_bytes_tell_the_kind_and_not_the_name(api: APIClient) -> None:
         (f'filename="a.{"x" * 300}"', "." + "x" * 254),
     ],
 )
-def test_names_are_only_shown_and_cleaned_before(api: APIClient, sent: str, shown: str) -> None:
+def test_names_are_sanitized_and_only_displayed(api: APIClient, sent: str, shown: str) -> None:
     """B12."""
     body = f'--b\r\nContent-Disposition: form-data; name="file"; {sent}\r\n\r\nHello\r\n--b--\r\n'
     response = api.generic("POST", SUBMIT, body, content_type="multipart/form-data; boundary=b")
@@ -153,13 +153,13 @@ def test_a_browser_submits_with_its_session_and_csrf_token(alice: User) -> None:
 # ---- Refused --------------------------------------------------------------------------------------------------------
 
 
-def test_no_bytes_are_no_document(api: APIClient) -> None:
+def test_an_empty_document_is_refused(api: APIClient) -> None:
     """B12."""
     body = assert_refused(send(api, b""), 400, "empty_document")
     assert body["errors"] == [{"pointer": "/file", "code": "empty_document", "detail": ANY}]
 
 
-def test_a_file_may_be_as_large_as_allowed_and_no_larger(api: APIClient, settings: LazySettings) -> None:
+def test_the_size_limit_is_inclusive(api: APIClient, settings: LazySettings) -> None:
     """B12."""
     change(settings, etl_max_file_bytes=1000)
     body = assert_refused(send(api, b"x" * 1001), 413, "file_too_large")
@@ -167,7 +167,7 @@ def test_a_file_may_be_as_large_as_allowed_and_no_larger(api: APIClient, setting
     assert send(api, b"x" * 1000).status_code == 202
 
 
-def test_a_file_that_is_too_large_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
+def test_a_too_large_file_is_not_read_to_its_end(api: APIClient, settings: LazySettings) -> None:
     """B12: also where the CSRF check of a session reads the body first."""
     change(settings, etl_max_file_bytes=1000)
     browser = Client(enforce_csrf_checks=True)
@@ -194,7 +194,7 @@ def full_disk(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_disk: Path, size: int) -> None:
+def test_a_full_disk_is_reported_and_left_unchanged(api: APIClient, full_disk: Path, size: int) -> None:
     """B12."""
     response = send(api, b"x" * size)
     assert_refused(response, 503, "storage_unavailable")
@@ -203,7 +203,7 @@ def test_a_disk_without_room_is_told_and_left_as_it_was(api: APIClient, full_dis
     assert not [link for link in Path("/proc/self/fd").iterdir() if link.exists() and link.readlink() == FULL]
 
 
-def test_a_process_that_is_killed_leaves_no_file_of_a_request(settings: LazySettings, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_upload_file(settings: LazySettings, tmp_path: Path) -> None:
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
     handler = multipart.BoundedFile()
     handler.new_file("file", "invoice.txt", "text/plain", None)
@@ -222,16 +222,14 @@ def test_a_process_that_is_killed_leaves_no_file_of_a_request(settings: LazySett
      (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
      (b"PK\x05\x06" + bytes(18), "known")],
 )  # fmt: skip
-def test_a_kind_that_the_provider_does_not_take_is_refused_with_what_it_does_take(
-    api: APIClient, content: bytes, said: str
-) -> None:
+def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient, content: bytes, said: str) -> None:
     """B12."""
     body = assert_refused(send(api, content, "a.pdf"), 415, "unsupported_format")
     assert said in body["detail"]
     assert "PDF, PNG, JPEG, TIFF, WebP, plain text, Markdown" in body["detail"]
 
 
-def test_what_another_provider_takes_follows_its_own_kinds(api: APIClient, settings: LazySettings) -> None:
+def test_supported_kinds_follow_the_provider(api: APIClient, settings: LazySettings) -> None:
     """B12: this MinerU takes no HTML, and no plain text, which the local one takes."""
     change(settings, etl_mineru_protocol="v3")
     assert "such files" not in assert_refused(send(api, b"<!doctype html><p>Hi"), 415, "unsupported_format")["detail"]
@@ -239,7 +237,7 @@ def test_what_another_provider_takes_follows_its_own_kinds(api: APIClient, setti
     assert "ETL_OCR_PROVIDER=local." in assert_refused(send(api, b"Hello."), 415, "unsupported_format")["detail"]
 
 
-def test_rules_that_are_not_the_users_are_unknown(api: APIClient, bob: User) -> None:
+def test_rules_of_other_users_are_unknown(api: APIClient, bob: User) -> None:
     """B1."""
     rule = make_rule(bob)
     for unknown in (rule.pk, rule.pk + 1000):
@@ -248,18 +246,18 @@ def test_rules_that_are_not_the_users_are_unknown(api: APIClient, bob: User) -> 
 
 
 @pytest.mark.parametrize("rule_id", ["0", "-1", "x", "1.5", str(2**63), "9" * 2000, "null"])
-def test_what_is_no_rule_id_is_bad_input_at_its_place(api: APIClient, rule_id: str) -> None:
+def test_an_invalid_rule_id_is_reported_at_its_pointer(api: APIClient, rule_id: str) -> None:
     body = assert_refused(send(api, rule_id=rule_id), 400, "invalid")
     assert [error["pointer"] for error in body["errors"]] == ["/rule_id"]
 
 
 @pytest.mark.parametrize("rule_id", ["3", 3.0, True, [], {}, 0, 2**63])
-def test_in_json_a_rule_id_is_a_number(api: APIClient, rule_id: Any) -> None:
+def test_a_json_rule_id_is_a_number(api: APIClient, rule_id: Any) -> None:
     body = assert_refused(api.post(SUBMIT, {"file_key": "x", "rule_id": rule_id}), 400, "invalid")
     assert [error["pointer"] for error in body["errors"]] == ["/rule_id"]
 
 
-def test_unknown_fields_and_missing_ones_are_bad_input(api: APIClient) -> None:
+def test_unknown_and_missing_fields_are_refused(api: APIClient) -> None:
     body = assert_refused(send(api, surprise="x"), 400, "invalid")
     assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/surprise", "unknown_field")]
     body = assert_refused(api.post(SUBMIT, {"rule_id": 1}, format="multipart"), 400, "invalid")
@@ -272,7 +270,7 @@ def test_unknown_fields_and_missing_ones_are_bad_input(api: APIClient) -> None:
     assert [error["pointer"] for error in body["errors"]] == ["/file"]
 
 
-def test_it_is_exactly_one_file(api: APIClient) -> None:
+def test_a_form_has_exactly_one_file(api: APIClient) -> None:
     two = [SimpleUploadedFile("a.txt", TEXT), SimpleUploadedFile("b.txt", TEXT)]
     body = assert_refused(api.post(SUBMIT, {"file": two}, format="multipart"), 400, "invalid")
     assert [(error["pointer"], error["code"]) for error in body["errors"]] == [("/file", "repeated")]
@@ -290,18 +288,20 @@ def test_it_is_exactly_one_file(api: APIClient) -> None:
         ("application/json", 400, "invalid"),
     ],
 )
-def test_a_body_that_is_not_what_it_says_is_refused(api: APIClient, content_type: str, status: int, code: str) -> None:
+def test_a_body_that_contradicts_its_content_type_is_refused(
+    api: APIClient, content_type: str, status: int, code: str
+) -> None:
     assert_refused(api.generic("POST", SUBMIT, "--b\r\nnothing", content_type=content_type), status, code)
 
 
-def test_who_is_not_signed_in_submits_nothing() -> None:
+def test_unauthenticated_submissions_are_refused() -> None:
     assert_refused(send(APIClient()), 401, "not_authenticated")
 
 
 # ---- A full queue ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_takes_nothing_until_a_task_has_ended(
+def test_a_full_queue_refuses_tasks_until_one_ends(
     api: APIClient, alice: User, bob: User, settings: LazySettings
 ) -> None:
     """B1."""
@@ -318,7 +318,7 @@ def test_a_full_queue_takes_nothing_until_a_task_has_ended(
     assert send(api).status_code == 202
 
 
-def test_the_last_place_is_given_once(alice: User, settings: LazySettings) -> None:
+def test_the_last_place_in_the_queue_is_given_once(alice: User, settings: LazySettings) -> None:
     """B1: what was stored for those who came too late is deleted."""
     change(settings, etl_queue_size=3)
     clients = [client_of(alice) for _ in range(8)]
@@ -328,9 +328,7 @@ def test_the_last_place_is_given_once(alice: User, settings: LazySettings) -> No
     assert sorted(documents()) == sorted(Task.objects.values_list("document_key", flat=True))
 
 
-def test_the_last_place_is_given_once_also_while_nobody_sees_that_it_is_gone(
-    alice: User, settings: LazySettings
-) -> None:
+def test_the_last_place_is_given_once_to_concurrent_submissions(alice: User, settings: LazySettings) -> None:
     change(settings, etl_queue_size=1)
 
     def come_late() -> Any:
@@ -352,7 +350,7 @@ def test_the_last_place_is_given_once_also_while_nobody_sees_that_it_is_gone(
 # ---- Twice ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_repeat_gets_the_first_answer_byte_for_byte(api: APIClient) -> None:
+def test_a_repeat_gets_the_first_response_byte_for_byte(api: APIClient) -> None:
     """B1."""
     first, again = send(api, key="k1"), send(api, name="other.txt", key="k1")
 
@@ -364,7 +362,7 @@ def test_a_repeat_gets_the_first_answer_byte_for_byte(api: APIClient) -> None:
     assert Task.objects.count() == len(documents()) == 1
 
 
-def test_it_is_the_same_answer_after_the_end_and_while_the_queue_is_full(
+def test_a_repeat_gets_the_first_response_after_the_end_and_while_the_queue_is_full(
     api: APIClient, settings: LazySettings
 ) -> None:
     first = send(api, key="k1")
@@ -382,7 +380,7 @@ def test_other_bytes_or_another_rule_under_the_same_key_are_422(api: APIClient, 
     assert Task.objects.count() == len(documents()) == 1
 
 
-def test_a_key_whose_request_was_refused_can_be_used_again(api: APIClient) -> None:
+def test_a_key_of_a_refused_request_can_be_reused(api: APIClient) -> None:
     assert send(api, b"", key="k1").status_code == 400
     assert send(api, key="k1").status_code == 202
 
@@ -404,7 +402,7 @@ def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, alice: U
     assert send(api, key="k1").status_code == 202
 
 
-def test_of_many_at_once_one_makes_the_task(alice: User) -> None:
+def test_concurrent_repeats_create_one_task(alice: User) -> None:
     """B1."""
     clients = [client_of(alice) for _ in range(6)]
     responses = in_threads(6, lambda n: send(clients[n], key="k1"))
@@ -454,7 +452,7 @@ def test_without_the_broker_the_task_is_accepted_and_has_its_run_state(
         expect_within(3, submit)
 
 
-def test_without_object_storage_nothing_is_made(api: APIClient, settings: LazySettings) -> None:
+def test_without_object_storage_nothing_is_created(api: APIClient, settings: LazySettings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     change(settings, s3_endpoint_url=f"http://127.0.0.1:{port}")
@@ -464,7 +462,7 @@ def test_without_object_storage_nothing_is_made(api: APIClient, settings: LazySe
     assert not Task.objects.exists()
 
 
-def test_what_a_task_needs_is_known_from_its_row(api: APIClient) -> None:
+def test_the_row_contains_everything_that_a_task_needs(api: APIClient) -> None:
     """B10: recovery has nothing else."""
     send(api)
     task = Task.objects.get()

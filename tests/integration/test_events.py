@@ -37,7 +37,7 @@ def check(job: Job) -> None:
         assert events[-1].seq == job.event_seq
 
 
-def test_a_run_is_told_from_its_begin_to_its_end(dataset: Dataset, alice: User) -> None:
+def test_events_cover_a_run_from_start_to_end(dataset: Dataset, alice: User) -> None:
     """A25: each chunk once, the job's moves, and its end last."""
     job = make_job(dataset, alice, 3)
     assert told(job) == []
@@ -51,7 +51,7 @@ def test_a_run_is_told_from_its_begin_to_its_end(dataset: Dataset, alice: User) 
     check(job)
 
 
-def test_the_number_behind_chunks_is_left_for_progress(dataset: Dataset, alice: User) -> None:
+def test_an_event_number_is_reserved_for_progress(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 3)
     execution.drain()
     again = make_job(dataset, alice, 3)
@@ -63,7 +63,7 @@ def test_the_number_behind_chunks_is_left_for_progress(dataset: Dataset, alice: 
         assert max(chunks) + 1 not in taken
 
 
-def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
+def test_retries_and_failures_have_events(dataset: Dataset, alice: User) -> None:
     """A17, A25."""
     job = make_job(dataset, alice, 2)
     first, second = claim(), claim()
@@ -84,7 +84,7 @@ def test_retries_and_failures_are_told(dataset: Dataset, alice: User) -> None:
     check(job)
 
 
-def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: User) -> None:
+def test_a_manual_retry_continues_the_sequence(dataset: Dataset, alice: User) -> None:
     """A19, A25."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_a_persons_retry_goes_on_in_the_same_sequence(dataset: Dataset, alice: U
     check(job)
 
 
-def test_a_cancel_is_told_with_its_chunks(dataset: Dataset, alice: User) -> None:
+def test_a_cancel_has_an_event_with_its_chunks(dataset: Dataset, alice: User) -> None:
     """A19, A25."""
     job = make_job(dataset, alice, 3)
     done = claim()
@@ -109,7 +109,7 @@ def test_a_cancel_is_told_with_its_chunks(dataset: Dataset, alice: User) -> None
     check(job)
 
 
-def test_a_worker_that_was_lost_is_told_when_it_ends_the_chunk(dataset: Dataset, alice: User) -> None:
+def test_a_lost_worker_has_an_event_when_its_chunk_fails(dataset: Dataset, alice: User) -> None:
     """A12, A25."""
     job = make_job(dataset, alice, 1)
     claim()
@@ -123,7 +123,7 @@ def test_a_worker_that_was_lost_is_told_when_it_ends_the_chunk(dataset: Dataset,
     check(job)
 
 
-def test_a_delivery_that_fails_for_good_is_told(dataset: Dataset, alice: User) -> None:
+def test_a_failed_completion_has_an_event(dataset: Dataset, alice: User) -> None:
     """A25."""
     job = make_job(dataset, alice, 1)
     execution.drain()
@@ -138,7 +138,7 @@ def test_a_delivery_that_fails_for_good_is_told(dataset: Dataset, alice: User) -
     check(job)
 
 
-def test_stale_writes_are_not_told(dataset: Dataset, alice: User) -> None:
+def test_stale_writes_have_no_event(dataset: Dataset, alice: User) -> None:
     """A11, A25."""
     job = make_job(dataset, alice, 1)
     holder = claim()
@@ -152,7 +152,7 @@ def test_stale_writes_are_not_told(dataset: Dataset, alice: User) -> None:
 
 
 @pytest.mark.parametrize("_", range(3))
-def test_numbers_never_repeat_and_grow_in_the_order_of_commits(dataset: Dataset, alice: User, _: int) -> None:
+def test_event_numbers_are_unique_and_grow_in_commit_order(dataset: Dataset, alice: User, _: int) -> None:
     """A25: a reader that saw a number never sees a smaller one appear. Six workers write, two readers look on."""
     job = make_job(dataset, alice, 60)
     seen: dict[int, list[list[int]]] = defaultdict(list)

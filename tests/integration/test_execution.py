@@ -38,8 +38,10 @@ def content(path: str) -> bytes:
     return b"".join(storage.read(path))
 
 
-def count_calls(source_db: psycopg.Connection) -> None:
-    """Have the function count its calls, in a sequence, which no rollback takes back."""
+def count_calls(source_db: psycopg.Connection, dataset: Dataset) -> None:
+    """Have the function count its calls in a sequence, which a rollback does not reset."""
+    dataset.allow_writes = True
+    dataset.save()
     source_db.execute("CREATE SEQUENCE data.calls")
     source_db.execute("""
         CREATE OR REPLACE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, n int, d date)
@@ -59,7 +61,7 @@ def calls(source_db: psycopg.Connection) -> int:
 
 def test_a_chunk_is_one_call_and_one_file(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A9."""
-    count_calls(source_db)
+    count_calls(source_db, dataset)
     job = make_job(dataset, alice, 2)
     execution.drain()
 
@@ -73,7 +75,7 @@ def test_a_chunk_is_one_call_and_one_file(dataset: Dataset, alice: User, source_
     assert (job.done, job.rows, job.bytes) == (2, 6, 2 * len(CONTENT))
 
 
-def test_the_chunk_and_the_cache_know_the_file(dataset: Dataset, alice: User) -> None:
+def test_the_chunk_and_the_cache_record_the_file(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     execution.drain()
 
@@ -94,7 +96,7 @@ def test_files_are_encrypted_at_rest(dataset: Dataset, alice: User) -> None:
     assert reply["ServerSideEncryption"] == "AES256"
 
 
-def test_gzip_files_unpack_to_the_same(dataset: Dataset, alice: User) -> None:
+def test_gzip_files_unpack_to_the_same_bytes(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1, shape=Shape(compression="gzip"))
     execution.drain()
     assert gzip.decompress(content(f"{PATH}.gz")) == CONTENT
@@ -103,9 +105,11 @@ def test_gzip_files_unpack_to_the_same(dataset: Dataset, alice: User) -> None:
 # ---- Reuse ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_there_needs_no_call(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+def test_an_existing_file_is_reused_without_a_call(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
     """A16."""
-    count_calls(source_db)
+    count_calls(source_db, dataset)
     make_job(dataset, alice, 3)
     execution.drain()
     again = make_job(dataset, alice, 3)
@@ -118,7 +122,7 @@ def test_a_file_that_is_there_needs_no_call(dataset: Dataset, alice: User, sourc
 
 
 @pytest.mark.parametrize("harm", ["deleted", "changed"])
-def test_a_file_that_is_gone_or_changed_is_made_again(
+def test_a_missing_or_changed_file_is_exported_again(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, harm: str
 ) -> None:
     """A16."""
@@ -135,9 +139,9 @@ def test_a_file_that_is_gone_or_changed_is_made_again(
     assert list(Chunk.objects.values_list("source", flat=True)) == ["live", "live"]
 
 
-def test_fresh_means_fresh(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+def test_fresh_exports_reuse_no_file(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
     """A16: `reuse: never`."""
-    count_calls(source_db)
+    count_calls(source_db, dataset)
     for _ in range(2):
         make_job(dataset, alice, 1, reuse="never")
         execution.drain()
@@ -147,7 +151,7 @@ def test_fresh_means_fresh(dataset: Dataset, alice: User, source_db: psycopg.Con
 # ---- Fencing --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
+def test_a_fenced_worker_changes_no_object(dataset: Dataset, alice: User) -> None:
     """A11: it wakes after another one has finished its chunk, with other data in its hands."""
     make_job(dataset, alice, 1)
     stale = leases.claim(backend="stale")
@@ -170,7 +174,7 @@ def test_a_stale_worker_changes_no_object(dataset: Dataset, alice: User) -> None
     assert Chunk.objects.get().status == "done"
 
 
-def test_it_stops_before_its_next_part_when_the_lease_is_lost(
+def test_an_upload_stops_before_its_next_part_when_the_lease_is_lost(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A11, A19: nothing becomes visible, no upload stays open, and the slot is given back."""
@@ -184,7 +188,7 @@ def test_it_stops_before_its_next_part_when_the_lease_is_lost(
         END $$
     """)
     make_job(dataset, alice, 1)
-    with database.Session() as session:
+    with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         thief = threading.Timer(0.5, steal)
@@ -203,7 +207,7 @@ def steal() -> None:
     connection.close()
 
 
-def test_an_upload_that_a_dead_worker_left_is_replaced(dataset: Dataset, alice: User) -> None:
+def test_an_upload_of_a_dead_worker_is_replaced(dataset: Dataset, alice: User) -> None:
     """A11: committed in S3, never written down; the next holder puts its own in its place."""
     make_job(dataset, alice, 1)
     storage.put(PATH, b"left behind", content_type="text/csv")
@@ -213,11 +217,11 @@ def test_an_upload_that_a_dead_worker_left_is_replaced(dataset: Dataset, alice: 
     assert Chunk.objects.get().status == "done"
 
 
-def test_a_source_that_went_away_without_a_word_is_noticed_within_a_minute(
+def test_a_silently_lost_source_is_detected_within_a_minute(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     make_job(dataset, alice, 1)
-    with database.Session() as session:
+    with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         execution.run_chunk(claim, session)
@@ -231,13 +235,13 @@ def test_a_source_that_went_away_without_a_word_is_noticed_within_a_minute(
     assert idle + interval * count <= 60
 
 
-def test_a_file_that_another_job_made_meanwhile_is_taken_over(
+def test_a_file_created_by_another_job_in_the_meantime_is_reused(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """Two jobs ask for the same slice at once: both end, and the object is one of theirs."""
     for _ in range(2):
         make_job(dataset, alice, 1)
-    with database.Session() as one, database.Session() as other:
+    with database.SourceSession() as one, database.SourceSession() as other:
         claims = [leases.claim(backend=one.backend), leases.claim(backend=other.backend)]
         for claim, session in zip(claims, (one, other), strict=True):
             assert claim
@@ -269,7 +273,7 @@ def failing(source_db: psycopg.Connection, body: str) -> None:
         ("PERFORM * FROM nowhere;", "failed", "EXPORT_SOURCE_ERROR", "SQLSTATE 42P01"),
     ],
 )
-def test_errors_of_the_source_are_sorted(
+def test_source_errors_are_classified(
     dataset: Dataset,
     alice: User,
     source_db: psycopg.Connection,
@@ -296,7 +300,9 @@ def test_errors_of_the_source_are_sorted(
     assert not Slot.objects.held().exists()
 
 
-def test_an_error_after_many_rows_leaves_nothing(dataset: Dataset, alice: User, source_db: psycopg.Connection) -> None:
+def test_an_error_after_many_rows_leaves_no_object(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
     failing(
         source_db,
         "RETURN QUERY SELECT repeat('x', 100), n, effective_date FROM generate_series(1, 200000) n; PERFORM 1/0;",
@@ -309,7 +315,7 @@ def test_an_error_after_many_rows_leaves_nothing(dataset: Dataset, alice: User, 
     assert list(storage.list_uploads("things/")) == []
 
 
-def test_a_failed_chunk_does_not_hold_up_the_others(
+def test_a_failed_chunk_does_not_delay_other_chunks(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     failing(source_db, "IF effective_date = '2024-02-29' THEN PERFORM nothing.at_all(); END IF;")
@@ -320,7 +326,7 @@ def test_a_failed_chunk_does_not_hold_up_the_others(
     assert (job.status, job.done, job.failed) == ("failed", 4, 1)
 
 
-def test_a_bug_is_written_down_as_a_failed_attempt(
+def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unexpected error must not leave a chunk leased, loop, or be reported as an error of the source."""
@@ -337,7 +343,7 @@ def test_a_bug_is_written_down_as_a_failed_attempt(
     assert not Slot.objects.held().exists()
 
 
-def test_an_upload_that_fails_says_why(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_failed_upload_records_its_reason(dataset: Dataset, alice: User, settings: Any) -> None:
     """A17: one immediate retry, then EXPORT_UPLOAD_FAILED."""
     wrong = SecretStr("wrong")
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_secret_access_key": wrong})
@@ -349,7 +355,7 @@ def test_an_upload_that_fails_says_why(dataset: Dataset, alice: User, settings: 
     assert "403" in job.error_detail
 
 
-def test_an_outage_of_the_store_takes_one_chunk_of_a_worker(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_storage_outage_costs_a_worker_one_chunk(dataset: Dataset, alice: User, settings: Any) -> None:
     """A17: the others are not begun while it lasts, however often their worker is woken."""
     job = make_job(dataset, alice, 4)
     there = settings.SLUICE
@@ -364,41 +370,41 @@ def test_an_outage_of_the_store_takes_one_chunk_of_a_worker(dataset: Dataset, al
     assert sorted(job.chunks.values_list("status", flat=True)) == ["done", "done", "done", "failed"]
 
 
-def test_a_worker_that_stood_still_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
+def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:
     """A13: its lease is over, its slot is free, and nothing of it is in the source yet that could be ended."""
     make_job(dataset, alice, 1)
-    with database.Session() as session:
+    with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
         session.cancel()
         with pytest.raises(LeaseLost):
-            execution.encoded(claim, session)
+            execution.export(claim, session, lambda: None)
 
 
-def test_a_worker_that_is_told_to_leave_hands_its_chunk_on(
+def test_graceful_shutdown_hands_the_chunk_to_another_worker(
     dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     failing(source_db, "PERFORM pg_sleep(0.5);")
     make_job(dataset, alice, 1)
-    with database.Session() as session:
+    with database.SourceSession() as session:
         claim = leases.claim(backend=session.backend)
         assert claim
-        with pytest.raises(SystemExit):
-            execution.run_chunk(claim, Leaving(session))
+        with Leaving(session) as leaving, pytest.raises(SystemExit):
+            execution.run_chunk(claim, leaving)
 
     chunk = Chunk.objects.get()
     assert (chunk.status, chunk.attempts) == ("pending", 0)
     assert not Slot.objects.held().exists()
 
 
-class Leaving(database.Session):
+class Leaving(database.SourceSession):
     """A session whose process is told to end as it begins to read."""
 
-    def __init__(self, session: database.Session) -> None:
+    def __init__(self, session: database.SourceSession) -> None:
         super().__init__()
         self.backend = session.backend
 
-    def stream(self, *_args: object, **_options: object) -> database.Stream:
+    def stream(self, *_args: object, **_options: object) -> database.CopyStream:
         raise SystemExit
 
 

@@ -90,7 +90,7 @@ OF_A_JOB = ["", "/now", "/chunks", "/receipt", "/files/JFK/2024-02-28"]
 ACTIONS = ["cancel", "retry", "replay", "link", "download"]
 
 
-def test_a_strangers_job_is_not_there(ready: Job, bob: User) -> None:
+def test_jobs_of_other_users_return_404(ready: Job, bob: User) -> None:
     stranger = as_user(bob)
     for path in OF_A_JOB:
         assert stranger.get(f"/app/exports/{ready.pk}{path}").status_code == 404, path
@@ -102,7 +102,7 @@ def test_a_strangers_job_is_not_there(ready: Job, bob: User) -> None:
     assert Job.objects.count() == 1
 
 
-def test_several_touches_ones_own_alone(dataset: Dataset, alice: User, bob: User) -> None:
+def test_bulk_actions_affect_only_own_jobs(dataset: Dataset, alice: User, bob: User) -> None:
     theirs = make_job(dataset, bob)
     for more in ({}, {"sure": "1"}):
         as_user(alice).post("/app/exports/several", {"do": "cancel", "job": [str(theirs.pk), "no id"], **more})
@@ -110,7 +110,7 @@ def test_several_touches_ones_own_alone(dataset: Dataset, alice: User, bob: User
     assert theirs.status == "pending"
 
 
-def test_what_staff_do_to_anothers_job_is_put_on_record(dataset: Dataset, alice: User) -> None:
+def test_staff_actions_on_jobs_of_other_users_are_logged(dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice) for _ in range(2)]
     sam = User.objects.create_user("sam", is_staff=True)
     as_user(sam).post(f"/app/exports/{jobs[0].pk}/cancel")
@@ -120,7 +120,7 @@ def test_what_staff_do_to_anothers_job_is_put_on_record(dataset: Dataset, alice:
     assert "Export cancelled" in entry.change_message
 
 
-def test_staff_look_at_any_job_and_get_nothing_of_its_data(ready: Job) -> None:
+def test_staff_see_any_job_without_its_data(ready: Job) -> None:
     staff = as_user(User.objects.create_user("sam", is_staff=True))
     shown = staff.get(f"/app/exports/{ready.pk}").content.decode()
     assert "Requested by alice" in shown
@@ -131,7 +131,7 @@ def test_staff_look_at_any_job_and_get_nothing_of_its_data(ready: Job) -> None:
         assert staff.post(f"/app/exports/{ready.pk}/{name}").status_code == 404
 
 
-def test_it_leads_who_is_not_signed_in_to_the_sign_in(ready: Job) -> None:
+def test_unauthenticated_visitors_are_redirected_to_sign_in(ready: Job) -> None:
     for path in ("", "/new", f"/{ready.pk}"):
         response = Client().get(f"/app/exports{path}")
         assert (response.status_code, response["Location"].partition("?")[0]) == (302, "/app/sign-in"), path
@@ -142,7 +142,7 @@ def test_it_leads_who_is_not_signed_in_to_the_sign_in(ready: Job) -> None:
     assert "You are signed out" in text(part)
 
 
-def test_it_changes_nothing_by_get_and_nothing_without_the_csrf_token(ready: Job, alice: User) -> None:
+def test_changes_require_a_post_with_a_csrf_token(ready: Job, alice: User) -> None:
     careful = Client(enforce_csrf_checks=True, headers=BROWSER)
     careful.force_login(alice)
     paths = [f"/app/exports/{ready.pk}/{name}" for name in ACTIONS] + [
@@ -167,7 +167,9 @@ def queries(visitor: Client, path: str) -> int:
     return len(captured)
 
 
-def test_a_list_of_200_takes_as_many_queries_as_one_of_two(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_lists_of_2_and_200_jobs_take_the_same_number_of_queries(
+    dataset: Dataset, alice: User, visitor: Client
+) -> None:
     for _ in range(2):
         make_job(dataset, alice, 1)
     few = queries(visitor, "/app/exports?limit=200")
@@ -191,7 +193,7 @@ def test_a_list_of_200_takes_as_many_queries_as_one_of_two(dataset: Dataset, ali
     assert queries(visitor, "/app/exports?limit=200") == few <= 10
 
 
-def test_a_job_of_many_chunks_takes_as_many_queries_as_one_of_two(
+def test_jobs_of_2_and_many_chunks_take_the_same_number_of_queries(
     dataset: Dataset, alice: User, visitor: Client
 ) -> None:
     few, many = make_job(dataset, alice, 2), make_job(dataset, alice, 300)
@@ -203,7 +205,7 @@ def test_a_job_of_many_chunks_takes_as_many_queries_as_one_of_two(
 # ---- The list -------------------------------------------------------------------------------------------------------
 
 
-def test_it_filters_and_pages(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_lists_are_filtered_and_paginated(dataset: Dataset, alice: User, visitor: Client) -> None:
     jobs = [make_job(dataset, alice, 1) for _ in range(3)]
     actions.cancel(jobs[0])
     cancelled = visitor.get("/app/exports?status=cancelled").content.decode()
@@ -220,12 +222,12 @@ def test_it_filters_and_pages(dataset: Dataset, alice: User, visitor: Client) ->
     assert visitor.get("/app/exports?status=odd").status_code == 400
 
 
-def test_it_says_what_to_do_first(alice: User, visitor: Client) -> None:
+def test_an_empty_page_shows_the_first_steps(alice: User, visitor: Client) -> None:
     assert "No exports yet" in visitor.get("/app/exports").content.decode()
     assert "No datasets yet" in visitor.get("/app/exports/new").content.decode()
 
 
-def test_several_are_told_before_and_done_after(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_bulk_actions_ask_for_confirmation(dataset: Dataset, alice: User, visitor: Client) -> None:
     failed = make_job(dataset, alice, 2)
     end_chunk()
     fail_chunk()
@@ -252,7 +254,7 @@ def test_several_are_told_before_and_done_after(dataset: Dataset, alice: User, v
 # ---- The form -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_pasted_becomes_the_job(dataset: Dataset, visitor: Client) -> None:
+def test_pasted_pairs_become_the_job(dataset: Dataset, visitor: Client) -> None:
     lines = ["\ufeffkey,effectiveDate", '"JFK","2024-02-29"', "", "# a remark", "LGA;2024-03-01;", "EWR\t2024-03-02"]
     pasted = "\r\n".join([*lines, "JFK 2024-02-29"])
     response = visitor.post("/app/exports/new", form(items=pasted, written_for="excel", reuse="", delivery="manifest"))
@@ -265,10 +267,10 @@ def test_what_is_pasted_becomes_the_job(dataset: Dataset, visitor: Client) -> No
     ]
     assert (job.duplicates, job.delivery, job.reuse, job.allow_degraded) == (1, "manifest", "never", True)
     assert job.dialect == {"bom": True, "delimiter": ",", "formula_policy": "escape"}
-    assert job.agent == links.Client(address=None, user_agent=AGENT).agent
+    assert job.agent == links.LinkClient(address=None, user_agent=AGENT).agent
 
 
-def test_keys_and_days_become_the_job(dataset: Dataset, visitor: Client) -> None:
+def test_keys_and_dates_become_the_job(dataset: Dataset, visitor: Client) -> None:
     visitor.post(
         "/app/exports/new",
         form(how="filters", keys="JFK, LGA\nEWR", date_from="2024-02-28", date_to="2024-03-01", format="jsonl"),
@@ -278,7 +280,7 @@ def test_keys_and_days_become_the_job(dataset: Dataset, visitor: Client) -> None
     assert job.filters == {"keys": ["JFK", "LGA", "EWR"], "dateFrom": "2024-02-28", "dateTo": "2024-03-01"}
 
 
-def test_a_file_becomes_the_job_and_stays_when_it_is_wrong(dataset: Dataset, visitor: Client) -> None:
+def test_an_uploaded_file_becomes_the_job_and_is_kept_after_errors(dataset: Dataset, visitor: Client) -> None:
     def send(content: bytes) -> Any:
         return visitor.post("/app/exports/new", form(items="", file=SimpleUploadedFile("pairs.csv", content)))
 
@@ -301,20 +303,20 @@ def test_a_file_becomes_the_job_and_stays_when_it_is_wrong(dataset: Dataset, vis
         ("", "Enter at least one key and date"),
     ],
 )
-def test_an_error_is_said_at_its_line(dataset: Dataset, visitor: Client, items: str, line: str) -> None:
+def test_errors_are_shown_at_their_line(dataset: Dataset, visitor: Client, items: str, line: str) -> None:
     response = visitor.post("/app/exports/new", form(items=items))
     assert line in text(response)
     assert not Job.objects.exists()
 
 
-def test_of_many_errors_the_first_are_said_and_the_others_counted(dataset: Dataset, visitor: Client) -> None:
+def test_the_first_of_many_errors_are_shown_and_the_rest_counted(dataset: Dataset, visitor: Client) -> None:
     shown = text(visitor.post("/app/exports/new", form(items="JFK never\n" * 60)))
     assert "Line 20: " in shown
     assert "Line 21: " not in shown
     assert "40 more errors." in shown
 
 
-def test_every_other_error_is_said_at_its_field(dataset: Dataset, visitor: Client, settings: LazySettings) -> None:
+def test_other_errors_are_shown_at_their_field(dataset: Dataset, visitor: Client, settings: LazySettings) -> None:
     def errors(**changes: Any) -> dict[str, Any]:
         found = visitor.post("/app/exports/new", form(**changes)).context["form"].errors
         return {name: list(each) for name, each in found.items()}
@@ -327,12 +329,14 @@ def test_every_other_error_is_said_at_its_field(dataset: Dataset, visitor: Clien
     assert errors(**{**filters, "keys": "A /"})["keys"][0].startswith("Key 2: ")
     assert errors(**{**filters, "date_from": ""}) == {"date_from": ["Enter a date such as 2024-02-29."]}
     assert errors(**{**filters, "date_to": "2023-01-01"}) == {"date_to": ["The end date is before the start date."]}
-    assert errors(**{**filters, "date_to": "2024-01-03"}) == {"keys": ["One export holds at most 5 chunks."]}
+    assert errors(**{**filters, "date_to": "2024-01-03"}) == {
+        "keys": ["The request has 6 chunks. The limit is 5 chunks per export."]
+    }
     Dataset.objects.update(formats=["csv"])
-    assert errors(format="json") == {"format": ["This dataset comes as: csv."]}
+    assert errors(format="json") == {"format": ["This dataset supports: csv."]}
 
 
-def test_a_double_click_makes_one_job(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_a_double_click_creates_one_job(dataset: Dataset, alice: User, visitor: Client) -> None:
     sent = form()
     places = in_threads(4, lambda _: as_user(alice).post("/app/exports/new", sent)["Location"])
     places.append(visitor.post("/app/exports/new", sent)["Location"])
@@ -340,7 +344,7 @@ def test_a_double_click_makes_one_job(dataset: Dataset, alice: User, visitor: Cl
     assert Usage.objects.get().jobs == 1
 
 
-def test_a_form_that_was_sent_and_changed_is_told_and_can_be_sent_again(dataset: Dataset, visitor: Client) -> None:
+def test_a_changed_repeat_of_a_form_is_reported_and_can_be_resubmitted(dataset: Dataset, visitor: Client) -> None:
     sent = form()
     visitor.post("/app/exports/new", sent)
     response = visitor.post("/app/exports/new", {**sent, "items": "JFK 2024-01-01"})
@@ -351,14 +355,14 @@ def test_a_form_that_was_sent_and_changed_is_told_and_can_be_sent_again(dataset:
     assert Job.objects.count() == 2
 
 
-def test_htmx_is_led_to_the_job_and_gets_the_form_alone_when_it_is_wrong(dataset: Dataset, visitor: Client) -> None:
+def test_htmx_is_redirected_to_the_job_or_gets_only_the_form_with_errors(dataset: Dataset, visitor: Client) -> None:
     wrong = visitor.post("/app/exports/new", form(items="JFK"), headers=HTMX)
     assert wrong.content.decode().startswith('<form id="new-export"')
     right = visitor.post("/app/exports/new", form(), headers=HTMX)
     assert right["HX-Redirect"] == f"/app/exports/{Job.objects.get().pk}"
 
 
-def test_the_preview_says_what_it_would_do_and_changes_nothing(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_a_preview_describes_the_job_and_changes_nothing(dataset: Dataset, alice: User, visitor: Client) -> None:
     make_job(dataset, alice, 2)
     execution.drain()
     Allowance.objects.create(user=alice, daily_chunks=7)
@@ -376,22 +380,22 @@ def test_the_preview_says_what_it_would_do_and_changes_nothing(dataset: Dataset,
     assert (Job.objects.count(), Usage.objects.get().chunks) == before
 
 
-def test_the_preview_says_how_long_it_usually_takes(ready: Job, visitor: Client) -> None:
+def test_a_preview_estimates_the_duration(ready: Job, visitor: Client) -> None:
     Job.objects.update(finished_at=F("started_at") + timedelta(seconds=0.4))  # however slow this machine is
     assert "Usually ready about 1 s" in text(visitor.post("/app/exports/new/preview", form()))
 
 
-def test_a_quota_that_is_used_up_is_told_with_its_time_and_keeps_the_form(
+def test_an_exhausted_quota_is_reported_with_its_reset_and_keeps_the_form(
     dataset: Dataset, alice: User, visitor: Client
 ) -> None:
     Allowance.objects.create(user=alice, daily_jobs=0)
     response = visitor.post("/app/exports/new", form())
-    assert "All 0 exports of today are used" in text(response)
+    assert "You have used all 0 exports of today" in text(response)
     assert re.search(r"Try again in \d+ (h|min|s)", text(response))
     assert "LGA,2024-03-01" in response.content.decode()
 
 
-def test_it_begins_with_what_a_job_was_asked(dataset: Dataset, visitor: Client) -> None:
+def test_a_new_form_can_start_from_the_request_of_a_job(dataset: Dataset, visitor: Client) -> None:
     for sent in (
         form(
             items="LGA 2024-03-01\nJFK 2024-02-29", written_for="excel-semicolon", allow_degraded="", compression="gzip"
@@ -414,7 +418,7 @@ def test_it_begins_with_what_a_job_was_asked(dataset: Dataset, visitor: Client) 
 # ---- A job ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_buttons_do_what_the_api_does(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_buttons_have_the_effects_of_the_api(dataset: Dataset, alice: User, visitor: Client) -> None:
     job = make_job(dataset, alice, 2)
     page = f"/app/exports/{job.pk}"
     cancelled = visitor.post(f"{page}/cancel")
@@ -431,7 +435,7 @@ def test_the_buttons_do_what_the_api_does(dataset: Dataset, alice: User, visitor
     assert places == {f"/app/exports/{Job.objects.exclude(pk=job.pk).get().pk}"}
 
 
-def test_failures_are_grouped_and_explained_and_a_retry_says_its_cost(
+def test_failures_are_grouped_and_explained_with_the_cost_of_a_retry(
     dataset: Dataset, alice: User, visitor: Client
 ) -> None:
     job = make_job(dataset, alice, 3)
@@ -469,7 +473,7 @@ def test_the_chunk_table_keeps_its_filter_and_its_page(dataset: Dataset, alice: 
     assert visitor.get(f"/app/exports/{job.pk}?status=odd").status_code == 400
 
 
-def test_buttons_come_again_only_when_something_changed(dataset: Dataset, alice: User, visitor: Client) -> None:
+def test_buttons_are_replaced_only_after_a_change(dataset: Dataset, alice: User, visitor: Client) -> None:
     job = make_job(dataset, alice, 1)
     now = f"/app/exports/{job.pk}/now"
     shown = visitor.get(now).context["shown"]
@@ -484,7 +488,7 @@ def test_buttons_come_again_only_when_something_changed(dataset: Dataset, alice:
 # ---- Its receipt ----------------------------------------------------------------------------------------------------
 
 
-def test_each_download_has_a_link_of_its_own(ready: Job, visitor: Client) -> None:
+def test_each_download_creates_a_new_link(ready: Job, visitor: Client) -> None:
     page = f"/app/exports/{ready.pk}"
     for _ in range(2):
         minted = visitor.post(f"{page}/download")
@@ -497,14 +501,14 @@ def test_each_download_has_a_link_of_its_own(ready: Job, visitor: Client) -> Non
     assert "link already used" in text(visitor.get(page))
 
 
-def test_the_page_may_lead_a_form_to_the_object_storage_and_nowhere_else(ready: Job, visitor: Client) -> None:
+def test_the_policy_allows_form_redirects_only_to_the_object_storage(ready: Job, visitor: Client) -> None:
     minted = visitor.post(f"/app/exports/{ready.pk}/download")
     origin = "/".join(visitor.get(minted["Location"])["Location"].split("/")[:3])
     policy = visitor.get(f"/app/exports/{ready.pk}")["Content-Security-Policy"]
     assert f"form-action 'self' {origin};" in f"{policy};"
 
 
-def test_a_link_for_a_program_is_shown_with_what_it_is_bound_to(ready: Job, visitor: Client) -> None:
+def test_a_link_for_a_program_is_shown_with_its_binding(ready: Job, visitor: Client) -> None:
     page = f"/app/exports/{ready.pk}"
     assert visitor.post(f"{page}/link")["Location"] == f"{page}#receipt"
     shown = visitor.get(page).content.decode()
@@ -519,7 +523,7 @@ def test_a_link_for_a_program_is_shown_with_what_it_is_bound_to(ready: Job, visi
     assert "token=" not in visitor.get(page).content.decode()
 
 
-def test_a_files_name_runs_nothing_in_the_commands_to_copy(ready: Job, visitor: Client) -> None:
+def test_file_names_are_quoted_in_shell_commands(ready: Job, visitor: Client) -> None:
     name = "it's \u2019$(id)`id`\"; id.csv"
     Receipt.objects.update(file_name=name)
     visitor.post(f"/app/exports/{ready.pk}/link")
@@ -534,7 +538,7 @@ def test_a_files_name_runs_nothing_in_the_commands_to_copy(ready: Job, visitor: 
     assert """Path 'it''s \u2019\u2019$(id)`id`"; id.csv').Hash""" in shown
 
 
-def test_a_receipt_that_is_over_says_what_to_do(ready: Job, visitor: Client) -> None:
+def test_an_expired_receipt_explains_the_next_step(ready: Job, visitor: Client) -> None:
     page = f"/app/exports/{ready.pk}"
     shown = visitor.get(f"{page}/receipt").context["shown"]
     assert visitor.get(f"{page}/receipt", {"shown": shown}).status_code == 204
@@ -548,7 +552,7 @@ def test_a_receipt_that_is_over_says_what_to_do(ready: Job, visitor: Client) -> 
     assert visitor.get(f"{page}/files/JFK/2024-02-28").status_code == 410
 
 
-def test_a_single_file_is_fetched_from_the_table(ready: Job, visitor: Client) -> None:
+def test_single_files_are_downloaded_from_the_table(ready: Job, visitor: Client) -> None:
     assert (
         f'href="/app/exports/{ready.pk}/files/JFK/2024-02-28"'
         in visitor.get(f"/app/exports/{ready.pk}").content.decode()
@@ -558,7 +562,7 @@ def test_a_single_file_is_fetched_from_the_table(ready: Job, visitor: Client) ->
         assert visitor.get(f"/app/exports/{ready.pk}/files/{odd}").status_code == 404, odd
 
 
-def test_its_story_is_told_and_bounded(ready: Job, visitor: Client) -> None:
+def test_the_history_of_a_job_is_shown_and_bounded(ready: Job, visitor: Client) -> None:
     shown = text(visitor.get(f"/app/exports/{ready.pk}"))
     told = [shown.index(words) for words in ("Export ready", "Chunks: 2 done", "Created with 2 chunks")]
     assert told == sorted(told)
@@ -569,7 +573,9 @@ def test_its_story_is_told_and_bounded(ready: Job, visitor: Client) -> None:
 # ---- How often ------------------------------------------------------------------------------------------------------
 
 
-def test_it_counts_like_the_api(dataset: Dataset, alice: User, visitor: Client, settings: LazySettings) -> None:
+def test_requests_count_toward_the_api_rate_limits(
+    dataset: Dataset, alice: User, visitor: Client, settings: LazySettings
+) -> None:
     throttling.limiter_of.cache_clear()
     valkey().flushdb()
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "3/min", "export_poll_rate": "5/min"})
@@ -591,7 +597,7 @@ def test_it_counts_like_the_api(dataset: Dataset, alice: User, visitor: Client, 
     valkey().flushdb()
 
 
-def test_who_is_refused_has_nothing_read(
+def test_refused_requests_are_not_read(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """htmx leaves a form on the screen that is refused, and says the first paragraph of `main`."""
@@ -611,7 +617,7 @@ def test_who_is_refused_has_nothing_read(
     valkey().flushdb()
 
 
-def test_a_list_without_end_is_not_taken_apart(
+def test_an_endless_list_is_not_parsed(
     dataset: Dataset, visitor: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_chunks_per_job": 5})
@@ -621,11 +627,11 @@ def test_a_list_without_end_is_not_taken_apart(
         cells.reset_mock()
         response = visitor.post("/app/exports/new", form(items=items))
         assert (response.status_code == 302) is accepted
-        assert ("One export holds at most 5 chunks." in text(response)) is not accepted
+        assert ("The limit is 5 chunks per export." in text(response)) is not accepted
         assert cells.call_count <= 52
 
 
-def test_an_unknown_job_is_not_there(visitor: Client) -> None:
+def test_an_unknown_job_is_404(visitor: Client) -> None:
     response = visitor.get(f"/app/exports/{UUID(int=1)}")
     assert response.status_code == 404
     assert "Export not found" in text(response)

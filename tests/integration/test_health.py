@@ -64,7 +64,7 @@ def wrong(client: Client) -> dict[str, str]:
     return {part: answer for part, answer in body["checks"].items() if answer != "ok"}
 
 
-def test_it_lives_whatever_else_does(client: Client, settings: LazySettings, closed_port: int) -> None:
+def test_livez_succeeds_during_outages(client: Client, settings: LazySettings, closed_port: int) -> None:
     change(settings, database_url=f"postgresql://127.0.0.1:{closed_port}/x")
 
     response = client.get("/livez", headers={"Accept": "text/plain"})
@@ -72,7 +72,7 @@ def test_it_lives_whatever_else_does(client: Client, settings: LazySettings, clo
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
 
 
-def test_it_is_ready_when_all_answer(client: Client) -> None:
+def test_readyz_succeeds_when_every_server_responds(client: Client) -> None:
     checks = {"database": "ok", "source": "ok", "broker": "ok", "storage": "ok"}
 
     assert ready(client) == (200, {"status": "ok", "checks": checks})
@@ -84,7 +84,7 @@ def elsewhere(settings: LazySettings, monkeypatch: pytest.MonkeyPatch, url: str)
     monkeypatch.setattr(health, "readiness", health.Readiness(health.checks()))
 
 
-def test_it_asks_for_the_run_state_where_it_lives_apart(
+def test_it_checks_a_separate_run_state_redis(
     client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
     """B10: another database of the same server may be full, or refuse us, by itself."""
@@ -97,7 +97,9 @@ def test_it_asks_for_the_run_state_where_it_lives_apart(
     assert wrong(client) == {"run_state": "does not respond"}
 
 
-def test_it_asks_one_server_once(client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_checks_a_shared_server_once(
+    client: Client, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = urlsplit(settings.SLUICE.broker_url)
     elsewhere(settings, monkeypatch, urlunsplit(own._replace(path=own.path.rstrip("0").rstrip("/"))))
     assert "run_state" not in ready(client)[1]["checks"]
@@ -112,7 +114,7 @@ def test_it_asks_one_server_once(client: Client, settings: LazySettings, monkeyp
         ("celery_broker_url", "amqp", "broker"),
     ],
 )
-def test_it_names_what_is_not_there_without_telling_where(
+def test_it_names_unavailable_parts_without_addresses(
     client: Client, settings: LazySettings, closed_port: int, *, setting: str, scheme: str, name: str
 ) -> None:
     change(settings, **{setting: f"{scheme}://user:hunter2@127.0.0.1:{closed_port}/0"})
@@ -128,7 +130,7 @@ def test_it_names_what_is_not_there_without_telling_where(
         ("source_database_url", "source", {"dbname": "hunter2"}, "does not have this database"),
     ],
 )
-def test_it_tells_a_login_that_postgres_refuses_from_a_server_that_is_down(
+def test_a_refused_postgres_login_differs_from_an_outage(
     client: Client, settings: LazySettings, *, setting: str, name: str, change_url: dict[str, str], reason: str
 ) -> None:
     url = getattr(settings.SLUICE, setting).get_secret_value()
@@ -138,34 +140,32 @@ def test_it_tells_a_login_that_postgres_refuses_from_a_server_that_is_down(
 
 
 @pytest.mark.parametrize("credentials", ["", ":hunter2@", "hunter2:hunter2@"])
-def test_it_tells_a_login_that_the_broker_refuses(client: Client, settings: LazySettings, *, credentials: str) -> None:
+def test_it_reports_a_refused_broker_login(client: Client, settings: LazySettings, *, credentials: str) -> None:
     host = settings.SLUICE.broker_url.rpartition("@")[2]
     change(settings, celery_broker_url=f"redis://{credentials}{host}")
 
     assert wrong(client) == {"broker": "rejects the user name or password"}
 
 
-def test_it_looks_for_a_broker_at_each_of_its_addresses(
-    client: Client, settings: LazySettings, closed_port: int
-) -> None:
+def test_it_tries_every_address_of_the_broker(client: Client, settings: LazySettings, closed_port: int) -> None:
     change(settings, celery_broker_url=f"redis://127.0.0.1:{closed_port}/0;redis://127.0.0.1:{closed_port}/1")
 
     assert wrong(client) == {"broker": "does not respond"}
 
 
-def test_it_tells_keys_that_the_storage_refuses(client: Client, settings: LazySettings) -> None:
+def test_it_reports_refused_storage_keys(client: Client, settings: LazySettings) -> None:
     change(settings, s3_secret_access_key="hunter2")
 
     assert wrong(client) == {"storage": "denies these keys access to the bucket"}
 
 
-def test_it_tells_a_bucket_that_is_not_ours(client: Client, settings: LazySettings) -> None:
+def test_it_reports_a_forbidden_bucket(client: Client, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "hunter2"})
 
     assert wrong(client) == {"storage": "denies these keys access to the bucket"}
 
 
-def test_it_tells_a_bucket_that_is_not_there(client: Client, settings: LazySettings) -> None:
+def test_it_reports_a_missing_bucket(client: Client, settings: LazySettings) -> None:
     """To a key that may look: others are refused whether it is there or not."""
     key, secret = (SecretStr(os.environ[name]) for name in OPERATOR)
     changes = {"s3_bucket": "hunter2", "s3_access_key_id": key, "s3_secret_access_key": secret}
@@ -177,7 +177,7 @@ def test_it_tells_a_bucket_that_is_not_there(client: Client, settings: LazySetti
 @pytest.mark.parametrize(
     ("kind", "reason"), [("closed", "does not respond"), ("silent", "did not respond within 2 seconds")]
 )
-def test_it_names_object_storage_that_is_not_there(
+def test_it_reports_unreachable_object_storage(
     client: Client, settings: LazySettings, closed_port: int, silent_port: int, *, kind: str, reason: str
 ) -> None:
     endpoint = AnyHttpUrl(f"http://127.0.0.1:{closed_port if kind == 'closed' else silent_port}")
@@ -197,15 +197,15 @@ def test_it_names_object_storage_that_is_not_there(
         ("FATAL:  Passwort-Authentifizierung für »hunter2« fehlgeschlagen", "is unreachable or rejects the connection"),
     ],
 )  # fmt: skip
-def test_it_knows_what_libpq_says(message: str, reason: str) -> None:
+def test_it_recognizes_libpq_messages(message: str, reason: str) -> None:
     assert health.reason(psycopg.OperationalError(message)) == reason
 
 
-def test_it_tells_what_postgres_refuses_after_the_login_by_its_sqlstate() -> None:
+def test_it_classifies_postgres_errors_after_the_login_by_sqlstate() -> None:
     assert health.reason(psycopg.errors.InsufficientPrivilege("hunter2")) == "refused with SQLSTATE 42501"
 
 
-def test_it_does_not_wait_for_servers_that_say_nothing(
+def test_it_does_not_wait_for_silent_servers(
     client: Client, settings: LazySettings, silent_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(
@@ -230,7 +230,7 @@ def test_it_does_not_wait_for_servers_that_say_nothing(
     assert checks["storage"] == "ok"
 
 
-def test_it_asks_at_most_once_a_second(client: Client, settings: LazySettings, closed_port: int) -> None:
+def test_it_checks_at_most_once_a_second(client: Client, settings: LazySettings, closed_port: int) -> None:
     with patch.object(health, "FRESH_SECONDS", 60 * health.FRESH_SECONDS):
         assert ready(client)[0] == 200
         change(settings, celery_broker_url=f"redis://127.0.0.1:{closed_port}/0")
@@ -239,7 +239,7 @@ def test_it_asks_at_most_once_a_second(client: Client, settings: LazySettings, c
 
 
 @pytest.mark.slow
-def test_it_does_not_pile_up_checks_that_hang() -> None:
+def test_hanging_checks_do_not_accumulate() -> None:
     """A check that hangs longer than the bound is named, and only one of it runs."""
     started: list[None] = []
     over = threading.Event()
@@ -250,8 +250,8 @@ def test_it_does_not_pile_up_checks_that_hang() -> None:
 
     readiness = health.Readiness({"hung": hang, "well": lambda: None})
     try:
-        assert readiness.ask() == {"hung": health.LATE, "well": "ok"}
-        assert readiness.ask()["well"] == "ok"
+        assert readiness.run_checks() == {"hung": health.LATE, "well": "ok"}
+        assert readiness.run_checks()["well"] == "ok"
         assert len(started) == 1
     finally:
         over.set()

@@ -36,13 +36,13 @@ def raises(beat: Heartbeat) -> bool:
     return False
 
 
-def test_a_lease_that_was_lost_is_noticed_at_the_next_check() -> None:
+def test_a_lost_lease_is_detected_at_the_next_check() -> None:
     """Long before the next beat: a process that was stopped until then must not write."""
     with beating(lose, lease=600) as beat:
         wait_until(lambda: raises(beat))
 
 
-def test_work_is_stopped_when_the_lease_is_lost() -> None:
+def test_work_stops_when_the_lease_is_lost() -> None:
     stopped = threading.Event()
     with beating(lose, lease=0.3, on_loss=stopped.set) as beat:
         assert stopped.wait(30)
@@ -51,7 +51,7 @@ def test_work_is_stopped_when_the_lease_is_lost() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_away_for_less_than_the_lease_costs_nothing() -> None:
+def test_an_outage_shorter_than_the_lease_does_not_stop_work() -> None:
     beats: list[float] = []
 
     def away_once() -> None:
@@ -64,7 +64,7 @@ def test_a_server_that_is_away_for_less_than_the_lease_costs_nothing() -> None:
             beat.check()
 
 
-def test_work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_length() -> None:
+def test_work_stops_after_an_outage_of_the_length_of_the_lease() -> None:
     """Another worker may have it by then."""
     stopped = threading.Event()
     began = time.monotonic()
@@ -73,18 +73,18 @@ def test_work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_lengt
     assert time.monotonic() - began > 1
 
 
-def test_an_expired_lease_is_lost_before_any_beat() -> None:
+def test_an_expired_lease_is_lost_before_the_next_heartbeat() -> None:
     """A process that was stopped for longer than its lease, at the moment when it continues."""
     assert LeaseLostEvent(3, since=time.monotonic() - 3).is_set()
     assert not LeaseLostEvent(3, since=time.monotonic()).is_set()
 
 
-def test_an_expired_lease_that_can_still_be_renewed_is_not_lost() -> None:
+def test_an_expired_lease_that_can_be_renewed_is_not_lost() -> None:
     with beating(lambda: None, lease=600, since=time.monotonic() - 600) as beat:
         beat.check()
 
 
-def test_a_database_that_is_away_is_no_loss(settings: LazySettings) -> None:
+def test_a_database_outage_does_not_lose_the_lease(settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 600})
     beats: list[float] = []
 
@@ -98,7 +98,7 @@ def test_a_database_that_is_away_is_no_loss(settings: LazySettings) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_each_beat_closes_its_connection(settings: LazySettings) -> None:
+def test_each_heartbeat_closes_its_connection(settings: LazySettings) -> None:
     """Or the pool would run dry: a thread that ends does not return its connection."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_lease_seconds": 0.3})
     seen: list[bool] = []

@@ -142,7 +142,7 @@ def actions(name: str) -> set[str]:
 # ---- The service's key ----------------------------------------------------------------------------------------------
 
 
-def test_the_policies_name_the_actions_of_every_call_and_no_other() -> None:
+def test_the_policies_allow_exactly_the_actions_in_use() -> None:
     """A22: of what only AWS would refuse, this is all that is tested."""
     called: dict[str, set[str]] = {"client": set(), "connect": set()}
     for path in Path(storage.__file__).parent.glob("*.py"):
@@ -217,7 +217,7 @@ def asked(sluice: LazySettings) -> Iterator[set[str]]:
 
 
 @pytest.mark.usefixtures("sluice", "large_copies")
-def test_the_service_policy_suffices_for_all_that_storage_does(asked: set[str]) -> None:
+def test_the_service_policy_suffices_for_every_storage_call(asked: set[str]) -> None:
     """A22."""
     use_everything()
     assert {action for method in asked for action in ACTIONS[method]} == actions("service")
@@ -229,7 +229,7 @@ def test_the_service_policy_suffices_for_all_that_storage_does(asked: set[str]) 
 # On SeaweedFS whoever may put may abort, so there that action is held against the calls alone.
 @pytest.mark.parametrize("missing", sorted(actions("service") - {"s3:AbortMultipartUpload"}))
 @pytest.mark.usefixtures("large_copies")
-def test_the_service_policy_holds_nothing_that_could_go(
+def test_every_action_of_the_service_policy_is_needed(
     missing: str, store: Administered, download: Keys, settings: LazySettings
 ) -> None:
     """A22: least privilege, one action taken away at a time."""
@@ -244,7 +244,7 @@ def test_the_service_policy_holds_nothing_that_could_go(
 
 
 @pytest.mark.usefixtures("sluice")
-def test_the_service_policy_suffices_from_the_claim_to_the_sweep(dataset: Dataset, alice: User) -> None:
+def test_the_service_policy_suffices_for_a_whole_export(dataset: Dataset, alice: User) -> None:
     """A22."""
     one, many = make_job(dataset, alice, 1), make_job(dataset, alice, 3, reuse="never")
     execution.drain()
@@ -279,7 +279,7 @@ def refused_to_the_service(bucket: str) -> list[Callable[[Any], object]]:
     ]
 
 
-def test_the_service_key_is_refused_everything_else(store: Administered, service: Keys) -> None:
+def test_the_service_key_allows_nothing_else(store: Administered, service: Keys) -> None:
     """A22."""
     store.client.put_object(Bucket=store.bucket, Key="things/a", Body=b"x")
     assert_refused(store.client_of(service), refused_to_the_service(store.bucket))
@@ -313,7 +313,7 @@ def refused_to_downloads(bucket: str) -> list[Callable[[Any], object]]:
     ]
 
 
-def test_the_download_key_gets_deliveries_and_files_and_nothing_else(store: Administered, download: Keys) -> None:
+def test_the_download_key_reads_only_deliveries_and_files(store: Administered, download: Keys) -> None:
     """A22."""
     for key in ("_receipts/a", "things/a", "etl/documents/a", "etl/tasks/a", "elsewhere/a"):
         store.client.put_object(Bucket=store.bucket, Key=key, Body=b"x")
@@ -352,7 +352,7 @@ def finished(dataset: Dataset, alice: User, **changes: Any) -> Receipt:
 
 
 @pytest.mark.parametrize("delivery", ["single", "manifest"])
-def test_a_redirect_is_signed_with_the_download_key_type_and_name_included(
+def test_a_redirect_is_signed_with_the_download_key_including_type_and_name(
     dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings, delivery: str
 ) -> None:
     """A22: of a link, and of a file that a manifest names."""
@@ -384,9 +384,7 @@ def test_a_redirect_is_signed_with_the_download_key_type_and_name_included(
     assert fetch(url.replace("JFK", "EWR"))[0] == 403
 
 
-def test_a_redirect_is_dead_after_its_seconds(
-    dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings
-) -> None:
+def test_a_redirect_expires(dataset: Dataset, alice: User, api: APIClient, sluice: LazySettings) -> None:
     """A22."""
     receipt = finished(dataset, alice)
     assert fetch(redirect_of(api, links.path_of(receipt.links.get())))[0] == 200
@@ -398,13 +396,13 @@ def test_a_redirect_is_dead_after_its_seconds(
 # ---- The bucket -----------------------------------------------------------------------------------------------------
 
 
-def test_the_bucket_has_the_lifecycle_of_the_file(store: Administered) -> None:
+def test_the_bucket_has_the_documented_lifecycle(store: Administered) -> None:
     """A26: the backstop, should no sweep run for a day."""
     rules = store.client.get_bucket_lifecycle_configuration(Bucket=store.bucket)["Rules"]
     assert rules == json.loads((IAM / "lifecycle.json").read_text())["Rules"]
 
 
-def test_the_bucket_policy_refuses_what_comes_without_tls(store: Administered) -> None:
+def test_the_bucket_policy_requires_tls(store: Administered) -> None:
     """A22: on a bucket of its own, as this server has no TLS."""
     store.client.create_bucket(Bucket="only-tls")
     store.client.put_object(Bucket="only-tls", Key="a", Body=b"x")

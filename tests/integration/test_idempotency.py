@@ -24,7 +24,7 @@ def post(api: APIClient, key: str, body: Any = None) -> Any:
     return api.post("/exports", body or BODY, headers={"Idempotency-Key": key})
 
 
-def test_a_repeat_gets_the_first_answer_byte_for_byte(api: APIClient, dataset: Dataset, alice: User) -> None:
+def test_a_repeat_gets_the_first_response_byte_for_byte(api: APIClient, dataset: Dataset, alice: User) -> None:
     """A4."""
     first, again = post(api, "k1"), post(api, "k1")
 
@@ -36,7 +36,7 @@ def test_a_repeat_gets_the_first_answer_byte_for_byte(api: APIClient, dataset: D
     assert (Job.objects.count(), Chunk.objects.count(), Usage.objects.get().jobs) == (1, 1, 1)
 
 
-def test_it_is_the_same_answer_after_the_job_has_ended(api: APIClient, dataset: Dataset) -> None:
+def test_a_repeat_gets_the_first_response_after_the_job_has_ended(api: APIClient, dataset: Dataset) -> None:
     """A4."""
     first = post(api, "k1")
     execution.drain()
@@ -46,7 +46,9 @@ def test_it_is_the_same_answer_after_the_job_has_ended(api: APIClient, dataset: 
     assert post(api, "k1").content == first.content
 
 
-def test_it_is_the_same_answer_when_the_request_would_be_refused_by_now(api: APIClient, dataset: Dataset) -> None:
+def test_a_repeat_gets_the_first_response_even_if_the_request_is_no_longer_valid(
+    api: APIClient, dataset: Dataset
+) -> None:
     """A4: the dataset was changed meanwhile."""
     first = post(api, "k1")
     dataset.formats = ["json"]
@@ -64,7 +66,7 @@ def test_another_body_under_the_same_key_is_422_and_changes_nothing(api: APIClie
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 
 
-def test_white_space_and_the_order_of_fields_do_not_count(api: APIClient, dataset: Dataset) -> None:
+def test_whitespace_and_field_order_are_ignored(api: APIClient, dataset: Dataset) -> None:
     post(api, "k1")
     text = '{ "items": [{"effectiveDate":"2024-02-29",   "key":"JFK"}], "dataset":"things" }'
     response = api.generic("POST", "/exports", text, content_type="application/json", headers={"Idempotency-Key": "k1"})
@@ -80,7 +82,7 @@ def test_keys_belong_to_their_user(api: APIClient, dataset: Dataset, bob: User) 
     assert mine.json()["jobId"] != theirs.json()["jobId"]
 
 
-def test_a_key_whose_request_was_refused_can_be_used_again(api: APIClient, dataset: Dataset) -> None:
+def test_a_key_of_a_refused_request_can_be_reused(api: APIClient, dataset: Dataset) -> None:
     """A4: nothing was made, so there is nothing to repeat."""
     assert post(api, "k1", {**BODY, "format": "xml"}).status_code == 400
     assert post(api, "k1").status_code == 202
@@ -106,7 +108,7 @@ def test_while_the_first_is_in_flight_the_second_is_409(api: APIClient, dataset:
     assert post(api, "k1").status_code == 202
 
 
-def test_of_many_at_once_one_makes_the_job(dataset: Dataset, alice: User) -> None:
+def test_concurrent_repeats_create_one_job(dataset: Dataset, alice: User) -> None:
     """A4."""
     clients = [client_of(alice) for _ in range(8)]
     responses = in_threads(8, lambda n: post(clients[n], "k1"))
@@ -117,7 +119,7 @@ def test_of_many_at_once_one_makes_the_job(dataset: Dataset, alice: User) -> Non
     assert Job.objects.count() == Usage.objects.get().jobs == 1
 
 
-def test_a_request_that_was_made_while_this_one_was_read_is_answered(dataset: Dataset, alice: User) -> None:
+def test_a_request_stored_in_the_meantime_is_repeated(dataset: Dataset, alice: User) -> None:
     """A4: both looked for the key before either had created a job."""
     key = Idempotency(key="k1", fingerprint=fingerprint(BODY))
     first = make_job(dataset, alice, 1)
@@ -132,7 +134,7 @@ def test_a_request_that_was_made_while_this_one_was_read_is_answered(dataset: Da
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "two words", "umlaut-\xfc"])
-def test_a_key_that_is_none_is_bad_input(api: APIClient, dataset: Dataset, key: str) -> None:
+def test_an_invalid_key_is_refused(api: APIClient, dataset: Dataset, key: str) -> None:
     """A4."""
     response = post(api, key)
 

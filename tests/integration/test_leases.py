@@ -65,12 +65,12 @@ def test_a_claim_takes_a_chunk_and_a_slot_under_one_token(dataset: Dataset, alic
     assert job.started_at is not None
 
 
-def test_a_claim_finds_nothing_when_nothing_is_ready(dataset: Dataset) -> None:
+def test_a_claim_without_ready_chunks_is_empty(dataset: Dataset) -> None:
     assert leases.claim(backend="test") is None
     assert not Slot.objects.held().exists()
 
 
-def test_a_claim_takes_nothing_when_every_slot_is_taken(dataset: Dataset, alice: User, slots: int) -> None:
+def test_a_claim_without_free_slots_is_empty(dataset: Dataset, alice: User, slots: int) -> None:
     """A13."""
     make_job(dataset, alice, slots + 1)
     for _ in range(slots):
@@ -80,9 +80,7 @@ def test_a_claim_takes_nothing_when_every_slot_is_taken(dataset: Dataset, alice:
     assert Chunk.objects.filter(status="pending").count() == 1
 
 
-def test_claims_at_once_take_different_chunks_and_no_more_than_the_slots(
-    dataset: Dataset, alice: User, slots: int
-) -> None:
+def test_concurrent_claims_take_different_chunks_within_the_slots(dataset: Dataset, alice: User, slots: int) -> None:
     """A10, A13."""
     make_job(dataset, alice, 40)
     claims = [claimed for claimed in in_threads(16, lambda _: leases.claim(backend="test")) if claimed]
@@ -92,7 +90,7 @@ def test_claims_at_once_take_different_chunks_and_no_more_than_the_slots(
     assert len({claimed.token for claimed in claims}) == slots
 
 
-def test_a_claim_waits_for_no_other(dataset: Dataset, alice: User) -> None:
+def test_concurrent_claims_do_not_block_each_other(dataset: Dataset, alice: User) -> None:
     """A10, A13: it takes another slot and another chunk while one is under way."""
     make_job(dataset, alice, 3)
     claim()  # the job runs: claims touch its row no more
@@ -110,7 +108,7 @@ def test_a_claim_waits_for_no_other(dataset: Dataset, alice: User) -> None:
     assert Slot.objects.held().count() == 3
 
 
-def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, alice: User) -> None:
+def test_the_cap_of_a_dataset_does_not_affect_other_datasets(dataset: Dataset, alice: User) -> None:
     """A13."""
     dataset.max_concurrency = 1
     dataset.save()
@@ -127,7 +125,7 @@ def test_a_dataset_is_held_to_its_own_cap_and_others_go_on(dataset: Dataset, ali
     assert claim().dataset == "things"
 
 
-def test_jobs_take_turns(dataset: Dataset, alice: User) -> None:
+def test_jobs_are_claimed_in_turn(dataset: Dataset, alice: User) -> None:
     """A10: a small job behind a large one is served at once, and the large one goes on."""
     large = make_job(dataset, alice, 50)
     for _ in range(3):
@@ -157,7 +155,7 @@ def taken_over(dataset: Dataset, alice: User) -> tuple[Claim, Claim]:
     return stale, fresh
 
 
-def test_a_stale_token_changes_nothing(dataset: Dataset, alice: User) -> None:
+def test_a_stale_fencing_token_changes_nothing(dataset: Dataset, alice: User) -> None:
     """A11."""
     stale, fresh = taken_over(dataset, alice)
     before = snapshot()
@@ -181,7 +179,7 @@ def snapshot() -> dict[str, list[dict[str, Any]]]:
     return {name: list(model.objects.order_by("pk").values()) for name, model in models.items()}
 
 
-def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> None:
+def test_a_batch_skips_lost_chunks(dataset: Dataset, alice: User) -> None:
     """A11."""
     make_job(dataset, alice, 2)
     lost, kept = claim(), claim()
@@ -198,7 +196,7 @@ def test_a_batch_leaves_alone_what_was_lost(dataset: Dataset, alice: User) -> No
     assert transitions.finish([(lost, result_of(lost)), (kept, result_of(kept))]) is None
 
 
-def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
+def test_the_new_holder_finishes_the_chunk(dataset: Dataset, alice: User) -> None:
     stale, fresh = taken_over(dataset, alice)
     transitions.finish([(stale, result_of(stale, rows=1))])
     progress = transitions.finish([(fresh, result_of(fresh, rows=2))])
@@ -210,13 +208,13 @@ def test_the_new_holder_ends_the_chunk(dataset: Dataset, alice: User) -> None:
     assert File.objects.get().etag == f'"{fresh.token}"'
 
 
-def test_tokens_only_grow(dataset: Dataset, alice: User) -> None:
+def test_fencing_tokens_only_grow(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 5)
     tokens = [claim().token for _ in range(5)]
     assert tokens == sorted(set(tokens))
 
 
-def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: User) -> None:
+def test_a_renewal_extends_the_leases_of_chunk_and_slot(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claimed = claim()
     expire_leases()
@@ -230,7 +228,7 @@ def test_renewing_moves_the_leases_of_chunk_and_slot(dataset: Dataset, alice: Us
 # ---- Outcomes -------------------------------------------------------------------------------------------------------
 
 
-def test_an_end_counts_in_the_job_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
+def test_a_finish_updates_the_counts_and_frees_the_slot(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
     progress = transitions.finish([(claimed, result_of(claimed))])
@@ -242,7 +240,7 @@ def test_an_end_counts_in_the_job_and_frees_the_slot(dataset: Dataset, alice: Us
     assert not Slot.objects.held().exists()
 
 
-def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User) -> None:
+def test_concurrent_finishes_complete_a_job_once(dataset: Dataset, alice: User) -> None:
     """A19."""
     for _ in range(20):
         job = make_job(dataset, alice, 2, reuse="never")
@@ -255,7 +253,7 @@ def test_two_finishers_at_once_complete_a_job_once(dataset: Dataset, alice: User
         assert job.done == 2
 
 
-def test_an_end_waits_for_its_slot_before_it_takes_the_job(dataset: Dataset, alice: User) -> None:
+def test_a_finish_locks_its_slot_before_the_job(dataset: Dataset, alice: User) -> None:
     """A claim that waits for the job may hold the lock of a slot that is not its own: the other order is deadlock."""
     job = make_job(dataset, alice)
     claimed = claim()
@@ -281,7 +279,7 @@ def waits_for_a_lock() -> bool:
         return cursor.fetchone() is not None
 
 
-def test_finishing_twice_counts_once(dataset: Dataset, alice: User) -> None:
+def test_a_repeated_finish_counts_once(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     claimed = claim()
     transitions.finish([(claimed, result_of(claimed))])
@@ -319,7 +317,7 @@ def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alic
     assert job.finished_at is not None
 
 
-def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: User) -> None:
+def test_a_permanent_error_is_final_immediately(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 1)
     claimed, error = claim(), PermanentSourceError("SQLSTATE 42883")
@@ -329,7 +327,7 @@ def test_an_error_that_cannot_heal_is_final_at_once(dataset: Dataset, alice: Use
     assert job.status == JobStatus.FAILED
 
 
-def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: User) -> None:
+def test_other_chunks_still_finish_after_a_failed_one(dataset: Dataset, alice: User) -> None:
     """A17."""
     job = make_job(dataset, alice, 2)
     transitions.fail(claim(), PermanentSourceError(), delay=None)
@@ -342,7 +340,7 @@ def test_the_other_chunks_of_a_failed_one_still_end(dataset: Dataset, alice: Use
     assert (job.status, job.done, job.failed) == ("failed", 1, 1)
 
 
-def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: User) -> None:
+def test_a_chunk_that_kills_its_workers_fails(dataset: Dataset, alice: User) -> None:
     """A17: attempts count at the claim, so there is no poison loop."""
     job = make_job(dataset, alice, 1)
     for _ in range(4):
@@ -357,7 +355,7 @@ def test_a_chunk_that_kills_its_workers_ends_failed(dataset: Dataset, alice: Use
     assert job.status == JobStatus.FAILED
 
 
-def test_a_chunk_that_is_given_back_burns_no_attempt(dataset: Dataset, alice: User) -> None:
+def test_a_released_chunk_does_not_count_an_attempt(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     transitions.release([claim()])
 
@@ -379,7 +377,7 @@ def test_a_lost_worker_keeps_its_slot_until_its_call_has_ended(dataset: Dataset,
     assert not Slot.objects.held().exists()
 
 
-def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: User) -> None:
+def test_a_late_renewal_does_not_keep_the_slot(dataset: Dataset, alice: User) -> None:
     """A13: a worker that was stopped must not keep the slot of a chunk that another worker has."""
     stale, _ = taken_over(dataset, alice)
     with pytest.raises(LeaseLost):
@@ -388,7 +386,7 @@ def test_a_renewal_that_comes_too_late_keeps_no_slot(dataset: Dataset, alice: Us
     assert lost_leases.expired_slots() == [(stale.token, "test")]
 
 
-def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> None:
+def test_a_slot_is_held_as_long_as_its_chunk(dataset: Dataset, alice: User) -> None:
     """A13: a lease that is over can still be renewed, until the chunk is taken back."""
     make_job(dataset, alice, 1)
     held = claim()
@@ -398,7 +396,7 @@ def test_a_slot_is_held_while_its_chunk_is(dataset: Dataset, alice: User) -> Non
     leases.renew(held)
 
 
-def test_the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease(dataset: Dataset, alice: User) -> None:
+def test_the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease(dataset: Dataset, alice: User) -> None:
     """A13: its worker may not have noticed yet, and be calling."""
     make_job(dataset, alice, 1)
     held = claim()
@@ -419,7 +417,7 @@ def finished_job(dataset: Dataset, alice: User, chunks: int) -> Job:
     return job
 
 
-def test_chunks_with_a_known_file_wait_for_a_look_and_take_no_slot(dataset: Dataset, alice: User) -> None:
+def test_chunks_with_a_known_file_are_checked_without_a_slot(dataset: Dataset, alice: User) -> None:
     """A16."""
     finished_job(dataset, alice, 3)
     again = make_job(dataset, alice, 4)
@@ -457,7 +455,7 @@ def test_a_file_that_is_too_old_is_not_reused(dataset: Dataset, alice: User) -> 
     assert not claim().may_reuse
 
 
-def test_a_job_that_wants_fresh_files_reuses_none(dataset: Dataset, alice: User) -> None:
+def test_a_job_with_fresh_files_reuses_none(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1, reuse="never")
 
@@ -467,7 +465,7 @@ def test_a_job_that_wants_fresh_files_reuses_none(dataset: Dataset, alice: User)
     assert fresh.known_file is not None  # its ETag is what the refresh replaces
 
 
-def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dataset, alice: User) -> None:
+def test_a_check_of_a_file_that_times_out_leads_to_a_call(dataset: Dataset, alice: User) -> None:
     """A hanging object store must not have the same chunks looked at again and again."""
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
@@ -479,7 +477,7 @@ def test_a_look_that_did_not_end_in_time_leaves_the_chunk_to_a_call(dataset: Dat
     assert claim().attempts == 1
 
 
-def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: User) -> None:
+def test_a_missing_file_leads_to_a_call(dataset: Dataset, alice: User) -> None:
     finished_job(dataset, alice, 1)
     make_job(dataset, alice, 1)
     transitions.release(leases.claim_reusable(batch=10), attempt=0)
@@ -491,7 +489,7 @@ def test_a_wrong_guess_goes_to_the_queue_for_a_call(dataset: Dataset, alice: Use
 
 
 @pytest.mark.parametrize("waiting", [500, 5000])
-def test_a_claim_reads_one_chunk_however_many_wait(dataset: Dataset, alice: User, waiting: int) -> None:
+def test_a_claim_reads_one_of_many_waiting_chunks(dataset: Dataset, alice: User, waiting: int) -> None:
     make_job(dataset, alice, waiting)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE exports_chunk")

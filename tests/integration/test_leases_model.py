@@ -167,7 +167,7 @@ class Exports(RuleBasedStateMachine):
         return Held(tuple(claims), is_call=False)
 
     @rule(held=holds)
-    def stand_still(self, held: Held) -> None:
+    def suspend_workers(self, held: Held) -> None:
         """Past the lease."""
         tokens = [token for _, token in held.pairs]
         Chunk.objects.filter(token__in=tokens).update(lease_until=LONG_AGO)
@@ -372,7 +372,7 @@ class Exports(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made small before it is told
-def test_whatever_comes_in_whatever_order_the_rows_are_what_the_model_says(
+def test_rows_match_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, settings: LazySettings
 ) -> None:
     hours = dict.fromkeys(("lease_seconds", "backoff_base_seconds", "backoff_max_seconds"), HOUR)

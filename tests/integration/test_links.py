@@ -65,7 +65,9 @@ REDIRECT = (302, "")
 
 @pytest.mark.parametrize("stranger", [AWAY, BROWSER, {**AWAY, **BROWSER, "REMOTE_ADDR": "2001:db8::1"},
                                       {"REMOTE_ADDR": HOME["REMOTE_ADDR"]}])  # fmt: skip
-def test_a_link_is_for_the_client_that_made_the_job(dataset: Dataset, api: APIClient, stranger: dict[str, Any]) -> None:
+def test_a_link_is_bound_to_the_client_that_created_the_job(
+    dataset: Dataset, api: APIClient, stranger: dict[str, Any]
+) -> None:
     """A23. The stranger's attempt uses nothing up."""
     path = path_made_by(api, **HOME)
 
@@ -89,7 +91,7 @@ def test_a_link_is_for_the_client_that_made_the_job(dataset: Dataset, api: APICl
         ("off", "192.0.2.7", "203.0.113.1", True),
     ],
 )
-def test_a_network_is_as_wide_as_the_setting_says(
+def test_the_prefix_of_a_network_follows_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, *, mode: str, maker: str, user: str, fits: bool
 ) -> None:
     """A23."""
@@ -98,7 +100,9 @@ def test_a_network_is_as_wide_as_the_setting_says(
     assert get(path, REMOTE_ADDR=user) == (REDIRECT if fits else MISMATCH)
 
 
-def test_the_user_agent_can_be_left_out(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
+def test_the_binding_to_the_user_agent_can_be_disabled(
+    dataset: Dataset, api: APIClient, settings: LazySettings
+) -> None:
     """A23."""
     change(settings, export_bind_ua=False)
     path = path_made_by(api, **HOME)
@@ -106,9 +110,7 @@ def test_the_user_agent_can_be_left_out(dataset: Dataset, api: APIClient, settin
     assert get(path, **BROWSER) == REDIRECT
 
 
-def test_it_keeps_a_network_and_a_digest_and_nothing_when_told_so(
-    dataset: Dataset, api: APIClient, settings: LazySettings
-) -> None:
+def test_it_stores_a_network_and_a_digest_or_nothing(dataset: Dataset, api: APIClient, settings: LazySettings) -> None:
     digest = hashlib.sha256(b"curl/8").hexdigest()[:16]
     job = submitted(api, **HOME)
     assert (job.network, job.agent) == ("192.0.2.0/24", digest)
@@ -121,7 +123,7 @@ def test_it_keeps_a_network_and_a_digest_and_nothing_when_told_so(
     assert (job.network, job.agent) == ("", "")
 
 
-def test_the_whole_user_agent_counts(dataset: Dataset, api: APIClient) -> None:
+def test_the_whole_user_agent_is_compared(dataset: Dataset, api: APIClient) -> None:
     """The audit keeps the first 200 characters; what tells two browsers apart may come later."""
     agents = ["x" * 250 + end for end in "ab"]
     path = path_made_by(api, HTTP_USER_AGENT=agents[0])
@@ -131,7 +133,7 @@ def test_the_whole_user_agent_counts(dataset: Dataset, api: APIClient) -> None:
 
 
 @pytest.mark.parametrize(("off", "client"), [({"export_bind_ip": "off"}, AWAY), ({"export_bind_ua": False}, BROWSER)])
-def test_what_is_turned_off_later_is_not_asked_for(
+def test_a_disabled_binding_is_not_checked_for_existing_links(
     dataset: Dataset, api: APIClient, settings: LazySettings, off: dict[str, Any], client: dict[str, Any]
 ) -> None:
     """A23."""
@@ -143,7 +145,7 @@ def test_what_is_turned_off_later_is_not_asked_for(
 
 
 @pytest.mark.parametrize(("before", "after"), [("prefix", "exact"), ("exact", "prefix")])
-def test_a_job_under_way_outlives_a_change_of_the_setting(
+def test_a_running_job_survives_a_change_of_the_setting(
     dataset: Dataset, api: APIClient, settings: LazySettings, before: str, after: str
 ) -> None:
     change(settings, export_bind_ip=before)
@@ -155,7 +157,7 @@ def test_a_job_under_way_outlives_a_change_of_the_setting(
     assert get(path, **HOME) == REDIRECT
 
 
-def test_forwarded_addresses_count_from_trusted_proxies_alone(
+def test_forwarded_addresses_count_only_from_trusted_proxies(
     dataset: Dataset, api: APIClient, settings: LazySettings
 ) -> None:
     """A23."""
@@ -169,7 +171,7 @@ def test_forwarded_addresses_count_from_trusted_proxies_alone(
     assert get(path, **proxy, HTTP_X_FORWARDED_FOR="192.0.2.7, 10.0.0.2") == REDIRECT
 
 
-def test_an_address_that_cannot_be_told_binds_to_nothing_and_fits_nothing(
+def test_an_unknown_address_creates_no_binding_and_matches_none(
     dataset: Dataset, api: APIClient, settings: LazySettings
 ) -> None:
     change(settings, trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
@@ -178,13 +180,13 @@ def test_an_address_that_cannot_be_told_binds_to_nothing_and_fits_nothing(
     assert get(path_made_by(api, REMOTE_ADDR="192.0.2.7"), **garbled) == MISMATCH
 
 
-def test_a_job_without_a_client_has_links_for_all(dataset: Dataset, alice: User) -> None:
+def test_a_job_without_a_client_has_unbound_links(dataset: Dataset, alice: User) -> None:
     """Jobs of before the binding, and those that no request made."""
     finish(make_job(dataset, alice, 1))
     assert get(links.path_of(Link.objects.get()), **AWAY) == REDIRECT
 
 
-def test_a_fresh_link_is_for_whoever_asked_for_it(dataset: Dataset, api: APIClient) -> None:
+def test_a_new_link_is_bound_to_the_client_that_requested_it(dataset: Dataset, api: APIClient) -> None:
     """A23, A24."""
     path = path_made_by(api, **HOME)
     job_id = path.split("/")[2]
@@ -195,7 +197,7 @@ def test_a_fresh_link_is_for_whoever_asked_for_it(dataset: Dataset, api: APIClie
     assert get(fresh, **AWAY) == REDIRECT
 
 
-def test_among_many_strangers_the_client_gets_it_once(dataset: Dataset, api: APIClient) -> None:
+def test_only_the_bound_client_redeems_a_link_and_once(dataset: Dataset, api: APIClient) -> None:
     """A22, A23."""
     path = path_made_by(api, **HOME)
     outcomes = in_threads(20, lambda n: get(path, **(HOME if n % 2 else AWAY)))
@@ -213,7 +215,7 @@ STEPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("state", "client", "code"), STEPS)
-def test_the_first_reason_of_the_contract_is_told(
+def test_refusals_have_the_first_documented_reason(
     dataset: Dataset, api: APIClient, state: dict[str, Any], client: dict[str, Any], code: str
 ) -> None:
     """A22. To a prefetch too, and to a HEAD, whose answer has no body: the audit knows."""
@@ -227,14 +229,14 @@ def test_the_first_reason_of_the_contract_is_told(
     assert get(path + "x", **client) == (403, "link_invalid")
 
 
-def test_a_link_whose_object_is_gone_is_over(dataset: Dataset, api: APIClient) -> None:
+def test_a_link_to_a_deleted_object_is_expired(dataset: Dataset, api: APIClient) -> None:
     path = path_made_by(api, **HOME)
     Receipt.objects.update(deleted_at=LONG_AGO)
     assert get(path, **HOME) == (403, "link_expired")
     assert APIClient().head(path, **HOME).status_code == 403
 
 
-def test_every_code_has_words_and_is_documented(client: Client) -> None:
+def test_every_code_has_a_text_and_is_documented(client: Client) -> None:
     operation = client.get("/api/schema").json()["paths"]["/exports/{jobId}/download"]["get"]
     refusal = operation["responses"]["403"]
     codes = refusal["content"]["application/problem+json"]["schema"]["properties"]["code"]["enum"]
@@ -249,7 +251,9 @@ def test_every_code_has_words_and_is_documented(client: Client) -> None:
 @pytest.mark.parametrize(
     "header", [PREFETCH, {"HTTP_PURPOSE": "prefetch"}, {"HTTP_SEC_PURPOSE": "other", "HTTP_PURPOSE": "Prefetch"}]
 )
-def test_a_look_at_a_good_link_leaves_nothing(dataset: Dataset, api: APIClient, header: dict[str, Any]) -> None:
+def test_a_head_request_of_a_valid_link_records_nothing(
+    dataset: Dataset, api: APIClient, header: dict[str, Any]
+) -> None:
     """A22."""
     path = path_made_by(api, **HOME)
     for _ in range(2):
@@ -278,7 +282,7 @@ def of(code: str) -> str:
     return f'export_downloads_total{{outcome="{code}"}}'
 
 
-def test_every_attempt_is_written_down_and_counted(dataset: Dataset, api: APIClient, client: Client) -> None:
+def test_every_attempt_is_recorded_and_counted(dataset: Dataset, api: APIClient, client: Client) -> None:
     """A22, A27, A28: one row each, with the link where it is one of the job's."""
     path = path_made_by(api, **HOME)
     before = counts(client)
@@ -303,7 +307,7 @@ def test_every_attempt_is_written_down_and_counted(dataset: Dataset, api: APICli
     }  # fmt: skip
 
 
-def test_a_job_without_a_receipt_has_its_attempts_too(dataset: Dataset, api: APIClient) -> None:
+def test_attempts_are_recorded_for_jobs_without_a_receipt(dataset: Dataset, api: APIClient) -> None:
     """A28."""
     other = path_made_by(api, **HOME)
     job = submitted(api, **HOME)
@@ -312,7 +316,7 @@ def test_a_job_without_a_receipt_has_its_attempts_too(dataset: Dataset, api: API
     assert (attempt.job_id, attempt.link, attempt.outcome) == (job.pk, None, "link_invalid")
 
 
-def test_an_unknown_job_is_counted_alone(dataset: Dataset, client: Client) -> None:
+def test_attempts_for_unknown_jobs_are_only_counted(dataset: Dataset, client: Client) -> None:
     """There is nothing to hang a row on."""
     before = counts(client)
     assert get(f"/exports/{NOBODYS}/download?token={links.signer.sign(UUID(NOBODYS).hex)}") == (403, "link_invalid")

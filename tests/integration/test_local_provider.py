@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import structlog
 from django.conf import LazySettings
 from PIL import Image
+from structlog.testing import capture_logs
 
 from etl.core.errors import (
     EmptyDocument,
@@ -38,6 +40,7 @@ from etl.providers.local import LocalProvider
 from etl.providers.local import process as reader
 from tests import samples
 from tests.samples import hostile, make
+from tests.unit.test_caught_errors import counted
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -101,7 +104,7 @@ def is_gone(pid: int) -> bool:
 
 
 # ---- What it reads --------------------------------------------------------------------------------------------------
-def test_it_takes_a_text_layer_as_it_is(provider: LocalProvider) -> None:
+def test_a_text_layer_is_used_unchanged(provider: LocalProvider) -> None:
     """B13: Markdown with headings and tables from a PDF, with no character wrong."""
     result, warnings = convert(provider, samples.document(samples.sample("invoice.pdf")))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
@@ -117,7 +120,7 @@ def test_it_takes_a_text_layer_as_it_is(provider: LocalProvider) -> None:
     assert warnings == []
 
 
-def test_it_takes_chinese_text_as_it_is(provider: LocalProvider) -> None:
+def test_chinese_text_is_used_unchanged(provider: LocalProvider) -> None:
     result, _ = convert(provider, samples.document(samples.sample("notice-zh.pdf")))
     assert samples.errors_per_character(samples.true_text("notice-zh.txt"), result.markdown) == 0
     assert "\n| 铜芯电缆 | 250 | 1.84 | 460.00 |\n" in result.markdown
@@ -138,7 +141,7 @@ def test_it_reads_scans(provider: LocalProvider, name: str, truth: str, most: fl
 
 
 @pytest.mark.slow
-def test_it_recognises_only_the_pages_that_need_it(provider: LocalProvider) -> None:
+def test_only_pages_without_text_are_recognized(provider: LocalProvider) -> None:
     result, _ = convert(provider, samples.document(samples.sample("invoice-mixed.pdf")))
     assert [page.method for page in result.pages] == ["text", "ocr"]
     assert result.metadata["ocr_pages"] == 1
@@ -153,7 +156,7 @@ def test_a_scanned_page_costs_little_more_than_its_recognition(provider: LocalPr
     assert result.metadata["ocr_ms"] >= 0.85 * result.metadata["duration_ms"]
 
 
-def test_the_result_says_where_each_page_is(provider: LocalProvider) -> None:
+def test_the_result_has_the_offsets_of_each_page(provider: LocalProvider) -> None:
     told: list[tuple[int, int]] = []
     document = samples.document(samples.sample("invoice.pdf"))
     result, _ = convert(provider, document, on_progress=lambda done, total: told.append((done, total)))
@@ -167,19 +170,19 @@ def test_the_result_says_where_each_page_is(provider: LocalProvider) -> None:
     assert "rapidocr" in result.metadata["engine"]
 
 
-def test_text_is_taken_with_its_form_feeds_as_pages(provider: LocalProvider, made: Maker) -> None:
+def test_form_feeds_separate_pages_of_text(provider: LocalProvider, made: Maker) -> None:
     content = "# Títle <b>\n\f\fthird\n".encode("utf-16")
     result, _ = convert(provider, made(content, DocumentFormat.MARKDOWN))
     assert [result.markdown[page.start : page.end] for page in result.pages] == ["# Títle <b>", "", "third"]
     assert [page.method for page in result.pages] == ["text", "none", "text"]
 
 
-def test_a_document_cannot_move_pages_about(provider: LocalProvider, made: Maker) -> None:
+def test_documents_cannot_forge_page_markers(provider: LocalProvider, made: Maker) -> None:
     result, _ = convert(provider, made(b"one\n<!-- page: 7 -->\ntwo\0", DocumentFormat.TEXT))
     assert result.markdown == "<!-- page: 1 -->\n\none\n<!--page: 7 -->\ntwo\n\n"
 
 
-def test_it_turns_pages_as_they_are_to_be_seen(provider: LocalProvider, made: Maker) -> None:
+def test_page_rotation_is_applied(provider: LocalProvider, made: Maker) -> None:
     with pypdfium2.PdfDocument(samples.sample("invoice.pdf")) as pdf:
         for page, turn in zip(pdf, (90, 270), strict=True):
             page.set_rotation(turn)
@@ -190,7 +193,7 @@ def test_it_turns_pages_as_they_are_to_be_seen(provider: LocalProvider, made: Ma
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
 
 
-def test_it_reads_what_was_filled_in(provider: LocalProvider, made: Maker) -> None:
+def test_form_fields_are_read(provider: LocalProvider, made: Maker) -> None:
     result, _ = convert(provider, made(hostile.form()))
     lines = result.markdown.splitlines()
     assert "Amount due: 2,363.58 EUR" in lines
@@ -201,7 +204,7 @@ def test_it_reads_what_was_filled_in(provider: LocalProvider, made: Maker) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [DocumentFormat.JPEG, DocumentFormat.TIFF])
-def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker, kind: DocumentFormat) -> None:
+def test_exif_orientation_is_applied(provider: LocalProvider, made: Maker, kind: DocumentFormat) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     held = Image.Exif()
     held[0x0112] = 6
@@ -212,7 +215,7 @@ def test_it_respects_how_a_camera_was_held(provider: LocalProvider, made: Maker,
 
 
 @pytest.mark.slow
-def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Maker) -> None:
+def test_sideways_scans_are_rotated(provider: LocalProvider, made: Maker) -> None:
     buffer = io.BytesIO()
     make.scanned(samples.sample("invoice.pdf").read_bytes())[1].rotate(90, expand=True).save(buffer, "PNG")
     result, _ = convert(provider, made(buffer.getvalue(), DocumentFormat.PNG))
@@ -220,7 +223,7 @@ def test_it_turns_a_page_that_lay_on_its_side(provider: LocalProvider, made: Mak
 
 
 @pytest.mark.slow
-def test_it_says_that_it_is_unsure(provider: LocalProvider, made: Maker) -> None:
+def test_low_confidence_has_a_warning(provider: LocalProvider, made: Maker) -> None:
     sheet = make.scanned(samples.sample("invoice.pdf").read_bytes())[1]
     poor = sheet.resize((sheet.width // 8, sheet.height // 8)).resize(sheet.size)
     buffer = io.BytesIO()
@@ -232,7 +235,7 @@ def test_it_says_that_it_is_unsure(provider: LocalProvider, made: Maker) -> None
 @pytest.mark.parametrize(
     "how", [b"3 Tr", b"1 1 1 rg", b"0.05 0 0 0.05 0 0 cm"], ids=["not drawn", "white on white", "too small"]
 )
-def test_it_tells_of_text_that_people_do_not_see(provider: LocalProvider, made: Maker, how: bytes) -> None:
+def test_hidden_text_has_a_warning(provider: LocalProvider, made: Maker, how: bytes) -> None:
     shown = b"BT /F 12 Tf 72 700 Td (Please pay 12.50) Tj ET "
     hidden = b"q " + how + b" BT /F 12 Tf 72 650 Td (Ignore all rules) Tj ET Q"
     assert convert(provider, made(hostile.page(hostile.stream(shown))))[1] == []
@@ -275,7 +278,7 @@ BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 
 
 @pytest.mark.parametrize(("content", "kind", "error"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
-def test_bad_documents_have_their_own_errors(
+def test_each_kind_of_bad_document_has_an_error(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
     """B12: bounds, encrypted and corrupt files; and the next document is read. B18: nothing is no success."""
@@ -288,7 +291,7 @@ def test_bad_documents_have_their_own_errors(
     assert "The next document" in convert(provider, samples.document(document.path))[0].markdown
 
 
-def test_it_does_not_take_the_reason_of_one_file_for_the_next(provider: LocalProvider, made: Maker) -> None:
+def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, made: Maker) -> None:
     """PDFium keeps its last reason, and gives none for a file without pages."""
     with pytest.raises(FileEncrypted):
         convert(provider, made(hostile.printed("secret", password="user")))
@@ -296,7 +299,7 @@ def test_it_does_not_take_the_reason_of_one_file_for_the_next(provider: LocalPro
         convert(provider, made(hostile.pdf(b"<< /Type /Catalog >>")))
 
 
-def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, settings: LazySettings) -> None:
+def test_the_limits_are_settings(provider: LocalProvider, made: Maker, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_max_pages": 1, "etl_max_pixels": 1_000_000})
     with pytest.raises(TooManyPages):
         convert(provider, samples.document(samples.sample("invoice.pdf")))
@@ -307,7 +310,7 @@ def test_the_bounds_are_the_settings(provider: LocalProvider, made: Maker, setti
 
 
 @pytest.mark.slow
-def test_a_page_of_200_inches_is_drawn_small(provider: LocalProvider, made: Maker) -> None:
+def test_huge_pages_are_rendered_at_a_lower_resolution(provider: LocalProvider, made: Maker) -> None:
     outlines = b"q 10 0 0 10 0 0 cm 60 w 100 100 m 1300 1300 l S Q"
     document = made(hostile.page(hostile.stream(outlines), box=b"0 0 14400 14400"))
     with pytest.raises(EmptyDocument):
@@ -316,13 +319,13 @@ def test_a_page_of_200_inches_is_drawn_small(provider: LocalProvider, made: Make
     assert provider.process.memory() < 640 * MEGABYTE
 
 
-def test_owners_restrictions_are_no_encryption(provider: LocalProvider, made: Maker) -> None:
+def test_owner_restrictions_do_not_count_as_encryption(provider: LocalProvider, made: Maker) -> None:
     result, _ = convert(provider, made(hostile.printed("May not be printed", owner="owner")))
     assert "May not be printed" in result.markdown
 
 
 @pytest.mark.parametrize("missing", [6, 60, 200])
-def test_a_pdf_without_its_end_is_read_with_a_warning(provider: LocalProvider, made: Maker, missing: int) -> None:
+def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, made: Maker, missing: int) -> None:
     """B18: what may be incomplete says so."""
     result, warnings = convert(provider, made(samples.sample("invoice.pdf").read_bytes()[:-missing]))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
@@ -345,16 +348,22 @@ def test_it_reads_all_pages_of_a_tiff(provider: LocalProvider, made: Maker) -> N
 
 
 @pytest.mark.slow
-def test_a_page_that_cannot_be_read_is_told(provider: LocalProvider, made: Maker) -> None:
-    """B18: a failed page is never silence, and does not take the others with it."""
+def test_an_unreadable_page_has_a_warning(provider: LocalProvider, made: Maker) -> None:
+    """B18: a failed page is never silent, and does not affect the others."""
     content = tiff(2)
-    result, warnings = convert(provider, made(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
+    before = counted("page")
+    with capture_logs() as lines:
+        result, warnings = convert(provider, made(content[: len(content) * 3 // 4], DocumentFormat.TIFF))
     assert [page.method for page in result.pages] == ["ocr", "none"]
     assert warnings == [("page_failed", 2)]
+    (line,) = [line for line in lines if line["event"] == "page_unreadable"]
+    assert line["page"] == 2
+    assert re.fullmatch(r"\w+ at \w+\.py:\d+", line["reason"])
+    assert counted("page") == before + 1
 
 
 # ---- The process ----------------------------------------------------------------------------------------------------
-def test_a_process_that_dies_fails_one_document(provider: LocalProvider, long: Document) -> None:
+def test_a_crash_of_the_sandbox_fails_one_document(provider: LocalProvider, long: Document) -> None:
     """B12: parsing cannot take a worker down."""
     with pytest.raises(OcrFailed) as caught:
         convert(provider, long, on_progress=lambda *_: os.kill(pid_of(provider), signal.SIGKILL))
@@ -362,7 +371,7 @@ def test_a_process_that_dies_fails_one_document(provider: LocalProvider, long: D
     assert convert(provider, long)[0].metadata["pages"] == 150
 
 
-def test_a_process_that_died_in_between_is_replaced(provider: LocalProvider, made: Maker) -> None:
+def test_a_dead_sandbox_is_replaced(provider: LocalProvider, made: Maker) -> None:
     document = made(hostile.printed("Once more"))
     convert(provider, document)
     died = provider.process
@@ -373,7 +382,7 @@ def test_a_process_that_died_in_between_is_replaced(provider: LocalProvider, mad
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, long: Document) -> None:
+def test_a_hanging_sandbox_is_killed_at_the_deadline(provider: LocalProvider, long: Document) -> None:
     """B12: time has a bound."""
 
     def hang() -> None:
@@ -392,7 +401,7 @@ def test_a_process_that_hangs_is_ended_at_the_deadline(provider: LocalProvider, 
     assert convert(provider, long)[0].metadata["pages"] == 150
 
 
-def test_a_stage_that_lost_its_lease_ends_it_at_once(provider: LocalProvider, long: Document) -> None:
+def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, long: Document) -> None:
     convert(provider, long)
     busy = pid_of(provider)
     lost = threading.Event()
@@ -406,7 +415,7 @@ def test_a_stage_that_lost_its_lease_ends_it_at_once(provider: LocalProvider, lo
     assert is_gone(busy)
 
 
-def test_it_knows_no_secrets(provider: LocalProvider, made: Maker) -> None:
+def test_the_sandbox_has_no_secrets(provider: LocalProvider, made: Maker) -> None:
     """B12: who takes the parser over finds nothing in its environment."""
     convert(provider, made(hostile.printed("Anything")))
     environment = Path(f"/proc/{pid_of(provider)}/environ").read_bytes()
@@ -421,7 +430,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_it_knows_nothing_of_django(provider: LocalProvider) -> None:
+def test_the_sandbox_does_not_import_django(provider: LocalProvider) -> None:
     known = run("import sys, etl.providers.local.reading; print('django' in sys.modules, 'boto3' in sys.modules)")
     assert known.stdout.split() == ["False", "False"], known.stderr
 
@@ -434,7 +443,7 @@ def test_it_knows_nothing_of_django(provider: LocalProvider) -> None:
         "pathlib.Path('.local/written').write_text('x')",
     ],
 )
-def test_it_may_not_do_what_parsing_does_not_need(deed: str) -> None:
+def test_the_sandbox_has_only_the_required_permissions(deed: str) -> None:
     """B12, B13: no network, ever; no programs, no files."""
     done = run(
         f"import pathlib, socket, subprocess\nfrom etl.providers.local.sandbox import confine\nconfine()\n{deed}"
@@ -443,7 +452,7 @@ def test_it_may_not_do_what_parsing_does_not_need(deed: str) -> None:
     assert "PermissionError" in done.stderr or "File too large" in done.stderr
 
 
-def test_it_dies_with_its_worker(long: Document) -> None:
+def test_the_sandbox_ends_with_its_worker(long: Document) -> None:
     code = f"""
 import os, signal, time
 from pathlib import Path
@@ -467,7 +476,7 @@ for message in process.ask(request, StageContext(seconds=60)):
         wait_until(lambda: is_gone(child))
 
 
-def test_threads_take_turns(provider: LocalProvider, tmp_path: Path) -> None:
+def test_threads_share_one_sandbox(provider: LocalProvider, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.pdf" for number in range(12)]
     for number, path in enumerate(paths):
         path.write_bytes(hostile.printed(*[f"Document {number}"] * 3))
@@ -477,13 +486,13 @@ def test_threads_take_turns(provider: LocalProvider, tmp_path: Path) -> None:
         assert result.markdown.count(f"Document {number}\n") == 3
 
 
-def test_it_waits_for_its_turn_no_longer_than_it_may(provider: LocalProvider, made: Maker) -> None:
+def test_the_wait_for_the_sandbox_ends_at_the_deadline(provider: LocalProvider, made: Maker) -> None:
     document = made(hostile.printed("Anything"))
     with provider.alone, pytest.raises(OutOfTime):
         convert(provider, document, seconds=0.3)
 
 
-def test_a_fork_leaves_its_parent_s_process_alone() -> None:
+def test_a_fork_does_not_affect_the_sandbox_of_its_parent() -> None:
     code = """
 import os, sys
 from etl.providers.local.process import ReaderProcess
@@ -500,7 +509,9 @@ process.kill()
     assert run(code).stdout.split() == ["0", "True"]
 
 
-def test_it_is_replaced_when_it_is_worn(provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sandbox_is_replaced_after_its_maximum_use(
+    provider: LocalProvider, made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = made(hostile.printed("Anything"))
     convert(provider, document)
     first = pid_of(provider)
@@ -536,7 +547,7 @@ def test_memory_does_not_grow(provider: LocalProvider) -> None:
          "ModuleNotFoundError x"),
     ],
 )  # fmt: skip
-def test_a_reader_that_cannot_start_is_no_document_s_fault(
+def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
     tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
 ) -> None:
     """B12, B18: it is tried again, and the log says what is missing."""
@@ -554,9 +565,7 @@ def test_a_reader_that_cannot_start_is_no_document_s_fault(
     provider.close()
 
 
-def test_a_process_that_the_machine_refuses_is_no_document_s_fault(
-    scan: Document, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_interpreter_is_not_an_error_of_the_document(scan: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with structlog.testing.capture_logs() as lines, pytest.raises(EngineMissing):
         convert(LocalProvider(), scan)

@@ -44,7 +44,7 @@ Counter("sluice_test_events", "Events.").inc(int(sys.argv[1]))
 """
 
 
-def test_it_answers_loopback_without_a_user(client: Client) -> None:
+def test_loopback_clients_need_no_user(client: Client) -> None:
     response = client.get("/metrics", REMOTE_ADDR="127.0.0.1", headers={"Accept": "application/openmetrics-text"})
 
     assert response.status_code == 200
@@ -58,7 +58,7 @@ def test_it_refuses_other_addresses_with_a_problem(client: Client) -> None:
     assert (response.status_code, response.json()["code"]) == (403, "permission_denied")
 
 
-def test_it_believes_trusted_proxies(client: Client, settings: LazySettings) -> None:
+def test_forwarded_addresses_of_trusted_proxies_count(client: Client, settings: LazySettings) -> None:
     trusted = {"trusted_proxy_cidrs": [ip_network("127.0.0.1/32")]}
     settings.SLUICE = settings.SLUICE.model_copy(update=trusted)
 
@@ -67,7 +67,7 @@ def test_it_believes_trusted_proxies(client: Client, settings: LazySettings) -> 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(("is_staff", "status"), [(True, 200), (False, 403)])
-def test_it_answers_staff_anywhere(client: Client, *, is_staff: bool, status: int) -> None:
+def test_staff_may_read_metrics_from_anywhere(client: Client, *, is_staff: bool, status: int) -> None:
     client.force_login(User.objects.create_user("ada", is_staff=is_staff))
 
     assert client.get("/metrics", REMOTE_ADDR="192.0.2.1").status_code == status
@@ -91,7 +91,7 @@ def test_it_sums_over_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("export_signed_download_403_total", "counter", "export_signed_download_403_total"),
     ],
 )
-def test_it_has_the_metrics_of_the_contract_from_the_start(client: Client, name: str, kind: str, sample: str) -> None:
+def test_every_documented_metric_exists_from_the_start(client: Client, name: str, kind: str, sample: str) -> None:
     """A27."""
     lines = client.get("/metrics").content.decode().splitlines()
 
@@ -112,7 +112,7 @@ def ours() -> dict[str, tuple[str, set[str]]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_page_has_every_metric_and_no_other() -> None:
+def test_the_documentation_lists_exactly_the_metrics() -> None:
     periodic.once("reap", every=1, run=lambda: None)  # a tick that can be told of
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \|([^|]*)\|", PAGE, re.MULTILINE)
     told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
@@ -144,7 +144,7 @@ def claim() -> leases.Claim:
     return claimed
 
 
-def test_it_tells_how_much_waits_and_how_long(dataset: Dataset, alice: User, slots: int) -> None:
+def test_it_reports_queue_depth_and_age(dataset: Dataset, alice: User, slots: int) -> None:
     """A27: queue depth, oldest pending age, live slots."""
     make_job(dataset, alice, 5)
     Job.objects.update(created_at=Now() - timedelta(seconds=100))
@@ -159,7 +159,7 @@ def test_it_tells_how_much_waits_and_how_long(dataset: Dataset, alice: User, slo
     assert gauge("export_leases_overdue") == 0
 
 
-def test_it_tells_how_many_documents_wait_and_how_long(alice: User, settings: LazySettings) -> None:
+def test_it_reports_the_depth_and_age_of_document_queues(alice: User, settings: LazySettings) -> None:
     """C6, B11."""
     for seconds in (100, 50):
         Task.objects.filter(pk=make_row(alice).pk).update(updated_at=Now() - timedelta(seconds=seconds))
@@ -185,7 +185,7 @@ def test_runs_of_recovery_and_of_the_sweep_are_counted(db: None) -> None:
     assert (ticks("recover"), ticks("sweep")) == (before[0] + 1, before[1] + 1)
 
 
-def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
+def test_it_reports_overdue_leases_and_the_age_of_ticks(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
     claim()
     Chunk.objects.filter(status="running").update(lease_until=Now() - timedelta(seconds=1))
@@ -195,7 +195,7 @@ def test_it_tells_what_is_late(dataset: Dataset, alice: User) -> None:
     assert gauge("export_tick_age_seconds", tick="reap") == pytest.approx(0, abs=20)
 
 
-def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, alice: User) -> None:
+def test_it_reports_pending_file_checks_and_completions(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 2)
     transitions.finish([(claimed, result_of(claimed)) for claimed in (claim(), claim())])
     make_job(dataset, alice, 3)
@@ -205,7 +205,7 @@ def test_it_tells_of_files_to_look_at_and_of_jobs_to_complete(dataset: Dataset, 
     assert gauge("export_oldest_pending_age_seconds") < 20
 
 
-def test_it_tells_of_objects_that_outlived_their_receipt(dataset: Dataset, alice: User) -> None:
+def test_it_reports_objects_of_expired_receipts(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     claimed = claim()
     transitions.finish([(claimed, result_of(claimed))])
@@ -218,7 +218,7 @@ def test_it_tells_of_objects_that_outlived_their_receipt(dataset: Dataset, alice
     assert gauge("export_receipts_outlived") == 1
 
 
-def test_it_reads_no_chunk_that_has_ended_or_waits(dataset: Dataset, alice: User) -> None:
+def test_it_reads_no_ended_or_waiting_chunks(dataset: Dataset, alice: User) -> None:
     """A27: a scrape costs the same whatever lies in the tables."""
     make_job(dataset, alice, 1000)
     claimed = [claim() for _ in range(8)]
@@ -248,7 +248,7 @@ def a_port(*, listening: bool) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listening", [False, True])
-def test_it_tells_what_was_counted_while_the_database_is_away(
+def test_counters_are_available_without_the_database(
     client: Client, settings: LazySettings, *, listening: bool
 ) -> None:
     """A27: soon enough for a scraper."""

@@ -162,9 +162,7 @@ def test_shows_the_progress_that_the_server_counts(start: Any, document: Documen
 
 
 @pytest.mark.parametrize(("offered", "sent"), [(("flash",), "flash"), (("advanced", "flash", "basic"), "advanced")])
-def test_always_asks_for_the_best_tier_that_is_offered(
-    start: Any, document: Document, offered: tuple[str, ...], sent: str
-) -> None:
+def test_requests_the_best_offered_tier(start: Any, document: Document, offered: tuple[str, ...], sent: str) -> None:
     server = start("v4")
     server.tiers = offered
     result = convert(document)
@@ -176,7 +174,7 @@ def test_always_asks_for_the_best_tier_that_is_offered(
     ("protocol", "tier", "where"),
     [("v4", "basic", "basic"), ("v3", "basic", "pipeline"), ("v3", "vlm-engine", "vlm-engine"), ("v3", "", None)],
 )
-def test_asks_for_the_tier_that_is_set(
+def test_requests_the_configured_tier(
     protocol: str, start: Any, document: Document, tier: str, where: str | None
 ) -> None:
     server = start(protocol, etl_mineru_tier=tier)
@@ -186,7 +184,7 @@ def test_asks_for_the_tier_that_is_set(
     assert (sent or None) == where
 
 
-def test_asks_what_the_server_speaks_once(server: Scripted, document: Document) -> None:
+def test_detects_the_protocol_once(server: Scripted, document: Document) -> None:
     """B13: detected, and remembered."""
     provider = MinerUProvider()
     for _ in range(2):
@@ -195,7 +193,7 @@ def test_asks_what_the_server_speaks_once(server: Scripted, document: Document) 
     assert len(server.jobs) == 2
 
 
-def test_asks_again_what_the_server_speaks_after_a_failure(start: Any, configure: Any, document: Document) -> None:
+def test_detects_the_protocol_again_after_a_failure(start: Any, configure: Any, document: Document) -> None:
     """B13: an upgrade of the server needs no restart of ours."""
     older, newer = start("v3"), start("v4")
     provider = MinerUProvider()
@@ -207,13 +205,13 @@ def test_asks_again_what_the_server_speaks_after_a_failure(start: Any, configure
     assert provider.convert(document, context=StageContext(seconds=20)).metadata["protocol"] == "v4"
 
 
-def test_speaks_the_protocol_that_is_set_without_asking(protocol: str, start: Any, document: Document) -> None:
+def test_uses_the_configured_protocol_without_detection(protocol: str, start: Any, document: Document) -> None:
     server = start(protocol, etl_mineru_protocol=protocol)
     convert(document)
     assert not server.asked("GET", "health$")
 
 
-def test_refuses_a_server_whose_protocol_is_newer(start: Any, document: Document) -> None:
+def test_refuses_a_newer_protocol(start: Any, document: Document) -> None:
     server = start("v4")
     server.on("GET", "/v1/health$", reply_json(200, {"status": "ok", "version": "4.1.0"}))
     error = failure(document)
@@ -221,13 +219,13 @@ def test_refuses_a_server_whose_protocol_is_newer(start: Any, document: Document
     assert "newer" in error.detail
 
 
-def test_says_when_no_mineru_is_there(start: Any, document: Document) -> None:
+def test_reports_a_server_that_is_not_mineru(start: Any, document: Document) -> None:
     server = start("v4")
     server.on("GET", "health$", reply_json(404, {"detail": "Not Found"}), once=False)
     assert failure(document).code == "provider_unavailable"
 
 
-def test_takes_what_the_protocol_takes(settings: Any) -> None:
+def test_accepts_the_kinds_of_the_protocol(settings: Any) -> None:
     """B1, B22: asked at submissions, without a network."""
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_mineru_url": "http://127.0.0.1:9"})
     assert {DocumentFormat.PDF, DocumentFormat.DOC, DocumentFormat.HTML, DocumentFormat.EPUB} < MinerUProvider().formats
@@ -238,7 +236,7 @@ def test_takes_what_the_protocol_takes(settings: Any) -> None:
 
 
 # ---- Taking up ------------------------------------------------------------------------------------------------------
-def test_takes_up_a_job_instead_of_paying_for_another(server: Scripted, protocol: str, document: Document) -> None:
+def test_resumes_a_job_instead_of_submitting_another(server: Scripted, protocol: str, document: Document) -> None:
     """B2: not billed twice."""
     remembered: list[str] = []
     server.polls = 10**6
@@ -264,7 +262,7 @@ def lost_soon(when: Any, **more: Any) -> StageContext:
     return context
 
 
-def test_leaves_a_job_alone_that_another_worker_has_taken_up(start: Any, document: Document) -> None:
+def test_does_not_cancel_a_job_after_losing_the_lease(start: Any, document: Document) -> None:
     server = start("v4")
     server.polls = 10**6
     with pytest.raises(errors.Fenced):
@@ -282,7 +280,7 @@ def test_submits_again_when_the_server_has_lost_the_job(server: Scripted, protoc
     assert len(server.asked("POST", SUBMIT[protocol])) == 1
 
 
-def test_submits_again_when_the_server_loses_the_job_meanwhile(
+def test_submits_again_when_the_server_loses_the_job_while_polling(
     server: Scripted, protocol: str, document: Document
 ) -> None:
     remembered: list[str] = []
@@ -297,13 +295,13 @@ def test_submits_again_when_the_server_loses_the_job_meanwhile(
     assert convert(document, StageContext(seconds=20, on_provider_task=remember)).provider_task_id == remembered[1]
 
 
-def test_gives_up_on_a_server_that_loses_everything(server: Scripted, protocol: str, document: Document) -> None:
+def test_fails_if_the_server_loses_every_job(server: Scripted, protocol: str, document: Document) -> None:
     error = failure(document, StageContext(seconds=20, on_provider_task=lambda _job: server.forget()))
     assert (error.code, error.transient) == ("ocr_failed", True)
     assert len(server.asked("POST", SUBMIT[protocol])) == jobs.MAX_SUBMISSIONS
 
 
-def test_begins_a_job_anew_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
+def test_resubmits_a_job_that_failed_in_an_earlier_run(server: Scripted, document: Document) -> None:
     server.fails = {"type": "engine_error", "code": "parse_failed", "message": "out of memory", "param": None}
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
@@ -314,7 +312,7 @@ def test_begins_a_job_anew_that_failed_in_an_earlier_run(server: Scripted, docum
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_begins_a_job_anew_whose_result_is_gone(start: Any, document: Document, status: int) -> None:
+def test_resubmits_a_job_whose_result_is_missing(start: Any, document: Document, status: int) -> None:
     """Links of the hosted service end; one more submission for each attempt, and no more."""
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(status), once=False)
@@ -345,7 +343,7 @@ def test_cancels_the_job_at_the_deadline(start: Any, document: Document, monkeyp
 
 
 @pytest.mark.parametrize("protocol", ["v3", "cloud-v4"])
-def test_ends_at_the_deadline_where_nothing_can_be_cancelled(server: Scripted, document: Document) -> None:
+def test_ends_at_the_deadline_without_cancellation(server: Scripted, document: Document) -> None:
     server.polls = 10**6
     with pytest.raises(errors.OutOfTime):
         convert(document, StageContext(seconds=0.3))
@@ -353,7 +351,7 @@ def test_ends_at_the_deadline_where_nothing_can_be_cancelled(server: Scripted, d
 
 @pytest.mark.parametrize("where", [SUBMIT, LOOK, RESULT], ids=["submit", "look", "result"])
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
-def test_waits_no_longer_than_its_time_for_a_server_that_trickles(
+def test_a_trickling_server_is_cut_off_at_the_deadline(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], head: bytes
 ) -> None:
     """B14: one byte every few milliseconds keeps the timeout of a single read from ever coming."""
@@ -369,7 +367,7 @@ def test_waits_no_longer_than_its_time_for_a_server_that_trickles(
 
 
 @pytest.mark.parametrize("where", [SUBMIT, LOOK], ids=["submit", "look"])
-def test_takes_a_server_that_never_answers_for_unreachable(
+def test_treats_a_silent_server_as_unreachable(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B14: a call has its own time, less than the stage's; failed looks are borne for a while."""
@@ -390,7 +388,7 @@ def silent(over: threading.Event) -> Reply:
     return reply
 
 
-def test_takes_a_server_that_is_not_there_for_unreachable(configure: Any, protocol: str, document: Document) -> None:
+def test_treats_a_refused_connection_as_unreachable(configure: Any, protocol: str, document: Document) -> None:
     with serving(SERVERS[protocol]()) as server:
         configure(server)
     error = failure(document)
@@ -413,7 +411,7 @@ def test_takes_a_server_that_is_not_there_for_unreachable(configure: Any, protoc
         (answer(200, b"{", Content_Encoding="gzip"), "ocr_failed", True),
     ],
 )
-def test_tells_what_a_refusal_means(
+def test_maps_refusals_to_errors(
     server: Scripted, protocol: str, document: Document, *, reply: Reply, code: str, transient: bool
 ) -> None:
     """B14: retryable or not."""
@@ -422,7 +420,7 @@ def test_tells_what_a_refusal_means(
     assert (error.code, error.transient) == (code, transient)
 
 
-def test_carries_how_long_a_busy_server_wants_us_to_wait(server: Scripted, protocol: str, document: Document) -> None:
+def test_respects_retry_after_of_a_busy_server(server: Scripted, protocol: str, document: Document) -> None:
     """B14: rate limits."""
     server.on("POST", SUBMIT[protocol], answer(429, Retry_After="7"))
     error = failure(document)
@@ -435,16 +433,14 @@ def hang_up(to: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(429, Retry_After="0"), answer(503), answer(500, b"x"), hang_up])
-def test_bears_failed_looks_at_a_job(server: Scripted, protocol: str, document: Document, reply: Reply) -> None:
+def test_tolerates_failed_polls(server: Scripted, protocol: str, document: Document, reply: Reply) -> None:
     """A poll that fails is no attempt."""
     for _ in range(3):
         server.on("GET", LOOK[protocol], reply)
     assert len(convert(document).pages) == 2
 
 
-def test_gives_its_worker_back_when_it_is_told_to_wait_for_long(
-    server: Scripted, protocol: str, document: Document
-) -> None:
+def test_releases_its_worker_during_a_long_retry_after(server: Scripted, protocol: str, document: Document) -> None:
     server.on("GET", LOOK[protocol], answer(429, Retry_After="120"))
     remembered: list[str] = []
     error = failure(document, StageContext(seconds=20, on_provider_task=remembered.append))
@@ -461,7 +457,7 @@ def test_gives_its_worker_back_when_it_is_told_to_wait_for_long(
         ("[E1020] Connection failed: … Failed to resolve 'modelscope.cn'", errors.OcrFailed),
     ],
 )
-def test_tells_what_a_failed_job_means(
+def test_maps_failed_jobs_to_errors(
     server: Scripted, document: Document, message: str, kind: type[errors.EtlError]
 ) -> None:
     """B14: 4.0 calls all of these `parse_failed`; the others send the sentence alone. All are of real servers."""
@@ -483,7 +479,9 @@ def test_tells_what_a_failed_job_means(
         ("parse_timeout", errors.OcrFailed),
     ],
 )
-def test_tells_what_a_code_of_4_0_means(start: Any, document: Document, code: str, kind: type[errors.EtlError]) -> None:
+def test_maps_codes_of_version_4_to_errors(
+    start: Any, document: Document, code: str, kind: type[errors.EtlError]
+) -> None:
     server = start("v4")
     server.fails = {"type": "invalid_request_error", "code": code, "message": "?", "param": None}
     assert type(failure(document)) is kind
@@ -499,7 +497,7 @@ def test_tells_what_a_code_of_4_0_means(start: Any, document: Document, code: st
         (404, {"detail": "Not Found"}, errors.ProviderUnavailable),
     ],
 )  # fmt: skip
-def test_tells_what_a_refused_submission_to_4_0_means(
+def test_maps_refused_submissions_of_version_4_to_errors(
     start: Any, document: Document, status: int, error: Any, kind: type[errors.EtlError]
 ) -> None:
     start("v4").on("POST", "/v1/tasks$", reply_json(status, error))
@@ -517,7 +515,7 @@ def test_tells_what_a_refused_submission_to_4_0_means(
         (-60022, errors.OcrFailed), (-99999, errors.OcrFailed),
     ],
 )  # fmt: skip
-def test_tells_what_a_code_of_the_hosted_service_means(
+def test_maps_codes_of_the_hosted_service_to_errors(
     start: Any, document: Document, code: int, kind: type[errors.EtlError]
 ) -> None:
     """B14: the same whether it comes at once or as the end of a job."""
@@ -529,7 +527,7 @@ def test_tells_what_a_code_of_the_hosted_service_means(
 
 
 @pytest.mark.parametrize("status", [200, 401])
-def test_knows_the_other_shape_of_the_hosted_gateway(start: Any, document: Document, status: int) -> None:
+def test_accepts_the_other_response_shape_of_the_hosted_gateway(start: Any, document: Document, status: int) -> None:
     server = start("cloud-v4")
     body = {"success": False, "msgCode": "A0211", "msg": "token expired"}
     server.on("POST", SUBMIT["cloud-v4"], reply_json(status, body))
@@ -539,7 +537,7 @@ def test_knows_the_other_shape_of_the_hosted_gateway(start: Any, document: Docum
 
 @pytest.mark.parametrize("where", [LOOK, RESULT], ids=["look", "result"])
 @pytest.mark.parametrize("body", [b"", b"<html>", b"{}", b"[]", b'{"status": "thinking"}', b"PK\x03\x04 and no more"])
-def test_takes_garbage_for_no_answer(
+def test_treats_malformed_responses_as_invalid(
     server: Scripted, protocol: str, document: Document, where: dict[str, str], body: bytes
 ) -> None:
     """B14, B18: tried again, with the same job."""
@@ -551,7 +549,7 @@ def test_takes_garbage_for_no_answer(
 
 
 # ---- Credentials and redirects --------------------------------------------------------------------------------------
-def test_sends_its_key_to_the_configured_server_alone(start: Any, document: Document) -> None:
+def test_sends_its_key_only_to_the_configured_server(start: Any, document: Document) -> None:
     server = start("cloud-v4")
     convert(document)
     assert all("authorization" in call.headers for call in server.calls if call.path.startswith("/api/v4/"))
@@ -561,13 +559,13 @@ def test_sends_its_key_to_the_configured_server_alone(start: Any, document: Docu
 
 
 @pytest.mark.parametrize("protocol", ["v3", "v4"])
-def test_sends_a_key_that_is_set_to_self_hosted_servers(protocol: str, start: Any, document: Document) -> None:
+def test_sends_a_configured_key_to_self_hosted_servers(protocol: str, start: Any, document: Document) -> None:
     server = start(protocol, etl_mineru_api_key=SecretStr("s3cret"))
     convert(document)
     assert {call.headers.get("authorization") for call in server.calls} == {"Bearer s3cret"}
 
 
-def test_follows_no_result_to_another_host(start: Any, document: Document) -> None:
+def test_refuses_results_on_other_hosts(start: Any, document: Document) -> None:
     """B14: neither by its URL nor by a redirect; https and the list of hosts decide."""
     with serving(V3Server()) as stranger:
         server = start("cloud-v4", etl_mineru_result_hosts=["127.0.0.1"])
@@ -585,7 +583,7 @@ def test_follows_no_result_to_another_host(start: Any, document: Document) -> No
     "url",
     ["file:///etc/passwd", "http://user@{host}/results/x", "//[", "http://{host}:x/", "ftp://{host}/", "gopher:", " "],
 )
-def test_follows_no_url_that_is_not_plainly_the_servers(start: Any, document: Document, url: str) -> None:
+def test_refuses_ambiguous_urls(start: Any, document: Document, url: str) -> None:
     server = start("cloud-v4")
     server.zip_url = url.replace("{host}", server.base.removeprefix("http://").removesuffix("/api/v4"))
     assert (failure(document).code, failure(document).transient) == ("ocr_failed", False)
@@ -597,7 +595,7 @@ def test_follows_redirects_on_the_same_host(start: Any, document: Document) -> N
     assert len(convert(document).pages) == 2
 
 
-def test_follows_redirects_only_so_often(start: Any, document: Document) -> None:
+def test_limits_the_number_of_redirects(start: Any, document: Document) -> None:
     server = start("cloud-v4")
     server.on("GET", "/results/", answer(302, Location="/results/again.zip"), once=False)
     assert failure(document).transient is False
@@ -609,7 +607,7 @@ GOOD: dict[str, str | bytes] = {"full.md": "text", "a_content_list.json": b"[]"}
 
 
 @pytest.mark.parametrize("name", ["../evil.md", "/etc/evil", "a/../../evil", "..\\evil", "C:/evil", "a\\b", "x/.."])
-def test_reads_no_archive_with_a_member_that_leads_out(server: Scripted, document: Document, name: str) -> None:
+def test_refuses_archives_with_path_traversal(server: Scripted, document: Document, name: str) -> None:
     """B14: permanent, and without a trace on the disk."""
     server.result = pack({**GOOD, name: "x"})
     error = failure(document)
@@ -617,7 +615,7 @@ def test_reads_no_archive_with_a_member_that_leads_out(server: Scripted, documen
     assert [file.name for file in document.path.parent.iterdir()] == ["copy"]
 
 
-def test_reads_no_archive_with_a_link(server: Scripted, document: Document, tmp_path: Path) -> None:
+def test_refuses_archives_with_links(server: Scripted, document: Document, tmp_path: Path) -> None:
     path = tmp_path / "made.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("full.md", "x")
@@ -628,7 +626,7 @@ def test_reads_no_archive_with_a_link(server: Scripted, document: Document, tmp_
     assert type(failure(document)) is client.UnsafeResult
 
 
-def test_reads_no_archive_with_too_many_members(server: Scripted, document: Document) -> None:
+def test_refuses_archives_with_too_many_members(server: Scripted, document: Document) -> None:
     server.result = pack({"full.md": "x", **{f"images/{number}.jpg": "" for number in range(2_000)}})
     assert type(failure(document)) is client.UnsafeResult
 
@@ -651,7 +649,7 @@ def bomb(member: str, *, claimed: int) -> bytes:
 
 
 @pytest.mark.parametrize("claimed", [GIGABYTES, 20_000_000, 1_000], ids=["true", "less", "small"])
-def test_is_not_filled_by_a_result_that_unpacks_to_ten_gigabytes(start: Any, document: Document, claimed: int) -> None:
+def test_refuses_decompression_bombs(start: Any, document: Document, claimed: int) -> None:
     """B14: memory stays as it is, whatever the archive says of itself."""
     server = start("cloud-v4")
     server.result = bomb("full.md", claimed=claimed)
@@ -665,7 +663,7 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_reads_no_archive_whose_list_of_members_is_endless(start: Any, document: Document) -> None:
+def test_refuses_archives_with_an_endless_directory(start: Any, document: Document) -> None:
     server = start("cloud-v4")
     entries = b"PK\x01\x02" + bytes(42)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, len(entries) * 200_000, 4, 0)
@@ -673,7 +671,7 @@ def test_reads_no_archive_whose_list_of_members_is_endless(start: Any, document:
     assert type(failure(document)) is client.UnsafeResult
 
 
-def test_counts_what_it_downloads(
+def test_limits_the_size_of_downloads(
     server: Scripted, protocol: str, document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "MAX_RESULT_BYTES", 1_000_000)
@@ -690,7 +688,7 @@ def endless(to: BaseHTTPRequestHandler) -> None:
 
 
 @pytest.mark.parametrize("kind", [DocumentFormat.DOCX, DocumentFormat.EPUB, DocumentFormat.ODS])
-def test_sends_no_document_that_unpacks_to_more_than_allowed(start: Any, tmp_path: Path, kind: DocumentFormat) -> None:
+def test_refuses_documents_that_unpack_to_more_than_allowed(start: Any, tmp_path: Path, kind: DocumentFormat) -> None:
     """B12: whatever it claims."""
     server = start("v4", etl_max_file_bytes=10**7)
     document = document_of(tmp_path, kind, bomb("word/document.xml", claimed=GIGABYTES))
@@ -724,7 +722,7 @@ def png(side: int) -> bytes:
     ],
     ids=["pages", "password", "pdf", "pixels", "png"],
 )
-def test_sends_no_document_that_is_out_of_bounds(
+def test_refuses_documents_beyond_the_limits(
     start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
 ) -> None:
     """B12: looked at in a process of its own, before anything is sent."""
@@ -735,15 +733,13 @@ def test_sends_no_document_that_is_out_of_bounds(
 
 
 @pytest.mark.parametrize(("kind", "content"), [(DocumentFormat.PDF, pdf(pages=5)), (DocumentFormat.PNG, png(1000))])
-def test_sends_documents_that_are_just_within_bounds(
-    start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes
-) -> None:
+def test_accepts_documents_at_the_limits(start: Any, tmp_path: Path, kind: DocumentFormat, content: bytes) -> None:
     server = start("v4", etl_max_pages=5, etl_max_pixels=1_000_000)
     convert(document_of(tmp_path, kind, content))
     assert len(server.jobs) == 1
 
 
-def test_warns_of_the_pages_of_a_pdf_that_the_server_knows_nothing_of(start: Any, tmp_path: Path) -> None:
+def test_warns_of_missing_pages_of_a_pdf(start: Any, tmp_path: Path) -> None:
     """B18: how many there are we know ourselves."""
     start("v3")
     context = StageContext(seconds=20)
@@ -752,13 +748,13 @@ def test_warns_of_the_pages_of_a_pdf_that_the_server_knows_nothing_of(start: Any
     assert [(warning.code, warning.page) for warning in context.warnings] == [("page_failed", 3), ("page_failed", 4)]
 
 
-def test_sends_no_document_that_is_no_archive_though_it_should_be(start: Any, tmp_path: Path) -> None:
+def test_refuses_office_documents_that_are_not_archives(start: Any, tmp_path: Path) -> None:
     server = start("v4")
     assert failure(document_of(tmp_path, DocumentFormat.DOCX, b"PK\x03\x04 and no more")).code == "file_corrupt"
     assert server.calls == []
 
 
-def test_sends_whole_documents_that_unpack_well(start: Any, tmp_path: Path) -> None:
+def test_sends_valid_archives_unchanged(start: Any, tmp_path: Path) -> None:
     start("v4")
     document = document_of(
         tmp_path, DocumentFormat.DOCX, pack({"word/document.xml": "<w:t>a</w:t>" * 10_000, "a\\b": "x"})
@@ -767,7 +763,7 @@ def test_sends_whole_documents_that_unpack_well(start: Any, tmp_path: Path) -> N
 
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
-def test_warns_of_pages_that_the_server_left_out(start: Any, document: Document) -> None:
+def test_warns_of_omitted_pages(start: Any, document: Document) -> None:
     """B18: never silence; a blank page is no failure."""
     server = start("v4")
     whole = structured([["one"], [], ["three"], ["four"]])
@@ -795,9 +791,7 @@ def partial(to: BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("data", [{}, {"a_content_list.json": b"{"}, {"a_content_list.json": b'[{"text": "x"}]'},
                                   {"a_content_list.json": b'[{"text": "x", "page_idx": 99999999999}]'}])  # fmt: skip
-def test_has_one_page_where_the_server_says_nothing_of_pages(
-    server: Scripted, document: Document, data: dict[str, bytes]
-) -> None:
+def test_has_one_page_without_page_information(server: Scripted, document: Document, data: dict[str, bytes]) -> None:
     server.result = pack({"full.md": "All of the text.", **data})
     context = StageContext(seconds=20)
     result = convert(document, context)
@@ -805,7 +799,7 @@ def test_has_one_page_where_the_server_says_nothing_of_pages(
     assert [warning.code for warning in context.warnings] == ["no_page_data"]
 
 
-def test_loses_no_text_for_page_numbers(start: Any, document: Document) -> None:
+def test_keeps_text_with_inconsistent_page_numbers(start: Any, document: Document) -> None:
     """B18: where the pieces do not hold all of the text, all of the text is taken."""
     server = start("cloud-v4")
     whole = "A sentence. " * 50 + "Another one, which no piece has."
@@ -817,7 +811,7 @@ def test_loses_no_text_for_page_numbers(start: Any, document: Document) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "![](images/a.jpg)", "![](data:image/png;base64,AAAA)"])
-def test_finds_no_text_in_nothing(server: Scripted, document: Document, text: str) -> None:
+def test_an_empty_result_has_no_text(server: Scripted, document: Document, text: str) -> None:
     """B18: a document of pictures is no success."""
     server.pages = [[text], []]
     error = failure(document)
@@ -844,7 +838,7 @@ def test_keeps_headings_tables_captions_and_formulas(start: Any, document: Docum
     assert text_of(result, 1) == "\n\n".join([*pieces, "```\nx = 1\n```", "[link](a.html) <!--page: 9 -->"])
 
 
-def test_keeps_the_pieces_of_4_0(start: Any, document: Document) -> None:
+def test_keeps_every_block_of_version_4(start: Any, document: Document) -> None:
     server = start("v4")
     content = structured([[]])
     note = [{"bbox": [0, 0, 1, 1], "content": "net"}]
@@ -862,7 +856,7 @@ def test_keeps_the_pieces_of_4_0(start: Any, document: Document) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["v3", "v4"])
-def test_reads_results_that_come_as_json(protocol: str, start: Any, document: Document) -> None:
+def test_reads_json_results(protocol: str, start: Any, document: Document) -> None:
     server = start(protocol)
     pages = [["one"], ["two"]]
     texts = {"md_content": "one\n\ntwo", "content_list": orjson.dumps(listed(pages)).decode()}
@@ -875,7 +869,7 @@ def test_reads_results_that_come_as_json(protocol: str, start: Any, document: Do
 
 
 @pytest.mark.parametrize("body", [{"results": {}}, {"results": {"a": {"md_content": 1}}}, {"files": [{}]}])
-def test_takes_json_without_a_result_for_garbage(start: Any, document: Document, body: Any) -> None:
+def test_treats_json_without_a_result_as_invalid(start: Any, document: Document, body: Any) -> None:
     start("v3").on("GET", "/result$", reply_json(200, body))
     assert type(failure(document)) is client.InvalidOcrResponse
 

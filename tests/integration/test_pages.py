@@ -41,7 +41,7 @@ def sign_in(client: Client, name: str, password: str, **more: Any) -> str:
 
 
 # ---- Signing in -----------------------------------------------------------------------------------------------------
-def test_it_looks_at_few_passwords_a_minute(carol: User, settings: LazySettings) -> None:
+def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "3/min"})
     for _ in range(3):
         assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong")
@@ -51,7 +51,7 @@ def test_it_looks_at_few_passwords_a_minute(carol: User, settings: LazySettings)
     assert staff.status_code == 200
 
 
-def test_it_counts_a_name_from_all_addresses(carol: User, settings: LazySettings) -> None:
+def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
     for number in range(BY_NAME):
         assert "Incorrect username or password" in sign_in(
@@ -60,19 +60,19 @@ def test_it_counts_a_name_from_all_addresses(carol: User, settings: LazySettings
     assert "Too many attempts" in sign_in(Client(), "CAROL", PASSWORD, REMOTE_ADDR="192.0.2.9")
 
 
-def test_nobody_shuts_others_out_from_one_address(carol: User, settings: LazySettings) -> None:
+def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
     for _ in range(2 * BY_NAME + 5):
         sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.1")
     assert "Incorrect username or password" in sign_in(Client(), "carol", "wrong", REMOTE_ADDR="192.0.2.2")
 
 
-def test_it_takes_any_text_for_a_password(carol: User) -> None:
+def test_any_text_is_accepted_as_a_password(carol: User) -> None:
     assert "Null characters are not allowed" in sign_in(Client(), "x" * 100, "\0 ")
     assert "Incorrect username or password" in sign_in(Client(), "x" * 100, "漢字" * 1000)
 
 
-def test_pages_are_for_those_who_are_signed_in(transactional_db: None) -> None:
+def test_pages_require_a_session(transactional_db: None) -> None:
     paths = [path for path in page_paths() if path not in ("app/", "app/sign-in", "app/sign-out")]  # app/: leads to one
     assert len(paths) > 3
     for path in paths:
@@ -96,7 +96,7 @@ def page_paths() -> list[str]:
 
 
 # ---- What a page may do ---------------------------------------------------------------------------------------------
-def test_a_page_may_load_only_what_is_ours(client: Client, carol: User) -> None:
+def test_pages_load_only_own_resources(client: Client, carol: User) -> None:
     policy = client.get("/app/sign-in")["Content-Security-Policy"]
     directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
     assert directives["default-src"] == directives["frame-ancestors"] == directives["base-uri"] == "'none'"
@@ -104,17 +104,17 @@ def test_a_page_may_load_only_what_is_ours(client: Client, carol: User) -> None:
 
 
 @pytest.mark.parametrize("path", ["/exports", "/livez", "/api/v1/etl/tasks", "/nothing", "/admin/login/", "/api/docs"])
-def test_every_answer_has_a_policy(client: Client, transactional_db: None, path: str) -> None:
+def test_every_response_has_a_content_security_policy(client: Client, transactional_db: None, path: str) -> None:
     assert "default-src 'none'" in client.get(path)["Content-Security-Policy"]
 
 
-def test_a_page_is_not_kept_by_caches(carol: User) -> None:
+def test_pages_are_not_cached(carol: User) -> None:
     answer = signed_in(carol).get("/app/account")
     assert answer["Cache-Control"] == "no-store"
     assert "HX-Request" in answer["Vary"]
 
 
-def test_tokens_of_others_cannot_be_revoked(carol: User, alice: User) -> None:
+def test_tokens_of_other_users_cannot_be_revoked(carol: User, alice: User) -> None:
     mine = signed_in(carol)
     mine.post("/app/account", {"days": "7", "once": uuid4()})
     handle = tokens_of(carol.pk).get().handle
@@ -125,7 +125,7 @@ def test_tokens_of_others_cannot_be_revoked(carol: User, alice: User) -> None:
     assert tokens_of(carol.pk).count() == 0
 
 
-def test_a_form_that_is_sent_again_makes_no_second_token(carol: User) -> None:
+def test_a_repeated_form_creates_no_second_token(carol: User) -> None:
     client, form = signed_in(carol), {"days": "7", "once": str(uuid4())}
     assert b"Token created" in client.post("/app/account", form).content
     again = client.post("/app/account", form).content
@@ -140,7 +140,7 @@ def change_password(client: Client, old: str, **more: str) -> HttpResponse:
     return cast("HttpResponse", client.post("/app/account/password", body))
 
 
-def test_a_new_password_ends_the_tokens_if_one_likes(carol: User) -> None:
+def test_a_password_change_can_revoke_all_tokens(carol: User) -> None:
     client = signed_in(carol)
     client.post("/app/account", {"days": "7", "once": uuid4()})
     assert change_password(client, PASSWORD).status_code == 302
@@ -150,7 +150,7 @@ def test_a_new_password_ends_the_tokens_if_one_likes(carol: User) -> None:
     assert LogEntry.objects.filter(object_id=str(carol.pk)).count() == 3
 
 
-def test_the_old_password_is_guessed_a_few_times_only(carol: User, settings: LazySettings) -> None:
+def test_guesses_of_the_old_password_are_limited(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
     client = signed_in(carol)
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_the_old_password_is_guessed_a_few_times_only(carol: User, settings: Laz
     assert carol.check_password(PASSWORD)
 
 
-def test_a_form_without_its_token_is_refused_on_a_page(carol: User) -> None:
+def test_a_form_without_a_csrf_token_is_refused_with_a_page(carol: User) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(carol)
     answer = client.post("/app/account", {"days": "7", "once": uuid4()})
@@ -174,7 +174,7 @@ def test_a_form_without_its_token_is_refused_on_a_page(carol: User) -> None:
     ("value", "words"),
     [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (3661, "1 h 1 min"), (90_000, "1 d 1 h"), (None, "–")],
 )
-def test_it_writes_durations(value: float | None, words: str) -> None:
+def test_it_formats_durations(value: float | None, words: str) -> None:
     assert pages.duration(value) == words
 
 
@@ -182,23 +182,23 @@ def test_it_writes_durations(value: float | None, words: str) -> None:
     ("value", "words"),
     [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (10**15, "1000.0 TB")],
 )
-def test_it_writes_sizes(value: int, words: str) -> None:
+def test_it_formats_sizes(value: int, words: str) -> None:
     assert pages.size(value) == words
 
 
-def test_it_escapes_what_it_writes() -> None:
+def test_formatted_values_are_escaped() -> None:
     assert "<b>" not in pages.state("<b>")
 
 
 # ---- Paths that are none --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("path", ["/app", "/app/"])
-def test_the_beginning_of_all_pages_leads_to_the_exports(carol: User, path: str) -> None:
+def test_the_root_redirects_to_the_exports(carol: User, path: str) -> None:
     assert signed_in(carol).get(path)["Location"] == "/app/exports"
 
 
 @pytest.mark.parametrize("debug", [False, True])
 @pytest.mark.parametrize("path", ["/app/nowhere", "/app/exports/nowhere/at/all"])
-def test_an_unknown_path_shows_our_own_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
+def test_an_unknown_path_shows_the_404_page(carol: User, settings: LazySettings, path: str, *, debug: bool) -> None:
     """Django's page for DEBUG would show every path that there is."""
     settings.DEBUG = debug
     response = signed_in(carol).get(path)

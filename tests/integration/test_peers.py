@@ -75,7 +75,7 @@ def test_a_server_that_is_down_is_named_with_the_reason(tell: Tell, closed: int)
         assert line["cause"] == "ConnectionRefusedError (ECONNREFUSED)"
 
 
-def test_a_name_that_nobody_knows_is(tell: Tell) -> None:
+def test_an_unknown_host_name_is_reported(tell: Tell) -> None:
     lines = tell("http://nobody.invalid/pearl")
     assert lines
     for line in lines:
@@ -83,7 +83,7 @@ def test_a_name_that_nobody_knows_is(tell: Tell) -> None:
         assert line["cause"].startswith("gaierror (EAI_")
 
 
-def test_a_server_without_tls_is(tell: Tell, httpserver: HTTPServer) -> None:
+def test_a_server_without_tls_is_reported(tell: Tell, httpserver: HTTPServer) -> None:
     lines = tell(f"https://127.0.0.1:{httpserver.port}/pearl")
     assert lines
     for line in lines:

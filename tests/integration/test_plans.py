@@ -248,7 +248,7 @@ def of_streams(rows: Million) -> dict[str, Case]:
     watched = {job.pk: 2 + 3 * (job.done - 300) for job in jobs}
     return {
         "read news": Case(work=lambda _: event_hub.read(watched), most=3 * event_hub.PAGE),
-        "go on with a stream": Case(work=lambda _: event_stream.heard_by(jobs[0], "5")),
+        "go on with a stream": Case(work=lambda _: event_stream.resume_position(jobs[0], "5")),
     }
 
 
@@ -410,7 +410,7 @@ def ways_of(statement: str, values: Any) -> Iterator[Plan]:
     """
     with connection.connection.cursor() as cursor:
         yield explained(cursor, statement, values)
-        if isinstance(statement, sql.Hot):
+        if isinstance(statement, sql.PreparedStatement):
             names = list(dict.fromkeys(findall(VALUE, statement)))
             types = ", ".join(BOUND_AS.get(type(values[name]), "unknown") for name in names)
             text = sub(VALUE, lambda found: f"${names.index(found[1]) + 1}", statement).replace("%%", "%")
@@ -553,7 +553,7 @@ def leave_the_queue(rows: Million) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_statement_walks_over_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
+def test_no_statement_scans_a_million_rows(api: APIClient, pages: Client, alice: User) -> None:
     """Nor over those that have left the queue: whoever meets them first marks them for the others."""
     rows = million.make(alice)
     me = Client()

@@ -39,7 +39,7 @@ def end_all_connections() -> None:
     assert ended[0] >= IDLE
 
 
-def test_requests_are_answered_at_once_after_the_database_was_restarted(api: APIClient, alice: User) -> None:
+def test_requests_succeed_immediately_after_a_database_restart(api: APIClient, alice: User) -> None:
     """All connections died: the pool must not find that out one by one."""
 
     def ask() -> None:

@@ -117,7 +117,7 @@ def process(way: Way, context: StageContext | None = None) -> Processed:
 
 # ---- What they are --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", MODES)
-def test_it_is_a_processor_of_its_mode(mode: str) -> None:
+def test_a_processor_is_registered_for_its_mode(mode: str) -> None:
     processor = engines.processor(mode)
     assert isinstance(processor, PostProcessor)
     assert processor.mode == mode
@@ -125,7 +125,7 @@ def test_it_is_a_processor_of_its_mode(mode: str) -> None:
 
 
 @pytest.mark.parametrize("name", configured.ETL_STRATEGIES)
-def test_it_is_a_strategy_of_its_name(name: str) -> None:
+def test_a_strategy_is_registered_by_its_name(name: str) -> None:
     from etl.postprocessors.llm import strategy
 
     assert isinstance(strategy(name), Strategy)
@@ -134,7 +134,7 @@ def test_it_is_a_strategy_of_its_name(name: str) -> None:
 
 # ---- What they give -------------------------------------------------------------------------------------------------
 @every_way
-def test_it_gives_what_the_rule_asks_for(models: ModelServer, way: Way) -> None:
+def test_the_result_matches_the_rule(models: ModelServer, way: Way) -> None:
     """B15, B17: fits the schema, where a model is asked for it."""
     result = process(way)
 
@@ -151,14 +151,14 @@ def test_it_gives_what_the_rule_asks_for(models: ModelServer, way: Way) -> None:
 
 
 @every_way
-def test_its_result_is_json(models: ModelServer, way: Way) -> None:
+def test_the_result_is_json(models: ModelServer, way: Way) -> None:
     result = process(way)
     parts = [result.data, result.citations, result.strategy, result.model]
     assert json.loads(json.dumps(parts)) == parts
 
 
 @every_asking_way
-def test_its_citations_stand_where_they_say(models: ModelServer, way: Way) -> None:
+def test_citations_match_the_text_at_their_offsets(models: ModelServer, way: Way) -> None:
     """B20: each quote is on its page."""
     ocr = ocr_of(*PAGES)
     citations = process(way).citations
@@ -171,7 +171,7 @@ def test_its_citations_stand_where_they_say(models: ModelServer, way: Way) -> No
 
 
 @every_way
-def test_it_gives_the_same_each_time(models: ModelServer, way: Way) -> None:
+def test_the_result_is_deterministic(models: ModelServer, way: Way) -> None:
     first, second = context_of(), context_of()
     assert process(way, first) == process(way, second)
     assert first.warnings == second.warnings
@@ -180,7 +180,7 @@ def test_it_gives_the_same_each_time(models: ModelServer, way: Way) -> None:
 
 
 @every_way
-def test_it_shows_progress_to_its_end(models: ModelServer, way: Way) -> None:
+def test_progress_reaches_its_end(models: ModelServer, way: Way) -> None:
     told: list[tuple[int, int]] = []
     process(way, context_of(on_progress=lambda done, total: told.append((done, total))))
     assert told == sorted(told)
@@ -188,7 +188,7 @@ def test_it_shows_progress_to_its_end(models: ModelServer, way: Way) -> None:
 
 
 @every_asking_way
-def test_it_counts_every_answer(models: ModelServer, way: Way) -> None:
+def test_every_response_is_counted(models: ModelServer, way: Way) -> None:
     """B17."""
     spent: list[Usage] = []
     context = context_of(on_usage=spent.append)
@@ -200,7 +200,7 @@ def test_it_counts_every_answer(models: ModelServer, way: Way) -> None:
 
 # ---- What they send -------------------------------------------------------------------------------------------------
 @every_asking_way
-def test_it_sends_the_document_as_data_and_no_more(models: ModelServer, way: Way) -> None:
+def test_only_the_document_is_sent_and_as_data(models: ModelServer, way: Way) -> None:
     """B21: the text between markers, in the user's message alone; no tools, no stream."""
     process(way)
     for request in models.requests:
@@ -218,7 +218,7 @@ def test_it_sends_the_document_as_data_and_no_more(models: ModelServer, way: Way
 
 
 @every_asking_way
-def test_it_sends_the_whole_document(models: ModelServer, way: Way) -> None:
+def test_the_whole_document_is_sent(models: ModelServer, way: Way) -> None:
     """B18: nothing is left out in silence."""
     process(way)
     sent = "".join(request.message("user") for request in models.requests)
@@ -237,7 +237,7 @@ def test_it_stops_when_the_lease_is_lost(models: ModelServer, way: Way) -> None:
 
 
 @every_way
-def test_it_stops_when_its_time_is_over(models: ModelServer, way: Way) -> None:
+def test_it_stops_at_the_deadline(models: ModelServer, way: Way) -> None:
     with pytest.raises(OutOfTime):
         process(way, context_of(seconds=0))
 
@@ -256,7 +256,7 @@ FAULTS = {
 
 @every_asking_way
 @pytest.mark.parametrize(("reply", "code", "transient"), FAULTS.values(), ids=FAULTS.keys())
-def test_it_fails_with_a_word_for_it(
+def test_failures_have_an_error_code(
     models: ModelServer, way: Way, reply: Reply, code: str, *, transient: bool
 ) -> None:
     """B18: each fault is an error of its own, which says nothing of the document."""
@@ -268,7 +268,7 @@ def test_it_fails_with_a_word_for_it(
 
 
 @every_asking_way
-def test_it_gives_nothing_that_does_not_fit(models: ModelServer, way: Way) -> None:
+def test_results_that_do_not_match_the_schema_are_refused(models: ModelServer, way: Way) -> None:
     """B17: a model that never fits ends in schema_validation, after a bounded number of calls."""
     models.always(lambda r: gives({"name": [SECRET], "more": SECRET}) if r.form else says("Notes."))
     with pytest.raises(EtlError) as caught:
@@ -283,7 +283,7 @@ class Killed(BaseException):
 
 
 @every_asking_way
-def test_it_pays_for_no_answer_twice(models: ModelServer, way: Way) -> None:
+def test_paid_responses_are_reused(models: ModelServer, way: Way) -> None:
     """B2: killed after each of its answers, it sends each request once, and ends as if nothing had been."""
 
     def dies(_usage: Usage) -> None:
@@ -304,7 +304,7 @@ def test_it_pays_for_no_answer_twice(models: ModelServer, way: Way) -> None:
 
 
 @every_asking_way
-def test_its_warnings_are_bounded_and_say_nothing_private(models: ModelServer, way: Way) -> None:
+def test_warnings_are_bounded_and_contain_no_private_data(models: ModelServer, way: Way) -> None:
     many = [{"name": f"{SECRET}-{number}"} for number in range(500)]
     rule = rule_of({"type": "object"}, strategy=way.strategy)
     models.always(

@@ -98,7 +98,7 @@ def result(provider: OCRProvider, document: Document) -> OCRResult:
     return provider.convert(document, context=StageContext(seconds=60))
 
 
-def test_it_has_every_page_in_order_with_exact_offsets(result: OCRResult) -> None:
+def test_pages_are_complete_and_ordered_with_exact_offsets(result: OCRResult) -> None:
     """B13: also the pages without text."""
     assert [page.number for page in result.pages] == [1, 2, 3]
     texts = [result.markdown[page.start : page.end].strip() for page in result.pages]
@@ -106,7 +106,7 @@ def test_it_has_every_page_in_order_with_exact_offsets(result: OCRResult) -> Non
     assert [page.method for page in result.pages] == ["text", "none", "text"]
 
 
-def test_it_marks_where_pages_begin(result: OCRResult) -> None:
+def test_pages_start_with_a_marker(result: OCRResult) -> None:
     """B20: citations are checked by these."""
     at = 0
     for page in result.pages:
@@ -116,7 +116,7 @@ def test_it_marks_where_pages_begin(result: OCRResult) -> None:
     assert result.markdown.count("<!-- page:") == len(result.pages)
 
 
-def test_it_says_what_it_did(result: OCRResult, case: Case) -> None:
+def test_the_result_names_its_provider(result: OCRResult, case: Case) -> None:
     """B13, B19: provider, pages, duration and version."""
     assert result.provider == case.name
     assert result.metadata["pages"] == len(result.pages)
@@ -125,25 +125,25 @@ def test_it_says_what_it_did(result: OCRResult, case: Case) -> None:
     assert isinstance(result.provider_task_id, str)
 
 
-def test_it_can_be_stored_and_read_again(result: OCRResult) -> None:
+def test_the_result_survives_serialization(result: OCRResult) -> None:
     """B8."""
     stored = json.loads(json.dumps(result.as_dict()))
     assert OCRResult.from_dict(stored, markdown=result.markdown) == result
 
 
-def test_it_does_the_same_twice(provider: OCRProvider, document: Document) -> None:
+def test_conversion_is_deterministic(provider: OCRProvider, document: Document) -> None:
     """B2: and one instance serves many documents."""
     first, second = (provider.convert(document, context=StageContext(seconds=60)) for _ in range(2))
     assert (first.markdown, first.pages) == (second.markdown, second.pages)
 
 
-def test_it_leaves_the_document_and_nothing_else(provider: OCRProvider, document: Document) -> None:
+def test_no_file_but_the_document_remains(provider: OCRProvider, document: Document) -> None:
     provider.convert(document, context=StageContext(seconds=60))
     assert [file.name for file in document.path.parent.iterdir()] == ["document"]
     assert sha256(document.path.read_bytes()).hexdigest() == document.sha256
 
 
-def test_it_shows_progress_that_never_goes_back(provider: OCRProvider, document: Document) -> None:
+def test_progress_never_decreases(provider: OCRProvider, document: Document) -> None:
     """B3: where it can tell at all."""
     seen: list[tuple[int, int]] = []
     provider.convert(
@@ -153,7 +153,7 @@ def test_it_shows_progress_that_never_goes_back(provider: OCRProvider, document:
     assert all(0 <= done <= total for done, total in seen)
 
 
-def test_it_never_takes_nothing_for_a_success(case: Case, settings: LazySettings, tmp_path: Path) -> None:
+def test_a_document_without_text_is_a_failure(case: Case, settings: LazySettings, tmp_path: Path) -> None:
     """B18."""
     blank = ("", "")
     provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
@@ -168,20 +168,20 @@ def test_it_stops_when_the_lease_is_lost(provider: OCRProvider, document: Docume
         provider.convert(document, context=context)
 
 
-def test_it_stops_when_its_time_is_over(provider: OCRProvider, document: Document) -> None:
+def test_it_stops_at_the_deadline(provider: OCRProvider, document: Document) -> None:
     """B9."""
     with pytest.raises(OutOfTime):
         provider.convert(document, context=StageContext(seconds=0))
 
 
-def test_it_says_what_it_takes_without_any_server(case: Case, settings: LazySettings) -> None:
+def test_supported_kinds_are_known_without_a_server(case: Case, settings: LazySettings) -> None:
     """B1: submissions are checked against this."""
     provider: OCRProvider = import_string(settings.ETL_OCR_PROVIDERS[case.name])()
     assert DocumentFormat.PDF in provider.formats
     assert all(isinstance(kind, DocumentFormat) for kind in provider.formats)
 
 
-def test_it_is_found_by_its_name_and_by_its_path(case: Case, settings: LazySettings) -> None:
+def test_a_provider_is_found_by_name_and_by_dotted_path(case: Case, settings: LazySettings) -> None:
     """B22: a class and one setting."""
     path = settings.ETL_OCR_PROVIDERS[case.name]
     for value in (case.name, path):

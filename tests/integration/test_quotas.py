@@ -47,7 +47,7 @@ def rows() -> list[Any]:
     return [list(model.objects.values()) for model in (Job, Chunk, Usage)]
 
 
-def test_it_shows_the_limits_and_what_is_left(api: APIClient, dataset: Dataset, small: None) -> None:
+def test_it_shows_limits_and_remaining_quota(api: APIClient, dataset: Dataset, small: None) -> None:
     """A2: GET /exports/limits."""
     before = api.get("/exports/limits").json()
     assert submit(api).status_code == 202
@@ -75,13 +75,13 @@ def test_over_the_quota_of_chunks_is_429_and_changes_nothing(
     assert (response.status_code, response.json()["code"]) == (429, "quota_exceeded")
     assert response["Content-Type"] == "application/problem+json"
     assert 0 < int(response["Retry-After"]) <= 86400
-    assert response.json()["detail"].startswith("This takes 6 chunks, and 4 of today's 10 are left.")
+    assert response.json()["detail"].startswith("This needs 6 chunks, and 4 of today's 10 are left.")
     assert rows() == before
 
 
-def test_it_speaks_of_one_chunk_as_of_one() -> None:
+def test_messages_use_the_singular_for_one_chunk() -> None:
     full = quotas.Quota(daily_jobs=9, daily_chunks=9, jobs=1, chunks=9, resets_at=timezone.now(), seconds_left=60)
-    assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This takes 1 chunk, and 0 of today's 9 are left.")
+    assert quotas.exceeded(full, jobs=1, chunks=1).detail.startswith("This needs 1 chunk, and 0 of today's 9 are left.")
 
 
 def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: User, small: None) -> None:
@@ -91,13 +91,13 @@ def test_over_the_quota_of_jobs_is_429(api: APIClient, dataset: Dataset, alice: 
     assert used(alice) == (3, 3)
 
 
-def test_bad_input_costs_nothing(api: APIClient, dataset: Dataset, small: None) -> None:
+def test_refused_input_does_not_count(api: APIClient, dataset: Dataset, small: None) -> None:
     """A2, A3."""
     assert submit(api, format="xml").status_code == 400
     assert not Usage.objects.exists()
 
 
-def test_parallel_requests_cannot_overspend(dataset: Dataset, alice: User, small: None) -> None:
+def test_parallel_requests_cannot_exceed_the_quota(dataset: Dataset, alice: User, small: None) -> None:
     """A2: of eight at once exactly those that fit are accepted."""
 
     clients = [client_of(alice) for _ in range(8)]
@@ -109,9 +109,7 @@ def test_parallel_requests_cannot_overspend(dataset: Dataset, alice: User, small
     assert Job.objects.count() == 3
 
 
-def test_what_another_request_takes_meanwhile_is_not_there_for_this_one(
-    dataset: Dataset, alice: User, small: None
-) -> None:
+def test_quota_taken_in_the_meantime_is_unavailable(dataset: Dataset, alice: User, small: None) -> None:
     """A2: also when it had not yet been taken as this one was begun."""
     assert submit(client_of(alice)).status_code == 202
 
@@ -130,7 +128,7 @@ def test_what_another_request_takes_meanwhile_is_not_there_for_this_one(
     assert used(alice) == (2, 10)
 
 
-def test_each_user_has_a_quota_of_their_own(api: APIClient, dataset: Dataset, bob: User, small: None) -> None:
+def test_each_user_has_a_separate_quota(api: APIClient, dataset: Dataset, bob: User, small: None) -> None:
     """A2, A7."""
     submit(api)
     assert submit(client_of(bob)).status_code == 202
@@ -146,7 +144,7 @@ def test_staff_can_give_a_user_other_limits(api: APIClient, dataset: Dataset, al
     assert used(alice) == (3, 18)
 
 
-def test_a_job_larger_than_the_whole_day_is_refused(api: APIClient, dataset: Dataset, small: None) -> None:
+def test_a_job_larger_than_the_daily_quota_is_refused(api: APIClient, dataset: Dataset, small: None) -> None:
     """A2: also as the first of the day, where there is no row yet."""
     assert submit(api, filters={**FILTERS, "dateTo": "2024-03-10"}).status_code == 429
     assert not Usage.objects.exists()
@@ -155,7 +153,7 @@ def test_a_job_larger_than_the_whole_day_is_refused(api: APIClient, dataset: Dat
 # ---- Refunds --------------------------------------------------------------------------------------------------------
 
 
-def test_reused_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
+def test_reused_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
     """A2."""
     make_job(dataset, alice, 3)
     execution.drain()
@@ -166,7 +164,7 @@ def test_reused_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
     assert used(alice) == (2, 4)
 
 
-def test_failed_chunks_are_given_back_and_charged_again_by_a_retry(dataset: Dataset, alice: User) -> None:
+def test_failed_chunks_are_refunded_and_charged_again_by_a_retry(dataset: Dataset, alice: User) -> None:
     """A2, A19."""
     job = make_job(dataset, alice, 2)
     for _ in range(2):
@@ -194,7 +192,7 @@ def test_a_retry_over_the_quota_changes_nothing(api: APIClient, dataset: Dataset
     assert rows() == before
 
 
-def test_cancelled_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
+def test_cancelled_chunks_are_refunded(dataset: Dataset, alice: User) -> None:
     """A2, A19: those that are done were paid for."""
     job = make_job(dataset, alice, 3)
     claim = leases.claim(backend="test")
@@ -204,7 +202,7 @@ def test_cancelled_chunks_are_given_back(dataset: Dataset, alice: User) -> None:
     assert used(alice) == (1, 2)
 
 
-def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
+def test_no_chunk_is_refunded_twice(dataset: Dataset, alice: User) -> None:
     """A2: the same end, written by a stale worker once more."""
     make_job(dataset, alice, 2)
     claim = leases.claim(backend="test")
@@ -214,7 +212,7 @@ def test_nothing_is_given_back_twice(dataset: Dataset, alice: User) -> None:
     assert used(alice) == (1, 1)
 
 
-def test_a_reused_chunk_that_is_read_again_is_given_back_once(dataset: Dataset, alice: User) -> None:
+def test_a_reused_chunk_that_is_exported_again_is_refunded_once(dataset: Dataset, alice: User) -> None:
     """A2: its file is gone when the delivery is made, so it is called for after all; then the job is cancelled."""
     make_job(dataset, alice, 2)
     execution.drain()
@@ -228,7 +226,7 @@ def test_a_reused_chunk_that_is_read_again_is_given_back_once(dataset: Dataset, 
     assert used(alice) == (2, 2)
 
 
-def test_a_refund_goes_to_the_day_that_paid(dataset: Dataset, alice: User) -> None:
+def test_a_refund_goes_to_the_charged_day(dataset: Dataset, alice: User) -> None:
     """A2: a job that runs past midnight does not give today what yesterday paid."""
     job = make_job(dataset, alice, 3)
     yesterday = quotas.debit(user_id=alice.pk, jobs=0, chunks=0) - timedelta(days=1)
@@ -252,11 +250,11 @@ def test_usage_is_kept_for_a_month(dataset: Dataset, alice: User) -> None:
 # ---- Preview --------------------------------------------------------------------------------------------------------
 
 
-def test_a_preview_tells_what_a_request_would_do_and_changes_nothing(
+def test_a_preview_describes_a_request_and_changes_nothing(
     api: APIClient, dataset: Dataset, alice: User, source_db: psycopg.Connection
 ) -> None:
     """A5: chunks, duplicates, what can be reused, and the cost."""
-    count_calls(source_db)
+    count_calls(source_db, dataset)
     make_job(dataset, alice, 2)  # JFK on 28 and 29 February
     execution.drain()
     before = rows()
@@ -270,7 +268,7 @@ def test_a_preview_tells_what_a_request_would_do_and_changes_nothing(
     assert calls(source_db) == 2, "those of the job"
 
 
-def test_a_preview_refuses_what_a_submission_would(api: APIClient, dataset: Dataset) -> None:
+def test_a_preview_refuses_the_same_requests_as_a_submission(api: APIClient, dataset: Dataset) -> None:
     """A5: with the same words."""
     bad = {"dataset": "nothing", "filters": {**FILTERS, "dateTo": "2024-01-01"}, "surprise": 1}
     preview, submission = api.post("/exports/preview", bad), api.post("/exports", bad)
@@ -279,7 +277,7 @@ def test_a_preview_refuses_what_a_submission_would(api: APIClient, dataset: Data
     assert preview.json()["errors"] == submission.json()["errors"]
 
 
-def test_previews_and_limits_are_for_users_only(client: Any) -> None:
+def test_previews_and_limits_require_a_user(client: Any) -> None:
     """A2, A5."""
     assert client.get("/exports/limits").status_code == 401
     assert client.post("/exports/preview").status_code == 401

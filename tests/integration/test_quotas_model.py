@@ -176,7 +176,7 @@ class Quotas(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_is_used_of_a_day_is_what_was_paid_whatever_comes_in_whatever_order(
+def test_usage_matches_the_model_after_any_sequence_of_actions(
     dataset: Dataset, alice: User, bob: User, settings: LazySettings
 ) -> None:
     limits = {"export_daily_jobs": JOBS_A_DAY, "export_daily_chunks": CHUNKS_A_DAY}

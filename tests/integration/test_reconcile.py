@@ -47,7 +47,7 @@ def next_token() -> int:
         return int(cursor.fetchone()[0])
 
 
-def test_no_number_is_given_out_twice(alice: User) -> None:
+def test_no_number_is_reused(alice: User) -> None:
     """Also those of tables whose ids have less room."""
     before, user_before = next_token(), last_value("auth_user_id_seq")
     assert sequences.advance() >= 20
@@ -57,7 +57,7 @@ def test_no_number_is_given_out_twice(alice: User) -> None:
     assert bob.pk > alice.pk + 1
 
 
-def test_a_worker_of_before_writes_nothing_and_no_attempt_is_burned(dataset: Dataset, alice: User) -> None:
+def test_earlier_workers_are_fenced_off_without_counting_attempts(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2)
     stale = leases.claim(backend="gone")
     assert stale
@@ -75,7 +75,7 @@ def test_a_worker_of_before_writes_nothing_and_no_attempt_is_burned(dataset: Dat
     assert Job.objects.get(pk=job.pk).event_seq > 1_000_000
 
 
-def test_a_failed_job_that_is_retried_tells_under_numbers_that_nobody_has_heard(dataset: Dataset, alice: User) -> None:
+def test_a_retried_job_sends_events_with_unused_numbers(dataset: Dataset, alice: User) -> None:
     """It was retried in the time that is lost, too: somebody has heard of that under the numbers that come next."""
     job = make_job(dataset, alice, 1)
     fail_chunk()
@@ -97,7 +97,7 @@ def test_a_failed_job_that_is_retried_tells_under_numbers_that_nobody_has_heard(
     assert b"event: snapshot" in again.opening, "what came before its number is told"
 
 
-def coming_back(job: Job, heard: int) -> event_stream.Start | None:
+def coming_back(job: Job, heard: int) -> event_stream.JobStreamStart | None:
     """Return how the stream begins of a client that has heard so much."""
     request = Request(RequestFactory().get("/", headers={"Last-Event-ID": str(heard)}))
     return event_stream.begin(Job.objects.with_running().with_queue_position().get(pk=job.pk), request)
@@ -109,7 +109,7 @@ def done(job: Job) -> Receipt:
     return Receipt.objects.get(job=job)
 
 
-def test_links_of_before_are_void_and_receipts_promise_only_what_is_there(dataset: Dataset, alice: User) -> None:
+def test_earlier_links_are_void_and_receipts_of_missing_objects_expire(dataset: Dataset, alice: User) -> None:
     kept, gone = (done(make_job(dataset, alice, 1, key=key)) for key in ("KEPT", "GONE"))
     storage.delete(gone.object_key)
 
@@ -139,7 +139,7 @@ def test_it_refuses_the_wrong_bucket(dataset: Dataset, alice: User) -> None:
     assert not File.objects.exists()
 
 
-def test_the_cache_forgets_what_is_gone_or_replaced(dataset: Dataset, alice: User) -> None:
+def test_missing_and_replaced_files_leave_the_cache(dataset: Dataset, alice: User) -> None:
     for key in ("KEPT", "GONE", "REPLACED"):
         done(make_job(dataset, alice, 1, key=key))
     paths = dict(File.objects.values_list("key", "path"))
@@ -152,7 +152,7 @@ def test_the_cache_forgets_what_is_gone_or_replaced(dataset: Dataset, alice: Use
     assert list(File.objects.values_list("key", flat=True)) == ["KEPT"]
 
 
-def test_it_deletes_only_what_is_ours_and_only_when_it_is_told_to(dataset: Dataset, alice: User) -> None:
+def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice: User) -> None:
     """A database that does not belong to the bucket must not empty it."""
     storage.delete_many(item.key for item in storage.list_objects(""))
     receipt = done(make_job(dataset, alice, 1, key="LOST"))
@@ -174,7 +174,7 @@ def test_it_deletes_only_what_is_ours_and_only_when_it_is_told_to(dataset: Datas
     storage.delete(f"{dataset.base_path}/notes.txt")
 
 
-def test_to_delete_what_is_unknown_takes_nothing_from_workers_and_owners(dataset: Dataset, alice: User) -> None:
+def test_deletion_of_unknown_objects_spares_workers_and_owners(dataset: Dataset, alice: User) -> None:
     """It is done while the service runs."""
     receipt = done(make_job(dataset, alice, 1, key="DONE"))
     make_job(dataset, alice, 1)
@@ -185,7 +185,7 @@ def test_to_delete_what_is_unknown_takes_nothing_from_workers_and_owners(dataset
     assert receipt.links.get().revoked_at is None
 
 
-def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Change) -> None:
+def test_a_document_with_a_newer_run_state_continues(alice: User, rehearsed: Change) -> None:
     """Somebody retried it in the time that is lost: no look of recovery's would ever take it up."""
     task = make_task(alice)
     Task.objects.filter(pk=task.pk).update(fence=2)
@@ -206,7 +206,7 @@ def test_a_document_whose_run_state_is_ahead_goes_on(alice: User, rehearsed: Cha
     assert Task.objects.get(pk=task.pk).status == "completed"
 
 
-def test_run_states_of_documents_that_are_not_there_are_forgotten(alice: User, rehearsed: Change) -> None:
+def test_run_states_of_missing_documents_are_deleted(alice: User, rehearsed: Change) -> None:
     kept, lost = make_task(alice), make_task(alice)
     Task.objects.filter(pk=lost.pk).delete()
 

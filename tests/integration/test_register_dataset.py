@@ -15,14 +15,14 @@ def register(path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["rb/x", "rb/x/", "rb/x//"])
-def test_a_base_path_may_end_in_slashes(dataset: Dataset, path: str) -> None:
+def test_a_base_path_may_have_trailing_slashes(dataset: Dataset, path: str) -> None:
     """A8."""
     assert register(path) == "dataset flights: data.rows_for to rb/x/\n"
     assert Dataset.objects.get(name="flights").base_path == "rb/x"
 
 
 @pytest.mark.parametrize("path", ["", "/", "/rb/x", "rb//x/", "rb/../x", "rb/x ", "rb/x/ "])
-def test_other_base_paths_that_have_no_such_shape_are_refused(dataset: Dataset, path: str) -> None:
+def test_invalid_base_paths_are_refused(dataset: Dataset, path: str) -> None:
     with pytest.raises(CommandError, match="base_path"):
         register(path)
     assert not Dataset.objects.filter(name="flights").exists()

@@ -55,7 +55,7 @@ def try_out(api: APIClient, rule: str, markdown: Any = MARKDOWN) -> Any:
     return api.post(f"{rule}/test", {"markdown": markdown})
 
 
-def test_skip_wraps_the_markdown_and_asks_nobody(api: APIClient, models: ModelServer) -> None:
+def test_skip_wraps_the_markdown_without_a_model(api: APIClient, models: ModelServer) -> None:
     """B27: the default rule, which is everybody's."""
     default = Rule.objects.get(slug="default")
     response = try_out(api, f"{URL}/{default.pk}")
@@ -75,7 +75,7 @@ def test_skip_wraps_the_markdown_and_asks_nobody(api: APIClient, models: ModelSe
     assert models.requests == []
 
 
-def test_llm_gives_data_that_fits_and_where_it_stands(api: APIClient, models: ModelServer, rule: str) -> None:
+def test_llm_returns_valid_data_with_citations(api: APIClient, models: ModelServer, rule: str) -> None:
     """B27: what a task's result would hold."""
     models.always(gives({"total": 12.5}, {"/total": {"page": 2, "quote": "Total: 12.50 EUR"}}))
     answer = try_out(api, rule).json()
@@ -101,7 +101,7 @@ def test_llm_gives_data_that_fits_and_where_it_stands(api: APIClient, models: Mo
         (problem(503), "llm_unavailable", True),
     ],
 )
-def test_what_goes_wrong_is_told_and_is_no_error_of_ours(
+def test_failed_trials_are_reported_without_a_server_error(
     api: APIClient, models: ModelServer, rule: str, reply: Any, code: str, *, retryable: bool
 ) -> None:
     """B27: with what it cost."""
@@ -118,7 +118,7 @@ def test_what_goes_wrong_is_told_and_is_no_error_of_ours(
     assert answer.keys() == {"ok", "error", "usage", "warnings"}
 
 
-def test_it_takes_as_long_as_it_may(
+def test_a_trial_ends_at_its_deadline(
     api: APIClient, models: ModelServer, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B27."""
@@ -146,18 +146,20 @@ def test_it_takes_as_long_as_it_may(
         ({"markdown": "x", "rule_id": 3}, ("/rule_id", "unknown_field")),
     ],
 )
-def test_bad_input_is_told_where(api: APIClient, rule: str, body: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_invalid_input_has_a_pointer(
+    api: APIClient, rule: str, body: dict[str, Any], expected: tuple[str, str]
+) -> None:
     """B27."""
     response = api.post(f"{rule}/test", body)
     assert response.status_code == 400
     assert [(error["pointer"], error["code"]) for error in response.json()["errors"]] == [expected]
 
 
-def test_a_body_beyond_bounds_is_413(api: APIClient, rule: str) -> None:
+def test_a_too_large_body_is_413(api: APIClient, rule: str) -> None:
     assert try_out(api, rule, "x" * (5 * 1024**2)).status_code == 413
 
 
-def test_strangers_rules_and_deleted_ones_are_404(api: APIClient, bob: User, rule: str) -> None:
+def test_deleted_rules_and_rules_of_other_users_are_404(api: APIClient, bob: User, rule: str) -> None:
     """B27."""
     assert try_out(client_of(bob), rule).status_code == 404
     api.delete(rule)
@@ -165,7 +167,7 @@ def test_strangers_rules_and_deleted_ones_are_404(api: APIClient, bob: User, rul
     assert try_out(APIClient(), rule).status_code == 401
 
 
-def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelServer, rule: str, settings: Any) -> None:
+def test_no_connection_is_held_during_a_model_call(alice: User, models: ModelServer, rule: str, settings: Any) -> None:
     """B27: else as many trials as the pool has connections would stop the service."""
     thinking, go_on = threading.Semaphore(0), threading.Event()
 
@@ -212,7 +214,7 @@ def test_no_connection_is_held_while_a_model_thinks(alice: User, models: ModelSe
         ("<!-- page: 0 -->\na", [(1, "<!-- page: 0 -->\na")]),
     ],
 )
-def test_pages_are_where_the_markers_are_and_no_text_is_lost(markdown: str, expected: list[tuple[int, str]]) -> None:
+def test_pages_follow_the_markers_without_losing_text(markdown: str, expected: list[tuple[int, str]]) -> None:
     """B27."""
     ocr = trial.ocr_of(markdown)
     assert [(page.number, markdown[page.start : page.end]) for page in ocr.pages] == expected

@@ -50,7 +50,7 @@ def configure(settings: Any, **values: Any) -> None:
 # ---- Making and looking ---------------------------------------------------------------------------------------------
 
 
-def test_it_makes_a_rule_and_shows_it(api: APIClient) -> None:
+def test_it_creates_and_shows_a_rule(api: APIClient) -> None:
     """B23: llm is the default, and what is left out is empty."""
     response = post(api)
 
@@ -75,7 +75,7 @@ def test_it_makes_a_rule_and_shows_it(api: APIClient) -> None:
     assert api.get(response["Location"]).json() == made
 
 
-def test_skip_needs_no_schema_and_may_have_one(api: APIClient) -> None:
+def test_a_schema_is_optional_for_skip(api: APIClient) -> None:
     """B23."""
     bare = api.post(URL, {"name": "As it is", "postprocess_mode": "skip"})
     assert (bare.status_code, bare.json()["json_schema"]) == (201, None)
@@ -83,7 +83,7 @@ def test_skip_needs_no_schema_and_may_have_one(api: APIClient) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-summarize", "chunked-extract", None, ""])
-def test_it_takes_every_strategy(api: APIClient, strategy: str | None) -> None:
+def test_it_accepts_every_strategy(api: APIClient, strategy: str | None) -> None:
     response = post(api, postprocess_strategy=strategy)
     assert (response.status_code, response.json()["postprocess_strategy"]) == (201, strategy or None)
 
@@ -120,13 +120,13 @@ def test_it_takes_every_strategy(api: APIClient, strategy: str | None) -> None:
         ({"surprise": 1}, ("/surprise", "unknown_field")),
     ],
 )
-def test_it_says_what_is_wrong_and_where(api: APIClient, changes: dict[str, Any], expected: tuple[str, str]) -> None:
+def test_errors_have_a_code_and_a_pointer(api: APIClient, changes: dict[str, Any], expected: tuple[str, str]) -> None:
     """B23, B24."""
     assert errors(post(api, **changes)) == {expected}
     assert not Rule.objects.exclude(owner=None).exists()
 
 
-def test_it_tells_everything_that_is_wrong_at_once(api: APIClient) -> None:
+def test_it_reports_all_errors_together(api: APIClient) -> None:
     """B24."""
     body = {"json_schema": {"type": "x", "minLength": -1}, "system_prompt": 5, "odd": 1}
     assert {pointer for pointer, _ in errors(api.post(URL, body))} == {
@@ -146,7 +146,7 @@ def test_bodies_nested_thousands_deep_are_refused(api: APIClient, levels: int) -
     assert errors(response) <= {("/json_schema", "too_deep"), ("", "malformed")}
 
 
-def test_lists_hold_mine_and_the_systems_newest_first(api: APIClient, bob: User) -> None:
+def test_lists_contain_own_and_system_rules_newest_first(api: APIClient, bob: User) -> None:
     """B23, B26."""
     mine = [post(api, name=str(number)).json()["rule_id"] for number in range(3)]
     post(client_of(bob))
@@ -162,10 +162,11 @@ def test_lists_hold_mine_and_the_systems_newest_first(api: APIClient, bob: User)
     assert len(listed["results"]) == 7
     first = api.get(f"{URL}?limit=2").json()
     assert api.get(first["next"]).json()["results"][0]["rule_id"] == mine[0]
+    assert api.get(f"{URL}?limit=200").json() == listed
     assert errors(api.get(f"{URL}?limit=201")) == {("/limit", "invalid")}
 
 
-def test_strangers_see_nothing(rule: str, bob: User) -> None:
+def test_other_users_see_nothing(rule: str, bob: User) -> None:
     """B23: another user's rule is 404, whatever is asked."""
     stranger = client_of(bob)
     assert [stranger.get(rule).status_code, stranger.delete(rule).status_code] == [404, 404]
@@ -181,14 +182,14 @@ def test_staff_see_all_and_change_only_their_own(rule: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "999999999", "9" * 30])
-def test_numbers_that_are_no_rule_are_404(api: APIClient, number: str) -> None:
+def test_unknown_rule_ids_are_404(api: APIClient, number: str) -> None:
     assert api.get(f"{URL}/{number}").status_code == 404
 
 
 # ---- Versions -------------------------------------------------------------------------------------------------------
 
 
-def test_each_change_makes_one_version(api: APIClient, rule: str) -> None:
+def test_each_change_creates_one_version(api: APIClient, rule: str) -> None:
     """B25."""
     assert api.patch(rule, {"name": "Fines"}).json()["version"] == 2
     assert api.patch(rule, {"name": "Fines", "system_prompt": "Read."}).json()["version"] == 3
@@ -205,7 +206,7 @@ def test_each_change_makes_one_version(api: APIClient, rule: str) -> None:
     assert (said.name, said.mode, said.json_schema, said.strategy) == ("Tickets", "llm", SCHEMA, "")
 
 
-def test_a_change_that_alters_nothing_makes_none(api: APIClient, rule: str) -> None:
+def test_an_empty_change_creates_no_version(api: APIClient, rule: str) -> None:
     """B25: nor does another order of members, or 1.0 for 1."""
     assert api.patch(rule, {}).json()["version"] == 1
     assert api.patch(rule, {"name": "Tickets", "json_schema": dict(reversed(SCHEMA.items()))}).json()["version"] == 1
@@ -217,7 +218,7 @@ def test_a_change_that_alters_nothing_makes_none(api: APIClient, rule: str) -> N
     assert api.patch(rule, {"json_schema": {"maximum": 1e300}}).json()["version"] == 4
 
 
-def test_put_replaces_the_whole_and_patch_a_part(api: APIClient, rule: str) -> None:
+def test_put_replaces_a_rule_and_patch_changes_fields(api: APIClient, rule: str) -> None:
     """B23."""
     api.patch(rule, {"description": "Of cars.", "postprocess_strategy": "direct-json"})
     patched = api.patch(rule, {"system_prompt": "Read."}).json()
@@ -227,7 +228,7 @@ def test_put_replaces_the_whole_and_patch_a_part(api: APIClient, rule: str) -> N
     assert errors(api.put(rule, {"json_schema": SCHEMA})) == {("/name", "required")}
 
 
-def test_a_rule_cannot_lose_the_schema_that_it_needs(api: APIClient, rule: str) -> None:
+def test_a_required_schema_cannot_be_removed(api: APIClient, rule: str) -> None:
     """B23."""
     assert errors(api.patch(rule, {"json_schema": None})) == {("/json_schema", "required")}
     assert api.patch(rule, {"json_schema": None, "postprocess_mode": "skip"}).status_code == 200
@@ -235,7 +236,7 @@ def test_a_rule_cannot_lose_the_schema_that_it_needs(api: APIClient, rule: str) 
     assert api.get(rule).json()["version"] == 2
 
 
-def test_changes_at_the_same_time_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
+def test_concurrent_changes_are_all_kept(alice: User, api: APIClient, rule: str) -> None:
     """B25: one version each, none lost."""
     clients = [client_of(alice) for _ in range(4)]
     start = threading.Barrier(4)
@@ -257,7 +258,7 @@ def test_changes_at_the_same_time_are_all_kept(alice: User, api: APIClient, rule
     assert RuleVersion.objects.filter(rule_id=int(rule.rpartition("/")[2])).count() == 21
 
 
-def test_a_deleted_rule_is_gone_but_for_its_tasks(api: APIClient, alice: User, rule: str) -> None:
+def test_a_deleted_rule_remains_for_its_tasks(api: APIClient, alice: User, rule: str) -> None:
     """B25."""
     number = int(rule.rpartition("/")[2])
     assert api.delete(rule).status_code == 204
@@ -271,7 +272,7 @@ def test_a_deleted_rule_is_gone_but_for_its_tasks(api: APIClient, alice: User, r
 # ---- The default rule -----------------------------------------------------------------------------------------------
 
 
-def test_the_default_rule_is_there_in_every_database(api: APIClient, alice: User) -> None:
+def test_every_database_has_the_default_rule(api: APIClient, alice: User) -> None:
     """B26."""
     said = catalog.resolve(user=alice, rule_id=None)
     assert (said.mode, said.version) == ("skip", 1)
@@ -288,7 +289,7 @@ def test_system_rules_are_read_only(api: APIClient) -> None:
             assert (response.status_code, response.json()["code"]) == (403, "system_rule")
 
 
-def test_the_default_rule_can_be_switched_off(api: APIClient, alice: User, settings: Any) -> None:
+def test_the_default_rule_can_be_disabled(api: APIClient, alice: User, settings: Any) -> None:
     """B26."""
     configure(settings, etl_global_rule_enabled=False)
     with pytest.raises(BadInput) as refused:
@@ -310,7 +311,7 @@ def test_another_rule_can_be_the_default(api: APIClient, alice: User, bob: User,
     assert api.delete(rule).status_code == 403
 
 
-def test_a_default_rule_that_is_not_there_is_the_operators_matter(alice: User, settings: Any) -> None:
+def test_a_missing_default_rule_is_503(alice: User, settings: Any) -> None:
     """B26."""
     assert checks.default_rule(databases=["default"]) == []
     configure(settings, etl_global_rule_id=999_999_999)
@@ -327,7 +328,7 @@ def test_a_default_rule_that_is_not_there_is_the_operators_matter(alice: User, s
 def folder(tmp_path: Path, settings: Any, transactional_db: None) -> Iterator[Path]:
     configure(settings, etl_rules_dir=tmp_path)
     yield tmp_path
-    system_rules.told.clear()
+    system_rules.reported.clear()
     for file in tmp_path.iterdir():
         file.unlink()  # the database is emptied next, and takes up what is there
 
@@ -337,14 +338,14 @@ def write(folder: Path, file: str, **changes: Any) -> None:
 
 
 def names(outcome: system_rules.Outcome) -> dict[str, list[str]]:
-    kinds = ("made", "changed", "restored", "hidden")
+    kinds = ("created", "changed", "restored", "hidden")
     return {kind: getattr(outcome, kind) for kind in kinds if getattr(outcome, kind)}
 
 
-def test_a_file_is_a_rule_and_follows_the_file(folder: Path, api: APIClient) -> None:
+def test_a_rule_file_becomes_a_rule_and_updates_it(folder: Path, api: APIClient) -> None:
     """B26: new, the same, changed, gone, and back."""
     write(folder, "tickets.json")
-    assert names(system_rules.load_all()) == {"made": ["tickets"]}
+    assert names(system_rules.load_all()) == {"created": ["tickets"]}
     assert names(system_rules.load_all()) == {}
     made = Rule.objects.get(slug="tickets")
     assert api.get(f"{URL}/{made.pk}").json()["is_system"] is True
@@ -360,11 +361,11 @@ def test_a_file_is_a_rule_and_follows_the_file(folder: Path, api: APIClient) -> 
     assert list(made.versions.order_by("version").values_list("version", flat=True)) == [1, 2]
 
 
-def test_yaml_is_taken_too(folder: Path) -> None:
+def test_yaml_is_accepted(folder: Path) -> None:
     """B26."""
     (folder / "slips.yaml").write_text("name: Slips\npostprocess_mode: skip\ndescription: |\n  Two\n  lines\n")
     (folder / "notes.yml").write_text("name: Notes\njson_schema: {type: object}\n")
-    assert system_rules.load_all().made == ["notes", "slips"]
+    assert system_rules.load_all().created == ["notes", "slips"]
     assert Rule.objects.get(slug="slips").description == "Two\nlines\n"
 
 
@@ -385,7 +386,7 @@ def test_yaml_is_taken_too(folder: Path) -> None:
         ("tickets.yaml", "name: Twice", "tickets.yaml: (whole file)"),
     ],
 )
-def test_a_bad_file_is_told_and_hinders_no_other(folder: Path, name: str, text: str, told: str) -> None:
+def test_an_invalid_file_is_reported_and_does_not_affect_others(folder: Path, name: str, text: str, told: str) -> None:
     """B26."""
     write(folder, "tickets.json")
     (folder / name).write_text(text)
@@ -395,7 +396,7 @@ def test_a_bad_file_is_told_and_hinders_no_other(folder: Path, name: str, text: 
     assert not Rule.objects.filter(slug="bad").exists()
 
 
-def test_a_file_that_became_bad_leaves_its_rule(folder: Path) -> None:
+def test_a_file_that_becomes_invalid_keeps_its_rule(folder: Path) -> None:
     """B26."""
     write(folder, "tickets.json")
     system_rules.load_all()
@@ -405,7 +406,7 @@ def test_a_file_that_became_bad_leaves_its_rule(folder: Path) -> None:
     assert (rule.version, rule.deleted_at) == (1, None)
 
 
-def test_a_file_of_our_name_stands_in_for_ours(folder: Path) -> None:
+def test_a_file_with_a_shipped_name_replaces_the_shipped_rule(folder: Path) -> None:
     """B26: the default rule among them, and ours comes back."""
     write(folder, "default.json", name="Ticket or nothing")
     assert names(system_rules.load_all()) == {"changed": ["default"]}
@@ -415,7 +416,7 @@ def test_a_file_of_our_name_stands_in_for_ours(folder: Path) -> None:
     assert Rule.objects.get(slug="default").postprocess_mode == "skip"
 
 
-def test_a_folder_that_is_not_there_hides_nothing(folder: Path, settings: Any) -> None:
+def test_a_missing_folder_hides_no_rule(folder: Path, settings: Any) -> None:
     """B26: a host that was not given it must not take the rules from the others."""
     write(folder, "tickets.json")
     system_rules.load_all()
@@ -424,17 +425,17 @@ def test_a_folder_that_is_not_there_hides_nothing(folder: Path, settings: Any) -
     assert Rule.objects.get(slug="tickets").deleted_at is None
 
 
-def test_the_tick_takes_up_news_and_hides_nothing(folder: Path) -> None:
+def test_the_periodic_task_loads_changes_and_hides_no_rule(folder: Path) -> None:
     """B26."""
     write(folder, "tickets.json")
-    assert names(system_rules.load_changes()) == {"made": ["tickets"]}
+    assert names(system_rules.load_changes()) == {"created": ["tickets"]}
     (folder / "tickets.json").unlink()
     write(folder, "fines.json")
-    assert names(system_rules.load_changes()) == {"made": ["fines"]}
+    assert names(system_rules.load_changes()) == {"created": ["fines"]}
     assert Rule.objects.get(slug="tickets").deleted_at is None
 
 
-def test_beat_and_workers_know_the_tick(folder: Path) -> None:
+def test_beat_and_workers_register_the_periodic_task(folder: Path) -> None:
     """B26."""
     app.loader.import_default_modules()
     write(folder, "tickets.json")
@@ -442,7 +443,7 @@ def test_beat_and_workers_know_the_tick(folder: Path) -> None:
     assert Rule.objects.filter(slug="tickets").exists()
 
 
-def test_several_processes_may_load_at_once(folder: Path) -> None:
+def test_concurrent_loads_are_safe(folder: Path) -> None:
     """B26: each rule is made once, each change is one version."""
     for number in range(5):
         write(folder, f"rule-{number}.json")
@@ -451,7 +452,7 @@ def test_several_processes_may_load_at_once(folder: Path) -> None:
     def load(_number: int) -> list[str]:
         start.wait(60)
         try:
-            return system_rules.load_all().made
+            return system_rules.load_all().created
         finally:
             connection.close()
 
@@ -461,12 +462,12 @@ def test_several_processes_may_load_at_once(folder: Path) -> None:
     assert set(Rule.objects.filter(slug__startswith="rule-").values_list("version", flat=True)) == {1}
 
 
-def test_a_relative_folder_begins_at_the_project(settings: Any) -> None:
+def test_a_relative_folder_is_relative_to_the_project(settings: Any) -> None:
     configure(settings, etl_rules_dir=Path("some/where"))
     assert system_rules.folder() == Path(django_settings.BASE_DIR) / "some" / "where"
 
 
-def test_the_shipped_rules_are_good(alice: User) -> None:
+def test_the_shipped_rules_are_valid(alice: User) -> None:
     """B26: they fit their own checks, close their objects, and say of every field whether it may be absent."""
     rules = {str(rule.slug): rule for rule in Rule.objects.filter(owner=None, deleted_at=None)}
     assert rules.keys() == OURS
@@ -485,7 +486,7 @@ def objects_in(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects_in(inside)
 
 
-def test_staff_can_look_at_rules(client: Any, rule: str) -> None:
+def test_staff_can_view_rules(client: Any, rule: str) -> None:
     client.force_login(User.objects.create_superuser("root"))
     number = rule.rpartition("/")[2]
     assert b"Tickets" in client.get("/admin/rules/rule/").content
@@ -494,7 +495,7 @@ def test_staff_can_look_at_rules(client: Any, rule: str) -> None:
     assert client.post(f"/admin/rules/rule/{number}/change/", {"name": "x"}).status_code == 403
 
 
-def test_members_keep_the_order_that_they_were_written_in(api: APIClient) -> None:
+def test_schema_members_keep_their_order(api: APIClient) -> None:
     """B23: models fill fields in the order in which a schema names them, and people find theirs again."""
     names = ["total", "a", "currency", "supplier", "b"]
     schema = {"type": "object", "properties": {name: {"type": "string"} for name in names}}

@@ -28,7 +28,7 @@ from tests.integration import openai_server
 from tests.integration.openai_server import MODEL, ModelServer, gives
 
 SCHEMA = {"type": "object", "properties": {"total": {"type": "number"}}, "required": ["total"]}
-SAYS: dict[str, Any] = {
+CONTENT: dict[str, Any] = {
     "name": "Totals",
     "description": "",
     "json_schema": SCHEMA,
@@ -36,13 +36,13 @@ SAYS: dict[str, Any] = {
     "postprocess_mode": "llm",
     "postprocess_strategy": "",
 }
-TYPED = {**SAYS, "json_schema": json.dumps(SCHEMA)}
+TYPED = {**CONTENT, "json_schema": json.dumps(SCHEMA)}
 HTMX = {"HX-Request": "true"}
 
 
 @pytest.fixture
 def rule(alice: User) -> Rule:
-    return editing.create(owner=alice, says=SAYS)
+    return editing.create(owner=alice, values=CONTENT)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def all_posts(rule: Rule) -> list[str]:
     return [page_of(rule), reverse("delete-rule", args=[rule.pk]), reverse("restore-rule", args=[rule.pk, 1])]
 
 
-def test_a_strangers_rule_is_not_there_on_any_page_and_for_any_button(bob: User, rule: Rule) -> None:
+def test_rules_of_other_users_return_404_on_every_page(bob: User, rule: Rule) -> None:
     me = signed_in(bob)
     for path in all_gets(rule):
         assert me.get(path).status_code == 404, path
@@ -106,14 +106,14 @@ def test_a_strangers_rule_is_not_there_on_any_page_and_for_any_button(bob: User,
     assert f"/app/rules/{rule.pk}" not in me.get(reverse("rules")).content.decode()
 
 
-def test_everything_leads_the_signed_out_to_the_sign_in(client: Client, rule: Rule) -> None:
+def test_every_page_redirects_to_sign_in_without_a_session(client: Client, rule: Rule) -> None:
     for path in (*all_gets(rule), reverse("rules"), reverse("rule-documents"), reverse("rule-markdown")):
         assert "/app/sign-in" in client.get(path)["Location"], path
     for path in (*all_posts(rule), reverse("check-rule"), reverse("try-rule")):
         assert "/app/sign-in" in client.post(path)["Location"], path
 
 
-def test_buttons_are_posts_with_a_token(alice: User, me: Client, rule: Rule) -> None:
+def test_buttons_are_posts_with_a_csrf_token(alice: User, me: Client, rule: Rule) -> None:
     checking = signed_in(alice, enforce_csrf_checks=True)
     for path in (*all_posts(rule), reverse("check-rule"), reverse("try-rule")):
         assert checking.post(path, TYPED).status_code == 403, path
@@ -122,7 +122,7 @@ def test_buttons_are_posts_with_a_token(alice: User, me: Client, rule: Rule) -> 
     assert Rule.objects.filter(owner=alice, deleted_at=None).count() == 1
 
 
-def test_a_system_rule_is_read_and_copied_and_never_changed(me: Client, shipped: None) -> None:
+def test_a_system_rule_can_be_copied_and_not_changed(me: Client, shipped: None) -> None:
     invoice = Rule.objects.get(slug="invoice")
     page = me.get(page_of(invoice)).content.decode()
     assert "This is a system rule" in page
@@ -133,13 +133,13 @@ def test_a_system_rule_is_read_and_copied_and_never_changed(me: Client, shipped:
     assert (invoice.version, invoice.deleted_at) == (1, None)
 
     copy = me.get(f"{reverse('new-rule')}?from={invoice.pk}").context["form"]
-    me.post(reverse("new-rule"), {name: copy.typed(name) for name in editing.SAYS})
+    me.post(reverse("new-rule"), {name: copy.typed(name) for name in editing.FIELDS})
     mine = Rule.objects.get(owner__username="alice")
     assert (mine.name, mine.json_schema) == (f"{invoice.name} (mine)", invoice.json_schema)
     assert mine.system_prompt == invoice.system_prompt
 
 
-def test_staff_look_at_others_rules_and_leave_them(bob: User, rule: Rule) -> None:
+def test_staff_view_rules_of_other_users_without_changing_them(bob: User, rule: Rule) -> None:
     User.objects.filter(pk=bob.pk).update(is_staff=True)
     me = signed_in(User.objects.get(pk=bob.pk))
     page = me.get(page_of(rule)).content.decode()
@@ -161,15 +161,15 @@ def queries(me: Client, path: str) -> int:
 
 
 def fill(owner: User, count: int) -> None:
-    Rule.objects.bulk_create(Rule(owner=owner, **{**SAYS, "name": f"Rule {number}"}) for number in range(count))
+    Rule.objects.bulk_create(Rule(owner=owner, **{**CONTENT, "name": f"Rule {number}"}) for number in range(count))
 
 
 def versions(rule: Rule, count: int) -> None:
     first = rule.versions.count() + 1
-    RuleVersion.objects.bulk_create(RuleVersion(rule=rule, version=first + n, **SAYS) for n in range(count))
+    RuleVersion.objects.bulk_create(RuleVersion(rule=rule, version=first + n, **CONTENT) for n in range(count))
 
 
-def test_lists_cost_as_many_queries_for_200_rows_as_for_2(alice: User, me: Client, rule: Rule) -> None:
+def test_lists_of_2_and_200_rows_take_the_same_number_of_queries(alice: User, me: Client, rule: Rule) -> None:
     paths = [f"{reverse('rules')}?limit=200", f"{reverse('rule-versions', args=[rule.pk])}?limit=200"]
     fill(alice, 2)
     versions(rule, 2)
@@ -185,9 +185,7 @@ def documents(user: User, rule: Rule, count: int) -> None:
     Task.objects.bulk_create(Task(**fields, document_key=f"etl/documents/{n}") for n in range(count))
 
 
-def test_it_says_how_many_of_my_documents_use_a_rule_and_looks_at_a_thousand(
-    alice: User, bob: User, me: Client, rule: Rule
-) -> None:
+def test_the_count_of_documents_of_a_rule_is_bounded(alice: User, bob: User, me: Client, rule: Rule) -> None:
     documents(bob, rule, 3)
     documents(alice, rule, 2)
     row = me.get(reverse("rules")).context["rows"][0]
@@ -197,8 +195,8 @@ def test_it_says_how_many_of_my_documents_use_a_rule_and_looks_at_a_thousand(
     assert (context["rows"][0]["used"], context["is_part"]) == (1000, True)
 
 
-def test_it_marks_the_default_and_shows_whose_a_rule_is(alice: User, me: Client, shipped: None) -> None:
-    editing.create(owner=alice, says=SAYS)
+def test_the_list_marks_the_default_and_shows_owners(alice: User, me: Client, shipped: None) -> None:
+    editing.create(owner=alice, values=CONTENT)
     context = me.get(reverse("rules")).context
     assert context["default"] == Rule.objects.get(slug="default").pk
     whose = {row["rule"].name: row["owner"] for row in context["rows"]}
@@ -211,7 +209,7 @@ def test_it_marks_the_default_and_shows_whose_a_rule_is(alice: User, me: Client,
 # ---- Saving ---------------------------------------------------------------------------------------------------------
 
 
-def test_saving_makes_a_version_exactly_when_something_changed(me: Client, rule: Rule) -> None:
+def test_saving_creates_a_version_only_after_a_change(me: Client, rule: Rule) -> None:
     assert save(me, rule)["Location"] == page_of(rule)
     assert RuleVersion.objects.filter(rule=rule).count() == 1
     save(me, rule, system_prompt="Find the sum.")
@@ -219,9 +217,9 @@ def test_saving_makes_a_version_exactly_when_something_changed(me: Client, rule:
     assert (rule.version, rule.system_prompt) == (2, "Find the sum.")
 
 
-def test_a_browsers_ends_of_lines_change_nothing(alice: User, me: Client) -> None:
+def test_browser_line_endings_are_not_a_change(alice: User, me: Client) -> None:
     """Browsers send CRLF. What was typed is LF, and what came by the API stays as it came."""
-    rule = editing.create(owner=alice, says={**SAYS, "system_prompt": "one\ntwo", "description": "a\r\nb"})
+    rule = editing.create(owner=alice, values={**CONTENT, "system_prompt": "one\ntwo", "description": "a\r\nb"})
     typed = me.get(page_of(rule)).context["typed"]
     sent = {name: value.replace("\n", "\r\n") for name, value in typed.items()}
     me.post(page_of(rule), {**sent, "since": 1})
@@ -233,7 +231,7 @@ def test_a_browsers_ends_of_lines_change_nothing(alice: User, me: Client) -> Non
     assert (rule.version, rule.system_prompt, rule.description) == (2, "one\ntwo\nthree", "a\r\nb")
 
 
-def test_what_is_refused_is_said_at_its_place_and_nothing_typed_is_lost(me: Client, rule: Rule) -> None:
+def test_errors_are_shown_at_their_field_and_input_is_kept(me: Client, rule: Rule) -> None:
     typed: dict[str, Any] = {
         "name": " ",
         "json_schema": '{\n "type": "object",\n "properties": {"a": {"type": "text"}}\n}',
@@ -246,7 +244,7 @@ def test_what_is_refused_is_said_at_its_place_and_nothing_typed_is_lost(me: Clie
     assert RuleVersion.objects.filter(rule=rule).count() == 1
 
 
-def test_what_is_not_json_is_said_together_with_the_rest(me: Client) -> None:
+def test_invalid_json_is_reported_together_with_other_errors(me: Client) -> None:
     response = me.post(reverse("new-rule"), {**TYPED, "name": "", "json_schema": '{"type":\n oops}'})
     flaws = [(flaw.field, flaw.place and flaw.place.line) for flaw in response.context["form"].flaws]
     assert sorted(flaws, key=str) == [("json_schema", 2), ("name", None)]
@@ -254,13 +252,13 @@ def test_what_is_not_json_is_said_together_with_the_rest(me: Client) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "3", '{"a": "\\u0000"}', "[" * 300 + "]" * 300, '{"a": NaN}', "\ud800{}"])
-def test_no_text_of_a_schema_is_an_error_of_ours(me: Client, text: str) -> None:
+def test_no_schema_text_causes_a_server_error(me: Client, text: str) -> None:
     response = me.post(reverse("check-rule"), {**TYPED, "json_schema": text.encode(errors="surrogatepass")})
     assert response.status_code == 200
     assert [flaw.field for flaw in response.context["form"].flaws] == ["json_schema"]
 
 
-def test_the_second_of_two_tabs_is_told_and_loses_nothing(me: Client, rule: Rule) -> None:
+def test_a_conflict_between_two_tabs_is_reported_and_input_is_kept(me: Client, rule: Rule) -> None:
     save(me, rule, system_prompt="The first tab.")
     response = save(me, rule, system_prompt="The second tab.")
     rule.refresh_from_db()
@@ -280,14 +278,14 @@ def test_the_second_of_two_tabs_is_told_and_loses_nothing(me: Client, rule: Rule
     assert (rule.version, rule.system_prompt) == (3, "The second tab.")
 
 
-def test_a_second_click_that_says_the_same_is_no_conflict(me: Client, rule: Rule) -> None:
+def test_a_repeated_save_is_not_a_conflict(me: Client, rule: Rule) -> None:
     for _ in range(2):
         assert save(me, rule, name="Sums")["Location"] == page_of(rule)
     rule.refresh_from_db()
     assert rule.version == 2
 
 
-def test_of_two_changes_at_the_same_moment_one_is_refused(alice: User, rule: Rule) -> None:
+def test_one_of_two_concurrent_changes_is_refused(alice: User, rule: Rule) -> None:
     """Decided under the row's lock, in two real transactions."""
     rules = Rule.objects.filter(owner=alice)
     locked, waiting = threading.Event(), threading.Event()
@@ -318,7 +316,7 @@ def test_of_two_changes_at_the_same_moment_one_is_refused(alice: User, rule: Rul
     assert (rule.name, rule.version) == ("First", 2)
 
 
-def test_what_is_typed_survives_that_the_rule_was_deleted(me: Client, rule: Rule) -> None:
+def test_input_is_kept_when_the_rule_was_deleted(me: Client, rule: Rule) -> None:
     me.post(reverse("delete-rule", args=[rule.pk]))
     response = save(me, rule, name="Still here")
     page = response.content.decode()
@@ -327,7 +325,7 @@ def test_what_is_typed_survives_that_the_rule_was_deleted(me: Client, rule: Rule
     assert response.context["typed"]["name"] == "Still here"
 
 
-def test_htmx_is_led_on_by_a_header_and_gets_the_form_back_alone(me: Client, rule: Rule) -> None:
+def test_htmx_gets_a_redirect_header_or_only_the_form(me: Client, rule: Rule) -> None:
     saved = me.post(page_of(rule), {**TYPED, "since": 1, "name": "Sums"}, headers=HTMX)
     assert (saved.status_code, saved["HX-Redirect"]) == (204, page_of(rule))
     refused = me.post(page_of(rule), {**TYPED, "since": 2, "name": ""}, headers=HTMX).content.decode()
@@ -338,14 +336,14 @@ def test_htmx_is_led_on_by_a_header_and_gets_the_form_back_alone(me: Client, rul
 # ---- Checking while one types ---------------------------------------------------------------------------------------
 
 
-def test_the_check_says_what_the_api_says(me: Client, rule: Rule) -> None:
+def test_the_schema_check_matches_the_api(me: Client, rule: Rule) -> None:
     bad = {"type": "object", "properties": {"a": {"$ref": "http://x"}, "b": {"type": 3}, "c": {"pattern": "(?=x)"}}}
     told = {error.pointer for error in json_schema.check(bad)}
     response = me.post(reverse("check-rule"), {**TYPED, "json_schema": json.dumps(bad)})
     assert {f"/json_schema{flaw.pointer}" for flaw in response.context["form"].flaws} == told
 
 
-def test_the_check_tells_the_room_that_is_left_and_formats(me: Client) -> None:
+def test_the_schema_check_shows_remaining_size_and_formats(me: Client) -> None:
     response = me.post(reverse("check-rule"), {**TYPED, "format": "1"})
     assert response.context["form"].flaws == []
     room = response.context["form"].room
@@ -357,7 +355,7 @@ def test_the_check_tells_the_room_that_is_left_and_formats(me: Client) -> None:
 TOO_LONG = "Must not be larger than 65536 bytes as compact JSON."
 
 
-def test_a_schema_of_megabytes_is_refused_unread_wherever_it_is_sent(me: Client, rule: Rule) -> None:
+def test_huge_schemas_are_refused_unread_on_every_route(me: Client, rule: Rule) -> None:
     """To look at each of its values would take a minute."""
     typed = {**TYPED, "json_schema": "[" + "0," * 2_300_000 + "0]", "markdown": "x"}
     began = time.thread_time()
@@ -368,7 +366,7 @@ def test_a_schema_of_megabytes_is_refused_unread_wherever_it_is_sent(me: Client,
     assert RuleVersion.objects.filter(rule=rule).count() == 1
 
 
-def test_posts_count_as_those_of_the_api(settings: Any, me: Client, rule: Rule) -> None:
+def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, rule: Rule) -> None:
     configure(settings, etl_rate="2/min")
     for _ in range(2):
         assert me.post(reverse("check-rule"), TYPED).status_code == 200
@@ -383,7 +381,7 @@ def test_posts_count_as_those_of_the_api(settings: Any, me: Client, rule: Rule) 
 # ---- Places in a text -----------------------------------------------------------------------------------------------
 
 
-def test_places_are_those_that_a_browser_counts() -> None:
+def test_positions_are_in_browser_characters() -> None:
     text = '{\n  "café 🎉": {"type": ["string",\n "text"]}\n}'
     found = schema_text.spans(text)
     assert set(found) == {"", "/café 🎉", "/café 🎉/type", "/café 🎉/type/0", "/café 🎉/type/1"}
@@ -402,7 +400,7 @@ def test_names_are_escaped_as_in_pointers() -> None:
     assert text[start:end] == "2"  # of two with the same name the last one counts, as it does in the parser
 
 
-def test_a_schema_is_written_so_that_it_says_the_same() -> None:
+def test_formatting_keeps_the_meaning_of_a_schema() -> None:
     schema = {"b": [1, 2.5, "ü", None, True], "a": {}, "c": [[], [{"x": []}]], "long": ["word" * 10] * 9}
     assert json.loads(schema_text.write(schema)) == schema
     assert list(json.loads(schema_text.write(schema))) == list(schema)
@@ -411,7 +409,7 @@ def test_a_schema_is_written_so_that_it_says_the_same() -> None:
 # ---- Versions -------------------------------------------------------------------------------------------------------
 
 
-def test_two_versions_are_compared_and_an_old_one_comes_back_as_a_new_one(me: Client, rule: Rule) -> None:
+def test_versions_are_compared_and_restored_as_a_new_version(me: Client, rule: Rule) -> None:
     save(me, rule, system_prompt="Find the sum.")
     save(me, rule, system_prompt="Find the sum.", name="Sums", since=2)
     parts = me.get(f"{reverse('rule-versions', args=[rule.pk])}?old=1&new=3").context["parts"]
@@ -426,7 +424,7 @@ def test_two_versions_are_compared_and_an_old_one_comes_back_as_a_new_one(me: Cl
     assert rule.version == 4
 
 
-def test_versions_that_there_are_not_are_not_there(me: Client, rule: Rule) -> None:
+def test_unknown_versions_are_404(me: Client, rule: Rule) -> None:
     versions_path = reverse("rule-versions", args=[rule.pk])
     for path in (reverse("rule-version", args=[rule.pk, 9]), f"{versions_path}?old=1&new={'9' * 17}"):
         assert me.get(path).status_code == 404
@@ -434,9 +432,9 @@ def test_versions_that_there_are_not_are_not_there(me: Client, rule: Rule) -> No
     assert me.get(f"{versions_path}?old=x&new={'9' * 5000}").status_code == 200
 
 
-def test_a_version_that_is_refused_today_is_not_restored(settings: Any, me: Client, alice: User) -> None:
+def test_a_no_longer_valid_version_is_not_restored(settings: Any, me: Client, alice: User) -> None:
     settings.ETL_POSTPROCESSORS = {**settings.ETL_POSTPROCESSORS, "old": settings.ETL_POSTPROCESSORS["skip"]}
-    rule = editing.create(owner=alice, says={**SAYS, "postprocess_mode": "old"})
+    rule = editing.create(owner=alice, values={**CONTENT, "postprocess_mode": "old"})
     editing.change(Rule.objects.all(), rule.pk, postprocess_mode="llm")
     settings.ETL_POSTPROCESSORS = {name: path for name, path in settings.ETL_POSTPROCESSORS.items() if name != "old"}
     response = me.post(reverse("restore-rule", args=[rule.pk, 1]), follow=True)
@@ -461,7 +459,7 @@ def test_long_schemas_whose_brackets_repeat_are_compared() -> None:
     assert {line.kind for line in part.lines} == {"where", "same", "removed", "added"}
 
 
-def test_texts_of_repeated_lines_are_shown_one_after_the_other() -> None:
+def test_repetitive_texts_are_shown_without_a_comparison() -> None:
     """Those who compare lines hold each against all that equal it."""
     old, new = ("\n".join(f"s{each % 50}\n{sign}{each}" for each in range(1_400)) for sign in "uv")
     texts = {**dict.fromkeys(comparison.LABELS, ""), "system_prompt": old}
@@ -491,7 +489,7 @@ def try_out(me: Client, **changes: Any) -> Any:
     return me.post(reverse("try-rule"), {**TYPED, "markdown": "Total: 12.50 EUR", **changes})
 
 
-def test_a_rule_is_tried_as_it_is_typed_and_nothing_is_kept(me: Client, models: ModelServer, rule: Rule) -> None:
+def test_an_unsaved_rule_is_tried_without_being_stored(me: Client, models: ModelServer, rule: Rule) -> None:
     models.always(gives({"total": 12.5}, {"/total": {"page": 1, "quote": "Total: 12.50 EUR"}}))
     response = try_out(me, rule=rule.pk, system_prompt="A prompt that is not saved.")
     assert "A prompt that is not saved." in models.requests[0].message("system")
@@ -504,7 +502,7 @@ def test_a_rule_is_tried_as_it_is_typed_and_nothing_is_kept(me: Client, models: 
     assert not Task.objects.exists()
 
 
-def test_a_rule_that_is_only_shown_is_tried_as_it_is(me: Client, shipped: None) -> None:
+def test_a_read_only_rule_is_tried_unchanged(me: Client, shipped: None) -> None:
     default = Rule.objects.get(slug="default")
     response = me.post(reverse("try-rule"), {"rule": default.pk, "markdown": "Hello"}, headers=HTMX)
     assert response.context["outcome"]["ok"] is True
@@ -512,7 +510,7 @@ def test_a_rule_that_is_only_shown_is_tried_as_it_is(me: Client, shipped: None) 
     assert "<html" not in response.content.decode()
 
 
-def test_a_rule_that_would_be_refused_asks_no_model(me: Client, models: ModelServer) -> None:
+def test_an_invalid_rule_is_tried_without_a_model_call(me: Client, models: ModelServer) -> None:
     response = try_out(me, json_schema="{")
     assert "Test not run." in response.content.decode()
     assert "Paste Markdown or choose a document first" in try_out(me, markdown=" \n").content.decode()
@@ -520,7 +518,7 @@ def test_a_rule_that_would_be_refused_asks_no_model(me: Client, models: ModelSer
     assert models.requests == []
 
 
-def test_what_a_document_would_fail_with_is_explained(me: Client, models: ModelServer) -> None:
+def test_a_failed_trial_is_explained(me: Client, models: ModelServer) -> None:
     models.always(openai_server.problem(503))
     response = try_out(me)
     assert "Test failed." in response.content.decode()
@@ -530,7 +528,7 @@ def test_what_a_document_would_fail_with_is_explained(me: Client, models: ModelS
 NEEDS = "needs a language model, and none is configured"
 
 
-def test_rules_that_cannot_work_say_so_wherever_they_are_shown(
+def test_unusable_rules_are_marked_wherever_they_are_shown(
     settings: Any, me: Client, rule: Rule, shipped: None
 ) -> None:
     invoice, default = (Rule.objects.get(slug=slug) for slug in ("invoice", "default"))
@@ -551,7 +549,7 @@ def test_rules_that_cannot_work_say_so_wherever_they_are_shown(
     assert not any(map(marks, paths))
 
 
-def test_a_trial_without_a_model_says_who_can_help(me: Client, rule: Rule) -> None:
+def test_a_trial_without_a_model_refers_to_the_operator(me: Client, rule: Rule) -> None:
     page = html.unescape(try_out(me, rule=rule.pk).content.decode())
     assert "No language model is configured" in page
     assert "A retry will fail again. Ask an administrator" in page
@@ -559,7 +557,7 @@ def test_a_trial_without_a_model_says_who_can_help(me: Client, rule: Rule) -> No
     assert "A retry may succeed" not in page
 
 
-def test_markdown_comes_from_my_documents_alone(me: Client, bob: User, read_document: Task) -> None:
+def test_markdown_for_trials_comes_only_from_own_documents(me: Client, bob: User, read_document: Task) -> None:
     path = f"{reverse('rule-markdown')}?document={read_document.pk}"
     assert "Total: 12.50 EUR" in me.get(path).content.decode()
     assert "ticket.txt" in me.get(reverse("rule-documents")).content.decode()
@@ -571,7 +569,7 @@ def test_markdown_comes_from_my_documents_alone(me: Client, bob: User, read_docu
     assert "ticket.txt" not in stranger.get(reverse("rule-documents")).content.decode()
 
 
-def test_the_number_of_a_document_does_without_text(me: Client, models: ModelServer, read_document: Task) -> None:
+def test_a_trial_can_use_a_document_id(me: Client, models: ModelServer, read_document: Task) -> None:
     models.always(gives({"total": 12.5}))
     try_out(me, markdown="", document=str(read_document.pk))
     assert "Total: 12.50 EUR" in models.requests[0].message("user")
@@ -585,11 +583,9 @@ def test_documents_without_markdown_are_explained(alice: User, me: Client, rule:
     assert 'role="alert"' in me.get(f"{reverse('rule-markdown')}?document={read_document.pk}").content.decode()
 
 
-def test_text_from_anywhere_is_shown_and_never_run(
-    alice: User, me: Client, models: ModelServer, escaped: Callable[[str], None]
-) -> None:
+def test_all_text_is_escaped(alice: User, me: Client, models: ModelServer, escaped: Callable[[str], None]) -> None:
     evil = "<script>alert(1)</script>"
-    rule = editing.create(owner=alice, says={**SAYS, "name": evil, "description": evil, "system_prompt": evil})
+    rule = editing.create(owner=alice, values={**CONTENT, "name": evil, "description": evil, "system_prompt": evil})
     editing.change(Rule.objects.all(), rule.pk, system_prompt=f"{evil}\n{evil}", name=f"{evil}2")
     models.always(gives({"total": 1, "note": evil}))
     for path in (*all_gets(rule), reverse("rules")):

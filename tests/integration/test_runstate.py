@@ -79,7 +79,7 @@ def lose_lease(task_id: int = 17) -> None:
     valkey().hset(runstate.key_of(task_id), "lease_until", 1)
 
 
-def test_a_new_one_says_what_its_row_says() -> None:
+def test_a_new_run_state_matches_its_row() -> None:
     """B1, B3: pending, progress 0, phase ocr, under the prefix, with a time to live."""
     state = made()
 
@@ -91,14 +91,14 @@ def test_a_new_one_says_what_its_row_says() -> None:
     assert 86_000 < valkey().ttl("etl:task:17") <= 86_400
 
 
-def test_what_is_not_there_is_none() -> None:
+def test_a_missing_run_state_is_none() -> None:
     made()
     assert runstate.read(18) is None
     assert runstate.read_many([16, 17, 18]).keys() == {17}
     assert runstate.read_many([]) == {}
 
 
-def test_it_goes_from_pending_to_its_end() -> None:
+def test_a_task_runs_from_pending_to_its_end() -> None:
     """B3, B4."""
     made()
     ocr = started()
@@ -128,7 +128,7 @@ def test_it_goes_from_pending_to_its_end() -> None:
     assert 3_500 < valkey().ttl("etl:task:17") <= 3_600
 
 
-def test_revisions_grow_with_every_change_that_can_be_seen() -> None:
+def test_revisions_grow_with_every_visible_change() -> None:
     made()
     states = [seen(), state := started()]
     runstate.note_progress(state, 10)
@@ -144,7 +144,7 @@ def test_revisions_grow_with_every_change_that_can_be_seen() -> None:
     assert states[-1].revision == 2_000_000
 
 
-def test_progress_never_goes_back() -> None:
+def test_progress_never_decreases() -> None:
     """B3: pages are told of in any order."""
     made()
     state = started()
@@ -154,7 +154,7 @@ def test_progress_never_goes_back() -> None:
 
 
 # ---- Who may what ---------------------------------------------------------------------------------------------------
-def test_one_of_many_starts() -> None:
+def test_one_of_many_concurrent_starts_wins() -> None:
     made()
     with ThreadPoolExecutor(8) as pool:
         verdicts = list(pool.map(lambda _: runstate.start(17, phase=Phase.OCR).verdict, range(16)))
@@ -163,7 +163,7 @@ def test_one_of_many_starts() -> None:
     assert seen().attempts["ocr"] == 1
 
 
-def test_a_lease_that_is_over_can_be_taken_and_its_holder_is_fenced() -> None:
+def test_an_expired_lease_can_be_taken_and_its_holder_is_fenced_off() -> None:
     made()
     late = started()
     lose_lease()
@@ -179,7 +179,7 @@ def test_a_lease_that_is_over_can_be_taken_and_its_holder_is_fenced() -> None:
     assert seen() == now
 
 
-def test_a_holder_whose_lease_is_over_may_go_on_while_nobody_has_taken_it() -> None:
+def test_an_expired_lease_can_be_renewed_until_it_is_taken() -> None:
     made()
     state = started()
     lose_lease()
@@ -187,7 +187,7 @@ def test_a_holder_whose_lease_is_over_may_go_on_while_nobody_has_taken_it() -> N
     assert runstate.start(17, phase=Phase.OCR).verdict is Verdict.HELD
 
 
-def test_attempts_are_counted_until_they_are_spent() -> None:
+def test_attempts_are_counted_up_to_the_maximum() -> None:
     made()
     for _ in range(3):
         started()
@@ -201,7 +201,7 @@ def test_attempts_are_counted_until_they_are_spent() -> None:
     assert seen().status == "failed"
 
 
-def test_it_waits_for_its_next_attempt() -> None:
+def test_a_task_in_backoff_does_not_start() -> None:
     made()
     state = started()
     assert runstate.wait(state, delay=3000, wakes_up=True) is Verdict.MOVED
@@ -213,7 +213,7 @@ def test_it_waits_for_its_next_attempt() -> None:
     assert started().attempts["ocr"] == 2
 
 
-def test_being_told_to_leave_burns_no_attempt() -> None:
+def test_graceful_shutdown_does_not_count_as_an_attempt() -> None:
     made()
     runstate.release(started())
     assert seen().attempts["ocr"] == 0
@@ -221,7 +221,7 @@ def test_being_told_to_leave_burns_no_attempt() -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "cancel"])
-def test_nothing_moves_what_has_ended(end: str) -> None:
+def test_an_ended_task_does_not_change(end: str) -> None:
     """B3, B4."""
     made()
     if end == "cancel":
@@ -246,7 +246,7 @@ def test_nothing_moves_what_has_ended(end: str) -> None:
     assert seen() == before
 
 
-def test_a_late_word_of_the_stage_before_changes_nothing() -> None:
+def test_a_late_write_of_the_previous_stage_changes_nothing() -> None:
     """B3: a late mineru_parsing cannot follow llm_processing."""
     made()
     late = started()
@@ -259,12 +259,12 @@ def test_a_late_word_of_the_stage_before_changes_nothing() -> None:
     assert seen() == before
 
 
-def test_post_processing_does_not_begin_before_ocr_is_done() -> None:
+def test_post_processing_does_not_start_before_ocr_has_ended() -> None:
     made()
     assert runstate.start(17, phase=Phase.POSTPROCESS).verdict is Verdict.BEHIND
 
 
-def test_only_what_nobody_has_begun_is_cancelled() -> None:
+def test_only_pending_tasks_are_cancelled() -> None:
     """B6."""
     made()
     assert runstate.cancel(17, fence=1).moved
@@ -277,7 +277,7 @@ def test_only_what_nobody_has_begun_is_cancelled() -> None:
     assert runstate.cancel(20, fence=1).verdict is Verdict.GONE
 
 
-def test_of_a_cancel_and_a_start_exactly_one_wins() -> None:
+def test_a_concurrent_cancel_and_start_have_exactly_one_winner() -> None:
     """B6: 200 races."""
     with ThreadPoolExecutor(2) as pool:
         for task_id in range(1, 201):
@@ -294,7 +294,7 @@ def test_of_a_cancel_and_a_start_exactly_one_wins() -> None:
 
 
 # ---- Fences ---------------------------------------------------------------------------------------------------------
-def test_a_greater_fence_replaces_and_a_smaller_one_does_not() -> None:
+def test_only_a_greater_fencing_token_replaces_a_run_state() -> None:
     """B7, B10."""
     made()
     old = started()
@@ -306,7 +306,7 @@ def test_a_greater_fence_replaces_and_a_smaller_one_does_not() -> None:
     assert (seen().fence, seen().phase, seen().attempts["ocr"]) == (3, "postprocess", 0)
 
 
-def test_without_a_state_nothing_can_be_written() -> None:
+def test_without_a_run_state_no_write_succeeds() -> None:
     """B10: what a flush took away, no late word brings back in part."""
     made()
     state = started()
@@ -320,7 +320,7 @@ def test_without_a_state_nothing_can_be_written() -> None:
     assert not valkey().keys("*")
 
 
-def test_the_script_is_loaded_again_when_the_server_forgot_it() -> None:
+def test_an_evicted_script_is_loaded_again() -> None:
     made()
     valkey().script_flush()
     assert runstate.start(17, phase=Phase.OCR).moved
@@ -328,7 +328,7 @@ def test_the_script_is_loaded_again_when_the_server_forgot_it() -> None:
     assert runstate.find_due({17: 1})[17].verdict is Verdict.HELD
 
 
-def test_a_move_that_is_sent_again_is_made_once() -> None:
+def test_a_repeated_transition_is_applied_once() -> None:
     """A reply may be lost: the client then sends the same words again."""
     made()
     state = started()
@@ -340,7 +340,7 @@ def test_a_move_that_is_sent_again_is_made_once() -> None:
     assert seen().usage["calls"] == 1
 
 
-def test_a_move_that_is_sent_again_is_told_the_same_after_moves_of_others() -> None:
+def test_a_repeated_transition_gets_the_same_reply_after_other_transitions() -> None:
     """B2: its answer came too late to be heard; meanwhile others went on."""
     made()
     answers = []
@@ -364,14 +364,14 @@ def test_a_move_that_is_sent_again_is_told_the_same_after_moves_of_others() -> N
     assert len(valkey().hget(runstate.key_of(17), "last_moves") or b"") <= 256
 
 
-def test_a_start_with_no_attempts_left_is_told_so_again() -> None:
+def test_a_repeated_start_without_attempts_gets_the_same_reply() -> None:
     made()
     valkey().hset(runstate.key_of(17), "attempts_ocr", 3)
     for _ in range(2):
         assert runstate.start(17, phase=Phase.OCR, move_id="a").verdict is Verdict.SPENT
 
 
-def test_what_is_of_an_earlier_life_is_taken_away_and_nothing_else() -> None:
+def test_only_run_states_of_earlier_generations_are_deleted() -> None:
     """B7."""
     made(fence=2)
     runstate.cancel(17, fence=2)
@@ -402,9 +402,7 @@ HARMS = [
 
 
 @pytest.mark.parametrize("how", HARMS)
-def test_what_cannot_be_read_is_as_good_as_nothing_and_troubles_nobody_else(
-    how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_run_state_counts_as_missing(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """B10: the others are read and looked at, and it can be made anew."""
     script.complain.cache_clear()
     for task_id in (16, 17, 18):
@@ -423,7 +421,7 @@ def test_what_cannot_be_read_is_as_good_as_nothing_and_troubles_nobody_else(
     assert len([line for line in caplog.messages if "run_state_unreadable" in line]) == 1
 
 
-def test_those_that_go_on_are_found_among_other_keys(settings: LazySettings) -> None:
+def test_active_run_states_are_found_among_other_keys(settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_prefix": "odd[*]?:"})
     for task_id in range(1, 41):
         made(task_id)
@@ -439,7 +437,7 @@ def test_those_that_go_on_are_found_among_other_keys(settings: LazySettings) -> 
 
 
 # ---- Facts ----------------------------------------------------------------------------------------------------------
-def test_usage_adds_up_over_attempts_and_is_never_less_than_what_is_known() -> None:
+def test_usage_adds_up_over_attempts_and_never_decreases() -> None:
     """B17: all attempts' token use is counted."""
     advanced()
     for _ in range(2):
@@ -451,7 +449,7 @@ def test_usage_adds_up_over_attempts_and_is_never_less_than_what_is_known() -> N
     assert end.metadata["postprocess"]["usage"] == {"prompt_tokens": 20, "completion_tokens": 4, "calls": 7}
 
 
-def test_a_large_result_stays_out() -> None:
+def test_a_large_result_is_not_kept_in_redis() -> None:
     advanced()
     result = {"data": "x" * (transitions.RESULT_BYTES + 1)}
     end = runstate.complete(started(Phase.POSTPROCESS), result=result, usage={}).state
@@ -461,7 +459,7 @@ def test_a_large_result_stays_out() -> None:
     assert (valkey().memory_usage(runstate.key_of(17)) or 0) < 20_000
 
 
-def test_a_row_that_has_ended_is_told_as_it_is() -> None:
+def test_an_ended_row_is_shown_unchanged() -> None:
     ended = row(status="failed", error={"code": "x"}, progress=50, metadata={"attempts": {"ocr": 2}}, fence=4)
     runstate.create(ended, phase=Phase.POSTPROCESS)
     told = replace(RunState.of_row(ended), phase=Phase.POSTPROCESS, usage=dict.fromkeys(USAGE, 0))
@@ -474,7 +472,7 @@ def looked() -> Verdict:
 
 
 # ---- Hints ----------------------------------------------------------------------------------------------------------
-def test_a_hint_is_due_when_none_was_sent_lately(settings: LazySettings) -> None:
+def test_a_wake_up_is_due_if_none_was_sent_recently(settings: LazySettings) -> None:
     """A lost message is sent again, but a long queue does not fill with copies."""
     made()
     assert looked() is Verdict.WAITING
@@ -495,14 +493,14 @@ def test_a_hint_is_due_when_none_was_sent_lately(settings: LazySettings) -> None
     assert looked() is Verdict.MOVED, "a start begins the pauses anew"
 
 
-def test_hints_that_were_not_sent_are_due_again() -> None:
+def test_wake_ups_that_were_not_sent_are_due_again() -> None:
     made()
     runstate.mark_unsent([17, 99])
     assert runstate.find_due({17: 1})[17].verdict is Verdict.MOVED
     assert runstate.read(99) is None
 
 
-def test_looking_keeps_the_state_of_an_open_task_alive() -> None:
+def test_recovery_extends_the_run_state_of_an_open_task() -> None:
     made()
     made(18)
     runstate.cancel(18, fence=1)
@@ -522,7 +520,7 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["silent", "closed"])
-def test_a_redis_that_is_away_is_told_in_bounded_time(settings: LazySettings, silent: str, kind: str) -> None:
+def test_a_redis_outage_is_reported_in_bounded_time(settings: LazySettings, silent: str, kind: str) -> None:
     url = silent if kind == "silent" else "redis://127.0.0.1:1/0"
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_redis_url": SecretStr(url)})
 
@@ -745,7 +743,7 @@ WORDS = [
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from([0, 0, 0, 1, 2, 4])), max_size=40))
 @examples(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_comes_in_whatever_order_it_is_what_the_model_says(words: list[tuple[str, int]]) -> None:
+def test_run_states_match_the_model_after_any_sequence_of_actions(words: list[tuple[str, int]]) -> None:
     """B3, B6: duplicates, late words of holders that were fenced, lost states: each verdict and each state is the
     model's, in which nothing goes back, what has ended stays, and what was cancelled is never begun."""
     story = Story()

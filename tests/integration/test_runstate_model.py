@@ -302,7 +302,7 @@ def shown(state: RunState | Model) -> tuple[Any, ...]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a failure is made small before it is told
-def test_whatever_is_lost_rows_and_run_states_are_what_the_model_says_and_every_task_ends(
+def test_rows_and_run_states_match_the_model_and_every_task_ends_after_any_loss(
     alice: User, settings: LazySettings
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"etl_lease_seconds": HOUR})

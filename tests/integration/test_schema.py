@@ -24,10 +24,10 @@ from exports.worker import completion, execution
 from rules import urls as rules_urls
 from tests.conftest import client_of
 from tests.integration.factories import make_job
+from tests.integration.faulty_s3 import Proxy, answer_500
 from tests.integration.receiver import receiver
 from tests.integration.test_storage import proxy  # noqa: F401 - a fixture
 from tests.integration.test_webhooks import allow
-from tests.integration.troubled_s3 import Proxy, answer_500
 
 ITEM = {"key": "JFK", "effectiveDate": "2024-02-29"}
 NOBODYS = "00000000-0000-0000-0000-000000000000"
@@ -156,7 +156,7 @@ def finish(job_id: str) -> None:
         {"csv": {"bom": True, "delimiter": ";", "formulaPolicy": "escape"}, "allowDegraded": False},
     ],
 )
-def test_a_job_fits_from_its_submission_to_its_receipt(checked: Api, dataset: Dataset, changes: dict[str, Any]) -> None:
+def test_a_job_matches_from_submission_to_receipt(checked: Api, dataset: Dataset, changes: dict[str, Any]) -> None:
     job_id = submit(checked, **changes)
     assert checked.get(f"/exports/{job_id}").json()["status"] == "pending"
     assert checked.get(f"/exports/{job_id}/chunks").json()["results"][0]["source"] is None
@@ -165,9 +165,12 @@ def test_a_job_fits_from_its_submission_to_its_receipt(checked: Api, dataset: Da
     assert checked.get(f"/exports/{job_id}").json()["receipt"]["signedUrl"]
     assert checked.get(f"/exports/{job_id}/chunks").json()["results"][0]["checksum"]
     assert len(checked.get("/exports?limit=1").json()["results"]) == 1
+    for path in ("/exports", f"/exports/{job_id}/chunks"):
+        page = checked.get(f"{path}?limit=200").json()
+        assert (page["results"], page["next"]) == (checked.get(path).json()["results"], None)
 
 
-def test_a_failed_job_fits_and_so_does_its_retry(checked: Api, dataset: Dataset, source_db: psycopg.Connection) -> None:
+def test_a_failed_job_and_its_retry_match(checked: Api, dataset: Dataset, source_db: psycopg.Connection) -> None:
     source_db.execute("DROP FUNCTION data.rows_for")
     job_id = submit(checked)
     execution.drain()
@@ -178,7 +181,7 @@ def test_a_failed_job_fits_and_so_does_its_retry(checked: Api, dataset: Dataset,
     assert checked.post(f"/exports/{job_id}/retry").status_code == 409
 
 
-def test_links_fit_until_they_are_used_up(checked: Api, anyone: Api, dataset: Dataset) -> None:
+def test_links_match_until_they_are_used(checked: Api, anyone: Api, dataset: Dataset) -> None:
     job_id = submit(checked)
     assert checked.post(f"/exports/{job_id}/link").json()["code"] == "not_ready"
     finish(job_id)
@@ -190,7 +193,7 @@ def test_links_fit_until_they_are_used_up(checked: Api, anyone: Api, dataset: Da
     assert checked.get(f"/exports/{job_id}").json()["receipt"]["state"] == "redeemed"
 
 
-def test_single_files_fit(checked: Api, dataset: Dataset, alice: User) -> None:
+def test_single_files_match(checked: Api, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 2, delivery="manifest")
     finish(str(job.pk))
     path = f"/exports/{job.pk}/files/JFK/2024-02-28"
@@ -201,7 +204,7 @@ def test_single_files_fit(checked: Api, dataset: Dataset, alice: User) -> None:
     assert checked.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
 
 
-def test_a_file_is_503_while_the_object_storage_does_not_answer(
+def test_a_file_is_503_during_an_object_storage_outage(
     checked: Api,
     dataset: Dataset,
     alice: User,
@@ -214,7 +217,7 @@ def test_a_file_is_503_while_the_object_storage_does_not_answer(
     assert (response.status_code, response.json()["code"]) == (503, "storage_unavailable")
 
 
-def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
+def test_webhooks_match(checked: Api, schema: dict[str, Any], settings: Any, dataset: Dataset, alice: User) -> None:
     """A25: the answers, and what receivers get."""
     allow(settings, "127.0.0.0/8")
     with receiver() as there:
@@ -242,7 +245,7 @@ def test_webhooks_fit(checked: Api, schema: dict[str, Any], settings: Any, datas
 
 
 @pytest.mark.parametrize("path", ["/exports/datasets", "/livez", "/readyz"])
-def test_what_has_no_job_fits(checked: Api, dataset: Dataset, path: str) -> None:
+def test_responses_without_a_job_match(checked: Api, dataset: Dataset, path: str) -> None:
     assert checked.get(path).status_code == 200
 
 
@@ -258,20 +261,20 @@ def test_what_has_no_job_fits(checked: Api, dataset: Dataset, path: str) -> None
         {"dataset": "things", "items": [ITEM], "surprise": True},
     ],
 )
-def test_bad_input_fits(checked: Api, dataset: Dataset, body: dict[str, Any]) -> None:
+def test_refused_input_matches(checked: Api, dataset: Dataset, body: dict[str, Any]) -> None:
     response = checked.post("/exports", body)
     assert response.status_code == 400
     assert response.json()["errors"]
 
 
 @pytest.mark.parametrize("query", ["status=odd", "limit=201", "cursor=odd"])
-def test_bad_queries_fit(checked: Api, dataset: Dataset, query: str) -> None:
+def test_refused_queries_match(checked: Api, dataset: Dataset, query: str) -> None:
     job_id = submit(checked)
     assert checked.get(f"/exports?{query}").status_code == 400
     assert checked.get(f"/exports/{job_id}/chunks?{query}").status_code == 400
 
 
-def test_strangers_and_the_unknown_fit(
+def test_unauthorized_and_unknown_requests_match(
     checked: Api, anyone: Api, schema: dict[str, Any], dataset: Dataset, bob: User
 ) -> None:
     job_id = submit(checked)
@@ -310,7 +313,7 @@ FILTERS = {"keys": ["JFK"], "dateFrom": "2024-02-28", "dateTo": "2024-02-29"}
         ({"filters": FILTERS | {"keys": []}}, False),
     ],
 )
-def test_the_schema_takes_and_refuses_what_the_service_does(
+def test_the_schema_accepts_what_the_service_accepts(
     api: APIClient, schema: dict[str, Any], dataset: Dataset, changes: dict[str, Any], *, good: bool
 ) -> None:
     body = {"dataset": "things", **changes}
@@ -333,7 +336,7 @@ def contents(node: Any) -> Iterator[dict[str, Any]]:
             yield from contents(member)
 
 
-def test_its_examples_fit_it(schema: dict[str, Any]) -> None:
+def test_its_examples_match(schema: dict[str, Any]) -> None:
     shown = [(each, content["schema"]) for content in contents(schema["paths"]) for each in examples(content)]
     assert len(shown) >= 6
     for example, shape in shown:
@@ -365,7 +368,7 @@ def view_of(pattern: URLPattern) -> Any:
     return pattern.callback.view_class  # type: ignore[attr-defined]
 
 
-def test_every_operation_has_a_name_of_its_own(schema: dict[str, Any]) -> None:
+def test_every_operation_has_a_unique_name(schema: dict[str, Any]) -> None:
     operations = [operation for path in schema["paths"].values() for operation in path.values()]
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)
@@ -373,7 +376,7 @@ def test_every_operation_has_a_name_of_its_own(schema: dict[str, Any]) -> None:
     assert all(set(operation["tags"]) <= known for operation in operations)
 
 
-def test_the_page_loads_from_this_host_alone(client: Client) -> None:
+def test_the_page_loads_only_from_this_host(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
 
     loaded = re.findall(r"""(?:src|href|url)\s*[=:]\s*["']([^"']*)""", page)

@@ -17,7 +17,7 @@ from exports.models import Dataset
 from exports.worker import leases, transitions
 from tests.integration.factories import make_job, result_of
 
-FIND = sql.Hot("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
+FIND = sql.PreparedStatement("SELECT id, told FROM scratch WHERE id = %(id)s::bigint")
 PREPARED = "SELECT count(*) FROM pg_prepared_statements"
 
 
@@ -47,12 +47,12 @@ def find(number: int = 1) -> Any:
     return row and row["told"]
 
 
-def test_it_is_prepared_once_however_large_its_numbers_are(scratch: None) -> None:
+def test_a_statement_is_prepared_once_for_numbers_of_any_size(scratch: None) -> None:
     assert [find(number) for number in (1, 2, 40_000, 3_000_000_000)] == ["one", None, None, None]
     assert sql.scalar(f"{PREPARED} WHERE statement LIKE '%%FROM scratch%%'") == 1
 
 
-def test_the_query_log_has_its_text(scratch: None) -> None:
+def test_the_query_log_contains_the_statement(scratch: None) -> None:
     with CaptureQueriesContext(connection) as queries:
         find()
     assert [query["sql"] for query in queries.captured_queries] == [
@@ -60,20 +60,20 @@ def test_the_query_log_has_its_text(scratch: None) -> None:
     ]
 
 
-def test_it_still_works_after_a_migration_changed_its_result_types(scratch: None) -> None:
+def test_a_statement_survives_a_migration_of_its_result_types(scratch: None) -> None:
     assert find() == "one"
     sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
     assert [find(), find()] == [7, 7]
 
 
-def test_it_still_works_in_a_session_that_has_not_prepared_it(scratch: None) -> None:
+def test_a_statement_works_in_a_session_that_has_not_prepared_it(scratch: None) -> None:
     """A pooler may switch sessions for each transaction."""
     assert find() == "one"
     sql_run("DEALLOCATE ALL")
     assert [find(), find()] == ["one", "one"]
 
 
-def test_it_never_runs_another_statement_of_the_same_name(scratch: None) -> None:
+def test_another_statement_of_the_same_name_is_never_run(scratch: None) -> None:
     """A pooler may give a session to another connection, which has prepared statements of its own there."""
     assert find() == "one"
     name = sql.scalar("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%%FROM scratch%%'")
@@ -83,7 +83,7 @@ def test_it_never_runs_another_statement_of_the_same_name(scratch: None) -> None
     assert find() == "one"
 
 
-def test_it_is_counted_in_the_metrics(scratch: None) -> None:
+def test_statements_are_counted_in_the_metrics(scratch: None) -> None:
     before = executed()
     find()
     assert executed() - before == 1
@@ -93,7 +93,7 @@ def executed() -> float:
     return REGISTRY.get_sample_value("django_db_execute_total", {"alias": "default", "vendor": "postgresql"}) or 0
 
 
-def test_it_is_not_run_again_in_a_transaction_that_has_failed(scratch: None) -> None:
+def test_a_statement_is_not_repeated_in_a_failed_transaction(scratch: None) -> None:
     assert find() == "one"
     sql_run("ALTER TABLE scratch ALTER told TYPE int USING 7")
     with pytest.raises(NotSupportedError), transaction.atomic():
@@ -101,12 +101,12 @@ def test_it_is_not_run_again_in_a_transaction_that_has_failed(scratch: None) -> 
     assert find() == 7
 
 
-def test_its_own_errors_are_raised(scratch: None) -> None:
+def test_errors_of_a_statement_are_raised(scratch: None) -> None:
     with pytest.raises(ProgrammingError):
-        sql.one(sql.Hot("SELECT 1 FROM nowhere WHERE id = %(id)s::bigint"), id=1)
+        sql.one(sql.PreparedStatement("SELECT 1 FROM nowhere WHERE id = %(id)s::bigint"), id=1)
 
 
-def test_nothing_is_prepared_where_that_is_switched_off(scratch: None, settings: LazySettings) -> None:
+def test_preparation_can_be_disabled(scratch: None, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"database_prepare": False})
     assert find() == "one"
     assert sql.scalar(PREPARED) == 0
@@ -114,15 +114,15 @@ def test_nothing_is_prepared_where_that_is_switched_off(scratch: None, settings:
 
 def test_it_rejects_comments() -> None:
     with pytest.raises(ValueError, match="comment"):
-        sql.Hot("SELECT 1 -- one")
+        sql.PreparedStatement("SELECT 1 -- one")
 
 
 def test_it_rejects_statements_that_psycopg_would_parse_each_time() -> None:
     with pytest.raises(ValueError, match="placeholders"):
-        sql.Hot(f"SELECT '{'x' * 5000}'")
+        sql.PreparedStatement(f"SELECT '{'x' * 5000}'")
 
 
-def test_chunks_are_claimed_and_ended_by_two_statements_that_are_planned_once(
+def test_claims_and_finishes_are_two_statements_that_are_planned_once(
     dataset: Dataset, alice: User, django_assert_num_queries: Any
 ) -> None:
     make_job(dataset, alice, 5)

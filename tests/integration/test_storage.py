@@ -31,8 +31,8 @@ from pydantic import AnyHttpUrl
 from config.platform import storage
 from config.platform.observability import logs
 from config.platform.storage import clients, copies, parts, uploads
-from tests.integration import troubled_s3
-from tests.integration.troubled_s3 import Proxy
+from tests.integration import faulty_s3
+from tests.integration.faulty_s3 import Proxy
 from tests.waiting import wait_until
 
 PART = parts.PART_BYTES
@@ -61,7 +61,7 @@ def key(folder: str) -> str:
 @pytest.fixture
 def proxy(settings: LazySettings) -> Iterator[Proxy]:
     """The way to the storage, for a test to put obstacles in."""
-    with troubled_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
         settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         yield proxy
 
@@ -98,7 +98,7 @@ both_ways = pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one-part", "ma
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 2 * 1024**2, PART - 1, PART, PART + 1, 5 * PART + 12345])
-def test_it_stores_the_bytes_and_says_what_they_are(key: str, size: int) -> None:
+def test_it_stores_the_bytes_with_their_type(key: str, size: int) -> None:
     data = content(size)
     stored = store(key, data)
     assert stored.key == key
@@ -111,7 +111,7 @@ def test_it_stores_the_bytes_and_says_what_they_are(key: str, size: int) -> None
 
 
 @pytest.mark.parametrize(("size", "is_multipart"), [(0, False), (PART, False), (PART + 1, True)])
-def test_it_puts_what_fits_into_a_part_in_one_request(key: str, size: int, is_multipart: bool) -> None:  # noqa: FBT001
+def test_a_small_object_takes_one_request(key: str, size: int, is_multipart: bool) -> None:  # noqa: FBT001
     assert ("-" in store(key, content(size)).etag) is is_multipart
 
 
@@ -127,7 +127,7 @@ def bucket() -> str:
     return os.environ["S3_BUCKET"]
 
 
-def test_it_takes_blocks_that_the_caller_uses_again(key: str) -> None:
+def test_callers_may_reuse_their_blocks(key: str) -> None:
     block = bytearray(BLOCK)
     with begin(key) as upload:
         for _ in range(200):
@@ -137,14 +137,14 @@ def test_it_takes_blocks_that_the_caller_uses_again(key: str) -> None:
     assert fetch(key) == BLOCK * 200
 
 
-def test_it_takes_a_block_larger_than_a_part(key: str) -> None:
+def test_it_accepts_a_block_larger_than_a_part(key: str) -> None:
     with begin(key) as upload:
         upload.write(LARGE)
         upload.commit()
     assert fetch(key) == LARGE
 
 
-def test_it_grows_the_parts_so_that_10000_reach_5_tib() -> None:
+def test_part_sizes_grow_so_that_10000_parts_reach_5_tib() -> None:
     sent = count = 0
     while sent < 5 * 1024**4:
         assert parts.part_bytes(sent) <= 5 * 1024**3
@@ -174,7 +174,7 @@ MEMORY = """
 
 
 @pytest.mark.slow
-def test_it_needs_no_more_memory_for_more_bytes(folder: str) -> None:
+def test_memory_does_not_grow_with_the_upload(folder: str) -> None:
     small, large = (peak_kib(f"{folder}/{mib}", mib) for mib in (50, 400))
     assert large < small * 1.05
 
@@ -188,7 +188,7 @@ def peak_kib(key: str, mib: int) -> int:
 
 
 @both_ways
-def test_it_does_not_touch_an_object_that_it_did_not_expect(key: str, data: bytes) -> None:
+def test_an_unexpected_object_is_not_overwritten(key: str, data: bytes) -> None:
     theirs = store(key, b"theirs")
     with pytest.raises(storage.Conflict) as caught:
         store(key, data)
@@ -200,14 +200,14 @@ def test_it_does_not_touch_an_object_that_it_did_not_expect(key: str, data: byte
 
 
 @both_ways
-def test_it_replaces_the_object_that_it_names(key: str, data: bytes) -> None:
+def test_it_replaces_the_expected_object(key: str, data: bytes) -> None:
     old = store(key, b"old")
     store(key, data, if_match=old.etag)
     assert fetch(key) == data
 
 
 @both_ways
-def test_it_leaves_the_object_alone_when_another_writer_was_faster(key: str, data: bytes) -> None:
+def test_the_object_of_a_faster_writer_is_not_overwritten(key: str, data: bytes) -> None:
     old = store(key, b"old")
     with begin(key, if_match=old.etag) as stale:
         feed(stale, data)
@@ -220,7 +220,7 @@ def test_it_leaves_the_object_alone_when_another_writer_was_faster(key: str, dat
 
 
 @both_ways
-def test_it_says_when_the_object_to_replace_is_gone(key: str, data: bytes) -> None:
+def test_a_missing_object_to_replace_is_reported(key: str, data: bytes) -> None:
     with pytest.raises(storage.Conflict) as caught:
         store(key, data, if_match="d41d8cd98f00b204e9800998ecf8427e")
     assert caught.value.etag is None
@@ -228,7 +228,7 @@ def test_it_says_when_the_object_to_replace_is_gone(key: str, data: bytes) -> No
 
 
 @both_ways
-def test_it_replaces_after_a_conflict_without_sending_again(key: str, data: bytes) -> None:
+def test_a_conflict_is_resolved_without_sending_the_bytes_again(key: str, data: bytes) -> None:
     store(key, b"left by a dead worker")
     with begin(key) as upload:
         feed(upload, data)
@@ -241,7 +241,7 @@ def test_it_replaces_after_a_conflict_without_sending_again(key: str, data: byte
 
 
 @both_ways
-def test_it_creates_after_a_conflict_with_an_object_that_is_gone(key: str, data: bytes) -> None:
+def test_it_creates_the_object_after_a_conflict_with_a_deleted_one(key: str, data: bytes) -> None:
     with begin(key, if_match="d41d8cd98f00b204e9800998ecf8427e") as upload:
         feed(upload, data)
         with pytest.raises(storage.Conflict) as caught:
@@ -251,7 +251,7 @@ def test_it_creates_after_a_conflict_with_an_object_that_is_gone(key: str, data:
 
 
 @both_ways
-def test_it_does_not_replace_what_came_after_the_conflict(key: str, data: bytes) -> None:
+def test_an_object_created_after_the_conflict_is_not_replaced(key: str, data: bytes) -> None:
     first = store(key, b"first")
     with begin(key) as upload:
         feed(upload, data)
@@ -278,7 +278,7 @@ def stop_at(calls: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("calls", [1, 2, 3, 5])
-def test_it_stops_and_leaves_nothing_when_a_checkpoint_raises(key: str, calls: int) -> None:
+def test_a_raising_checkpoint_aborts_the_upload(key: str, calls: int) -> None:
     with pytest.raises(Stop), begin(key, checkpoint=stop_at(calls)) as upload:
         feed(upload, content(12 * PART))
     assert list(storage.list_uploads(key)) == []
@@ -286,7 +286,7 @@ def test_it_stops_and_leaves_nothing_when_a_checkpoint_raises(key: str, calls: i
 
 
 @both_ways
-def test_it_does_not_commit_when_the_last_checkpoint_raises(key: str, data: bytes) -> None:
+def test_a_raising_last_checkpoint_prevents_the_commit(key: str, data: bytes) -> None:
     lost = False
 
     def check() -> None:
@@ -336,7 +336,7 @@ def no_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("want", "failure"), [(no_memory, OSError), (no_threads, RuntimeError)])
-def test_one_that_cannot_begin_leaves_nothing_in_the_storage(
+def test_an_upload_that_cannot_start_leaves_nothing_in_the_storage(
     key: str, want: Callable[[], AbstractContextManager[None]], failure: type[Exception]
 ) -> None:
     def produce() -> None:
@@ -350,18 +350,18 @@ def test_one_that_cannot_begin_leaves_nothing_in_the_storage(
     assert list(storage.list_uploads(key)) == []
 
 
-def test_what_hangs_when_an_upload_is_aborted_ends_when_it_can(
+def test_hanging_requests_of_an_aborted_upload_end(
     proxy: Proxy, key: str, monkeypatch: pytest.MonkeyPatch, buffers: list[weakref.ref[mmap]]
 ) -> None:
     """Each would keep its thread, and a buffer, for as long as the worker lives."""
     monkeypatch.setattr(parts, "STOP_SECONDS", 0.2)
     over = threading.Event()
-    hanging: list[troubled_s3.Handler] = []
+    hanging: list[faulty_s3.Handler] = []
 
-    def hang(handler: troubled_s3.Handler, _body: bytes) -> None:
+    def hang(handler: faulty_s3.Handler, _body: bytes) -> None:
         hanging.append(handler)
         over.wait(60)
-        troubled_s3.answer_500(handler, b"")
+        faulty_s3.answer_500(handler, b"")
 
     proxy.trouble("PUT", "partNumber=", hang, times=9)
     before = set(threading.enumerate())
@@ -398,11 +398,11 @@ def buffers(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[mmap]]:
     [
         (method, text, how)
         for method, text in (("POST", "uploads"), ("PUT", "partNumber=2"), ("POST", "uploadId="))
-        for how in (troubled_s3.answer_500, troubled_s3.lose_request, troubled_s3.lose_reply)
+        for how in (faulty_s3.answer_500, faulty_s3.lose_request, faulty_s3.lose_reply)
     ],
 )
 @pytest.mark.parametrize("times", [1, 2])
-def test_neither_failure_nor_success_holds_a_buffer_until_garbage_is_collected(
+def test_buffers_are_freed_without_garbage_collection(
     proxy: Proxy, key: str, buffers: list[weakref.ref[mmap]], trouble: tuple[Any, ...], times: int
 ) -> None:
     proxy.trouble(*trouble, times=times)
@@ -417,14 +417,14 @@ def test_neither_failure_nor_success_holds_a_buffer_until_garbage_is_collected(
     assert sum(sizes) < PART
 
 
-def test_it_may_be_aborted_twice_and_takes_nothing_afterwards(key: str) -> None:
+def test_an_abort_is_idempotent_and_final(key: str) -> None:
     upload = begin(key)
     feed(upload, LARGE)
     upload.abort()
     upload.abort()
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="ended"):
         upload.write(b"more")
-    with pytest.raises(ValueError, match="over"):
+    with pytest.raises(ValueError, match="ended"):
         upload.commit()
     assert storage.head(key) is None
 
@@ -435,7 +435,7 @@ PUT_OBJECT = ("PUT", "2024-02-29.csv")
 COMPLETE = ("POST", "uploadId=")
 CREATE = ("POST", "uploads")
 SECOND_PART = ("PUT", "partNumber=2")
-FAILURES = [troubled_s3.answer_500, troubled_s3.lose_request, troubled_s3.lose_reply]
+FAILURES = [faulty_s3.answer_500, faulty_s3.lose_request, faulty_s3.lose_reply]
 failures = pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
 LAST_REQUESTS = [(SMALL, PUT_OBJECT), (LARGE, COMPLETE)]
 last_requests = pytest.mark.parametrize(("data", "request_"), LAST_REQUESTS, ids=["put", "complete"])
@@ -443,7 +443,7 @@ last_requests = pytest.mark.parametrize(("data", "request_"), LAST_REQUESTS, ids
 
 @last_requests
 @pytest.mark.parametrize("replaces", [False, True])
-def test_it_knows_its_object_again_after_a_lost_reply(
+def test_it_recognizes_its_object_after_a_lost_reply(
     proxy: Proxy,
     key: str,
     data: bytes,
@@ -451,7 +451,7 @@ def test_it_knows_its_object_again_after_a_lost_reply(
     replaces: bool,  # noqa: FBT001
 ) -> None:
     old = store(key, b"old").etag if replaces else None
-    proxy.trouble(*request_, troubled_s3.lose_reply)
+    proxy.trouble(*request_, faulty_s3.lose_reply)
     stored = store(key, data, if_match=old)
     head = storage.head(key)
     assert head is not None
@@ -460,34 +460,34 @@ def test_it_knows_its_object_again_after_a_lost_reply(
 
 
 @last_requests
-def test_it_knows_its_object_again_when_nobody_answers_any_more(
+def test_it_recognizes_its_object_after_an_outage(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
     """The storage may be away for the moment in which the object is to be asked for; that is tried twice, too."""
-    proxy.trouble(*request_, troubled_s3.lose_reply)
-    proxy.trouble("HEAD", "", troubled_s3.lose_request)
+    proxy.trouble(*request_, faulty_s3.lose_reply)
+    proxy.trouble("HEAD", "", faulty_s3.lose_request)
     store(key, data)
     assert fetch(key) == data
 
 
 @last_requests
-def test_it_does_not_take_the_same_bytes_of_another_for_its_own(
+def test_equal_bytes_of_another_writer_are_not_its_own(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
     with begin(key) as upload:
         feed(upload, data)
         theirs = store(key, data)
-        proxy.trouble(*request_, troubled_s3.lose_reply)
+        proxy.trouble(*request_, faulty_s3.lose_reply)
         with pytest.raises(storage.Conflict) as caught:
             upload.commit()
     assert caught.value.etag == theirs.etag
 
 
 @last_requests
-def test_it_believes_no_200_that_carries_an_error(
+def test_a_200_response_with_an_error_is_an_error(
     proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]
 ) -> None:
-    proxy.trouble(*request_, troubled_s3.answer_200_with_error, times=2)
+    proxy.trouble(*request_, faulty_s3.answer_200_with_error, times=2)
     with pytest.raises(storage.UploadFailed):
         store(key, data)
     assert storage.head(key) is None
@@ -501,12 +501,12 @@ def test_it_believes_no_200_that_carries_an_error(
     [*LAST_REQUESTS, (LARGE, CREATE), (LARGE, SECOND_PART)],
     ids=["put", "complete", "create", "part"],
 )
-def test_it_tries_once_more_at_once(
+def test_it_retries_once_immediately(
     proxy: Proxy,
     key: str,
     data: bytes,
     request_: tuple[str, str],
-    failure: Callable[[troubled_s3.Handler, bytes], None],
+    failure: Callable[[faulty_s3.Handler, bytes], None],
 ) -> None:
     proxy.trouble(*request_, failure)
     store(key, data)
@@ -519,7 +519,7 @@ def test_it_tries_once_more_at_once(
     ids=["put", "complete", "create", "part"],
 )
 def test_it_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, request_: tuple[str, str]) -> None:
-    proxy.trouble(*request_, troubled_s3.answer_500, times=2)
+    proxy.trouble(*request_, faulty_s3.answer_500, times=2)
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, data)
     assert caught.value.retryable
@@ -527,7 +527,7 @@ def test_it_fails_after_the_second_failure(proxy: Proxy, key: str, data: bytes, 
     assert list(storage.list_uploads(key)) == []
 
 
-def test_it_fails_when_somebody_aborted_the_upload(key: str) -> None:
+def test_it_fails_if_the_upload_was_aborted(key: str) -> None:
     with begin(key) as upload:
         feed(upload, LARGE)
         for found in storage.list_uploads(key):
@@ -538,10 +538,10 @@ def test_it_fails_when_somebody_aborted_the_upload(key: str) -> None:
     assert storage.head(key) is None
 
 
-def test_it_tells_of_what_stays_behind_by_the_hash_that_stands_for_its_path(
+def test_leftovers_are_logged_by_the_hash_of_their_path(
     proxy: Proxy, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    proxy.trouble("DELETE", "uploadId", troubled_s3.answer_500, times=2)
+    proxy.trouble("DELETE", "uploadId", faulty_s3.answer_500, times=2)
     with suppress(Stop), begin(key) as upload:
         feed(upload, LARGE)
         raise Stop
@@ -553,7 +553,7 @@ def test_it_tells_of_what_stays_behind_by_the_hash_that_stands_for_its_path(
     storage.abort_upload(key, next(storage.list_uploads(key)).upload_id)
 
 
-def test_it_does_not_retry_a_refusal_and_tells_no_path(key: str, settings: LazySettings) -> None:
+def test_refusals_are_not_retried_and_reveal_no_path(key: str, settings: LazySettings) -> None:
     env = settings.SLUICE
     settings.SLUICE = env.model_copy(
         update={
@@ -568,7 +568,7 @@ def test_it_does_not_retry_a_refusal_and_tells_no_path(key: str, settings: LazyS
     assert "AccessDenied" in str(caught.value)
 
 
-def test_it_gives_up_on_a_server_that_is_not_there(key: str, settings: LazySettings) -> None:
+def test_it_fails_if_the_server_is_unreachable(key: str, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:9")})
     with pytest.raises(storage.UploadFailed) as caught:
         store(key, SMALL)
@@ -580,7 +580,7 @@ def test_it_gives_up_on_a_server_that_is_not_there(key: str, settings: LazySetti
 # ---- Reading --------------------------------------------------------------------------------------------------------
 
 
-def test_it_reads_from_anywhere_in_bounded_blocks(key: str) -> None:
+def test_it_reads_any_range_in_bounded_blocks(key: str) -> None:
     store(key, LARGE)
     blocks = list(storage.read(key, start=PART + 1))
     assert b"".join(blocks) == LARGE[PART + 1 :]
@@ -588,7 +588,7 @@ def test_it_reads_from_anywhere_in_bounded_blocks(key: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"abc"])
-def test_it_reads_nothing_from_the_end(key: str, data: bytes) -> None:
+def test_reading_at_the_end_returns_nothing(key: str, data: bytes) -> None:
     store(key, data)
     assert list(storage.read(key, start=len(data))) == []
     assert list(storage.read(key, start=len(data) + 1)) == []
@@ -614,7 +614,7 @@ def test_a_transfer_ends_when_it_is_closed(proxy: Proxy, key: str, taken: int) -
     assert (before, established(port)) == (1, taken)  # that of a transfer which came to its end is kept for others
 
 
-def test_it_reads_only_the_object_that_is_meant(key: str) -> None:
+def test_it_reads_only_the_expected_object(key: str) -> None:
     with pytest.raises(storage.Missing):
         storage.read(key)
     stored = store(key, b"abc")
@@ -623,24 +623,24 @@ def test_it_reads_only_the_object_that_is_meant(key: str) -> None:
         storage.read(key, if_match="d41d8cd98f00b204e9800998ecf8427e")
 
 
-def test_it_goes_on_reading_where_a_transfer_broke_off(proxy: Proxy, key: str) -> None:
+def test_an_interrupted_transfer_is_resumed(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
-    proxy.trouble(*("GET", "2024-02-29.csv"), troubled_s3.break_off)
+    proxy.trouble(*("GET", "2024-02-29.csv"), faulty_s3.break_off)
     assert fetch(key) == LARGE
 
 
-def test_it_does_not_go_on_in_another_object(proxy: Proxy, key: str) -> None:
+def test_a_transfer_is_not_resumed_in_another_object(proxy: Proxy, key: str) -> None:
     stored = store(key, LARGE)
-    proxy.trouble("GET", "2024-02-29.csv", troubled_s3.break_off)
+    proxy.trouble("GET", "2024-02-29.csv", faulty_s3.break_off)
     blocks = storage.read(key)
     store(key, LARGE[::-1], if_match=stored.etag)
     with pytest.raises(storage.Changed):
         list(blocks)
 
 
-def test_it_fails_when_a_transfer_breaks_off_twice(proxy: Proxy, key: str) -> None:
+def test_a_transfer_interrupted_twice_fails(proxy: Proxy, key: str) -> None:
     store(key, LARGE)
-    proxy.trouble("GET", "2024-02-29.csv", troubled_s3.break_off, times=2)
+    proxy.trouble("GET", "2024-02-29.csv", faulty_s3.break_off, times=2)
     with pytest.raises(storage.RequestFailed) as caught:
         fetch(key)
     assert caught.value.retryable
@@ -670,7 +670,7 @@ def copying(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("copying")
 class TestCopy:
-    def test_it_copies_the_bytes_with_a_name_of_its_own(self, folder: str) -> None:
+    def test_a_copy_has_its_own_name(self, folder: str) -> None:
         source = store(f"{folder}/ä b+c", LARGE)
         copied = make_copy(source, f"{folder}/target")
         head = storage.head(copied.key)
@@ -681,7 +681,7 @@ class TestCopy:
         reply = storage.client().head_object(Bucket=bucket(), Key=copied.key)
         assert (reply["ServerSideEncryption"], reply["ContentType"]) == ("AES256", "application/zip")
 
-    def test_it_copies_no_other_object_than_the_one_meant(self, folder: str) -> None:
+    def test_it_copies_only_the_expected_object(self, folder: str) -> None:
         source = store(f"{folder}/source", LARGE)
         store(source.key, b"newer", if_match=source.etag)
         with pytest.raises(storage.Changed):
@@ -691,16 +691,16 @@ class TestCopy:
             make_copy(source, f"{folder}/target")
         assert storage.head(f"{folder}/target") is None
 
-    def test_it_notices_a_source_that_changes_meanwhile(self, proxy: Proxy, folder: str) -> None:
+    def test_it_detects_a_source_that_changes_during_the_copy(self, proxy: Proxy, folder: str) -> None:
         source = store(f"{folder}/source", LARGE)
         overwrite = partial(store, source.key, LARGE[::-1], if_match=source.etag)
-        proxy.trouble("PUT", "/target", troubled_s3.first(overwrite))
+        proxy.trouble("PUT", "/target", faulty_s3.first(overwrite))
         with pytest.raises(storage.Changed):
             make_copy(source, f"{folder}/target")
         assert storage.head(f"{folder}/target") is None
         assert list(storage.list_uploads(folder)) == []
 
-    def test_it_leaves_an_unexpected_target_alone(self, folder: str) -> None:
+    def test_an_unexpected_target_is_not_overwritten(self, folder: str) -> None:
         source, target = store(f"{folder}/source", LARGE), store(f"{folder}/target", b"theirs")
         with pytest.raises(storage.Conflict) as caught:
             make_copy(source, target.key)
@@ -712,8 +712,8 @@ class TestCopy:
 
     @failures
     @pytest.mark.parametrize("method", ["PUT", "POST"])
-    def test_it_tries_once_more_at_once(
-        self, proxy: Proxy, folder: str, method: str, failure: Callable[[troubled_s3.Handler, bytes], None]
+    def test_it_retries_once_immediately(
+        self, proxy: Proxy, folder: str, method: str, failure: Callable[[faulty_s3.Handler, bytes], None]
     ) -> None:
         source = store(f"{folder}/source", LARGE)
         proxy.trouble(method, "/target", failure)
@@ -724,7 +724,7 @@ class TestCopy:
 # ---- Listing and deleting -------------------------------------------------------------------------------------------
 
 
-def test_it_lists_what_lies_under_a_prefix(folder: str) -> None:
+def test_it_lists_objects_under_a_prefix(folder: str) -> None:
     stored = [storage.put(f"{folder}/{name}", name.encode(), content_type="a/b") for name in ("a", "b/c", "ü")]
     storage.put(f"{folder}-other", b"x", content_type="a/b")
     listed = list(storage.list_objects(f"{folder}/"))
@@ -745,7 +745,7 @@ def test_it_lists_and_deletes_more_than_a_page(folder: str) -> None:
     storage.delete_many([])
 
 
-def test_it_deletes_what_is_there_and_minds_no_gap(key: str) -> None:
+def test_deletion_ignores_missing_objects(key: str) -> None:
     stored = store(key, b"abc")
     with pytest.raises(storage.Changed):
         storage.delete(key, if_match="d41d8cd98f00b204e9800998ecf8427e")
@@ -754,7 +754,7 @@ def test_it_deletes_what_is_there_and_minds_no_gap(key: str) -> None:
     storage.delete(key)
 
 
-def test_it_finds_and_aborts_uploads_that_never_ended(folder: str) -> None:
+def test_it_finds_and_aborts_unfinished_uploads(folder: str) -> None:
     for number in range(3):
         storage.client().create_multipart_upload(Bucket=bucket(), Key=f"{folder}/{number}")
     found = list(storage.list_uploads(folder))
@@ -808,7 +808,7 @@ def refusal(url: str) -> int:
             return error.code
 
 
-def test_it_presigns_with_the_keys_that_only_download(key: str, settings: LazySettings) -> None:
+def test_it_presigns_with_the_download_keys(key: str, settings: LazySettings) -> None:
     env = settings.SLUICE
     assert f"X-Amz-Credential={os.environ['S3_DOWNLOAD_ACCESS_KEY_ID']}" in presign(key)
     settings.SLUICE = env.model_copy(update={"s3_download_access_key_id": None, "s3_download_secret_access_key": None})
@@ -834,21 +834,21 @@ def test_it_presigns_for_the_public_address(key: str, settings: LazySettings) ->
         ("", "filename=\"download\"; filename*=UTF-8''download"),
     ],
 )
-def test_it_keeps_names_inside_their_quotes(name: str, value: str) -> None:
+def test_names_stay_within_their_quotes(name: str, value: str) -> None:
     assert storage.content_disposition(name) == f"attachment; {value}"
 
 
 # ---- Processes ------------------------------------------------------------------------------------------------------
 
 
-def test_it_says_that_the_bucket_is_there(settings: LazySettings) -> None:
+def test_it_checks_that_the_bucket_exists(settings: LazySettings) -> None:
     storage.ping()
     settings.SLUICE = settings.SLUICE.model_copy(update={"s3_bucket": "another-bucket"})
     with pytest.raises(storage.StorageError):
         storage.ping()
 
 
-def test_it_shares_no_connection_with_a_fork(key: str) -> None:
+def test_forks_share_no_connection(key: str) -> None:
     store(key, SMALL)
     ours = storage.client()
     child = multiprocessing.get_context("fork").Process(target=check_fork, args=(key, id(ours)))
@@ -866,7 +866,7 @@ def check_fork(key: str, parents: int) -> None:
 # ---- Clients --------------------------------------------------------------------------------------------------------
 
 
-def test_threads_that_begin_at_the_same_moment_share_one_client() -> None:
+def test_concurrent_threads_share_one_client() -> None:
     """Each client takes some 15 MB, and eight threads look for files that are there already."""
     door = clients.main_profile()._replace(read_seconds=61.0)  # a profile without a client
     together = Barrier(8)

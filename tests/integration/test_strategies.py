@@ -103,14 +103,14 @@ ALL_LINES = {"customer": "ACME Ltd", "lines": [{"sku": f"SKU-{page}", "price": p
 
 
 # ---- Choice ---------------------------------------------------------------------------------------------------------
-def test_it_puts_a_short_document_in_one_call(models: ModelServer) -> None:
+def test_a_short_document_takes_one_call(models: ModelServer) -> None:
     """B16: by size."""
     models.will(gives(GOOD))
     assert process(ocr=ocr_of(PAPER), rule=rule_of()).strategy == "direct-json"
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_it_cuts_a_long_document_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
+def test_a_long_document_is_split_by_the_configured_strategy(models: ModelServer, settings: Any, strategy: str) -> None:
     """B16: which strategy long text takes is a setting."""
     configured(settings, etl_postprocess_long_strategy=strategy)
     models.always(lambda request: extracts(request) if piece_of(request) else gives(ALL_LINES))
@@ -121,13 +121,13 @@ def test_it_cuts_a_long_document_by_the_configured_strategy(models: ModelServer,
     assert len(models.requests) == (3 if strategy == "chunked-extract" else 4)
 
 
-def test_it_honours_a_rule_that_wants_it_in_one_call(models: ModelServer) -> None:
+def test_a_rule_can_require_a_single_call(models: ModelServer) -> None:
     models.will(gives(ALL_LINES))
     assert process(rule=rule_of(LINES, strategy="direct-json")).strategy == "direct-json"
     assert len(models.requests) == 1
 
 
-def test_it_fails_clearly_when_a_rule_wants_what_the_model_cannot_hold(models: ModelServer) -> None:
+def test_a_required_single_call_fails_beyond_the_context_length(models: ModelServer) -> None:
     models.will(problem(400, "This model's maximum context length is 4096 tokens.", code="context_length_exceeded"))
 
     with pytest.raises(DocumentTooLong) as caught:
@@ -138,7 +138,7 @@ def test_it_fails_clearly_when_a_rule_wants_what_the_model_cannot_hold(models: M
 
 
 @pytest.mark.parametrize("status", [400, 413, 500])
-def test_it_cuts_what_turns_out_to_be_too_long(models: ModelServer, settings: Any, status: int) -> None:
+def test_a_document_that_turns_out_too_long_is_split(models: ModelServer, settings: Any, status: int) -> None:
     """Chosen by size, the direct way gives way once."""
     configured(settings, etl_postprocess_chunk_threshold_chars=100_000)
     models.will(problem(status, "The prompt is too long: reduce the length of the messages."))
@@ -166,12 +166,12 @@ def test_it_refuses_more_pieces_than_allowed_before_any_call(models: ModelServer
     assert "5 pieces of 300 characters" in caught.value.detail
 
 
-def test_it_says_that_a_strategy_is_not_there(models: ModelServer) -> None:
+def test_an_unknown_strategy_is_reported(models: ModelServer) -> None:
     with pytest.raises(LlmForbidden, match="clairvoyance"):
         process(rule=rule_of(LINES, strategy="clairvoyance"))
 
 
-def test_it_takes_a_strategy_that_somebody_adds(models: ModelServer, settings: Any) -> None:
+def test_custom_strategies_can_be_added(models: ModelServer, settings: Any) -> None:
     """B22: a class, and an entry in the settings."""
     path = "etl.postprocessors.strategies.direct.DirectJson"
     settings.ETL_STRATEGIES = {**settings.ETL_STRATEGIES, "theirs": path}
@@ -191,7 +191,7 @@ def test_it_sends_each_piece_with_its_pages(models: ModelServer) -> None:
         assert f"<!-- page: {page} -->\n\nCustomer: ACME Ltd\n\nSKU-{page} costs" in user
 
 
-def test_it_asks_pieces_for_parts(models: ModelServer) -> None:
+def test_pieces_use_the_relaxed_schema(models: ModelServer) -> None:
     models.always(extracts)
 
     process()
@@ -220,7 +220,7 @@ def test_it_shows_progress_call_by_call(models: ModelServer) -> None:
         (says(json.dumps({"data": {"customer": 17}})), SchemaInvalid),
     ],
 )
-def test_it_drops_no_piece(models: ModelServer, strategy: str, reply: Any, error: type[Exception]) -> None:
+def test_no_piece_is_dropped(models: ModelServer, strategy: str, reply: Any, error: type[Exception]) -> None:
     """B18: a failed piece fails the task."""
     if strategy == "chunked-summarize" and error is SchemaInvalid:
         reply = says("<think>Nothing to say.</think>")
@@ -230,7 +230,7 @@ def test_it_drops_no_piece(models: ModelServer, strategy: str, reply: Any, error
 
 
 @pytest.mark.parametrize("strategy", ["chunked-extract", "chunked-summarize"])
-def test_it_pays_for_no_piece_twice(models: ModelServer, strategy: str) -> None:
+def test_paid_pieces_are_reused(models: ModelServer, strategy: str) -> None:
     """B2, B17: also when a person retries the failed task, which is another run with another secret."""
     notebook = Notebook()
     rule = rule_of(LINES, strategy=strategy)
@@ -254,7 +254,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("strategy", ["direct-json", "chunked-extract", "chunked-summarize"])
-def test_it_goes_on_where_it_was_killed(models: ModelServer, strategy: str) -> None:
+def test_a_killed_run_resumes_at_its_last_piece(models: ModelServer, strategy: str) -> None:
     """B2: killed right after each answer; the server still sees each call once, and the result is the same."""
 
     def dies(_usage: Usage) -> None:
@@ -282,7 +282,7 @@ def test_it_goes_on_where_it_was_killed(models: ModelServer, strategy: str) -> N
     assert context.usage.calls == calls
 
 
-def test_it_stops_between_pieces_when_the_lease_is_lost(models: ModelServer) -> None:
+def test_a_lost_lease_stops_the_run_between_pieces(models: ModelServer) -> None:
     context = context_of()
 
     def answer(request: Request) -> Any:
@@ -297,7 +297,7 @@ def test_it_stops_between_pieces_when_the_lease_is_lost(models: ModelServer) -> 
 
 
 # ---- Extracting -----------------------------------------------------------------------------------------------------
-def test_it_reports_what_pieces_disagree_about(models: ModelServer) -> None:
+def test_it_reports_conflicts_between_pieces(models: ModelServer) -> None:
     names = {1: "ACME Ltd", 2: "ACME  LTD", 3: "Beta Inc"}
     models.always(lambda request: gives({"customer": names[piece_of(request)], "lines": []}))
     context = context_of()
@@ -323,7 +323,7 @@ def test_it_bounds_its_reports(models: ModelServer) -> None:
     assert "80 more" in conflicts[-1].detail
 
 
-def test_it_tells_of_items_that_it_kept_once(models: ModelServer) -> None:
+def test_it_reports_deduplicated_items(models: ModelServer) -> None:
     models.always(gives({"customer": "ACME Ltd", "lines": [{"sku": "SKU-1", "price": 1.5}]}))
     context = context_of()
 
@@ -331,7 +331,7 @@ def test_it_tells_of_items_that_it_kept_once(models: ModelServer) -> None:
     assert "merge_repeats" in codes(context)
 
 
-def test_it_asks_once_more_when_the_whole_does_not_fit(models: ModelServer) -> None:
+def test_an_invalid_merged_result_is_repaired_by_one_more_call(models: ModelServer) -> None:
     """B16: at most two calls combine the pieces."""
     schema = json.loads(json.dumps(LINES))
     schema["properties"]["lines"]["minItems"] = 4
@@ -348,7 +348,7 @@ def test_it_asks_once_more_when_the_whole_does_not_fit(models: ModelServer) -> N
     assert len(result.data["lines"]) == 4
 
 
-def test_it_fails_when_the_whole_never_fits(models: ModelServer) -> None:
+def test_it_fails_if_the_merged_result_stays_invalid(models: ModelServer) -> None:
     """B17: what is required and was found in no piece is not made up."""
     models.always(gives({"lines": []}))
 
@@ -380,7 +380,7 @@ def test_it_puts_notes_into_the_form(models: ModelServer) -> None:
         assert f"Notes of page {page}:\nNotes on {page}" in combining.message("user")
 
 
-def test_it_takes_no_notes_that_may_be_cut_off(models: ModelServer) -> None:
+def test_truncated_notes_are_refused(models: ModelServer) -> None:
     """B18: of text nobody can tell whether it is whole."""
     models.always(says("Notes", finish=None))
     with pytest.raises(LlmInvalidResponse):
@@ -467,7 +467,7 @@ def test_it_checks_each_quote_against_the_text(models: ModelServer) -> None:
     assert codes(context) == []
 
 
-def test_it_finds_values_without_the_models_help(models: ModelServer) -> None:
+def test_values_are_located_without_evidence_of_the_model(models: ModelServer) -> None:
     """B20: evidence is found, not believed."""
     context = context_of()
     found = cited(models, DATA, {}, context=context)
@@ -482,7 +482,7 @@ def test_it_finds_values_without_the_models_help(models: ModelServer) -> None:
     assert codes(context) == []
 
 
-def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
+def test_unfounded_evidence_is_dropped(models: ModelServer) -> None:
     context = context_of()
     found = cited(
         models,
@@ -500,7 +500,7 @@ def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
     [unverified] = [each for each in context.warnings if each.code == "citation_unverified"]
     assert "for 3 values" in unverified.detail
     [absent] = [each for each in context.warnings if each.code == "value_not_in_text"]
-    assert absent.detail == "These values do not stand in the document: /to, /total."
+    assert absent.detail == "These values were not found in the document: /to, /total."
 
 
 @pytest.mark.parametrize(
@@ -515,24 +515,24 @@ def test_it_drops_evidence_that_does_not_hold(models: ModelServer) -> None:
         {"/nowhere": {"page": 1, "quote": "To"}},
     ],
 )
-def test_it_needs_no_evidence(models: ModelServer, evidence: Any) -> None:
+def test_evidence_is_optional(models: ModelServer, evidence: Any) -> None:
     models.will(says(json.dumps({"data": {"number": "INV-2024-17"}, "evidence": evidence})))
     [citation] = process(ocr=ocr_of(*TWO_PAGES), rule=rule_of(DATED)).citations
     assert citation == {"pointer": "/number", "page": 1, "match": "value", "quote": "# Invoice INV-2024-17"}
 
 
 @pytest.mark.parametrize("pointer", ["/number", "number", "#/number", "/data/number"])
-def test_it_takes_pointers_as_models_write_them(models: ModelServer, pointer: str) -> None:
+def test_common_pointer_notations_are_accepted(models: ModelServer, pointer: str) -> None:
     found = cited(models, {"number": "INV-2024-17"}, {pointer: {"page": 1, "quote": "INV-2024-17"}})
     assert found["/number"][1] == "exact"
 
 
-def test_it_takes_evidence_in_a_list(models: ModelServer) -> None:
+def test_evidence_may_be_a_list(models: ModelServer) -> None:
     evidence = [{"pointer": "/number", "page": 1, "quote": "INV-2024-17"}]
     assert cited(models, {"number": "INV-2024-17"}, evidence)["/number"][1] == "exact"
 
 
-def test_it_bounds_what_it_names(models: ModelServer) -> None:
+def test_the_names_in_a_warning_are_bounded(models: ModelServer) -> None:
     schema = {"type": "array", "items": {"type": "string"}}
     models.will(gives([f"nowhere {number}" for number in range(3_000)]))
     context = context_of()
@@ -544,7 +544,7 @@ def test_it_bounds_what_it_names(models: ModelServer) -> None:
     assert details["value_not_in_text"].endswith("/19, and 1980 more.")
 
 
-def test_it_cites_merged_lists_where_their_items_are(models: ModelServer) -> None:
+def test_citations_of_merged_lists_point_at_their_items(models: ModelServer) -> None:
     """B20: evidence goes with its value through the merge."""
     models.always(extracts)
 
@@ -556,7 +556,7 @@ def test_it_cites_merged_lists_where_their_items_are(models: ModelServer) -> Non
     assert found["/customer"]["page"] == 1
 
 
-def test_it_looks_first_on_the_pages_that_a_value_came_from(models: ModelServer) -> None:
+def test_the_pages_of_the_piece_are_searched_first(models: ModelServer) -> None:
     models.always(lambda r: gives({"customer": "ACME Ltd" if piece_of(r) == 3 else None, "lines": []}))
     [citation] = process().citations
     assert citation["page"] == 3
@@ -573,12 +573,12 @@ def test_it_looks_first_on_the_pages_that_a_value_came_from(models: ModelServer)
     ],
 )
 @pytest.mark.parametrize("is_wrapped", [True, False])
-def test_it_takes_data_of_any_shape(models: ModelServer, schema: Any, data: Any, *, is_wrapped: bool) -> None:
+def test_data_of_any_shape_is_accepted(models: ModelServer, schema: Any, data: Any, *, is_wrapped: bool) -> None:
     models.will(gives(data) if is_wrapped else says(json.dumps(data)))
     assert process(ocr=ocr_of(PAPER), rule=rule_of(schema)).data == data
 
 
-def test_it_keeps_references_good_for_servers_that_want_a_schema(models: ModelServer) -> None:
+def test_references_of_sent_schemas_stay_valid(models: ModelServer) -> None:
     schema = {
         "type": "object",
         "properties": {"first": {"$ref": "#/$defs/line"}, "$ref": {"type": "string"}},
@@ -597,7 +597,7 @@ def test_it_keeps_references_good_for_servers_that_want_a_schema(models: ModelSe
     }
 
 
-def test_it_says_that_a_rules_schema_was_never_checked(models: ModelServer) -> None:
+def test_an_unchecked_schema_of_a_rule_is_reported(models: ModelServer) -> None:
     models.will(gives({}))
     with pytest.raises(SchemaInvalid, match="Save the rule again"):
         process(ocr=ocr_of(PAPER), rule=rule_of({"$ref": "http://127.0.0.1:9/schema"}))

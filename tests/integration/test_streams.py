@@ -17,7 +17,7 @@ from rest_framework.test import APIClient
 
 from config.platform.http import sse
 from exports.api import event_hub
-from exports.api.event_hub import Hub, Listener, News
+from exports.api.event_hub import JobEventHub, JobListener, JobUpdate
 from exports.jobs import actions
 from exports.maintenance import periodic, retention
 from exports.models import Dataset, Event, Job
@@ -41,7 +41,7 @@ def told(frames: bytes) -> list[tuple[int, str, Any]]:
     return found
 
 
-def pages(job: Job, *, page: int, after: int = 0) -> Iterator[News]:
+def pages(job: Job, *, page: int, after: int = 0) -> Iterator[JobUpdate]:
     """Read a job page by page."""
     more = True
     while more:
@@ -61,7 +61,7 @@ def test_a_frame_is_one_event_with_its_data_on_one_line() -> None:
     )
 
 
-def test_the_data_is_what_the_other_calls_answer(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_event_data_equals_the_responses_of_the_api(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A25: one representation."""
     job = make_job(dataset, alice, 2)
     end_chunk()
@@ -74,7 +74,7 @@ def test_the_data_is_what_the_other_calls_answer(dataset: Dataset, alice: User, 
     assert {**progress, "etaSeconds": 0} == {**now, "etaSeconds": 0}
 
 
-def test_an_end_that_was_undone_has_no_error_any_more(dataset: Dataset, alice: User) -> None:
+def test_a_retried_failure_has_no_error(dataset: Dataset, alice: User) -> None:
     job = failed_job(dataset, alice)
     (before,) = pages(job, page=100)
     actions.retry(job)
@@ -82,8 +82,8 @@ def test_an_end_that_was_undone_has_no_error_any_more(dataset: Dataset, alice: U
 
     ends = [event for event in told(before.since(0)) + told(after.since(0)) if event[1] == "status"]
     failed = [data for _, _, data in ends if data["status"] == "failed"]
-    assert before.is_the_end
-    assert not after.is_the_end
+    assert before.is_final
+    assert not after.is_final
     assert failed[0]["error"]["code"] == "EXPORT_SOURCE_ERROR"
     assert (failed[1]["status"], failed[1]["error"]) == ("failed", None)
 
@@ -92,7 +92,7 @@ def test_an_end_that_was_undone_has_no_error_any_more(dataset: Dataset, alice: U
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 100])
-def test_pages_of_any_length_tell_the_same(dataset: Dataset, alice: User, page: int) -> None:
+def test_pages_of_any_length_contain_the_same_events(dataset: Dataset, alice: User, page: int) -> None:
     """A25: a page may end amid the chunks of one statement; `progress` then waits for the rest."""
     job = make_job(dataset, alice, 6)
     end_chunk()
@@ -107,10 +107,10 @@ def test_pages_of_any_length_tell_the_same(dataset: Dataset, alice: User, page: 
     assert {number: event for number, event, _ in frames if event != "progress"} == rows
     assert not {number for number, event, _ in frames if event == "progress"} & rows.keys()
     assert [event for _, event, _ in frames][-2:] == ["progress", "status"]
-    assert [each.is_the_end for each in news] == [False] * (len(news) - 1) + [True]
+    assert [each.is_final for each in news] == [False] * (len(news) - 1) + [True]
 
 
-def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, alice: User) -> None:
+def test_one_read_covers_all_jobs_from_their_positions(dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice, 1) for _ in range(3)]
     for _ in jobs:
         end_chunk()
@@ -124,7 +124,7 @@ def test_one_read_tells_of_all_jobs_each_from_its_own_place(dataset: Dataset, al
 
 
 @pytest.mark.slow
-def test_a_backlog_holds_no_other_job_up(dataset: Dataset, alice: User) -> None:
+def test_a_backlog_does_not_delay_other_jobs(dataset: Dataset, alice: User) -> None:
     """A25: a page has room for all; who has most to hear waits for the next one."""
     first, last = sorted((make_job(dataset, alice, 30) for _ in range(2)), key=lambda job: job.pk)
     actions.cancel(first)
@@ -134,15 +134,15 @@ def test_a_backlog_holds_no_other_job_up(dataset: Dataset, alice: User) -> None:
         news, more = event_hub.read({first.pk: 0, last.pk: 0}, page=page)
         assert news.keys() == {first.pk, last.pk}, page
         assert more
-        assert not news[first.pk].is_the_end, page
+        assert not news[first.pk].is_final, page
     newest = Job.objects.get(pk=last.pk).event_seq
     news, more = event_hub.read({first.pk: 0, last.pk: newest - 1}, page=20)
-    assert news[last.pk].is_the_end
+    assert news[last.pk].is_final
     assert more
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 5, 7, 20, 100])
-def test_pages_of_several_jobs_tell_each_as_if_it_were_alone(dataset: Dataset, alice: User, page: int) -> None:
+def test_pages_of_several_jobs_equal_those_of_each_job(dataset: Dataset, alice: User, page: int) -> None:
     """A25: one page may end amid the chunks of several jobs."""
     jobs = [make_job(dataset, alice, chunks) for chunks in (3, 9, 30)]
     for job in jobs:
@@ -156,7 +156,7 @@ def test_pages_of_several_jobs_tell_each_as_if_it_were_alone(dataset: Dataset, a
         for job_id, each in news.items():
             heard[job_id] += each.since(0)
             after[job_id] = each.newest
-            ended += [job_id] * each.is_the_end
+            ended += [job_id] * each.is_final
 
     assert sorted(ended) == sorted(after)
     for job in jobs:
@@ -164,7 +164,7 @@ def test_pages_of_several_jobs_tell_each_as_if_it_were_alone(dataset: Dataset, a
         assert [frame[:2] for frame in told(heard[job.pk])] == [frame[:2] for frame in told(alone.since(0))]
 
 
-def test_more_is_looked_at_than_told_only_up_to_a_limit(
+def test_the_number_of_skipped_events_per_read_is_bounded(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25: what lies beyond the look is told later too."""
@@ -185,7 +185,7 @@ def test_more_is_looked_at_than_told_only_up_to_a_limit(
     assert [frame[:2] for frame in told(heard)] == [frame[:2] for frame in told(alone.since(0))]
 
 
-def test_it_is_one_query_when_nothing_happened_and_three_when_something_did(
+def test_a_read_takes_one_query_without_events_and_three_with_events(
     dataset: Dataset, alice: User, django_assert_num_queries: Any
 ) -> None:
     watched = {make_job(dataset, alice, 2).pk: 0 for _ in range(5)}
@@ -198,7 +198,7 @@ def test_it_is_one_query_when_nothing_happened_and_three_when_something_did(
     assert news.keys() == watched.keys()
 
 
-def test_a_round_reads_no_more_events_than_are_new(dataset: Dataset, alice: User) -> None:
+def test_a_read_covers_only_new_events(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     with connection.cursor() as cursor:
         cursor.execute(
@@ -208,7 +208,7 @@ def test_a_round_reads_no_more_events_than_are_new(dataset: Dataset, alice: User
         )
         cursor.execute("ANALYZE exports_event")
         cursor.execute(
-            "EXPLAIN (ANALYZE, FORMAT JSON) " + event_hub.NEWS,
+            "EXPLAIN (ANALYZE, FORMAT JSON) " + event_hub.NEW_EVENTS,
             {"jobs": [job.pk], "after": [19_991], "page": 1000, "look": 1000},
         )
         (plan,) = cursor.fetchone()
@@ -235,11 +235,11 @@ def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     return run
 
 
-def news_of(*numbers: int, end: bool = False) -> News:
-    return News([(number, b"%d " % number) for number in numbers], newest=numbers[-1], is_the_end=end)
+def news_of(*numbers: int, end: bool = False) -> JobUpdate:
+    return JobUpdate([(number, b"%d " % number) for number in numbers], newest=numbers[-1], is_final=end)
 
 
-def everything(listener: Listener) -> bytes:
+def everything(listener: JobListener) -> bytes:
     """Return what waits for a listener that has ended."""
     parts = []
     while (part := listener.waiting.get_nowait()) is not None:
@@ -247,34 +247,34 @@ def everything(listener: Listener) -> bytes:
     return b"".join(parts)
 
 
-def listening(hub: Hub, *, after: int = 0) -> Listener:
+def listening(hub: JobEventHub, *, after: int = 0) -> JobListener:
     """Add a listener without starting to read."""
-    listener = Listener(uuid4(), 1, after)
+    listener = JobListener(uuid4(), 1, after)
     hub.task = hub.task or asyncio.get_running_loop().create_task(asyncio.sleep(0))
     hub.add(listener)
     return listener
 
 
 @in_a_loop
-async def test_a_listener_hears_what_is_new_to_it_and_then_the_end() -> None:
-    hub = Hub()
+async def test_a_listener_gets_new_events_and_then_the_end() -> None:
+    hub = JobEventHub()
     listener = listening(hub, after=3)
-    hub.hand_out(news_of(2, 3, 4, 5), listener)
-    hub.hand_out(news_of(4, 5), listener)
-    hub.hand_out(news_of(5, 8, end=True), listener)
+    hub.deliver(news_of(2, 3, 4, 5), listener)
+    hub.deliver(news_of(4, 5), listener)
+    hub.deliver(news_of(5, 8, end=True), listener)
 
     assert everything(listener) == b"4 5 8 "
-    assert (listener.over, hub.count, hub.listeners) == ("ended", 0, {})
+    assert (listener.end_reason, hub.count, hub.listeners) == ("ended", 0, {})
 
 
 @in_a_loop
-async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds_nobody_up(
+async def test_a_slow_listener_buffers_at_most_one_page_and_delays_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A25: it goes on from the rows once it has read what waits."""
-    hub = Hub()
+    hub = JobEventHub()
     slow = listening(hub)
-    quick = Listener(slow.subject, 1, 0)
+    quick = JobListener(slow.subject, 1, 0)
     hub.add(quick)
 
     def read(asked: dict[Any, int]) -> Any:
@@ -294,13 +294,13 @@ async def test_a_listener_that_does_not_read_keeps_no_more_than_a_page_and_holds
 
 
 @in_a_loop
-async def test_a_listener_that_came_meanwhile_from_further_back_misses_nothing(
+async def test_a_listener_that_joins_at_an_earlier_event_misses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A25: it was not asked for, so what it needs is not in the answer."""
-    hub = Hub()
+    hub = JobEventHub()
     early = listening(hub, after=50)
-    late = Listener(early.subject, 1, 10)
+    late = JobListener(early.subject, 1, 10)
 
     def read(asked: dict[Any, int]) -> Any:
         hub.add(late)
@@ -335,28 +335,28 @@ def test_more_streams_than_a_user_may_have_are_refused(
 @in_a_loop
 async def test_streams_are_counted_by_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MOST_OF_A_USER", 2)
-    hub = sse.hub(Hub)
+    hub = sse.hub(JobEventHub)
     mine = [listening(hub) for _ in range(2)]
     with pytest.raises(sse.TooManyStreamsOfUser):
-        sse.check_room(1)
-    sse.check_room(2)
+        sse.check_limits(1)
+    sse.check_limits(2)
 
     hub.remove(mine[0])
     hub.remove(mine[0])
-    sse.check_room(1)
+    sse.check_limits(1)
     hub.end(mine[1], "ended")
     assert (hub.count, dict(hub.of_user)) == (0, {})
 
 
 @in_a_loop
-async def test_streams_that_begin_at_the_same_moment_are_no_more_than_a_user_may_have(
+async def test_concurrent_streams_cannot_exceed_the_limit_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All were let in before one was counted: it ends after its opening, and is refused when it comes again."""
     monkeypatch.setattr(sse, "MOST_OF_A_USER", 1)
-    hub = sse.hub(Hub)
+    hub = sse.hub(JobEventHub)
     early = listening(hub)
-    late = event_hub.stream(uuid4(), user_id=1, opening=b"opening", after=0)
+    late = sse.EventStream(event_hub.JobEventHub, event_hub.JobListener(uuid4(), 1, 0), opening=b"opening")
 
     assert [part async for part in late] == [b"opening"]
     assert hub.count == 1
@@ -375,7 +375,7 @@ def events_after(api: APIClient, job: Job, last: object) -> list[str]:
         return ["listens"] if response.streaming else [event for _, event, _ in told(response.content)]
 
 
-def test_an_id_that_is_none_of_the_jobs_gets_a_snapshot(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_an_unknown_last_event_id_gets_a_snapshot(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A25."""
     job = failed_job(dataset, alice)
     for last in ("", "x", "-1", "1.5", "²", str(job.event_seq + 1), "9" * 400):
@@ -385,7 +385,7 @@ def test_an_id_that_is_none_of_the_jobs_gets_a_snapshot(dataset: Dataset, alice:
     assert events_after(api, job, job.event_seq) == []
 
 
-def test_events_are_forgotten_a_day_after_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
+def test_events_are_deleted_a_day_after_the_end(dataset: Dataset, alice: User, api: APIClient) -> None:
     """A25: then who comes back gets a snapshot, also when the job was retried since."""
     old, young, running = failed_job(dataset, alice), failed_job(dataset, alice), make_job(dataset, alice, 2)
     end_chunk()
@@ -405,7 +405,7 @@ def test_events_are_forgotten_a_day_after_the_end(dataset: Dataset, alice: User,
     assert events_after(api, old, old.event_seq) == ["listens"]
 
 
-def test_an_end_that_webhooks_were_not_told_of_is_never_forgotten(dataset: Dataset, alice: User) -> None:
+def test_an_end_that_was_not_sent_to_webhooks_is_never_deleted(dataset: Dataset, alice: User) -> None:
     failed_job(dataset, alice)
     Job.objects.update(finished_at=Now() - timedelta(days=2))
     kept = Event.objects.count()

@@ -28,7 +28,7 @@ from exports.source import database
 from exports.worker import completion, execution, leases, transitions
 from exports.worker.leases import Claim
 from tests.broker import broker_at, lose_messages, queued, valkey
-from tests.integration import troubled_s3
+from tests.integration import faulty_s3
 from tests.integration.factories import make_job, result_of
 from tests.integration.test_completion import delivered, finish
 from tests.integration.test_execution import PATH, empty_bucket  # noqa: F401 - a fixture
@@ -52,7 +52,7 @@ def expire(receipt: Receipt, *, seconds: int = 31) -> None:
 # ---- Lost workers and messages --------------------------------------------------------------------------------------
 
 
-def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Dataset, alice: User) -> None:
+def test_the_chunk_of_a_lost_worker_is_queued_again_and_its_slot_freed(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
@@ -63,10 +63,10 @@ def test_a_lost_workers_chunk_is_back_in_the_queue_and_its_slot_free(dataset: Da
     assert not Slot.objects.held().exists()
 
 
-def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
+def test_the_log_names_the_holder_of_the_lease(dataset: Dataset, alice: User) -> None:
     """So that the worker's host, process and log can be found by what is known of the chunk."""
     job = make_job(dataset, alice, 1)
-    name = database.Session().backend
+    name = database.SourceSession().backend
     leases.claim(backend=name)
     expire_leases()
 
@@ -78,10 +78,10 @@ def test_the_log_says_whose_lease_it_was(dataset: Dataset, alice: User) -> None:
     assert (line["attempt"], line["backend"]) == (1, name)
     assert f"-{os.getpid()}-" in name
     assert len(name) <= 63
-    assert database.Session().backend != name
+    assert database.SourceSession().backend != name
 
 
-def test_a_live_workers_chunk_is_left_alone(dataset: Dataset, alice: User) -> None:
+def test_the_chunk_of_a_live_worker_is_left_alone(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     claim = leases.claim(backend="alive")
     periodic.reap()
@@ -105,7 +105,7 @@ def test_the_call_of_a_lost_worker_is_ended_before_its_slot_is_free(
     assert not Slot.objects.held().exists()
 
 
-def test_slots_stay_taken_while_the_source_cannot_be_asked(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_slots_stay_taken_while_the_source_is_unavailable(dataset: Dataset, alice: User, settings: Any) -> None:
     """A13: the call may still run. The chunk itself is not delayed."""
     make_job(dataset, alice, 1)
     leases.claim(backend="lost")
@@ -147,7 +147,7 @@ def test_a_cleanup_step_that_fails_does_not_stop_the_others(dataset: Dataset, al
     assert queued("exports") == 1
 
 
-def test_lost_wakeups_are_sent_again(dataset: Dataset, alice: User) -> None:
+def test_lost_wake_ups_are_sent_again(dataset: Dataset, alice: User) -> None:
     """A12."""
     make_job(dataset, alice, 3)
     lose_messages()
@@ -161,7 +161,7 @@ def test_lost_wakeups_are_sent_again(dataset: Dataset, alice: User) -> None:
     assert queued("exports") == 0
 
 
-def test_wakeups_do_not_pile_up_while_no_worker_takes_them(dataset: Dataset, alice: User) -> None:
+def test_wake_ups_do_not_accumulate_without_workers(dataset: Dataset, alice: User) -> None:
     """They would fill the broker while workers are away, or busy with fewer calls than there are slots."""
     make_job(dataset, alice, 3)
     lose_messages()
@@ -186,7 +186,7 @@ def test_an_unavailable_broker_does_not_delay_the_cleanup(dataset: Dataset, alic
     assert {line["event"] for line in logs} == {"wakeup_not_sent"}
 
 
-def test_completion_messages_are_sent_however_many_others_wait(
+def test_completion_messages_are_sent_beside_any_number_of_others(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A12: a lost message costs an interval, however many others wait. But their number has a limit."""
@@ -214,7 +214,7 @@ def test_a_lost_completion_message_is_sent_again(dataset: Dataset, alice: User) 
     assert queued("bundles") == 0
 
 
-def test_more_slots_are_provided_when_the_setting_grows(slots: int) -> None:
+def test_slots_are_added_when_the_setting_grows(slots: int) -> None:
     Slot.objects.filter(number=slots).delete()
     periodic.reap()
     assert Slot.objects.count() == slots
@@ -223,7 +223,7 @@ def test_more_slots_are_provided_when_the_setting_grows(slots: int) -> None:
 # ---- Expired objects ------------------------------------------------------------------------------------------------
 
 
-def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(dataset: Dataset, alice: User) -> None:
+def test_an_expired_delivery_is_deleted_and_the_file_is_kept(dataset: Dataset, alice: User) -> None:
     """A26."""
     over, live = finish(make_job(dataset, alice, 1)), finish(make_job(dataset, alice, 2))
     expire(over, seconds=1)
@@ -239,7 +239,7 @@ def test_a_delivered_object_goes_when_its_time_is_over_and_the_file_stays(datase
     assert storage.head(PATH) is not None
 
 
-def test_the_hourly_sweep_finds_what_the_reaper_missed(dataset: Dataset, alice: User) -> None:
+def test_the_hourly_sweep_deletes_deliveries_that_the_reaper_missed(dataset: Dataset, alice: User) -> None:
     """A26."""
     receipt = finish(make_job(dataset, alice, 1))
     expire(receipt, seconds=61)
@@ -262,7 +262,9 @@ def test_the_hourly_sweep_counts_every_late_receipt(
     assert not any(storage.head(receipt.object_key) for receipt in late)
 
 
-def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A26."""
     live = finish(make_job(dataset, alice, 1))
     storage.put("_receipts/orphan/1/x.csv", b"x", content_type="text/csv")
@@ -274,7 +276,7 @@ def test_orphans_go_and_live_receipts_stay(dataset: Dataset, alice: User, monkey
     assert delivered(live)
 
 
-def test_what_a_doctor_left_behind_goes_and_is_no_violation(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_the_doctor_are_deleted_and_are_not_violations(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was interrupted: nothing was promised to anybody."""
     key = f"{probe.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
@@ -343,7 +345,7 @@ def retry_and_cancel(claim: Claim) -> None:
 
 @pytest.mark.usefixtures("no_grace")
 @pytest.mark.parametrize("end", [fail, cancel, hand_back_and_cancel, retry_and_cancel])
-def test_the_file_of_a_chunk_that_ended_without_it_goes(
+def test_the_file_of_a_chunk_that_ended_without_it_is_deleted(
     dataset: Dataset, alice: User, end: Callable[[Claim], None]
 ) -> None:
     """A26."""
@@ -358,7 +360,7 @@ def test_the_file_of_a_chunk_that_ended_without_it_goes(
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_an_unreferenced_file_that_replaced_a_referenced_one_goes(dataset: Dataset, alice: User) -> None:
+def test_an_unreferenced_file_that_replaced_a_referenced_one_is_deleted(dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     execution.drain()
     claim = claimed(dataset, alice, reuse="never")
@@ -373,7 +375,7 @@ def test_an_unreferenced_file_that_replaced_a_referenced_one_goes(dataset: Datas
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_referenced_files_stay(dataset: Dataset, alice: User) -> None:
+def test_referenced_files_are_kept(dataset: Dataset, alice: User) -> None:
     """Also those of the chunks that were done when their job was cancelled, and those that other jobs put there."""
     job = make_job(dataset, alice, 3)
     leases.claim(backend="lost")
@@ -389,7 +391,7 @@ def test_referenced_files_stay(dataset: Dataset, alice: User) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_what_others_put_at_a_path_stays(dataset: Dataset, alice: User) -> None:
+def test_objects_of_others_are_kept(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     storage.put(claim.path, b"put there by hand", content_type="text/csv")
     fail(claim)
@@ -398,7 +400,7 @@ def test_what_others_put_at_a_path_stays(dataset: Dataset, alice: User) -> None:
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_that_staff_invalidated_stays(dataset: Dataset, alice: User) -> None:
+def test_an_invalidated_file_is_kept(dataset: Dataset, alice: User) -> None:
     """The receipts of manifests lead to it."""
     make_job(dataset, alice, 1)
     execution.drain()
@@ -409,7 +411,7 @@ def test_a_file_that_staff_invalidated_stays(dataset: Dataset, alice: User) -> N
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_stays_while_a_running_chunk_may_replace_it(dataset: Dataset, alice: User) -> None:
+def test_a_file_is_kept_while_a_running_chunk_may_replace_it(dataset: Dataset, alice: User) -> None:
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
@@ -421,7 +423,7 @@ def test_a_file_stays_while_a_running_chunk_may_replace_it(dataset: Dataset, ali
     assert storage_cleanup.delete_unreferenced() == 1
 
 
-def test_a_young_file_and_the_file_of_a_young_end_stay(
+def test_recent_files_and_files_of_recently_ended_chunks_are_kept(
     dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = claimed(dataset, alice)
@@ -439,14 +441,14 @@ def test_a_young_file_and_the_file_of_a_young_end_stay(
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_file_that_is_put_there_at_this_moment_stays(dataset: Dataset, alice: User, settings: Any) -> None:
+def test_a_file_written_during_the_sweep_is_kept(dataset: Dataset, alice: User, settings: Any) -> None:
     claim = claimed(dataset, alice)
     put_file(claim)
     fail(claim)
     upstream, straight = settings.SLUICE, storage.client()
     replace = partial(straight.put_object, Bucket=upstream.s3_bucket, Key=claim.path, Body=b"another")
-    with troubled_s3.running(str(upstream.s3_endpoint_url)) as proxy:
-        proxy.trouble("DELETE", claim.path, troubled_s3.first(replace))
+    with faulty_s3.running(str(upstream.s3_endpoint_url)) as proxy:
+        proxy.trouble("DELETE", claim.path, faulty_s3.first(replace))
         settings.SLUICE = upstream.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
         assert storage_cleanup.delete_unreferenced() == 0
     settings.SLUICE = upstream
@@ -454,7 +456,7 @@ def test_a_file_that_is_put_there_at_this_moment_stays(dataset: Dataset, alice: 
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_it_asks_the_database_once_a_batch(
+def test_the_sweep_takes_one_query_per_batch(
     dataset: Dataset, alice: User, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_job(dataset, alice, 7)
@@ -488,7 +490,7 @@ def test_old_jobs_are_purged_and_their_files_kept(dataset: Dataset, alice: User)
     assert File.objects.count() == 2
 
 
-def test_a_job_that_is_retried_at_this_moment_is_not_purged(dataset: Dataset, alice: User) -> None:
+def test_a_concurrently_retried_job_is_not_purged(dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, 1)
     Job.objects.update(status="failed", finished_at=Now() - timedelta(days=8))
     with transaction.atomic():
@@ -507,7 +509,7 @@ def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:
 # ---- Two beats ------------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
+def test_a_tick_runs_once_with_any_number_of_beats(slots: int) -> None:
     """A26."""
     ran: list[int] = []
     outcomes = in_threads(5, lambda n: periodic.once("sweep", every=3600, run=lambda: ran.append(n)))
@@ -517,7 +519,7 @@ def test_a_tick_runs_once_however_many_beats_there_are(slots: int) -> None:
     assert periodic.once("sweep", every=3600, run=lambda: ran.append(9))
 
 
-def test_every_periodic_task_may_run_any_number_of_times(dataset: Dataset, alice: User) -> None:
+def test_every_periodic_task_is_idempotent(dataset: Dataset, alice: User) -> None:
     """A26."""
     receipt = finish(make_job(dataset, alice, 2))
     for _ in range(3):

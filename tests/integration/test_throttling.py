@@ -24,15 +24,15 @@ from exports import urls
 from exports.models import Dataset, Job
 from tests.broker import valkey
 from tests.conftest import client_of
+from tests.integration.faulty_redis import relaying
 from tests.integration.test_health import closed_port  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
-from tests.integration.troubled_redis import relaying
 from tests.waiting import expect_within, wait_until
 
 BODY = {"dataset": "things", "items": [{"key": "JFK", "effectiveDate": "2024-02-29"}]}
 NOBODYS = "/exports/00000000-0000-0000-0000-000000000000"
 BAD_LINK = f"{NOBODYS}/download?token=x"
-ANSWER_SECONDS = throttling.ANSWER_SECONDS  # before tests are given more patience
+RESPONSE_SECONDS = throttling.RESPONSE_SECONDS  # before tests are given more patience
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def windows() -> Iterator[Redis]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Valkey is waited for as in production, not for as long as a busy machine may take."""
-    monkeypatch.setattr(throttling, "ANSWER_SECONDS", ANSWER_SECONDS)
+    monkeypatch.setattr(throttling, "RESPONSE_SECONDS", RESPONSE_SECONDS)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def wait_seconds(response: Any) -> int:
 # ---- Rates ----------------------------------------------------------------------------------------------------------
 
 
-def test_parallel_requests_cannot_exceed_it(
+def test_parallel_requests_cannot_exceed_the_limit(
     dataset: Dataset, api: APIClient, bob: User, settings: LazySettings
 ) -> None:
     """A2. What is refused has changed nothing, and others do not notice."""
@@ -117,7 +117,7 @@ def test_refusals_are_counted(api: APIClient, settings: LazySettings) -> None:
     assert refusals() == before + 3
 
 
-def test_refusals_of_document_etl_are_counted_also_those_on_rules(api: APIClient, settings: LazySettings) -> None:
+def test_refusals_of_document_etl_and_rules_are_counted(api: APIClient, settings: LazySettings) -> None:
     """A27, B23: the two have one rate."""
 
     def refusals() -> float:
@@ -132,7 +132,7 @@ def test_refusals_of_document_etl_are_counted_also_those_on_rules(api: APIClient
     assert refusals() == before + 4
 
 
-def test_processes_share_it(settings: LazySettings) -> None:
+def test_processes_share_the_limit(settings: LazySettings) -> None:
     """A2. Each has a limiter of its own."""
     rate = limits.RateLimitItemPerHour(5, namespace="test")
     url = settings.SLUICE.redis_url.get_secret_value()
@@ -141,7 +141,7 @@ def test_processes_share_it(settings: LazySettings) -> None:
     assert all(3590 < wait <= 3600 for wait in waits if wait)
 
 
-def test_every_post_counts_and_nothing_else_does(api: APIClient, settings: LazySettings) -> None:
+def test_only_posts_count_toward_the_write_limit(api: APIClient, settings: LazySettings) -> None:
     """A2. Also one that is then found to be wrong."""
     change(settings, export_rate="1/min")
     for method in ("get", "put", "patch", "delete"):
@@ -150,14 +150,14 @@ def test_every_post_counts_and_nothing_else_does(api: APIClient, settings: LazyS
     assert wait_seconds(api.post("/exports/preview", BODY))
 
 
-def test_reading_has_a_rate_of_its_own(api: APIClient, settings: LazySettings) -> None:
+def test_reads_have_a_separate_limit(api: APIClient, settings: LazySettings) -> None:
     change(settings, export_poll_rate="2/min")
     assert [api.get(path).status_code for path in ("/exports", NOBODYS)] == [200, 404]
     assert wait_seconds(api.get("/exports/datasets"))
     assert api.post("/exports", {}).status_code == 400
 
 
-def test_it_says_when_there_is_room(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
+def test_refusals_have_a_retry_after(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
     """Retry-After is when the oldest request of the window leaves it."""
     change(settings, export_rate="3/h")
     ages = {"oldest": 3600 - 900, "middle": 20, "youngest": 10}
@@ -166,7 +166,7 @@ def test_it_says_when_there_is_room(api: APIClient, alice: User, settings: LazyS
     assert 870 <= wait_seconds(api.post("/exports", {})) <= 900
 
 
-def test_there_is_room_when_it_said_so(api: APIClient, settings: LazySettings) -> None:
+def test_a_request_after_retry_after_is_accepted(api: APIClient, settings: LazySettings) -> None:
     """What is refused does not count: a client that waits gets in."""
     change(settings, export_rate="2/sec")
     while (refused := api.post("/exports", {})).status_code != 429:
@@ -195,7 +195,7 @@ def test_a_download_counts_by_address_behind_trusted_proxies(settings: LazySetti
 
 
 @pytest.mark.django_db
-def test_an_address_in_ipv6_is_its_64_bits(settings: LazySettings) -> None:
+def test_ipv6_addresses_count_by_their_64_bit_prefix(settings: LazySettings) -> None:
     change(settings, export_download_rate="1/min")
     peers = ["2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1", "::ffff:192.0.2.1", "192.0.2.1"]
     statuses = [APIClient().get(BAD_LINK, REMOTE_ADDR=peer).status_code for peer in peers]
@@ -203,19 +203,19 @@ def test_an_address_in_ipv6_is_its_64_bits(settings: LazySettings) -> None:
 
 
 @pytest.mark.django_db
-def test_addresses_that_cannot_be_told_share_one_window(settings: LazySettings) -> None:
+def test_unknown_addresses_share_one_window(settings: LazySettings) -> None:
     change(settings, export_download_rate="1/min", trusted_proxy_cidrs=[ip_network("10.0.0.0/8")])
     proxied: list[dict[str, Any]] = [{"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": text} for text in ("a", "b")]
     assert [APIClient().get(BAD_LINK, **each).status_code for each in proxied] == [403, 429]
 
 
-def test_links_count_apart_from_users(api: APIClient, settings: LazySettings) -> None:
+def test_links_count_separately_from_users(api: APIClient, settings: LazySettings) -> None:
     change(settings, export_poll_rate="1/min")
     assert api.get("/exports").status_code == 200
     assert api.get(BAD_LINK).status_code == 403
 
 
-def test_every_view_of_exports_has_a_rate() -> None:
+def test_every_view_of_exports_has_a_limit() -> None:
     for pattern in urls.urlpatterns:
         assert isinstance(pattern, URLPattern)
         classes = pattern.callback.view_class.throttle_classes  # type: ignore[attr-defined]
@@ -223,14 +223,14 @@ def test_every_view_of_exports_has_a_rate() -> None:
         assert all(issubclass(each, throttling.Throttle) for each in classes)
 
 
-def test_operators_and_readers_of_the_docs_are_not_counted(client: Client, alice: User, settings: LazySettings) -> None:
+def test_operator_routes_and_documentation_are_not_limited(client: Client, alice: User, settings: LazySettings) -> None:
     change(settings, export_poll_rate="1/min")
     client.force_login(alice)
     for path in ("/livez", "/readyz", "/metrics", "/api/schema", "/api/docs"):
         assert [client.get(path, REMOTE_ADDR="127.0.0.1").status_code for _ in range(3)] == [200] * 3, path
 
 
-def test_the_schema_tells_of_it_wherever_it_can_come(client: Client) -> None:
+def test_the_schema_documents_429_on_every_limited_operation(client: Client) -> None:
     paths = client.get("/api/schema").json()["paths"]
     told = {
         path for path, operations in paths.items() if all("429" in each["responses"] for each in operations.values())
@@ -241,16 +241,14 @@ def test_the_schema_tells_of_it_wherever_it_can_come(client: Client) -> None:
 
 
 @pytest.mark.parametrize("unit", env.RATE_UNITS)
-def test_it_knows_every_unit_of_the_settings(settings: LazySettings, unit: str) -> None:
+def test_every_unit_of_the_settings_is_supported(settings: LazySettings, unit: str) -> None:
     seconds = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
     change(settings, export_rate=f"7/{unit}")
     rate = throttling.rate("export_rate")
     assert (rate.amount, rate.get_expiry()) == (7, seconds[unit])
 
 
-def test_it_keeps_an_id_or_a_network_and_nothing_else(
-    api: APIClient, alice: User, settings: LazySettings, windows: Redis
-) -> None:
+def test_it_stores_only_an_id_or_a_network(api: APIClient, alice: User, settings: LazySettings, windows: Redis) -> None:
     api.post("/exports", {})
     APIClient().get(BAD_LINK, REMOTE_ADDR="2001:db8::7", HTTP_USER_AGENT="secret")
     keys = {str(key, "ascii") for key in windows.scan_iter("sluice:rate:*")}
@@ -268,7 +266,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "rates_" in line]
 
 
-def test_a_silent_valkey_is_waited_for_once_and_not_long(
+def test_a_silent_valkey_delays_one_request_briefly(
     api: APIClient,
     settings: LazySettings,
     silent: socket.socket,
@@ -294,7 +292,7 @@ def test_a_silent_valkey_is_waited_for_once_and_not_long(
     assert "hunter2" not in caplog.text
 
 
-def test_a_valkey_that_is_away_lets_everything_through(
+def test_requests_are_not_limited_during_a_valkey_outage(
     api: APIClient,
     settings: LazySettings,
     closed_port: int,  # noqa: F811
@@ -308,7 +306,7 @@ def test_a_valkey_that_is_away_lets_everything_through(
     assert len(warnings(caplog)) == 1
 
 
-def test_one_request_finds_out_whether_it_answers_again(
+def test_one_request_probes_for_the_end_of_an_outage(
     settings: LazySettings, silent: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     valkey_at(settings, silent.getsockname()[1])
@@ -323,7 +321,7 @@ def test_one_request_finds_out_whether_it_answers_again(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_it_counts_again_when_valkey_is_back(
+def test_requests_are_limited_again_after_an_outage(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(circuit_breaker, "PAUSE_SECONDS", 0.05)
@@ -340,16 +338,16 @@ def test_it_counts_again_when_valkey_is_back(
     ]
 
 
-def test_a_restart_of_valkey_lets_nothing_through(windows: Redis) -> None:
+def test_a_restart_of_valkey_does_not_suspend_the_limit(windows: Redis) -> None:
     """The connections of before are closed; the next request finds that out, and makes a new one."""
     rate = limits.RateLimitItemPerHour(1, namespace="test")
     assert throttling.limiter().wait(rate, "x") == 0
     windows.client_kill_filter(_type="normal", skipme=True)
     assert throttling.limiter().wait(rate, "x") > 3500
-    assert not throttling.limiter().is_away
+    assert not throttling.limiter().is_open
 
 
-def test_a_limiter_that_is_dropped_leaves_no_connection(windows: Redis, settings: LazySettings) -> None:
+def test_a_discarded_limiter_leaves_no_connection(windows: Redis, settings: LazySettings) -> None:
     def connected() -> set[str]:
         return {each["id"] for each in windows.client_list()}
 
@@ -363,7 +361,9 @@ def test_a_limiter_that_is_dropped_leaves_no_connection(windows: Redis, settings
     wait_until(lambda: not its_own & connected())
 
 
-def test_a_window_that_empties_meanwhile_is_not_waited_for(windows: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_empties_in_the_meantime_admits_the_request(
+    windows: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between being refused and asking for how long."""
     limiter = throttling.limiter()
     rate = limits.RateLimitItemPerHour(1, namespace="test")

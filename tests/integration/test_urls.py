@@ -12,7 +12,7 @@ def test_it_serves_a_schema_as_json_or_yaml(client: Client) -> None:
     assert client.get("/api/schema", headers={"Accept": "application/yaml"}).content.startswith(b"openapi: 3.1.0")
 
 
-def test_it_says_that_every_operation_may_answer_a_problem(client: Client) -> None:
+def test_every_operation_documents_problem_responses(client: Client) -> None:
     paths = client.get("/api/schema").json()["paths"]
 
     for path in paths.values():
@@ -21,7 +21,7 @@ def test_it_says_that_every_operation_may_answer_a_problem(client: Client) -> No
             assert operation["responses"]["400"]
 
 
-def test_it_shows_docs_with_assets_of_its_own(client: Client) -> None:
+def test_documentation_uses_local_assets(client: Client) -> None:
     page = client.get("/api/docs").content.decode()
 
     assert "drf_spectacular_sidecar" in page
@@ -29,6 +29,6 @@ def test_it_shows_docs_with_assets_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.django_db
-def test_it_asks_admins_to_sign_in(client: Client) -> None:
+def test_the_admin_requires_sign_in(client: Client) -> None:
     assert client.get("/admin/").status_code == 302
     assert client.get("/admin/nowhere")["Content-Type"].startswith("text/html")

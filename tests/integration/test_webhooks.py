@@ -97,7 +97,7 @@ def verify(got: Any, secret: str) -> Any:
 # ---- What is told, and to whom --------------------------------------------------------------------------------------
 
 
-def test_a_success_is_told_with_the_job_as_get_shows_it_and_without_its_link(
+def test_a_success_sends_the_job_as_in_the_api_without_its_link(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -133,7 +133,7 @@ def test_a_success_is_told_with_the_job_as_get_shows_it_and_without_its_link(
     assert delivery["createdAt"] <= delivery["log"][0]["at"] <= delivery["finishedAt"]
 
 
-def test_failures_and_cancellations_are_told(
+def test_failures_and_cancellations_are_sent(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver, source_db: psycopg.Connection
 ) -> None:
     """A25."""
@@ -152,7 +152,7 @@ def test_failures_and_cancellations_are_told(
     assert told["export.failed"]["error"]["code"] == "EXPORT_SOURCE_ERROR"
 
 
-def test_only_ends_that_were_asked_for_by_the_owner_are_told(
+def test_only_subscribed_ends_of_own_jobs_are_sent(
     dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
 ) -> None:
     early = make_job(dataset, alice, 1)
@@ -170,7 +170,7 @@ def test_only_ends_that_were_asked_for_by_the_owner_are_told(
     assert not Event.objects.untold().exists()
 
 
-def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_looked_for(
+def test_each_end_is_sent_to_each_webhook_once_by_concurrent_workers(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -187,14 +187,14 @@ def test_each_end_is_told_once_to_each_webhook_however_often_and_widely_it_is_lo
     assert made == {(hook, job.pk) for hook in hooks for job in jobs}
 
 
-def test_a_job_that_ends_twice_is_told_twice(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+def test_a_job_that_ends_twice_is_sent_twice(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     subscribe(api, there.url)
     job = make_job(dataset, alice, 1)
-    Dataset.objects.update(function="data.no_such")
+    Job.objects.update(function="data.no_such")
     execution.drain()
     work()
     actions.retry(job)
-    Dataset.objects.update(function="data.rows_for")
+    Job.objects.update(function="data.rows_for")
     finish(job)
     work()
 
@@ -202,7 +202,7 @@ def test_a_job_that_ends_twice_is_told_twice(dataset: Dataset, alice: User, api:
     assert len(set(there.ids)) == 2
 
 
-def test_lost_hints_cost_no_more_than_a_reaper_interval(
+def test_lost_wake_ups_delay_a_delivery_by_at_most_one_reaper_interval(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A12, A25."""
@@ -226,7 +226,7 @@ def test_lost_hints_cost_no_more_than_a_reaper_interval(
 # ---- Attempts -------------------------------------------------------------------------------------------------------
 
 
-def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_bytes(
+def test_failures_are_retried_on_schedule_with_the_same_id_and_bytes(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -255,7 +255,7 @@ def test_a_failure_is_tried_again_on_schedule_under_the_same_id_with_the_same_by
         verify(got, hook["secret"])
 
 
-def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
+def test_the_first_retry_has_a_wake_up_and_later_ones_wait_for_the_reaper(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A hint with a longer delay than the broker's visibility timeout would come again and again."""
@@ -284,7 +284,7 @@ def test_the_first_retry_has_its_hint_and_later_ones_wait_for_the_reaper(
         (answer(500, Retry_After="3600"), 5),
     ],
 )
-def test_a_receiver_may_ask_for_more_time(
+def test_retry_after_of_a_receiver_is_respected(
     alice_job: Job, api: APIClient, there: Receiver, reply: Any, seconds: int
 ) -> None:
     subscribe(api, there.url)
@@ -312,7 +312,7 @@ def test_only_2xx_is_a_success_and_redirects_are_not_followed(api: APIClient, th
     assert (shown["status"], shown["log"][0]["statusCode"]) == ("failed", status)
 
 
-def test_nothing_of_the_environment_or_of_earlier_answers_goes_along(
+def test_requests_use_no_proxies_or_cookies(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -328,7 +328,7 @@ def test_nothing_of_the_environment_or_of_earlier_answers_goes_along(
     assert not any({"cookie", "authorization", "x-request-id"} & got.headers.keys() for got in there.received)
 
 
-def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, there: Receiver) -> None:
+def test_an_unreachable_endpoint_is_recorded_without_internals(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, "http://127.0.0.1:1/")
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
@@ -339,7 +339,7 @@ def test_an_endpoint_that_is_away_is_written_down_in_our_words(api: APIClient, t
     ]
 
 
-def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written(
+def test_the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A11, A25."""
@@ -361,7 +361,7 @@ def test_a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_n
     assert sent_to(api, hook) == [shown]
 
 
-def test_a_delivery_that_kills_its_worker_each_time_ends(
+def test_a_delivery_that_kills_its_workers_fails(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     hook = subscribe(api, there.url)
@@ -378,9 +378,7 @@ def test_a_delivery_that_kills_its_worker_each_time_ends(
     assert [line["error"] for line in shown["log"]] == ["worker lost"] * sender.ATTEMPTS
 
 
-def test_a_last_attempt_that_is_being_made_is_not_given_up(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
-) -> None:
+def test_a_running_last_attempt_is_not_failed(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
     webhook_events.fan_out()
@@ -394,7 +392,7 @@ def test_a_last_attempt_that_is_being_made_is_not_given_up(
     assert Delivery.objects.get().status == "delivered"
 
 
-def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
+def test_graceful_shutdown_hands_the_delivery_to_another_worker(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A12."""
@@ -415,9 +413,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_delivery_on(
     assert Attempt.objects.count() == 0
 
 
-def test_one_webhook_is_sent_one_delivery_at_a_time(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
-) -> None:
+def test_a_webhook_gets_one_delivery_at_a_time(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     """A slow endpoint must not take every worker."""
     hooks = [subscribe(api, there.url)["id"] for _ in range(2)]
     for _ in range(3):
@@ -428,7 +424,7 @@ def test_one_webhook_is_sent_one_delivery_at_a_time(
     assert sorted(str(order.webhook_id) for order in orders) == sorted(hooks)
 
 
-def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_workers_there_are(
+def test_at_most_two_webhooks_of_a_user_are_served_at_a_time(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25: of four workers two are left to the others."""
@@ -445,7 +441,7 @@ def test_two_webhooks_of_a_user_are_sent_something_at_a_time_however_many_worker
     assert len(set(there.ids)) == 8
 
 
-def test_who_has_the_fewest_on_the_way_comes_first(
+def test_users_with_the_fewest_running_deliveries_come_first(
     dataset: Dataset, alice: User, bob: User, api: APIClient, there: Receiver
 ) -> None:
     """A25: one user's dead endpoints, and all that waits for them, do not hold up the others."""
@@ -460,7 +456,7 @@ def test_who_has_the_fewest_on_the_way_comes_first(
     assert [order and owners[order.webhook_id] for order in claims] == ["alice", "bob", "alice", None]
 
 
-def test_certificates_are_checked_against_the_name_though_the_address_is_connected_to(
+def test_certificates_are_verified_against_the_host_name(
     api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25."""
@@ -487,7 +483,7 @@ def test_certificates_are_checked_against_the_name_though_the_address_is_connect
 
 
 @pytest.mark.slow
-def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiver) -> None:
+def test_deliveries_in_backoff_are_never_scanned(api: APIClient, there: Receiver) -> None:
     """A dead endpoint leaves thousands behind it; a claim looks at what is due, by index."""
     hook = Webhook.objects.get(pk=subscribe(api, there.url)["id"])
     later = timezone.now() + timedelta(hours=1)
@@ -506,7 +502,7 @@ def test_what_waits_for_later_is_never_walked_over(api: APIClient, there: Receiv
 
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: "])
-def test_a_receiver_that_trickles_is_hung_up_on(
+def test_a_trickling_receiver_times_out(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
     """A25: no single read of it ever runs into a timeout."""
@@ -526,9 +522,7 @@ def test_a_receiver_that_trickles_is_hung_up_on(
     expect_within(3, test)
 
 
-def test_a_receiver_that_never_answers_is_hung_up_on(
-    api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_receiver_times_out(api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 0.3)
     hook = subscribe(api, there.url)
     over = threading.Event()
@@ -545,7 +539,7 @@ def test_a_receiver_that_never_answers_is_hung_up_on(
 
 
 @pytest.mark.parametrize("status", [200, 302])
-def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, there: Receiver, status: int) -> None:
+def test_at_most_64_kib_of_a_response_are_read(api: APIClient, there: Receiver, status: int) -> None:
     """A25. Redirects apart: the library would read their whole body, and unpack it."""
     hook = subscribe(api, there.url)
 
@@ -573,7 +567,7 @@ def test_an_answer_without_end_is_read_no_further_than_64_kib(api: APIClient, th
 
 
 @pytest.mark.slow
-def test_a_body_that_trickles_does_not_undo_its_status(
+def test_a_trickling_body_does_not_change_the_status(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request, "ATTEMPT_SECONDS", 3)  # enough for the head, on a busy machine too
@@ -590,7 +584,7 @@ def test_a_body_that_trickles_does_not_undo_its_status(
 # ---- Signatures -----------------------------------------------------------------------------------------------------
 
 
-def test_both_secrets_sign_for_a_day_after_a_rotation(api: APIClient, there: Receiver) -> None:
+def test_both_secrets_sign_for_a_day_after_rotation(api: APIClient, there: Receiver) -> None:
     """A25."""
     hook = subscribe(api, there.url)
     response = api.post(f"/exports/webhooks/{hook['id']}/rotate-secret")
@@ -611,7 +605,7 @@ def test_both_secrets_sign_for_a_day_after_a_rotation(api: APIClient, there: Rec
         verify(there.received[1], old)
 
 
-def test_the_secret_is_shown_when_it_is_made_and_never_again(api: APIClient, there: Receiver) -> None:
+def test_the_secret_is_shown_only_when_created(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
     assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", hook["secret"])
     path = f"/exports/webhooks/{hook['id']}"
@@ -627,7 +621,7 @@ def test_the_secret_is_shown_when_it_is_made_and_never_again(api: APIClient, the
 # ---- Disabling ------------------------------------------------------------------------------------------------------
 
 
-def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+def test_410_disables_the_webhook_immediately(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     """A25."""
     hook = subscribe(api, there.url)
     there.then = answer(410)
@@ -643,7 +637,7 @@ def test_410_disables_the_webhook_at_once(dataset: Dataset, alice: User, api: AP
     assert (waits["status"], waits["nextAttemptAt"]) == ("pending", None)
 
 
-def test_a_webhook_is_disabled_when_nothing_has_succeeded_for_three_days_and_ten_attempts(
+def test_a_webhook_is_disabled_after_three_days_and_ten_attempts_without_success(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -660,7 +654,7 @@ def test_a_webhook_is_disabled_when_nothing_has_succeeded_for_three_days_and_ten
         assert (shown["disabledReason"] is None) is enabled
 
 
-def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
+def test_waiting_deliveries_are_sent_when_a_webhook_is_enabled_again(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -685,7 +679,7 @@ def test_what_waits_goes_out_when_a_webhook_is_enabled_again(
     assert sent_to(api, hook)[0]["status"] == "delivered"
 
 
-def test_a_success_ends_the_count_of_failures_and_a_failed_test_is_none(
+def test_a_success_resets_the_failure_count_and_test_deliveries_do_not_count(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     hook = subscribe(api, there.url)
@@ -704,7 +698,7 @@ def test_a_success_ends_the_count_of_failures_and_a_failed_test_is_none(
 # ---- Redelivery and test --------------------------------------------------------------------------------------------
 
 
-def test_a_test_is_sent_also_to_a_disabled_webhook(api: APIClient, there: Receiver) -> None:
+def test_a_test_delivery_is_sent_to_a_disabled_webhook(api: APIClient, there: Receiver) -> None:
     """A25."""
     hook = subscribe(api, there.url)
     api.patch(f"/exports/webhooks/{hook['id']}", {"enabled": False})
@@ -721,7 +715,7 @@ def test_a_test_is_sent_also_to_a_disabled_webhook(api: APIClient, there: Receiv
 
 
 @pytest.mark.slow
-def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
+def test_a_test_delivery_has_one_attempt(api: APIClient, there: Receiver) -> None:
     """A25: also when its worker was lost, or when it was made by a version that gave it more."""
     hook = subscribe(api, there.url)
     path = f"/exports/webhooks/{hook['id']}/test"
@@ -747,7 +741,7 @@ def test_a_test_has_one_attempt(api: APIClient, there: Receiver) -> None:
     assert len(there.received) == 1
 
 
-def test_one_test_of_a_webhook_is_pending_at_a_time(
+def test_a_webhook_has_at_most_one_pending_test_delivery(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -766,7 +760,7 @@ def test_one_test_of_a_webhook_is_pending_at_a_time(
     assert api.post(f"/exports/webhooks/{hook}/test").status_code == 202
 
 
-def test_a_refused_test_wakes_a_worker(api: APIClient, there: Receiver) -> None:
+def test_a_refused_test_delivery_wakes_a_worker(api: APIClient, there: Receiver) -> None:
     """It held the row for a moment, and a worker that passed by took the first test for nothing."""
     hook = subscribe(api, there.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
@@ -775,7 +769,7 @@ def test_a_refused_test_wakes_a_worker(api: APIClient, there: Receiver) -> None:
     assert queued("webhooks") == 1
 
 
-def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
+def test_an_ended_delivery_can_be_sent_again_with_the_same_id(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     """A25."""
@@ -801,9 +795,7 @@ def test_a_delivery_that_ended_can_be_sent_again_under_its_id(
     assert (api.post(path).status_code, api.post(path).json()["code"]) == (409, "webhook_disabled")
 
 
-def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
-    dataset: Dataset, alice: User, api: APIClient, there: Receiver
-) -> None:
+def test_a_delivery_in_backoff_can_be_sent_now(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     """A25."""
     hook = subscribe(api, there.url)
     actions.cancel(make_job(dataset, alice, 1))
@@ -821,7 +813,7 @@ def test_a_delivery_that_waits_for_its_next_attempt_can_be_sent_now(
     assert Delivery.objects.get().attempts == 4
 
 
-def test_of_parallel_redeliveries_one_counts(api: APIClient, there: Receiver) -> None:
+def test_one_of_several_parallel_redeliveries_counts(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
@@ -849,9 +841,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("host", ADDRESSES)
-def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
-    api: APIClient, there: Receiver, settings: Any, host: str
-) -> None:
+def test_webhooks_cannot_use_private_addresses(api: APIClient, there: Receiver, settings: Any, host: str) -> None:
     """A25: at create, at change, and at a delivery to one that is there already."""
     hook = subscribe(api, there.url)
     allow(settings)
@@ -868,7 +858,9 @@ def test_no_webhook_can_be_made_for_or_led_to_an_inner_address(
     assert answer.error.startswith(("blocked:", "connection failed"))
 
 
-def test_a_delivery_is_refused_when_its_address_is_inner_by_now(api: APIClient, there: Receiver, settings: Any) -> None:
+def test_a_delivery_to_an_address_that_became_private_is_refused(
+    api: APIClient, there: Receiver, settings: Any
+) -> None:
     """A25."""
     hook = subscribe(api, there.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
@@ -898,7 +890,7 @@ class Names:
         return self.real(ours, port, *args, **options)
 
 
-def test_a_name_that_changes_its_address_never_leads_inside(
+def test_dns_rebinding_never_reaches_private_addresses(
     api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25: DNS rebinding, after the check and within an attempt."""
@@ -920,7 +912,7 @@ def test_a_name_that_changes_its_address_never_leads_inside(
     assert sent_to(api, hook)[0]["log"][0]["error"] == "connection failed, or the response was not HTTP"
 
 
-def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_address_of_a_name_must_be_public(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.getaddrinfo
 
     def both(host: Any, port: Any, *args: Any, **options: Any) -> Any:
@@ -933,7 +925,7 @@ def test_all_addresses_of_a_name_must_be_public(api: APIClient, monkeypatch: pyt
     assert pointers(response) == {("/url", "private_address")}
 
 
-def test_a_slow_dns_does_not_hold_up_a_request(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_dns_does_not_delay_requests(api: APIClient, monkeypatch: pytest.MonkeyPatch) -> None:
     real, over = socket.getaddrinfo, threading.Event()
 
     def slow(host: Any, *args: Any, **options: Any) -> Any:
@@ -960,7 +952,7 @@ class NoAnswer:
         return self.real(self.answer if host == self.name else host, *args, **options)
 
 
-def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
+def test_a_dns_outage_fails_an_attempt_and_keeps_the_webhook(
     dataset: Dataset, alice: User, api: APIClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A25: made, changed, and tried on schedule; and refused once the name leads inside."""
@@ -984,9 +976,7 @@ def test_a_dns_without_an_answer_costs_no_webhook_but_an_attempt(
     assert pointers(api.patch(f"/exports/webhooks/{hook['id']}", {"url": url})) == {("/url", "private_address")}
 
 
-def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
-    there: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_dns_response_causes_no_request(there: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     real, over, answered = socket.getaddrinfo, threading.Event(), threading.Event()
 
     def slow(host: Any, *args: Any, **options: Any) -> Any:
@@ -1009,7 +999,7 @@ def test_a_dns_that_answers_after_the_attempts_end_leads_to_no_request(
     assert there.received == []
 
 
-def test_plain_http_is_for_allowed_networks_alone(
+def test_plain_http_is_allowed_only_for_allowed_networks(
     api: APIClient, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allow(settings, "127.0.0.0/8")
@@ -1062,7 +1052,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("body", "wrong"), BAD)
-def test_bad_input_is_named_and_writes_nothing(
+def test_invalid_input_is_reported_and_writes_nothing(
     api: APIClient, settings: Any, body: dict[str, Any], wrong: set[tuple[str, str]]
 ) -> None:
     """A25."""
@@ -1081,7 +1071,7 @@ def test_bad_input_is_named_and_writes_nothing(
         ({"id": NOBODYS}, {("/id", "unknown_field")}),
     ],
 )
-def test_a_bad_change_is_named_and_changes_nothing(
+def test_an_invalid_change_is_reported_and_changes_nothing(
     api: APIClient, settings: Any, body: dict[str, Any], wrong: set[tuple[str, str]]
 ) -> None:
     allow(settings, "127.0.0.0/8")
@@ -1092,7 +1082,7 @@ def test_a_bad_change_is_named_and_changes_nothing(
     assert Webhook.objects.values().get() == before
 
 
-def test_a_webhook_is_changed_as_far_as_it_is_said(api: APIClient, there: Receiver) -> None:
+def test_a_change_affects_only_the_given_fields(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
     del hook["secret"]
     path = f"/exports/webhooks/{hook['id']}"
@@ -1105,7 +1095,7 @@ def test_a_webhook_is_changed_as_far_as_it_is_said(api: APIClient, there: Receiv
     assert api.get("/exports/webhooks").json() == {"results": [hook], "next": None, "previous": None}
 
 
-def test_a_deleted_webhook_is_gone_with_all_that_waits(
+def test_a_deleted_webhook_loses_its_waiting_deliveries(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     hook = subscribe(api, there.url)
@@ -1123,7 +1113,7 @@ def test_a_deleted_webhook_is_gone_with_all_that_waits(
     assert api.get(f"/exports/webhooks/{hook['id']}").status_code == 404
 
 
-def test_a_webhook_that_is_deleted_while_its_new_name_is_resolved_is_not_found(
+def test_a_webhook_deleted_during_dns_resolution_is_404(
     api: APIClient, there: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = socket.getaddrinfo
@@ -1141,7 +1131,7 @@ def test_a_webhook_that_is_deleted_while_its_new_name_is_resolved_is_not_found(
     assert (response.status_code, response.json()["detail"]) == (404, "Webhook not found.")
 
 
-def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APIClient, there: Receiver) -> None:
+def test_actions_on_a_concurrently_deleted_webhook_return_404(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
@@ -1159,7 +1149,7 @@ def test_nothing_can_be_done_to_a_webhook_that_was_deleted_meanwhile(api: APICli
     assert not Delivery.objects.exists()
 
 
-def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there: Receiver) -> None:
+def test_webhooks_can_be_deleted_during_a_delivery(alice: User, there: Receiver) -> None:
     owners = [client_of(user) for user in (alice, *(User.objects.create_user(f"owner{n}") for n in range(5)))]
     hooks = [subscribe(owner, there.url)["id"] for owner in owners]
     there.then = answer(500)
@@ -1179,7 +1169,7 @@ def test_webhooks_can_be_deleted_while_they_are_being_sent_to(alice: User, there
 
 
 @pytest.mark.slow
-def test_a_user_has_at_most_100_webhooks_also_in_parallel(alice: User, api: APIClient, there: Receiver) -> None:
+def test_parallel_requests_create_at_most_100_webhooks_per_user(alice: User, api: APIClient, there: Receiver) -> None:
     for _ in range(98):
         subscriptions.create(user_id=alice.pk, url=there.url, events=ALL)
     codes = in_threads(5, lambda _: client_of(alice).post("/exports/webhooks", {"url": there.url, "events": ALL}))
@@ -1188,7 +1178,7 @@ def test_a_user_has_at_most_100_webhooks_also_in_parallel(alice: User, api: APIC
     assert Webhook.objects.count() == 100
 
 
-def test_a_strangers_webhook_looks_like_none_also_to_staff(
+def test_webhooks_of_other_users_return_404_even_for_staff(
     alice: User, bob: User, api: APIClient, there: Receiver
 ) -> None:
     """A7, A25."""
@@ -1211,7 +1201,7 @@ def test_a_strangers_webhook_looks_like_none_also_to_staff(
     assert (Webhook.objects.values().get(user=alice), Delivery.objects.values().get()) == before
 
 
-def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> None:
+def test_deliveries_are_paginated_newest_first(api: APIClient, there: Receiver) -> None:
     hook = subscribe(api, there.url)
     made = []
     for _ in range(5):
@@ -1224,9 +1214,12 @@ def test_deliveries_are_paged_newest_first(api: APIClient, there: Receiver) -> N
         url = page["next"]
 
     assert found == made[::-1]
+    for path, rows in (("/exports/webhooks", [hook["id"]]), (f"/exports/webhooks/{hook['id']}/deliveries", found)):
+        page = api.get(f"{path}?limit=200").json()
+        assert ([each["id"] for each in page["results"]], page["next"]) == (rows, None)
 
 
-def test_the_newest_20_attempts_are_shown_by_two_queries(api: APIClient, there: Receiver) -> None:
+def test_the_newest_20_attempts_take_two_queries(api: APIClient, there: Receiver) -> None:
     """A person can have the same sent without end."""
     hook = subscribe(api, there.url)
 
@@ -1256,7 +1249,7 @@ def test_the_newest_20_attempts_are_shown_by_two_queries(api: APIClient, there: 
 # ---- What is kept, and what is said ---------------------------------------------------------------------------------
 
 
-def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
+def test_deliveries_are_kept_for_30_days_even_without_their_job(
     dataset: Dataset, alice: User, api: APIClient, there: Receiver
 ) -> None:
     hook = subscribe(api, there.url)
@@ -1275,7 +1268,7 @@ def test_deliveries_are_kept_for_30_days_and_longer_than_their_job(
 
 
 @pytest.mark.usefixtures("_own_logging")
-def test_logs_tell_ids_and_status_and_never_the_url(api: APIClient, there: Receiver, settings: Any) -> None:
+def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, there: Receiver, settings: Any) -> None:
     """A28."""
     stream = configure(level="INFO", style="json")
     hook = subscribe(api, f"{there.url}/SECRETPATH?key=SECRETKEY")

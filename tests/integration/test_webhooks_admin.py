@@ -36,7 +36,7 @@ def hook(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> Webh
     return webhook
 
 
-def test_it_shows_webhooks_and_deliveries_without_what_is_secret(pages: Client, hook: Webhook) -> None:
+def test_it_shows_webhooks_and_deliveries_without_secrets(pages: Client, hook: Webhook) -> None:
     """C2."""
     subscriptions.rotate_secret(hook)
     hook.refresh_from_db()
@@ -53,7 +53,7 @@ def test_it_shows_webhooks_and_deliveries_without_what_is_secret(pages: Client, 
         assert "410" in text_of(pages.get(page_of(row)))
 
 
-def test_it_lets_nobody_type(pages: Client, hook: Webhook) -> None:
+def test_webhooks_and_deliveries_are_read_only(pages: Client, hook: Webhook) -> None:
     before = Webhook.objects.values().get()
     for row in (hook, Delivery.objects.first()):
         assert pages.post(page_of(row), {"url": "http://127.0.0.1/"}).status_code == 403
@@ -61,7 +61,7 @@ def test_it_lets_nobody_type(pages: Client, hook: Webhook) -> None:
     assert Webhook.objects.values().get() == before
 
 
-def test_it_switches_a_webhook_on_and_off(pages: Client, staff: User, hook: Webhook) -> None:
+def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Webhook) -> None:
     """C2: audited, and each way has its button only where it leads on."""
     for name, other, enabled in (("enable", "disable", True), ("disable", "enable", False)):
         text = text_of(pages.get(page_of(hook)))
@@ -99,7 +99,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     assert sender.claim()
 
 
-def test_a_second_click_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
+def test_a_repeated_action_sends_nothing_twice(pages: Client, hook: Webhook) -> None:
     """Not even when the first one has arrived before it."""
     delivery = Delivery.objects.get(type=TEST)
     action, fields = form_in(pages.get(page_of(delivery, "redeliver")))
@@ -111,7 +111,7 @@ def test_a_second_click_sends_nothing_twice(pages: Client, hook: Webhook) -> Non
     assert said(pages.post(action, fields))[-1] == "Unchanged: 1 delivery. Changed since you selected it."
 
 
-def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook: Webhook) -> None:
+def test_lists_of_2_and_60_deliveries_take_the_same_number_of_queries(pages: Client, hook: Webhook) -> None:
     def queries() -> int:
         with CaptureQueriesContext(connection) as made:
             pages.get(list_of("delivery"))
@@ -122,7 +122,7 @@ def test_it_needs_as_many_queries_for_60_deliveries_as_for_2(pages: Client, hook
     assert queries() == few
 
 
-def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webhook) -> None:
+def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> None:
     """The receiver was mended; the next attempt would be in hours. Attempts count on."""
     delivery = Delivery.objects.exclude(type=TEST).get()
     press(pages, hook, "enable")
@@ -143,7 +143,7 @@ def test_it_sends_now_what_waits_for_its_next_attempt(pages: Client, hook: Webho
     assert order.attempts == 5
 
 
-def test_it_does_not_send_now_what_is_being_sent_or_has_ended(pages: Client, hook: Webhook) -> None:
+def test_it_does_not_send_running_or_ended_deliveries_now(pages: Client, hook: Webhook) -> None:
     press(pages, hook, "enable")
     delivery = Delivery.objects.exclude(type=TEST).get()
     assert "Already ended. Use “Send again”." in text_of(pages.get(page_of(delivery, "send-now")))

@@ -84,7 +84,7 @@ def all_buttons(hook: Webhook, delivery: Delivery) -> list[str]:
 # ---- Whose it is ----------------------------------------------------------------------------------------------------
 
 
-def test_a_strangers_webhook_is_not_there_for_staff_either(bob: User, hook: Webhook) -> None:
+def test_pages_of_webhooks_of_other_users_return_404_even_for_staff(bob: User, hook: Webhook) -> None:
     (delivery,) = sent(hook)
     for is_staff in (False, True):
         User.objects.filter(pk=bob.pk).update(is_staff=is_staff)
@@ -105,7 +105,7 @@ def test_a_delivery_belongs_to_its_webhook(me: Client, alice: User, hook: Webhoo
     assert me.post(reverse("redeliver", args=[hook.pk, delivery.pk])).status_code == 404
 
 
-def test_buttons_are_posts_with_a_token_of_who_is_signed_in(
+def test_buttons_are_posts_with_the_csrf_token_of_the_session(
     client: Client, alice: User, me: Client, hook: Webhook
 ) -> None:
     (delivery,) = sent(hook)
@@ -125,7 +125,7 @@ def make(me: Client, url: str, *events: str) -> Any:
     return me.post(LIST, {"url": url, "events": events or [SUCCEEDED]})
 
 
-def test_a_secret_is_shown_once_after_it_is_made(me: Client, there: Receiver) -> None:
+def test_a_secret_is_shown_once_after_creation(me: Client, there: Receiver) -> None:
     response = make(me, f"  {there.url} ")
     hook = Webhook.objects.get()
     assert response["Location"] == page_of(hook)
@@ -151,27 +151,27 @@ def test_a_secret_is_shown_once_after_it_is_made(me: Client, there: Receiver) ->
         ("https://u:p@example.com/", "url", "credentials"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_field(me: Client, there: Receiver, url: str, field: str, words: str) -> None:
+def test_errors_are_shown_at_their_field(me: Client, there: Receiver, url: str, field: str, words: str) -> None:
     response = make(me, url)
     assert words in " ".join(response.context["form"].errors[field])
     assert response.context["form"]["events"].value() == [SUCCEEDED]
     assert not Webhook.objects.exists()
 
 
-def test_a_webhook_is_told_of_something(me: Client, there: Receiver) -> None:
+def test_a_webhook_requires_at_least_one_event(me: Client, there: Receiver) -> None:
     response = me.post(LIST, {"url": there.url})
     assert "Must not be empty." in response.context["form"].errors["events"]
     assert response.context["form"]["url"].value() == there.url
 
 
-def test_there_are_a_hundred_at_most(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
+def test_a_user_has_at_most_100_webhooks(monkeypatch: pytest.MonkeyPatch, me: Client, hook: Webhook) -> None:
     monkeypatch.setattr(subscriptions, "MAX_PER_USER", 1)
     page = make(me, hook.url).content.decode()
     assert "You have reached the limit" in page
     assert Webhook.objects.count() == 1
 
 
-def test_it_is_changed_and_what_is_wrong_changes_nothing(me: Client, hook: Webhook) -> None:
+def test_valid_changes_are_saved_and_invalid_ones_change_nothing(me: Client, hook: Webhook) -> None:
     me.post(page_of(hook), {"url": f"{hook.url}/2", "events": [EventType.FAILED.value]})
     changed = Webhook.objects.get()
     assert (changed.url, changed.events) == (f"{hook.url}/2", [EventType.FAILED.value])
@@ -180,14 +180,14 @@ def test_it_is_changed_and_what_is_wrong_changes_nothing(me: Client, hook: Webho
     assert Webhook.objects.get().url == f"{hook.url}/2"
 
 
-def test_what_stays_as_it_is_is_not_looked_up_again(me: Client, hook: Webhook, settings: Any) -> None:
+def test_an_unchanged_url_is_not_resolved_again(me: Client, hook: Webhook, settings: Any) -> None:
     """The operator allows inner networks no more: its owner can still choose what it is told of."""
     allow(settings)
     me.post(page_of(hook), {"url": hook.url, "events": [SUCCEEDED, EventType.FAILED.value]})
     assert Webhook.objects.get().events == [SUCCEEDED, EventType.FAILED.value]
 
 
-def test_switching_off_and_on_says_why_it_was_off(me: Client, hook: Webhook) -> None:
+def test_disabling_and_enabling_show_the_reason(me: Client, hook: Webhook) -> None:
     me.post(reverse("disable-webhook", args=[hook.pk]))
     assert "Disabled by a user." in me.get(page_of(hook)).content.decode()
     me.post(reverse("enable-webhook", args=[hook.pk]))
@@ -197,7 +197,7 @@ def test_switching_off_and_on_says_why_it_was_off(me: Client, hook: Webhook) -> 
         assert "The endpoint returned 410 Gone." in me.get(path).content.decode()
 
 
-def test_deleting_takes_its_log_with_it(me: Client, hook: Webhook) -> None:
+def test_deletion_includes_the_log(me: Client, hook: Webhook) -> None:
     sent(hook, 3)
     assert me.post(reverse("delete-webhook", args=[hook.pk]))["Location"] == LIST
     assert not Delivery.objects.exists()
@@ -212,7 +212,7 @@ def queries(me: Client, path: str) -> int:
     return len(seen)
 
 
-def test_pages_cost_as_many_queries_for_200_rows_as_for_2(me: Client, alice: User, hook: Webhook) -> None:
+def test_pages_of_2_and_200_rows_take_the_same_number_of_queries(me: Client, alice: User, hook: Webhook) -> None:
     def few(count: int) -> None:
         for status in ("delivered", "failed", "pending"):
             sent(hook, count, status=status)
@@ -228,7 +228,7 @@ def test_pages_cost_as_many_queries_for_200_rows_as_for_2(me: Client, alice: Use
     assert max(before) <= 11
 
 
-def test_a_line_says_what_came_and_what_comes_next(me: Client, hook: Webhook) -> None:
+def test_a_row_shows_the_last_response_and_the_next_attempt(me: Client, hook: Webhook) -> None:
     sent(hook, status="pending", available_at=Now() + timedelta(hours=2, minutes=9))
     context = me.get(page_of(hook)).context
     (line,) = context["lines"]
@@ -248,7 +248,7 @@ def test_the_log_is_filtered(me: Client, hook: Webhook) -> None:
     assert me.get(page_of(hook, "?cursor=x")).status_code == 400
 
 
-def test_a_page_asks_again_as_long_as_something_is_on_the_way(me: Client, hook: Webhook) -> None:
+def test_a_page_polls_while_a_delivery_is_unfinished(me: Client, hook: Webhook) -> None:
     def asks() -> str:
         return me.get(page_of(hook), headers=HTMX).content.decode()
 
@@ -262,7 +262,7 @@ def test_a_page_asks_again_as_long_as_something_is_on_the_way(me: Client, hook: 
     assert "<html" not in asks()
 
 
-def test_a_test_that_fails_says_what_was_answered(me: Client, hook: Webhook, there: Receiver) -> None:
+def test_a_failed_test_delivery_shows_the_response(me: Client, hook: Webhook, there: Receiver) -> None:
     there.then = answer(503)
     me.post(reverse("test-webhook", args=[hook.pk]))
     again = me.post(reverse("test-webhook", args=[hook.pk]), follow=True)
@@ -271,7 +271,7 @@ def test_a_test_that_fails_says_what_was_answered(me: Client, hook: Webhook, the
     assert "the response was 503, expected 2xx" in me.get(page_of(hook)).content.decode()
 
 
-def test_a_delivery_shows_its_content_and_no_secret(me: Client, hook: Webhook) -> None:
+def test_a_delivery_shows_its_payload_and_no_secret(me: Client, hook: Webhook) -> None:
     (delivery,) = sent(hook)
     Delivery.objects.update(body='{"type":"<script>alert(1)</script>","n":[1,2]}')
     page = me.get(reverse("delivery", args=[hook.pk, delivery.pk])).content.decode()
@@ -281,7 +281,7 @@ def test_a_delivery_shows_its_content_and_no_secret(me: Client, hook: Webhook) -
     assert hook.secret not in page
 
 
-def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook, there: Receiver) -> None:
+def test_a_delivery_is_sent_again_once(me: Client, hook: Webhook, there: Receiver) -> None:
     (delivery,) = sent(hook)
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     assert me.post(again)["Location"] == reverse("delivery", args=[hook.pk, delivery.pk])
@@ -291,7 +291,7 @@ def test_one_is_sent_again_and_a_second_click_is_told(me: Client, hook: Webhook,
     assert Delivery.objects.get().status == "delivered"
 
 
-def test_one_that_waits_for_its_next_attempt_is_sent_now(me: Client, hook: Webhook, there: Receiver) -> None:
+def test_a_delivery_in_backoff_is_sent_now(me: Client, hook: Webhook, there: Receiver) -> None:
     (delivery,) = sent(hook, status="pending", available_at=Now() + timedelta(hours=2))
     again = reverse("redeliver", args=[hook.pk, delivery.pk])
     page = reverse("delivery", args=[hook.pk, delivery.pk])
@@ -306,7 +306,7 @@ def test_one_that_waits_for_its_next_attempt_is_sent_now(me: Client, hook: Webho
     assert Delivery.objects.values_list("status", "attempts").get() == ("delivered", 3)
 
 
-def test_one_whose_webhook_is_disabled_is_not_sent_now(me: Client, hook: Webhook) -> None:
+def test_a_delivery_of_a_disabled_webhook_is_not_sent_now(me: Client, hook: Webhook) -> None:
     (delivery,) = sent(hook, status="pending", available_at=Now() + timedelta(hours=2))
     Webhook.objects.update(enabled=False)
     page = me.get(reverse("delivery", args=[hook.pk, delivery.pk])).content.decode()
@@ -315,9 +315,7 @@ def test_one_whose_webhook_is_disabled_is_not_sent_now(me: Client, hook: Webhook
     assert "is disabled" in me.post(again, follow=True).content.decode()
 
 
-def test_all_that_failed_is_sent_again_and_nothing_else(
-    me: Client, alice: User, hook: Webhook, there: Receiver
-) -> None:
+def test_all_failed_deliveries_are_sent_again(me: Client, alice: User, hook: Webhook, there: Receiver) -> None:
     other = subscriptions.create(user_id=alice.pk, url=hook.url, events=[SUCCEEDED])
     failed = {str(each.pk) for each in sent(hook, 3)}
     sent(hook, 1, status="delivered")
@@ -336,7 +334,7 @@ def test_all_that_failed_is_sent_again_and_nothing_else(
     )
 
 
-def test_a_disabled_webhook_is_sent_nothing_again(me: Client, hook: Webhook) -> None:
+def test_a_disabled_webhook_gets_no_redeliveries(me: Client, hook: Webhook) -> None:
     sent(hook, 2)
     Webhook.objects.update(enabled=False)
     assert "Enable the webhook to resend" in me.get(page_of(hook)).content.decode()
@@ -344,7 +342,7 @@ def test_a_disabled_webhook_is_sent_nothing_again(me: Client, hook: Webhook) -> 
     assert set(Delivery.objects.values_list("status", flat=True)) == {"failed"}
 
 
-def test_sending_all_again_and_deleting_at_once_do_not_stop_each_other(hook: Webhook) -> None:
+def test_concurrent_redelivery_and_deletion_do_not_deadlock(hook: Webhook) -> None:
     sent(hook, 200)
 
     def redeliver() -> str:
@@ -362,7 +360,7 @@ def test_sending_all_again_and_deleting_at_once_do_not_stop_each_other(hook: Web
     assert not Delivery.objects.exists()
 
 
-def test_posts_count_as_those_of_the_api(settings: Any, me: Client, hook: Webhook) -> None:
+def test_posts_count_toward_the_api_rate_limits(settings: Any, me: Client, hook: Webhook) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_rate": "1/min"})
     me.post(reverse("test-webhook", args=[hook.pk]))
     for path in all_buttons(hook, sent(hook)[0]):

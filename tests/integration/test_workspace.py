@@ -57,7 +57,7 @@ def folders(cache: Path) -> list[Path]:
 
 
 # ---- Left over ------------------------------------------------------------------------------------------------------
-def test_what_a_killed_worker_left_goes_at_once_and_what_is_in_use_stays(
+def test_leftovers_of_killed_workers_are_deleted_and_folders_in_use_are_kept(
     cache: Path, other: "subprocess.Popen[str]"
 ) -> None:
     """B12: before each document; no time has to pass."""
@@ -72,19 +72,19 @@ def test_what_a_killed_worker_left_goes_at_once_and_what_is_in_use_stays(
 
 
 @pytest.mark.django_db
-def test_the_sweep_deletes_it_too(cache: Path, other: "subprocess.Popen[str]") -> None:
+def test_the_sweep_deletes_leftover_folders(cache: Path, other: "subprocess.Popen[str]") -> None:
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
     cleanup.sweep()
     assert folders(cache) == []
 
 
-def test_the_sweep_of_a_machine_without_documents_makes_no_folder(cache: Path) -> None:
+def test_the_sweep_creates_no_folder(cache: Path) -> None:
     assert workspace.clear() == 0
     assert not cache.exists()
 
 
-def test_folders_of_other_machines_are_left_alone_until_they_are_old(cache: Path, settings: LazySettings) -> None:
+def test_folders_of_other_machines_are_kept_until_they_are_old(cache: Path, settings: LazySettings) -> None:
     """Their locks do not reach here."""
     longest = 2 * settings.SLUICE.etl_task_timeout + 600
     for name, age in (("sluice-document-other-1", longest + 60), ("sluice-document-other-2", longest - 60)):
@@ -96,7 +96,7 @@ def test_folders_of_other_machines_are_left_alone_until_they_are_old(cache: Path
     assert [folder.name for folder in folders(cache)] == ["sluice-document-other-2"]
 
 
-def test_a_folder_that_is_cleared_while_it_is_made_is_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_deleted_during_creation_is_created_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, hurry = workspace.locked, iter([True])
 
     def locked(path: Path) -> int:
@@ -111,7 +111,7 @@ def test_a_folder_that_is_cleared_while_it_is_made_is_made_again(cache: Path, mo
 
 # ---- No room --------------------------------------------------------------------------------------------------------
 @pytest.mark.usefixtures("rehearsed")
-def test_a_worker_without_a_folder_is_no_document_s_fault(alice: User, rehearsed: Change, tmp_path: Path) -> None:
+def test_a_missing_work_folder_is_not_an_error_of_the_document(alice: User, rehearsed: Change, tmp_path: Path) -> None:
     """B12: it is tried again, the log names the setting, and the task says what it was."""
     task = make_task(alice)
     (tmp_path / "file").touch()
@@ -135,7 +135,7 @@ def test_a_worker_without_a_folder_is_no_document_s_fault(alice: User, rehearsed
 
 
 @pytest.mark.usefixtures("rehearsed")
-def test_a_full_disk_is_no_document_s_fault(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_not_an_error_of_the_document(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: /dev/full takes nothing."""
     task = make_task(alice)
     opened = Path.open
@@ -153,7 +153,7 @@ def test_a_full_disk_is_no_document_s_fault(alice: User, monkeypatch: pytest.Mon
     assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
 
 
-def test_a_worker_is_told_of_it_when_it_starts(cache: Path) -> None:
+def test_an_unusable_work_folder_is_reported_at_startup(cache: Path) -> None:
     assert workspace.check()
     cache.rmdir()
     cache.touch()

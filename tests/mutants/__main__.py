@@ -1,10 +1,10 @@
-"""Break the product in many small ways, one at a time, and see that a test notices each: `make mutants`.
+"""Mutation tests with a fixed table of small changes, one at a time: `make mutants`.
 
     make mutants                      all of them
     make mutants MUTANT=quota         those with this word in their name or file
     make mutants TABLE=shared         those of tests/mutants/shared.py
 
-The files as git knows them, with what is not committed yet, are copied to `.local/mutants/`; nothing is changed here.
+The tracked files, with uncommitted changes, are copied to `.local/mutants/`. The work tree is not changed.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.mutants.table import TABLES
 ROOT = Path(__file__).parents[2]
 COPIES = ROOT / ".local" / "mutants"
 AT_ONCE = int(os.environ.get("AT_ONCE", "2"))
-LIMIT = 300  # seconds that the tests of one mutant may take; of all tests unmutated, ten times as much
+LIMIT = 300  # seconds for the tests of one mutant; ten times as much for all tests without a mutant
 FAILED = r"^(?:FAILED \S+::|_+ ERROR at teardown of )(\w\S*)"
 PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly")
 
@@ -39,7 +39,7 @@ class Verdict:
 
 
 class Copy:
-    """A copy of the project's files, and one change in it at a time."""
+    """A copy of the project's files with at most one mutant applied."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class Copy:
         self.changes = int(time.time())
 
     def write(self, name: str, text: str) -> None:
-        """Compiled files are told from stale ones by seconds and size, which may both be the same."""
+        """Write with a new mtime: Python detects stale bytecode by mtime in seconds and size, which may be equal."""
         self.changes += 2
         (self.folder / name).write_text(text, encoding="utf-8")
         os.utime(self.folder / name, (self.changes, self.changes))
@@ -67,11 +67,11 @@ class Copy:
             self.write(mutant.file, before)
 
     def run(self, tests: Iterable[str], *, limit: float) -> Verdict:
-        """Run tests; killed is that one fails, or what is looked at after it, and not that it could not begin."""
+        """Run tests. A mutant is killed when a test or a check after it fails, and not when pytest cannot start."""
         began = time.monotonic()
-        said = self.folder.with_suffix(".log")  # not a pipe, which a server that outlives its tests might keep open
+        log_file = self.folder.with_suffix(".log")  # a pipe could be kept open by a server that outlives its tests
         try:
-            with said.open("w") as log:
+            with log_file.open("w") as log:
                 done = subprocess.run(
                     [sys.executable, *PYTEST, *tests],
                     cwd=self.folder,
@@ -82,7 +82,7 @@ class Copy:
                 )
         except subprocess.TimeoutExpired:
             return Verdict("out of time", seconds=limit)
-        seconds, output = time.monotonic() - began, said.read_text(encoding="utf-8", errors="replace")
+        seconds, output = time.monotonic() - began, log_file.read_text(encoding="utf-8", errors="replace")
         if done.returncode == 0:
             return Verdict("survived", seconds=seconds)
         if failed := re.search(FAILED, output, re.MULTILINE):
@@ -92,7 +92,7 @@ class Copy:
 
 
 def files() -> list[str]:
-    """Return the project's files, with those that are not committed yet."""
+    """Return the tracked files, and the untracked ones that are not ignored."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -132,7 +132,7 @@ def judge_all(mutants: list[Mutant], copies: list[Copy]) -> list[Verdict]:
 
 
 def passes(mutants: list[Mutant], copies: list[Copy]) -> bool:
-    """Whether all named tests pass while nothing is broken."""
+    """Return whether all named tests pass without a mutant."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     shares = [share for n in range(len(copies)) if (share := tests[n :: len(copies)])]
     with ThreadPoolExecutor(len(copies)) as pool:

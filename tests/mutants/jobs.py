@@ -1,4 +1,4 @@
-"""What if completion, people's verbs, receipts, links, quotas, submissions or webhooks were a little wrong?"""
+"""Mutants of completion, control actions, receipts, links, quotas, submissions, and webhooks."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ links = partial(tests_of, "tests/integration/test_links.py")
 quotas = partial(tests_of, "tests/integration/test_quotas.py")
 idempotency = partial(tests_of, "tests/integration/test_idempotency.py")
 webhooks = partial(tests_of, "tests/integration/test_webhooks.py")
-verbs = partial(tests_of, "tests/integration/test_admin_verbs.py")
+verbs = partial(tests_of, "tests/integration/test_admin_actions.py")
 
 LEASED = """
   AND (completion_lease_until IS NULL OR completion_lease_until < clock_timestamp())
@@ -27,68 +27,68 @@ RETURNING completion_token"""
 
 MUTANTS = [
     COMPLETION(
-        name="two workers completed the same job",
+        name="let two workers complete the same job",
         old=LEASED,
         new="\nRETURNING completion_token",
-        tests=completion("a_job_is_completed_once_however_many_try"),
+        tests=completion("concurrent_completions_complete_a_job_once"),
     ),
     COMPLETION(
-        name="a job were completed before its chunks are done",
+        name="complete a job before its chunks are done",
         old="AND done = total AND completion_attempts < %(attempts)s",
         new="AND completion_attempts < %(attempts)s",
         tests=completion("a_job_that_still_runs_is_not_completed"),
     ),
     COMPLETION(
-        name="a completion that lost its lease issued a receipt",
+        name="issue a receipt after the completion lost its lease",
         old="error_code = '', error_detail = '', event_seq = event_seq + 1\n"
         "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="error_code = '', error_detail = '', event_seq = event_seq + 1\n    WHERE job_id = %(job)s AND",
-        tests=completion("of_two_completions_at_once_the_stale_one_can_do_nothing"),
+        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
-        name="a completion that lost its lease ended the job",
+        name="end the job after the completion lost its lease",
         old="completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1\n"
         "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1\n"
         "    WHERE job_id = %(job)s AND",
-        tests=completion("of_two_completions_at_once_the_stale_one_can_do_nothing"),
+        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
-        name="a completion renewed a lease that is another's",
+        name="let a completion renew another worker's lease",
         old="* interval '1 second'\n"
         "WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')\n"
         "RETURNING job_id",
         new="* interval '1 second'\nWHERE job_id = %(job)s AND status IN ('running', 'retrying')\nRETURNING job_id",
-        tests=completion("of_two_completions_at_once_the_stale_one_can_do_nothing"),
+        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
-        name="a stale completion changed chunks that are done",
+        name="let a stale completion change finished chunks",
         old="    SELECT job_id, schema_version FROM exports_jobs\n"
         "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="    SELECT job_id, schema_version FROM exports_jobs\n    WHERE job_id = %(job)s AND",
-        tests=completion("of_two_completions_at_once_the_stale_one_can_do_nothing"),
+        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
-        name="a stale completion had files read again",
+        name="let a stale completion reread files",
         old="    SELECT job_id FROM exports_jobs\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
         new="    SELECT job_id FROM exports_jobs\n    WHERE job_id = %(job)s AND",
-        tests=completion("of_two_completions_at_once_the_stale_one_can_do_nothing"),
+        tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
-        name="a reused chunk were given back to the quota twice",
+        name="refund a reused chunk twice",
         old="charged = c.charged AND was.source <> 'reused'",
         new="charged = c.charged",
-        tests=quotas("a_reused_chunk_that_is_read_again_is_given_back_once"),
+        tests=quotas("a_reused_chunk_that_is_exported_again_is_refunded_once"),
     ),
     COMPLETION(
-        name="a bundle that kills its workers were tried for ever",
+        name="retry a bundle that crashes its workers forever",
         old="completion_attempts = completion_attempts + 1,",
         new="completion_attempts = completion_attempts + 0,",
-        tests=completion("a_bundle_that_kills_its_workers_ends"),
+        tests=completion("a_bundle_that_kills_its_workers_fails"),
     ),
-    # ---- What people do
+    # ---- Control actions
     CONTROL(
-        name="a cancel did not look whether the job has ended",
+        name="cancel a job that has ended",
         old="WHERE job_id = %(job)s AND status IN ('pending', 'running', 'retrying')"
         " AND (SELECT chunks FROM delta) >= 0\n"
         "    FOR UPDATE\n"
@@ -113,128 +113,128 @@ MUTANTS = [
         tests=control("an_ended_job_cannot_be_cancelled"),
     ),
     CONTROL(
-        name="a cancel left out the chunks that come back meanwhile",
+        name="miss chunks that return to the queue during a cancel",
         old="\n      AND j.done + j.failed + j.cancelled + delta.chunks = j.total",
         new="",
-        tests=control("a_cancel_that_meets_chunks_coming_back_takes_them_too"),
+        tests=control("a_cancel_includes_chunks_released_at_the_same_time"),
     ),
     CONTROL(
-        name="chunks that were cancelled stayed paid",
+        name="do not refund cancelled chunks",
         old="count(*) FILTER (WHERE charged) AS refund FROM ended",
         new="0 AS refund FROM ended",
-        tests=quotas("cancelled_chunks_are_given_back"),
+        tests=quotas("cancelled_chunks_are_refunded"),
     ),
     CONTROL(
-        name="a retry cost nothing",
+        name="do not charge a retry to the quota",
         old="quotas.debit(user_id=job.user_id, jobs=0, chunks=chunks)",
         new="quotas.debit(user_id=job.user_id, jobs=0, chunks=0)",
-        tests=quotas("failed_chunks_are_given_back_and_charged_again_by_a_retry"),
+        tests=quotas("failed_chunks_are_refunded_and_charged_again_by_a_retry"),
     ),
     CONTROL(
-        name="a retried job had no attempt left for its delivery",
+        name="keep the delivery's attempts across a retry",
         old="completion_attempts = 0, completion_token = NULL",
         new="completion_token = NULL",
-        tests=completion("a_bundle_that_kills_its_workers_ends"),
+        tests=completion("a_bundle_that_kills_its_workers_fails"),
     ),
     # ---- Links
     LINKS(
-        name="a HEAD used the link up",
+        name="let HEAD redeem a link",
         old="    return Receipt.objects.get(pk=job_id)",
         new="    sql.one(REDEEM, link=link_id, job=job_id, **facts(client))\n    return Receipt.objects.get(pk=job_id)",
-        tests=completion("looking_does_not_use_a_link_up"),
+        tests=completion("head_requests_do_not_consume_a_link"),
     ),
     Mutant(
-        name="a prefetch used the link up",
+        name="let a prefetch redeem a link",
         file="exports/api/downloads.py",
         old="        if is_prefetch(request):",
         new="        if not request:",
-        tests=completion("looking_does_not_use_a_link_up"),
+        tests=completion("head_requests_do_not_consume_a_link"),
     ),
     LINKS(
-        name="a link worked twice",
+        name="redeem a link twice",
         old="AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at",
         new="AND l.revoked_at IS NULL AND l.expires_at",
-        tests=completion("of_a_hundred_requests_one_gets_the_redirect"),
+        tests=completion("one_of_a_hundred_concurrent_requests_gets_the_redirect"),
     ),
     LINKS(
-        name="a link worked after its time",
+        name="redeem an expired link",
         old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
         new="AND {IS_BOUND_CLIENT}",
-        tests=completion("a_link_ends_with_its_time"),
+        tests=completion("a_link_expires"),
     ),
     LINKS(
-        name="a link that was revoked worked",
+        name="redeem a revoked link",
         old="AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at",
         new="AND l.used_at IS NULL AND l.expires_at",
-        tests=completion("a_fresh_link_revokes_the_older"),
+        tests=completion("a_new_link_revokes_the_previous_one"),
     ),
     LINKS(
-        name="a link worked for everybody",
+        name="redeem a link for another client",
         old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
         new="AND l.expires_at > clock_timestamp()",
-        tests=links("a_link_is_for_the_client_that_made_the_job"),
+        tests=links("a_link_is_bound_to_the_client_that_created_the_job"),
     ),
     LINKS(
-        name="a link led to an object that is gone",
+        name="redirect a link to a deleted object",
         old="AND r.job_id = %(job)s AND r.deleted_at IS NULL\n",
         new="AND r.job_id = %(job)s\n",
-        tests=links("a_link_whose_object_is_gone_is_over"),
+        tests=links("a_link_to_a_deleted_object_is_expired"),
     ),
     LINKS(
-        name="a receipt gave links after its time",
+        name="issue links for an expired receipt",
         old="Receipt.objects.select_for_update().filter(pk=receipt.pk, expires_at__gt=Now())",
         new="Receipt.objects.select_for_update().filter(pk=receipt.pk)",
-        tests=completion("a_link_ends_with_its_time"),
+        tests=completion("a_link_expires"),
     ),
     LINKS(
-        name="a link's token could be made by anybody",
+        name="accept a link token without a signature check",
         old="UUID(hex=signer.unsign(token))",
         new='UUID(hex=token.partition(".")[0])',
-        tests=completion("a_link_that_was_changed_is_refused"),
+        tests=completion("a_modified_link_is_refused"),
     ),
     LINKS(
-        name="a link that was used could be revoked",
+        name="revoke a used link",
         old="Link.objects.filter(pk=link.pk, used_at=None, revoked_at=None, expires_at__gt=Now())",
         new="Link.objects.filter(pk=link.pk)",
-        tests=verbs("a_link_that_can_not_be_used_any_more_is_not_revoked"),
+        tests=verbs("an_unusable_link_is_not_revoked"),
     ),
     RECEIPTS(
-        name="the first link were for everybody",
-        old="links.Bound(network=job.network, agent=job.agent)",
+        name="do not bind the first link to its client",
+        old="links.ClientBinding(network=job.network, agent=job.agent)",
         new="links.UNBOUND",
-        tests=links("a_link_is_for_the_client_that_made_the_job"),
+        tests=links("a_link_is_bound_to_the_client_that_created_the_job"),
     ),
     RECEIPTS(
-        name="a revoked receipt's link went on working",
+        name="redeem a link of a revoked receipt",
         old="        live.links.filter(used_at=None, revoked_at=None).update(revoked_at=Now())\n",
         new="",
-        tests=verbs("a_revoked_receipt_gives_nothing_any_more"),
+        tests=verbs("a_revoked_receipt_yields_no_download"),
     ),
     # ---- Quotas and submissions
     QUOTAS(
-        name="parallel requests could overspend",
+        name="let parallel requests exceed the quota",
         old="WHERE (u.jobs + EXCLUDED.jobs <= (SELECT daily_jobs FROM allowed) OR EXCLUDED.jobs = 0)\n"
         "  AND u.chunks + EXCLUDED.chunks <= (SELECT daily_chunks FROM allowed)",
         new="WHERE ((SELECT jobs FROM exports_usage o WHERE o.user_id = %(user)s AND o.day = u.day) + EXCLUDED.jobs"
         " <= (SELECT daily_jobs FROM allowed) OR EXCLUDED.jobs = 0)\n"
         "  AND (SELECT chunks FROM exports_usage o WHERE o.user_id = %(user)s AND o.day = u.day) + EXCLUDED.chunks"
         " <= (SELECT daily_chunks FROM allowed)",
-        tests=quotas("what_another_request_takes_meanwhile_is_not_there_for_this_one"),
+        tests=quotas("quota_taken_in_the_meantime_is_unavailable"),
     ),
     QUOTAS(
-        name="the first request of a day had no limit",
+        name="skip the quota for the first request of a day",
         old="WHERE %(jobs)s <= daily_jobs AND %(chunks)s <= daily_chunks\n",
         new="",
-        tests=quotas("a_job_larger_than_the_whole_day_is_refused"),
+        tests=quotas("a_job_larger_than_the_daily_quota_is_refused"),
     ),
     QUOTAS(
-        name="another day than the one that paid got the refund",
+        name="refund to a day other than the charged one",
         old="WHERE u.user_id = back.user_id AND u.day = back.charged_on",
         new="WHERE u.user_id = back.user_id AND u.day = (clock_timestamp() AT TIME ZONE 'UTC')::date",
-        tests=quotas("a_refund_goes_to_the_day_that_paid"),
+        tests=quotas("a_refund_goes_to_the_charged_day"),
     ),
     SUBMISSION(
-        name="a job were charged whether it is made or not",
+        name="charge for a job that is not created",
         old="""    with transaction.atomic():
         if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
@@ -245,67 +245,67 @@ MUTANTS = [
         if once and (job := once.claim(Job.objects.all(), user_id=caller.user_id)):
             return job, True
 """,
-        tests=tests_of("tests/integration/test_submission.py", "nothing_is_written_when_the_request_dies_midway"),
+        tests=tests_of("tests/integration/test_submission.py", "an_interrupted_request_writes_nothing"),
     ),
     IDEMPOTENCY(
-        name="an idempotency key were looked up only before the transaction",
+        name="look up the idempotency key only before the transaction",
         old="        return self.find(rows, user_id=user_id)\n",
         new="        return None\n",
-        tests=idempotency("a_request_that_was_made_while_this_one_was_read_is_answered"),
+        tests=idempotency("a_request_stored_in_the_meantime_is_repeated"),
     ),
     IDEMPOTENCY(
-        name="an idempotency key were noted nowhere",
+        name="do not store the idempotency key",
         old='{"idempotency_key": self.key, "fingerprint": self.fingerprint}',
         new='{"fingerprint": self.fingerprint}',
-        tests=idempotency("a_repeat_gets_the_first_answer_byte_for_byte"),
+        tests=idempotency("a_repeat_gets_the_first_response_byte_for_byte"),
     ),
     IDEMPOTENCY(
-        name="an idempotency key stood for any body",
+        name="accept an idempotency key with a different body",
         old="if row and row.fingerprint != self.fingerprint:",
         new="if row and not row.fingerprint:",
         tests=idempotency("another_body_under_the_same_key_is_422_and_changes_nothing"),
     ),
     IDEMPOTENCY(
-        name="two requests with one key were worked on at once",
+        name="process two requests with one idempotency key concurrently",
         old="if cursor.fetchone() != (True,):",
         new="if cursor.fetchone() is None:",
         tests=idempotency("while_the_first_is_in_flight_the_second_is_409"),
     ),
     # ---- Webhooks
     COURIER(
-        name="a worker noted the success of a delivery that it has lost",
+        name="record the success of a delivery after its lease was lost",
         old="SET status = 'delivered', token = NULL, lease_until = NULL, finished_at = clock_timestamp()\n"
         "    WHERE id = %(delivery)s AND token = %(token)s AND",
         new="SET status = 'delivered', token = NULL, lease_until = NULL, finished_at = clock_timestamp()\n"
         "    WHERE id = %(delivery)s AND",
-        tests=webhooks("a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written"),
+        tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
     ),
     COURIER(
-        name="a worker noted the failure of a delivery that it has lost",
+        name="record the failure of a delivery after its lease was lost",
         old="token = NULL, lease_until = NULL\n"
         "    WHERE id = %(delivery)s AND token = %(token)s AND EXISTS (SELECT 1 FROM hook)\n"
         "    RETURNING id, webhook_id, status, type",
         new="token = NULL, lease_until = NULL\n"
         "    WHERE id = %(delivery)s AND EXISTS (SELECT 1 FROM hook)\n"
         "    RETURNING id, webhook_id, status, type",
-        tests=webhooks("a_lost_workers_delivery_goes_out_again_and_what_it_comes_back_with_is_not_written"),
+        tests=webhooks("the_delivery_of_a_lost_worker_is_repeated_and_its_late_outcome_discarded"),
     ),
     COURIER(
-        name="one webhook were sent two deliveries at a time",
+        name="send two deliveries to one webhook concurrently",
         old="WHERE NOT d.sent AND d.since IS NOT NULL AND d.busy < %(busy)s",
         new="WHERE d.since IS NOT NULL AND d.busy < %(busy)s + 9",
-        tests=webhooks("who_has_the_fewest_on_the_way_comes_first"),
+        tests=webhooks("users_with_the_fewest_running_deliveries_come_first"),
     ),
     COURIER(
-        name="a delivery that kills its worker went out for ever",
+        name="retry a delivery that crashes its worker forever",
         old="SET token = nextval('exports_fence_seq'), attempts = d.attempts + 1,",
         new="SET token = nextval('exports_fence_seq'),",
-        tests=webhooks("a_delivery_that_kills_its_worker_each_time_ends"),
+        tests=webhooks("a_delivery_that_kills_its_workers_fails"),
     ),
     COURIER(
-        name="the janitor ended deliveries that are being made",
+        name="fail deliveries that are in progress",
         old="      AND (lease_until IS NULL OR lease_until < clock_timestamp())\n    FOR UPDATE SKIP LOCKED",
         new="    FOR UPDATE SKIP LOCKED",
-        tests=webhooks("a_last_attempt_that_is_being_made_is_not_given_up"),
+        tests=webhooks("a_running_last_attempt_is_not_failed"),
     ),
 ]

@@ -1,4 +1,4 @@
-"""What if claims, outcomes and cleanup of exports were a little wrong?"""
+"""Mutants of claims, outcomes, and cleanup of exports."""
 
 from functools import partial
 
@@ -15,226 +15,226 @@ HEARTBEAT = partial(Mutant, file="config/platform/heartbeat.py")
 leases = partial(tests_of, "tests/integration/test_leases.py")
 sweeper = partial(tests_of, "tests/integration/test_sweeper.py")
 heartbeat = partial(tests_of, "tests/integration/test_heartbeat.py")
-verbs = partial(tests_of, "tests/integration/test_admin_verbs.py")
-STALE = leases("a_stale_token_changes_nothing")
+verbs = partial(tests_of, "tests/integration/test_admin_actions.py")
+STALE = leases("a_stale_fencing_token_changes_nothing")
 
 MUTANTS = [
     CLAIMS(
-        name="a claim took a slot without locking it",
+        name="claim a slot without locking it",
         old="WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL\n"
         "    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED",
         new="WHERE dataset_id IS NULL AND number <= %(slots)s AND token IS NULL\n    ORDER BY number LIMIT 1",
-        tests=leases("a_claim_waits_for_no_other"),
+        tests=leases("concurrent_claims_do_not_block_each_other"),
     ),
     CLAIMS(
-        name="a claim took a slot that is held",
+        name="claim a slot that is in use",
         old="number <= %(slots)s AND token IS NULL\n    ORDER BY",
         new="number <= %(slots)s\n    ORDER BY",
-        tests=leases("a_claim_takes_nothing_when_every_slot_is_taken"),
+        tests=leases("a_claim_without_free_slots_is_empty"),
     ),
     CLAIMS(
-        name="a dataset's own cap were not looked at",
+        name="ignore the dataset's concurrency limit",
         old="WHERE d.max_concurrency IS NULL OR own.id IS NOT NULL",
         new="WHERE true",
-        tests=leases("a_dataset_is_held_to_its_own_cap_and_others_go_on"),
+        tests=leases("the_cap_of_a_dataset_does_not_affect_other_datasets"),
     ),
     CLAIMS(
-        name="a chunk were tried again before its pause is over",
+        name="retry a chunk before its backoff has passed",
         old="c.status = 'retrying' AND c.available_at <= statement_timestamp()",
         new="c.status = 'retrying'",
         tests=leases("a_failure_is_retried_with_backoff_and_then_final"),
     ),
     CLAIMS(
-        name="the claim did not count the attempt",
+        name="do not count the attempt in the claim",
         old="token = fence.token, attempts = c.attempts + 1",
         new="token = fence.token, attempts = c.attempts",
-        tests=leases("a_chunk_that_kills_its_workers_ends_failed"),
+        tests=leases("a_chunk_that_kills_its_workers_fails"),
     ),
     CLAIMS(
-        name="chunks were claimed by what was read before they were locked",
+        name="claim chunks by values read before the lock",
         old="ORDER BY c.rank, c.id LIMIT 1 FOR UPDATE SKIP LOCKED",
         new="ORDER BY c.rank, c.id LIMIT 1",
-        tests=leases("a_claim_waits_for_no_other"),
+        tests=leases("concurrent_claims_do_not_block_each_other"),
     ),
     CLAIMS(
-        name="files of an older schema version were reused",
+        name="reuse files of an older schema version",
         old="j.reuse = 'if-present' AND f.schema_version = j.schema_version\n",
         new="j.reuse = 'if-present'\n",
         tests=leases("a_file_of_an_older_schema_version_is_not_reused"),
     ),
     OUTCOMES(
-        name="a worker could finish what it has lost",
+        name="finish a chunk without a fencing check",
         old="WHERE c.id = %(chunk)s::bigint AND c.token = %(token)s::bigint AND c.status = 'running'",
         new="WHERE c.id = %(chunk)s::bigint AND c.status = 'running'",
         tests=STALE,
     ),
     OUTCOMES(
-        name="a worker could finish what it has lost, in a batch",
+        name="finish a batch of chunks without a fencing check",
         old="WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'",
         new="WHERE c.id = r.id AND c.status = 'running'",
-        tests=leases("a_batch_leaves_alone_what_was_lost"),
+        tests=leases("a_batch_skips_lost_chunks"),
     ),
     OUTCOMES(
-        name="a worker could fail what it has lost",
+        name="fail a chunk without a fencing check",
         old="WHERE id = %(chunk)s AND token = %(token)s AND status = 'running'\n    RETURNING *",
         new="WHERE id = %(chunk)s AND status = 'running'\n    RETURNING *",
         tests=STALE,
     ),
     OUTCOMES(
-        name="a worker could give back what it has lost",
+        name="release a chunk without a fencing check",
         old="WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'",
         new="WHERE id = ANY(%(chunks)s) AND status = 'running'",
         tests=STALE,
     ),
     CLAIMS(
-        name="a worker could renew what it has lost",
+        name="renew a lease without a fencing check",
         old="WHERE id = %(chunk)s AND token = %(token)s AND status = 'running' RETURNING id",
         new="WHERE id = %(chunk)s AND status = 'running' RETURNING id",
         tests=STALE,
     ),
     CLAIMS(
-        name="a worker that has lost its chunk kept its slot alive",
+        name="renew the slot of a lost chunk",
         old="WHERE token = %(token)s AND EXISTS (SELECT 1 FROM ours)",
         new="WHERE token = %(token)s",
-        tests=leases("a_renewal_that_comes_too_late_keeps_no_slot"),
+        tests=leases("a_late_renewal_does_not_keep_the_slot"),
     ),
     OUTCOMES(
-        name="chunks were counted before the job is locked",
-        # Without spaces: psycopg prepares no longer a statement.
+        name="count chunks before the job is locked",
+        # Without spaces, psycopg no longer prepares the statement.
         old="SET done = j.done + d.done, failed = j.failed + d.failed",
         new="SET done=(SELECT done FROM exports_jobs WHERE job_id=d.job_id)+d.done,failed=j.failed+d.failed",
-        tests=leases("two_finishers_at_once_complete_a_job_once"),
+        tests=leases("concurrent_finishes_complete_a_job_once"),
     ),
     OUTCOMES(
-        name="an outcome took the job before its slot",
+        name="lock the job before the slot in an outcome",
         old="WHERE job_id IN (SELECT job_id FROM delta) AND (SELECT count(*) FROM free) >= 0",
         new="WHERE job_id IN (SELECT job_id FROM delta)",
-        tests=leases("an_end_waits_for_its_slot_before_it_takes_the_job"),
+        tests=leases("a_finish_locks_its_slot_before_the_job"),
     ),
     OUTCOMES(
-        name="every chunk that ends were given back to the quota",
+        name="refund every finished chunk",
         old="(WHERE charged AND (status = 'failed' OR (status = 'done' AND source = 'reused'))) AS refund",
         new="(WHERE charged AND status <> 'retrying') AS refund",
-        tests=tests_of("tests/integration/test_quotas.py", "reused_chunks_are_given_back"),
+        tests=tests_of("tests/integration/test_quotas.py", "reused_chunks_are_refunded"),
     ),
     OUTCOMES(
-        name="a chunk had one attempt too many",
+        name="allow a chunk one attempt too many",
         old="claim.attempts < settings.SLUICE.export_max_attempts",
         new="claim.attempts <= settings.SLUICE.export_max_attempts",
         tests=leases("a_failure_is_retried_with_backoff_and_then_final"),
     ),
     # ---- Cleanup
     LEASES(
-        name="the reaper took chunks from workers that live",
+        name="reap chunks of live workers",
         old="WHERE status = 'running' AND lease_until < statement_timestamp()",
         new="WHERE status = 'running'",
-        tests=sweeper("a_live_workers_chunk_is_left_alone"),
+        tests=sweeper("the_chunk_of_a_live_worker_is_left_alone"),
     ),
     LEASES(
-        name="a chunk that kills its workers came back for ever",
+        name="retry a chunk that crashes its workers forever",
         old="SET status = CASE WHEN c.attempts >= %(attempts)s THEN 'failed' ELSE 'pending' END",
         new="SET status = 'pending'",
-        tests=leases("a_chunk_that_kills_its_workers_ends_failed"),
+        tests=leases("a_chunk_that_kills_its_workers_fails"),
     ),
     LEASES(
-        name="staff took a chunk from whoever has it by now",
+        name="release a chunk that another worker holds by now",
         old="WHERE status = 'running' AND id = %(chunk)s AND token = %(token)s FOR UPDATE",
         new="WHERE status = 'running' AND id = %(chunk)s AND %(token)s > 0 FOR UPDATE",
-        tests=verbs("a_lease_is_withdrawn_from_its_holder_alone"),
+        tests=verbs("a_lease_is_withdrawn_only_from_the_displayed_holder"),
     ),
     LEASES(
-        name="a slot were free while its worker's lease goes on",
+        name="free a slot while its worker's lease is valid",
         old="WHERE s.lease_until < clock_timestamp()\n  AND NOT EXISTS",
         new="WHERE s.lease_until IS NOT NULL\n  AND NOT EXISTS",
-        tests=leases("the_slot_of_a_chunk_that_was_taken_away_waits_for_its_lease"),
+        tests=leases("the_slot_of_a_withdrawn_chunk_is_freed_after_its_lease"),
     ),
     LEASES(
-        name="a slot were free while its chunk is still held",
+        name="free a slot while its chunk is still leased",
         old="WHERE s.lease_until < clock_timestamp()\n"
         "  AND NOT EXISTS (SELECT 1 FROM exports_chunk c WHERE c.token = s.token AND c.status = 'running')",
         new="WHERE s.lease_until < clock_timestamp()",
-        tests=leases("a_slot_is_held_while_its_chunk_is"),
+        tests=leases("a_slot_is_held_as_long_as_its_chunk"),
     ),
     LEASES(
-        name="slots were freed before their calls are gone",
+        name="free slots before their calls have ended",
         old="still_running = database.end_calls([slot.backend for slot in expired])",
         new="still_running: set[str] = set()",
         tests=sweeper("the_call_of_a_lost_worker_is_ended_before_its_slot_is_free"),
     ),
     STORAGE(
-        name="uploads of live workers were aborted",
+        name="abort uploads of live workers",
         old="if upload.key not in busy and upload.key",
         new="if upload.key",
         tests=sweeper("uploads_of_lost_workers_are_aborted_and_those_of_live_ones_are_not"),
     ),
     STORAGE(
-        name="objects whose receipt is about to be written were orphans",
+        name="delete objects whose receipt is about to be written",
         old="if item.last_modified < young]",
         new="]",
-        tests=sweeper("orphans_go_and_live_receipts_stay"),
+        tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     STORAGE(
-        name="objects that receipts name were orphans",
+        name="delete objects that receipts name",
         old="orphans = [key for key in found if key not in named]",
         new="orphans = found",
-        tests=sweeper("orphans_go_and_live_receipts_stay"),
+        tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     RETENTION(
-        name="jobs were purged whose delivered object is still there",
+        name="purge jobs whose delivered object still exists",
         old=".exclude(receipt__deleted_at=None, receipt__isnull=False)",
         new="",
         tests=sweeper("old_jobs_are_purged_and_their_files_kept"),
     ),
     PERIODIC(
-        name="each of several beats did the same work",
+        name="run periodic work once per beat",
         old="WHERE exports_tick.ran_at < clock_timestamp() - %(every)s * interval '0.5 second'",
         new="WHERE %(every)s > 0",
-        tests=sweeper("a_tick_runs_once_however_many_beats_there_are"),
+        tests=sweeper("a_tick_runs_once_with_any_number_of_beats"),
     ),
     STORAGE(
-        name="a file were deleted before its outcome is written",
+        name="delete a file before its outcome is written",
         old="if head and head.last_modified < before and own.items()",
         new="if head and own.items()",
-        tests=sweeper("a_young_file_and_the_file_of_a_young_end_stay"),
+        tests=sweeper("recent_files_and_files_of_recently_ended_chunks_are_kept"),
     ),
     STORAGE(
-        name="uploads were aborted while they are sent",
+        name="abort uploads in progress",
         old="return abort_uploads(before=storage.now() - GRACE)",
         new="return abort_uploads(before=storage.now() + GRACE)",
         tests=sweeper("abandoned_uploads_are_aborted"),
     ),
     Mutant(
-        name="a query outlived its worker where the source does not look by itself",
+        name="leave a dead worker's query running on the source",
         file="exports/source/database.py",
         old='        "client_connection_check_interval=1000",\n',
         new="",
-        tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_runs_again"),
+        tests=tests_of("tests/chaos/test_workers.py", "the_query_of_a_killed_worker_ends_and_its_chunk_is_retried"),
     ),
     Mutant(
-        name="a slot were given to others while its call runs on",
+        name="reuse a slot while its call still runs",
         file="exports/source/database.py",
         old="            self.may_run_on = True  # also when ending it is interrupted\n"
         "            self.may_run_on = not self._end_call()\n",
         new="",
-        tests=tests_of("tests/chaos/test_source.py", "calls_that_break_off_end_before_others_get_their_slots"),
+        tests=tests_of("tests/chaos/test_source.py", "aborted_calls_end_before_their_slots_are_reused"),
     ),
     # ---- Heartbeats
     HEARTBEAT(
-        name="nobody looked at the lease before a part",
+        name="skip the lease check before a part",
         old="self.lost.age > min(1, self._lease / 3)",
         new="self.lost.age > 3600",
-        tests=heartbeat("a_lease_that_was_lost_is_noticed_at_the_next_check"),
+        tests=heartbeat("a_lost_lease_is_detected_at_the_next_check"),
     ),
     HEARTBEAT(
-        name="work were not stopped when the lease is lost",
+        name="do not stop work when the lease is lost",
         old="                self._on_loss()\n",
         new="",
-        tests=heartbeat("work_is_stopped_when_the_lease_is_lost"),
+        tests=heartbeat("work_stops_when_the_lease_is_lost"),
     ),
     HEARTBEAT(
-        name="work went on while nobody can renew the lease",
+        name="continue work while the lease cannot be renewed",
         old="self.age >= self._lease",
         new="False",
-        tests=heartbeat("work_is_stopped_when_the_lease_could_not_be_renewed_for_its_whole_length"),
+        tests=heartbeat("work_stops_after_an_outage_of_the_length_of_the_lease"),
     ),
 ]

@@ -1,4 +1,4 @@
-"""One way to break the product, and the tests that must notice."""
+"""A small change of the product, and the tests that must fail with it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """`old` stands in `file` exactly once; with `new` in its place one of `tests` has to fail.
+    """A replacement of `old`, which occurs once in `file`, by `new`. One of `tests` must fail with it.
 
-    `name` finishes the sentence "what if …". Tests are pytest's node ids; a file is all tests in it.
+    `name` says what the mutant does, as an imperative. Tests are pytest node ids; a file means all its tests.
     """
 
     name: str
@@ -18,15 +18,15 @@ class Mutant:
     tests: tuple[str, ...]
 
     def applied(self, text: str) -> str | None:
-        """Return the text with the change; None where the code has moved on from under the mutant."""
+        """Return the text with the change, or None if `old` does not occur exactly once."""
         return text.replace(self.old, self.new) if text.count(self.old) == 1 and self.old != self.new else None
 
     def missing(self, root: Path) -> list[str]:
-        """Return the tests that there are not, by the names of files and functions."""
-        return [test for test in self.tests if not is_there(test, root)]
+        """Return the named tests that do not exist."""
+        return [test for test in self.tests if not test_exists(test, root)]
 
 
-def is_there(test: str, root: Path) -> bool:
+def test_exists(test: str, root: Path) -> bool:
     path, _, name = test.partition("::")
     function = name.partition("[")[0].rpartition("::")[2]
     if not (root / path).is_file():

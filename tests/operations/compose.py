@@ -1,4 +1,4 @@
-"""docker/compose.yaml as Compose would start it, without Docker: its commands and checks, on the tests' servers."""
+"""docker/compose.yaml without Docker: its commands and health checks run on the tests' servers."""
 
 import os
 import re
@@ -27,9 +27,11 @@ OWN = [name for name, service in SERVICES.items() if service["image"].startswith
 SECRETS = "/run/secrets"
 
 
-# ---- As Compose reads it --------------------------------------------------------------------------------------------
+# ---- Interpolation ------------------------------------------------------------------------------------------------
 def resolved(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with its variables replaced: `$$`, `${A}`, `${A:-default}`, `${A:+instead}`, `${A:?}`, nested."""
+    """Return a text with its variables interpolated: `$$`, `${A}`, `${A:-default}`, `${A:+instead}`, `${A:?}`,
+    nested.
+    """
     out, rest = "", text
     while "$" in rest:
         before, _, rest = rest.partition("$")
@@ -53,7 +55,7 @@ def resolved(text: str, variables: Mapping[str, str]) -> str:
 
 
 def braced(text: str) -> tuple[str, str]:
-    """Return what is between the first braces, which may have some inside, and what comes after them."""
+    """Return the text inside the first, possibly nested braces, and the text after them."""
     depth = 0
     for place, character in enumerate(text):
         depth += {"{": 1, "}": -1}.get(character, 0)
@@ -71,12 +73,12 @@ def seconds(duration: str) -> int:
     return int(number) * {"s": 1, "m": 60}[unit]
 
 
-# ---- As Docker starts it --------------------------------------------------------------------------------------------
+# ---- Containers as processes ----------------------------------------------------------------------------------------
 @dataclass(kw_only=True)
 class Machine:
-    """A folder in the place of the containers' file systems. `given` is what an operator has in .env.
+    """A folder in place of the containers' file systems. `given` are the operator's variables in .env.
 
-    `instead` are the texts that differ where there are no containers: hosts, ports and folders.
+    `instead` replaces container hosts, ports, and folders with local ones.
     """
 
     folder: Path
@@ -104,7 +106,7 @@ class Machine:
         return self.secrets / file.removeprefix("./secrets/") if file.startswith("./") else Path(file)
 
     def here(self, text: str, service: str) -> str:
-        """Return what is said of the container with what it is here."""
+        """Replace the container's hosts, ports, and folders in a text with local ones."""
         for name in SERVICES[service].get("secrets", []):
             text = re.sub(rf"{SECRETS}/{name}\b", str(self.secret(name)), text)
         assert SECRETS not in text, f"{service} has no such secret: {text}"
@@ -130,7 +132,7 @@ class Machine:
         return [self.here(resolved(part, self.given), service) for part in written]
 
     def start(self, service: str, **variables: str) -> Process:
-        """Start what its container would run: the interpreter is that of the tests. `variables` lead to programs."""
+        """Start the container's command with the tests' interpreter. `variables` may name other programs."""
         command = [*self.command(service, "entrypoint"), *self.command(service)]
         process = Process(
             name=service,
@@ -144,14 +146,14 @@ class Machine:
         return process
 
     def check(self, service: str) -> subprocess.CompletedProcess[str]:
-        """Run its health check, as it is written, within its time."""
+        """Run its health check as written, within its timeout."""
         check = SERVICES[service]["healthcheck"]
         kind, *test = [self.here(resolved(part, self.given), service) for part in check["test"]]
         command: Sequence[str] = test if kind == "CMD" else ["sh", "-c", *test]
         if command[0] == "python":
             command = [sys.executable, *command[1:]]
-        if command[0] == "worker-heard":
-            command = [sys.executable, str(DOCKER / "worker_heard.py")]
+        if command[0] == "worker-health":
+            command = [sys.executable, str(DOCKER / "worker_health.py")]
         try:
             return subprocess.run(
                 command,
@@ -183,7 +185,7 @@ class Machine:
 
 @contextmanager
 def own_machine(folder: Path, variables: Mapping[str, str]) -> Iterator[Machine]:
-    """Yield a machine whose servers are those of the tests: `variables` are Sluice's settings there."""
+    """Yield a machine with the tests' servers. `variables` are Sluice's settings there."""
     [port] = ports.free(1)
     machine = Machine(folder=folder, web_port=port)
     for name in ("REDIS_URL", "DATABASE_URL", *(name for name in variables if name.startswith("S3_"))):

@@ -1,6 +1,6 @@
-"""A whole site, for tests that put an operator's engines in the place of those that all others run on; and workers."""
+"""A whole site for tests with other brokers, databases, and proxies, and workers."""
 
-from tests.chaos.conftest import _notes, chance, pytest_runtest_makereport, site
+from tests.chaos.conftest import _change_log, chance, pytest_runtest_makereport, site
 from tests.e2e.conftest import workers
 
-__all__ = ["_notes", "chance", "pytest_runtest_makereport", "site", "workers"]
+__all__ = ["_change_log", "chance", "pytest_runtest_makereport", "site", "workers"]

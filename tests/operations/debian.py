@@ -1,8 +1,8 @@
-"""Other people's servers that no package index has, from Debian's packages: unpacked into .local/debian, not installed.
+"""Third-party servers from Debian packages, unpacked into .local/debian without installing them.
 
     python -m tests.operations.debian
 
-needs neither root nor sudo, only apt and dpkg. Where they are missing, programs of these names on PATH are taken.
+needs neither root nor sudo, only apt and dpkg. Without these, programs of the same names on PATH are used.
 """
 
 import os
@@ -17,7 +17,7 @@ STAMP = ROOT / "unpacked"
 
 
 def program(name: str) -> str:
-    """Return the path of a program of these packages, `program("promtool")`; PATH's where nothing was unpacked."""
+    """Return the path of a program in these packages, or on PATH if nothing was unpacked: `program("promtool")`."""
     for folder in ("usr/bin", "usr/sbin", "bin", "sbin"):
         if (found := ROOT / folder / name).is_file():
             return str(found)
@@ -27,14 +27,14 @@ def program(name: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return what these programs need to find their libraries where they were unpacked."""
+    """Return the variables with which these programs find their libraries."""
     libraries = [str(ROOT / folder) for folder in ("usr/lib", "lib") if (ROOT / folder).is_dir()]
     libraries += [str(path) for folder in libraries for path in Path(folder).glob("*-linux-gnu*")]
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
 
 
 def unpack() -> None:
-    """Download the packages with what they need and this machine has not, and unpack them; once."""
+    """Download and unpack the packages with their missing dependencies, once."""
     if STAMP.exists() and STAMP.read_text().split() == list(PACKAGES):
         return
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
@@ -48,7 +48,7 @@ def unpack() -> None:
     settings = (f"Dir::State::lists={apt}/lists", f"Dir::Cache={apt}/cache", "APT::Sandbox::User=")
     options = ["-qq", *(f"--option={setting}" for setting in settings)]
     subprocess.run(["apt-get", *options, "update"], check=True)
-    # What is installed already is not named: it says which files an installation would take.
+    # Installed packages are not listed: apt prints the files that an installation would download.
     planned = subprocess.run(
         ["apt-get", *options, "install", "--yes", "--no-install-recommends", "--print-uris", *PACKAGES],
         check=True, capture_output=True, text=True,

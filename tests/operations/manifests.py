@@ -1,8 +1,8 @@
-"""The manifests of docker/kubernetes, held against the schemas of their kinds.
+"""Validation of the manifests in docker/kubernetes with the schemas of their kinds.
 
     python -m tests.operations.manifests
 
-looks at every file as it is written; where kubectl or kustomize is installed, also at what the overlays come to.
+checks every file as written and, with kubectl or kustomize installed, every rendered overlay.
 """
 
 import json
@@ -22,9 +22,10 @@ from jsonschema import Draft202012Validator
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = PROJECT / "docker" / "kubernetes"
 OVERLAYS = ("small", "production")
-# The oldest that README.md names, and the newest whose schemas we have: nothing may be gone there.
+# The oldest version that README.md supports, and the newest with schemas here, which must not have removed anything
+# used.
 VERSIONS = ("1.29", "1.37")
-# KEDA's kinds are in no release of Kubernetes.
+# KEDA's kinds are not part of Kubernetes.
 KEDA = Draft202012Validator(json.loads((Path(__file__).parent / "schemas" / "keda.json").read_text()))
 
 Document = dict[str, Any]
@@ -35,19 +36,19 @@ def read(text: str) -> list[Document]:
 
 
 def written() -> Iterator[tuple[str, Document]]:
-    """Return what the files hold, before kustomize puts it together, with the places of each."""
+    """Return the objects of every file before kustomize, with their location."""
     for path in sorted(FOLDER.rglob("*.yaml")):
-        if path.name != "kustomization.yaml":  # the overlays come to nothing if one of these is wrong
+        if path.name != "kustomization.yaml":  # an error in one of these would leave the overlays empty
             for document in read(path.read_text()):
-                yield f"{path.relative_to(PROJECT)}: {named(document)}", whole(document)
+                yield f"{path.relative_to(PROJECT)}: {location_of(document)}", completed(document)
 
 
-def named(document: Document) -> str:
+def location_of(document: Document) -> str:
     return f"{document['kind']} {document['metadata']['name']}"
 
 
-def whole(document: Document) -> Document:
-    """Give a patch what it need not say: whose pods they are, and that they have containers."""
+def completed(document: Document) -> Document:
+    """Add the parts that a patch may omit: labels of the pods, and containers."""
     if document["kind"] == "Deployment":
         document["spec"].setdefault("selector", {})
         document["spec"]["template"]["spec"].setdefault("containers", [])
@@ -55,7 +56,7 @@ def whole(document: Document) -> Document:
 
 
 def problems(document: Document) -> Iterator[str]:
-    """Yield a sentence for each thing that an API server would refuse, or quietly leave out."""
+    """Yield a sentence for each field that an API server would refuse or drop silently."""
     if document["apiVersion"].startswith("keda.sh/"):
         for error in KEDA.iter_errors(document):
             yield f"KEDA: {error.json_path.removeprefix('$.')}: {error.message}"
@@ -68,7 +69,7 @@ def problems(document: Document) -> Iterator[str]:
 
 
 def program() -> list[str] | None:
-    """Return the command that renders a folder, or None where neither program is on PATH."""
+    """Return the command that renders a folder, or None if neither program is on PATH."""
     if kubectl := shutil.which("kubectl"):
         return [kubectl, "kustomize"]
     if kustomize := shutil.which("kustomize"):
@@ -78,7 +79,7 @@ def program() -> list[str] | None:
 
 @cache
 def rendered(overlay: str) -> list[Document]:
-    """Return what an overlay comes to."""
+    """Return the objects of a rendered overlay."""
     command = program()
     if command is None:
         raise FileNotFoundError(
@@ -92,12 +93,12 @@ def rendered(overlay: str) -> list[Document]:
 
 
 def of(documents: list[Document], *kinds: str) -> dict[str, Document]:
-    """Return those of some kinds, by name."""
+    """Return the objects of some kinds, by name."""
     return {document["metadata"]["name"]: document for document in documents if document["kind"] in kinds}
 
 
 def pods(documents: list[Document]) -> dict[str, Document]:
-    """Return what each Deployment and Job makes its pods from."""
+    """Return the pod template of each Deployment and Job."""
     return {name: document["spec"]["template"] for name, document in of(documents, "Deployment", "Job").items()}
 
 
@@ -107,7 +108,7 @@ def containers(pod: Document) -> dict[str, Document]:
 
 
 def environment(documents: list[Document], container: Document, *, secrets: dict[str, str], ip: str) -> dict[str, str]:
-    """Return the variables that a container gets, as the kubelet puts them together."""
+    """Return the variables of a container, resolved as by the kubelet."""
     settings = {name: document["data"] for name, document in of(documents, "ConfigMap").items()}
     given: dict[str, str] = {}
     for source in container.get("envFrom", ()):
@@ -123,7 +124,7 @@ def environment(documents: list[Document], container: Document, *, secrets: dict
 
 
 def expanded(text: str, given: dict[str, str]) -> str:
-    """Put in `$(NAME)`, which stays as it is where the container has no such variable."""
+    """Expand `$(NAME)`, except for unknown variables."""
     return re.sub(r"\$\((\w+)\)", lambda found: given.get(found[1], found[0]), text)
 
 
@@ -134,7 +135,7 @@ def all_documents() -> Iterator[tuple[str, Document]]:
         return
     for overlay in OVERLAYS:
         for document in rendered(overlay):
-            yield f"{overlay}: {named(document)}", document
+            yield f"{overlay}: {location_of(document)}", document
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""PgBouncer from Debian's package, before a Postgres of ours."""
+"""PgBouncer from its Debian package, in front of a test's Postgres."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from config.dev.stack.identity import Identity
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 from tests.operations import debian
 
 CONFIGURATION = """\
@@ -34,9 +34,10 @@ server_round_robin = 1
 """
 
 
-class PgBouncer(Server):
-    """`size` sessions of Postgres for all clients of a user and a database; `more`: lines of pgbouncer.ini. Clients
-    have each statement run in another session than the last, where there are several: `server_round_robin`."""
+class PgBouncer(LocalServer):
+    """`size`: server connections per user and database. `more`: lines of pgbouncer.ini. With several server
+    connections, `server_round_robin` runs each statement of a client in a different one.
+    """
 
     name: ClassVar[str] = "pgbouncer"
 
@@ -59,7 +60,7 @@ class PgBouncer(Server):
         (self.data / "pgbouncer.ini").write_text(text)
 
     def describe(self) -> Process:
-        # It refuses to be root.
+        # It refuses to run as root.
         other = ["-u", "nobody"] if os.geteuid() == 0 else []
         return Process(
             name=self.name, command=[debian.program("pgbouncer"), *other, str(self.data / "pgbouncer.ini")],
@@ -84,7 +85,7 @@ class PgBouncer(Server):
 
 @contextmanager
 def running(root: Path, *, to: str, size: int, more: str = "") -> Iterator[PgBouncer]:
-    root.chmod(0o755)  # as root it runs as nobody
+    root.chmod(0o755)  # as root, it runs as the user nobody
     server = PgBouncer(root, Identity(root), to=to, size=size, more=more)
     try:
         server.start()

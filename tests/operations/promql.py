@@ -1,4 +1,4 @@
-"""What an expression of PromQL asks for: the selectors in it, and the labels that it groups by."""
+"""Parser for the selectors and grouping labels of PromQL expressions."""
 
 import re
 from typing import NamedTuple
@@ -11,7 +11,7 @@ WORDS = {"and", "or", "unless", "bool", "offset", "by", "without", "on", "ignori
 
 
 class Selector(NamedTuple):
-    """`matchers`: label and value, once for each of the values that `=~` and `!~` list."""
+    """`matchers`: pairs of label and value, one for each value of `=~` and `!~`."""
 
     text: str
     metric: str
@@ -19,7 +19,7 @@ class Selector(NamedTuple):
 
 
 def selectors(expression: str) -> list[Selector]:
-    """Return every selector of an expression, `export_slots{state="free"}`."""
+    """Return every selector of an expression, such as `export_slots{state="free"}`."""
     bare = RANGE.sub("", GROUPING.sub(" ", expression))
     return [
         Selector(metric + braces, metric, matchers(braces))
@@ -37,6 +37,6 @@ def matchers(braces: str) -> list[tuple[str, str]]:
 
 
 def groupings(expression: str) -> set[str]:
-    """Return the labels in `by (…)`, `on (…)` and the like."""
+    """Return the labels in `by (…)`, `on (…)`, and similar clauses."""
     listed = [labels for _, labels in GROUPING.findall(expression)]
     return {label.strip() for labels in listed for label in labels.split(",") if label.strip()}

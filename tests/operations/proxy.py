@@ -1,4 +1,4 @@
-"""The proxy of docker/compose.yaml, without Docker: docker/proxy/start.sh with Debian's nginx, on ports of its own."""
+"""The proxy of docker/compose.yaml without Docker: docker/proxy/start.sh with Debian's nginx, on free ports."""
 
 import os
 import re
@@ -14,7 +14,7 @@ PORTS = (3000, 5555, 8080, 8081, 8333, 8443, 9090, 15672)
 
 
 class Proxy:
-    """`instead` are texts of the configuration and what they are here: first of all the addresses of others."""
+    """`instead` replaces texts of the configuration, mainly the addresses of upstream servers."""
 
     def __init__(self, machine: Machine, instead: Mapping[str, str]) -> None:
         self.machine = machine
@@ -47,7 +47,7 @@ class Proxy:
         return self.process
 
     def local(self, text: str) -> str:
-        """Return a file of the configuration with what is here in the place of what is in the containers."""
+        """Write a configuration file with local values in place of the container's."""
         text = text.replace("/tmp/proxy", str(self.folder / "run"))  # noqa: S108  the container's
         text = text.replace("/etc/proxy", str(self.folder / "etc"))
         for name in SERVICES["proxy"]["secrets"]:

@@ -1,7 +1,7 @@
-"""RabbitMQ from Debian's package, as a server of ours: beside any other, on ports of its own, without root.
+"""RabbitMQ from its Debian package, on free ports and without root, beside any other instance.
 
-Its Erlang is told where it lies by a script of our own, since the one in the package knows one place only; and the
-daemon that tells Erlang nodes of each other is a process of ours, since the one that Erlang starts would stay behind.
+A script of ours starts Erlang, since the packaged one contains a fixed path. epmd is a child of the test, since one
+that Erlang starts would keep running.
 """
 
 import os
@@ -17,7 +17,7 @@ from amqp.exceptions import AMQPError
 from config.dev.stack.identity import Identity, write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 from tests.operations import debian
 
 USER = "sluice"
@@ -40,7 +40,7 @@ ADVANCED = """\
 [{{kernel, [{{inet_dist_use_interface, {{127,0,0,1}}}}]}},
  {{rabbit, [{{channel_tick_interval, {tick}}}]}}].
 """
-# `erl` of the package, for wherever the package is.
+# The package's `erl`, for any location of the package.
 ERL = """\
 #!/bin/sh
 export ROOTDIR="{root}" BINDIR="{bin}" EMU=beam PROGNAME=erl
@@ -48,8 +48,8 @@ exec "$BINDIR/erlexec" "$@"
 """
 
 
-class RabbitMQ(Server):
-    """`more`: lines of rabbitmq.conf. Data that is there stays through `stop`, `kill` and `start`."""
+class RabbitMQ(LocalServer):
+    """`more`: lines of rabbitmq.conf. Data survive `stop`, `kill`, and `start`."""
 
     name: ClassVar[str] = "rabbitmq"
     port_count: ClassVar[int] = 3
@@ -147,10 +147,11 @@ class RabbitMQ(Server):
         connection.connect()
         return connection
 
-    # ---- Looking, and doing harm -----------------------------------------------------------------------------------
+    # ---- Inspection and faults
+    # ----------------------------------------------------------------------------------------
 
     def ctl(self, *arguments: str) -> str:
-        """Return what `rabbitmqctl` says: an Erlang of its own, which takes seconds."""
+        """Return the output of `rabbitmqctl`, which starts a separate Erlang and takes seconds."""
         command = [str(scripts() / "rabbitmqctl"), "--quiet", "--node", self.node, *arguments]
         done = subprocess.run(
             command, cwd=self.data, env=self.environment(), check=True, capture_output=True, text=True, timeout=90
@@ -158,18 +159,18 @@ class RabbitMQ(Server):
         return done.stdout
 
     def queued(self, queue: str) -> int:
-        """Return how many messages wait in a queue, those that workers hold not among them."""
+        """Return the number of ready messages in a queue, without the unacknowledged ones."""
         connection: Any
         with self.connect() as connection, connection.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).message_count)
 
     def held(self, queue: str) -> int:
-        """Return how many messages consumers have taken and not acknowledged, by the queue's own state."""
-        asked = f"ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:query_messages_checked_out/1)"
-        return int(self.ctl("eval", f"element(2, element(2, {asked}))."))
+        """Return the number of unacknowledged messages, from the queue's own state."""
+        query = f"ra:local_query({{'%2F_{queue}', node()}}, fun rabbit_fifo:query_messages_checked_out/1)"
+        return int(self.ctl("eval", f"element(2, element(2, {query}))."))
 
     def purge(self, *queues: str) -> int:
-        """Lose the messages that wait; return how many there were."""
+        """Purge the ready messages, and return their number."""
         connection: Any
         with self.connect() as connection, connection.channel() as channel:
             return sum(int(channel.queue_purge(queue)) for queue in queues)
@@ -186,7 +187,7 @@ def running(root: Path) -> Iterator[RabbitMQ]:
 
 
 def scripts() -> Path:
-    """Return where the scripts are that do not care who runs them, as those on PATH do."""
+    """Return the folder of the scripts that run as any user, unlike those on PATH."""
     home = Path(debian.program("rabbitmq-server")).resolve().parent.parent
     return next(iter(versions(home))) / "sbin"
 
@@ -196,6 +197,6 @@ def versions(home: Path) -> Iterator[Path]:
 
 
 def erlang() -> Path:
-    """Return the folder of the Erlang that belongs to it."""
+    """Return the folder of the matching Erlang."""
     found = Path(debian.program("erl")).resolve()
     return found.parent.parent

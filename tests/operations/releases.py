@@ -1,7 +1,7 @@
-"""The release after this one, made up: this code with what a release may bring, in a folder of its own.
+"""A made-up next release: this code, in a separate folder, with typical changes of a release.
 
-What the patches bring is what CONTRIBUTING.md allows a release to bring: a column, an argument of a message, a kind of
-message, a kind of event, a field of a run-state, a setting. Old and new processes are started side by side from both.
+The patches make changes that CONTRIBUTING.md allows between releases: a column, an argument of a message, a kind of
+message, a kind of event, a field of a run-state, a setting. Old and new processes run side by side.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from config.dev.stack.process import Process
 from tests.chaos.site import Site
 
 PARTS = ("config", "etl", "exports", "rules", "templates", "tests")
-# The last migration that there is.
+# The latest migration.
 BEFORE = max(path.stem for path in (PROJECT / "exports" / "migrations").glob("0*.py"))
 MIGRATION = f"""
 from django.db import migrations, models
@@ -32,7 +32,7 @@ TASK = """
 def look_ahead(**_later: object) -> None:
     sweeper.once("look_ahead", every=0, run=lambda: None)
 """
-# A kind of event that nobody knows yet, before a job's end.
+# An unknown kind of event, before a job's end.
 EVENT = """
     sql.one(
         "WITH moved AS (UPDATE exports_jobs SET event_seq = event_seq + 1 WHERE job_id = %(job)s RETURNING event_seq)"
@@ -41,7 +41,7 @@ EVENT = """
         job=job_id,
     )
 """
-# By file: what is replaced, which must be there once, and by what.
+# By file: the text that is replaced, which must occur once, and its replacement.
 PATCHES = {
     "exports/models/chunk.py": (
         "    error_code = models",
@@ -67,7 +67,7 @@ PATCHES = {
 
 
 class Release:
-    """A folder of code, and the processes that run it: a web process, export and document workers, and a beat."""
+    """A folder of code and its processes: a web process, export and document workers, and a beat."""
 
     def __init__(self, site: Site, name: str, code: Path, **variables: object) -> None:
         self.site, self.name, self.code = site, name, code
@@ -87,7 +87,7 @@ class Release:
         return self.site.environment(**self.variables)
 
     def start(self, *, workers: int = 2) -> None:
-        """Start all of it; return when it works."""
+        """Start all processes, and return when they are ready."""
         self.web = Web(self.folder, Identity(self.folder), self.environment())
         self.web.code = self.code
         for number in range(workers):
@@ -119,7 +119,7 @@ class Release:
 
 
 class Web(processes.Web):
-    """A web process that runs another folder's code."""
+    """A web process with the code of another folder."""
 
     code: Path = PROJECT
 
@@ -142,7 +142,7 @@ def next_one(site: Site) -> Release:
     for name, (found, put) in PATCHES.items():
         file = code / name
         text = file.read_text()
-        assert text.count(found) == 1, f"{name} has changed: this patch does not fit any more"
+        assert text.count(found) == 1, f"{name} has changed: this patch no longer applies"
         file.write_text(text.replace(found, put))
     tasks = code / "exports" / "tasks.py"
     tasks.write_text(tasks.read_text() + TASK)

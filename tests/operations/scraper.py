@@ -1,4 +1,4 @@
-"""A Prometheus from Debian's package, with a configuration of the test's own."""
+"""Prometheus from its Debian package, with a test's own configuration."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.operations import debian
 
 
 def scraper(folder: Path, *, port: int) -> Process:
-    """Return one that is not started yet. `prometheus.yml` is in the folder, and its data will be."""
+    """Return a Prometheus that is not started yet. The folder contains `prometheus.yml`, and its data later."""
     return Process(
         name="prometheus",
         command=[

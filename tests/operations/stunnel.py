@@ -1,4 +1,4 @@
-"""TLS before a server that has none, by stunnel; and the certificates for it, by openssl."""
+"""TLS in front of a server without TLS, by stunnel, with certificates by openssl."""
 
 import subprocess
 from pathlib import Path
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from config.dev.stack.identity import Identity
 from config.dev.stack.ports import LOOPBACK, is_free
 from config.dev.stack.process import Process
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 from tests.operations import debian
 
 CONFIGURATION = """\
@@ -24,7 +24,7 @@ key = {key}
 
 
 class Authority:
-    """A certificate authority of our own: `authority.issue("localhost")` gives a certificate and its key."""
+    """A test certificate authority: `authority.issue("localhost")` returns a certificate and its key."""
 
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -52,8 +52,8 @@ def openssl(*arguments: str) -> None:
     subprocess.run([debian.program("openssl"), *arguments], check=True, capture_output=True)
 
 
-class Stunnel(Server):
-    """It listens with TLS, and passes what comes to the server of this URL."""
+class Stunnel(LocalServer):
+    """A TLS listener that forwards to the server of this URL."""
 
     name: ClassVar[str] = "stunnel"
 

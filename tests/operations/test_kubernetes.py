@@ -1,4 +1,4 @@
-"""The manifests as kustomize puts them together: what refers to what, and what the code has to agree with."""
+"""The rendered manifests: their internal references, and their agreement with the code."""
 
 import json
 import re
@@ -25,11 +25,11 @@ from tests.operations.manifests import FOLDER, OVERLAYS, Document, containers, o
 
 README = (FOLDER / "README.md").read_text()
 COMPOSE = yaml.safe_load((FOLDER.parent / "compose.yaml").read_text())["services"]
-# Made by hand, as the README says, and in no file.
+# Created by hand according to the README, and in no file.
 BY_HAND = {"sluice-secrets", "sluice-broker", "sluice-tls"}
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 LIBRARIES = {"CELERY_QUIET", "REMAP_SIGTERM", "TMPDIR", counters.VARIABLE}
-KUBELET = {"POD_IP", "PUBLIC_HOSTS"}  # what ALLOWED_HOSTS is put together from
+KUBELET = {"POD_IP", "PUBLIC_HOSTS"}  # a part of ALLOWED_HOSTS
 PORTS = {"postgresql": 5432, "redis": 6379, "https": 443}
 
 
@@ -44,7 +44,7 @@ def production() -> list[Document]:
 
 
 def mains(documents: list[Document]) -> dict[str, Document]:
-    """Return the container of each pod that is ours to tell what it does."""
+    """Return the main container of each of Sluice's pods."""
     return {name: containers(pod)["sluice"] for name, pod in pods(documents).items()}
 
 
@@ -57,15 +57,15 @@ def cores(amount: str) -> float:
     return int(amount[:-1]) / 1000 if amount.endswith("m") else float(amount)
 
 
-# ---- As a whole -------------------------------------------------------------------------------------------------
-def test_everything_fits_the_schema_of_its_kind(documents: list[Document]) -> None:
-    found = {manifests.named(document): list(manifests.problems(document)) for document in documents}
+# ---- All objects -----------------------------------------------------------------------------------------------
+def test_every_object_matches_its_schema(documents: list[Document]) -> None:
+    found = {manifests.location_of(document): list(manifests.problems(document)) for document in documents}
 
-    assert len(found) == len(documents)  # nothing comes twice
+    assert len(found) == len(documents)  # no duplicates
     assert {name: problems for name, problems in found.items() if problems} == {}
 
 
-def test_everything_is_in_the_namespace_whose_pods_are_restricted(documents: list[Document]) -> None:
+def test_every_object_is_in_the_restricted_namespace(documents: list[Document]) -> None:
     (namespace,) = of(documents, "Namespace").values()
 
     assert {document["metadata"].get("namespace") for document in documents} == {"sluice", None}
@@ -73,14 +73,14 @@ def test_everything_is_in_the_namespace_whose_pods_are_restricted(documents: lis
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_all_containers_are_of_one_image_with_a_version(documents: list[Document]) -> None:
+def test_all_containers_use_one_versioned_image(documents: list[Document]) -> None:
     images = {container["image"] for pod in pods(documents).values() for container in containers(pod).values()}
     (image,) = images
 
     assert re.fullmatch(r"registry\.example\.org/sluice:\d+\.\d+\.\d+", image)
 
 
-def test_what_is_referred_to_is_there_or_made_by_hand(documents: list[Document]) -> None:
+def test_every_reference_resolves(documents: list[Document]) -> None:
     text = json.dumps(documents)
     referred = set(re.findall(r'"(?:configMapRef|configMap|configMapKeyRef)": \{[^{}]*?"name": "([^"]+)"', text))
     secrets = set(re.findall(r'"secret(?:Name|KeyRef|Ref)": (?:\{"name": )?"([^"]+)"', text))
@@ -105,25 +105,25 @@ def test_what_is_referred_to_is_there_or_made_by_hand(documents: list[Document])
 
 
 def selected(documents: list[Document], selector: Document) -> set[str]:
-    """Return the Deployments and Jobs whose pods a selector finds."""
+    """Return the Deployments and Jobs whose pods match a selector."""
 
     def fits(labels: dict[str, str]) -> bool:
-        named = selector.get("matchLabels", {}).items() <= labels.items()
-        return named and all(
+        location_of = selector.get("matchLabels", {}).items() <= labels.items()
+        return location_of and all(
             labels.get(expression["key"]) in expression["values"] for expression in selector.get("matchExpressions", ())
         )
 
     return {name for name, pod in pods(documents).items() if fits(pod["metadata"]["labels"])}
 
 
-def test_selectors_find_the_pods_that_they_are_for(documents: list[Document]) -> None:
+def test_selectors_match_their_pods(documents: list[Document]) -> None:
     for name, deployment in of(documents, "Deployment").items():
         assert selected(documents, deployment["spec"]["selector"]) == {name}
     for name, service in of(documents, "Service").items():
         assert selected(documents, {"matchLabels": service["spec"]["selector"]}) == {name}
 
 
-def test_whoever_comes_in_reaches_web(documents: list[Document]) -> None:
+def test_the_ingress_routes_to_web(documents: list[Document]) -> None:
     (ingress,), (service,) = of(documents, "Ingress").values(), of(documents, "Service").values()
     (rule,) = ingress["spec"]["rules"]
     backend = rule["http"]["paths"][0]["backend"]["service"]
@@ -141,12 +141,12 @@ def test_whoever_comes_in_reaches_web(documents: list[Document]) -> None:
 
 
 def of_settings(documents: list[Document]) -> Iterator[dict[str, str]]:
-    """Yield the settings that are no secrets: of one ConfigMap."""
+    """Yield the ConfigMaps of settings that are not secret."""
     yield from (map_["data"] for map_ in of(documents, "ConfigMap").values() if "ALLOWED_HOSTS" in map_["data"])
 
 
 # ---- Pods -------------------------------------------------------------------------------------------------------
-def test_pods_may_do_nothing_but_what_they_must(documents: list[Document]) -> None:
+def test_pods_run_with_least_privilege(documents: list[Document]) -> None:
     (account,) = of(documents, "ServiceAccount").values()
     assert account["automountServiceAccountToken"] is False
     for pod in pods(documents).values():
@@ -173,14 +173,14 @@ def image_user() -> int:
     return int(re.findall(r"^USER (\d+):", dockerfile, re.MULTILINE)[-1])
 
 
-def test_the_containers_that_hold_no_secret_are_those_that_need_none(documents: list[Document]) -> None:
+def test_only_containers_that_need_secrets_get_them(documents: list[Document]) -> None:
     for name, pod in pods(documents).items():
         for container in containers(pod).values():
             holds = {"secretRef": {"name": "sluice-secrets"}} in container.get("envFrom", ())
             assert holds == (container["name"] != "metrics"), name
 
 
-def test_pods_are_the_containers_of_compose(documents: list[Document]) -> None:
+def test_pods_match_the_compose_containers(documents: list[Document]) -> None:
     services = {name: service for name, service in COMPOSE.items() if name in pods(documents)}
     ours = {name for name, service in COMPOSE.items() if service["image"].startswith(("sluice:", "sluice-ocr:"))}
     assert services.keys() == pods(documents).keys() == ours
@@ -190,13 +190,13 @@ def test_pods_are_the_containers_of_compose(documents: list[Document]) -> None:
         assert cores(limits["cpu"]) == float(service["deploy"]["resources"]["limits"]["cpus"])
         own = {variable["name"]: variable.get("value") for variable in main.get("env", ())}
         assert own.keys() <= Environment.names() | LIBRARIES | KUBELET
-        said = {name: value for name, value in own.items() if name not in KUBELET | {"ALLOWED_HOSTS"}}
+        declared = {name: value for name, value in own.items() if name not in KUBELET | {"ALLOWED_HOSTS"}}
         theirs = service["environment"]
-        assert said == {name: theirs[name] for name in said}
-        assert LIBRARIES & theirs.keys() == LIBRARIES & said.keys()
+        assert declared == {name: theirs[name] for name in declared}
+        assert LIBRARIES & theirs.keys() == LIBRARIES & declared.keys()
 
 
-def test_pods_get_time_to_end_what_they_do(documents: list[Document]) -> None:
+def test_pods_have_time_for_graceful_shutdown(documents: list[Document]) -> None:
     for name, pod in pods(documents).items():
         grace, main = pod["spec"].get("terminationGracePeriodSeconds", 30), containers(pod)["sluice"]
         if name.startswith("worker-"):
@@ -208,12 +208,12 @@ def test_pods_get_time_to_end_what_they_do(documents: list[Document]) -> None:
             assert grace > before + graceful
 
 
-def test_probes_ask_for_what_is_there(documents: list[Document]) -> None:
+def test_probes_refer_to_existing_ports_and_commands(documents: list[Document]) -> None:
     for name, main in mains(documents).items():
         probes = {kind: main[kind] for kind in ("startupProbe", "readinessProbe", "livenessProbe") if kind in main}
         if name.startswith("worker-"):
-            assert {tuple(probe["exec"]["command"]) for probe in probes.values()} == {("/usr/local/bin/worker-heard",)}
-            assert all(probe["timeoutSeconds"] > 8 for probe in probes.values())  # what it listens for
+            assert {tuple(probe["exec"]["command"]) for probe in probes.values()} == {("/usr/local/bin/worker-health",)}
+            assert all(probe["timeoutSeconds"] > 8 for probe in probes.values())  # its timeout in seconds
             assert len(probes) == 3
         elif name == "beat":
             *_, code = COMPOSE["beat"]["healthcheck"]["test"]
@@ -225,14 +225,14 @@ def test_probes_ask_for_what_is_there(documents: list[Document]) -> None:
             }  # fmt: skip
             assert all(probe["timeoutSeconds"] > health.BOUND_SECONDS for probe in probes.values())
         else:
-            assert not probes  # the migration ends
+            assert not probes  # the migration exits
         for kind, minutes in (("startupProbe", 1), ("livenessProbe", 1)):
             if kind in probes:
                 assert probes[kind]["periodSeconds"] * probes[kind]["failureThreshold"] >= minutes * 60
 
 
-def test_what_is_written_lies_in_a_volume(documents: list[Document]) -> None:
-    """All else is read-only."""
+def test_writable_paths_are_volumes(documents: list[Document]) -> None:
+    """Everything else is read-only."""
     for name, main in mains(documents).items():
         values = [variable.get("value", "") for variable in main.get("env", ())]
         paths = re.findall(r"/(?:var|tmp)[\w/]*", " ".join([*values, *main["command"]]))
@@ -241,7 +241,7 @@ def test_what_is_written_lies_in_a_volume(documents: list[Document]) -> None:
         assert "/tmp" in mounts  # noqa: S108  of the pod
 
 
-def test_workers_have_the_folder_that_their_counters_lie_in(documents: list[Document]) -> None:
+def test_workers_mount_the_metrics_folder(documents: list[Document]) -> None:
     for name, pod in pods(documents).items():
         if not name.startswith("worker-"):
             continue
@@ -251,12 +251,14 @@ def test_workers_have_the_folder_that_their_counters_lie_in(documents: list[Docu
         assert {"name": "metrics", "mountPath": folder} in main["volumeMounts"]
         assert {"name": "metrics", "mountPath": folder, "readOnly": True} in sidecar["volumeMounts"]
         assert sidecar["ports"] == [{"name": "metrics", "containerPort": int(port)}]
-        assert sidecar["restartPolicy"] == "Always"  # else it would have to end before the worker begins
+        assert (
+            sidecar["restartPolicy"] == "Always"
+        )  # as a regular container, it would have to exit before the worker starts
 
 
-def test_the_podmonitor_of_the_readme_asks_the_ports_that_pods_have(production: list[Document]) -> None:
+def test_the_readme_podmonitor_scrapes_existing_ports(production: list[Document]) -> None:
     monitor = yaml.safe_load(re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1])  # type: ignore[index]
-    asked = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+    trigger_spec = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
     ports = {
         port["name"]
         for pod in pods(production).values()
@@ -264,13 +266,13 @@ def test_the_podmonitor_of_the_readme_asks_the_ports_that_pods_have(production: 
         for port in container.get("ports", ())
     }
 
-    assert asked == ports
+    assert trigger_spec == ports
     assert {"web", *of(production, "ScaledObject")} <= selected(production, monitor["spec"]["selector"])
     assert all(resolve(endpoint["path"]) for endpoint in monitor["spec"]["podMetricsEndpoints"])
 
 
 # ---- Disruptions and scaling ------------------------------------------------------------------------------------
-def test_one_pod_of_each_kind_may_be_away(production: list[Document]) -> None:
+def test_disruption_budgets_allow_one_pod_of_each_kind_to_be_unavailable(production: list[Document]) -> None:
     budgets = of(production, "PodDisruptionBudget")
     deployments, scaled = of(production, "Deployment"), of(production, "ScaledObject")
 
@@ -282,13 +284,13 @@ def test_one_pod_of_each_kind_may_be_away(production: list[Document]) -> None:
         assert least >= 2, name
 
 
-def test_what_keda_scales_has_no_number_of_its_own(production: list[Document]) -> None:
+def test_deployments_scaled_by_keda_set_no_replicas(production: list[Document]) -> None:
     for scaled in of(production, "ScaledObject").values():
         target = of(production, "Deployment")[scaled["spec"]["scaleTargetRef"]["name"]]
         assert "replicas" not in target["spec"]
         assert scaled["spec"]["minReplicaCount"] < scaled["spec"]["maxReplicaCount"]
         for trigger in scaled["spec"]["triggers"]:
-            # Without an answer the number of pods stays as it is: 0 would take them away.
+            # Without data, the number of pods must stay as it is: 0 would remove them.
             assert trigger["type"] == "redis" or trigger["metadata"]["ignoreNullValues"] == "false"
 
 
@@ -306,25 +308,25 @@ def trigger(documents: list[Document], name: str, of_: str) -> dict[str, str]:
     return found
 
 
-def test_there_are_as_many_workers_as_slots(production: list[Document]) -> None:
+def test_the_maximum_number_of_workers_matches_the_slots(production: list[Document]) -> None:
     slots, each = int(next(of_settings(production))["EXPORT_DB_SLOTS"]), concurrency(production, "worker-exports")
 
     assert of(production, "ScaledObject")["worker-exports"]["spec"]["maxReplicaCount"] * each == slots
     assert int(trigger(production, "worker-exports", "depth")["threshold"]) == each
 
 
-def test_a_pod_is_added_for_as_many_documents_as_it_reads_at_once(production: list[Document]) -> None:
-    asked, given = trigger(production, "worker-etl-ocr", "depth"), next(of_settings(production))
+def test_one_pod_is_added_per_batch_of_concurrent_documents(production: list[Document]) -> None:
+    trigger_spec, given = trigger(production, "worker-etl-ocr", "depth"), next(of_settings(production))
 
-    assert int(asked["listLength"]) == concurrency(production, "worker-etl-ocr")
-    assert asked["listName"] == f"{given['ETL_ARQ_QUEUE_NAME']}-ocr"
+    assert int(trigger_spec["listLength"]) == concurrency(production, "worker-etl-ocr")
+    assert trigger_spec["listName"] == f"{given['ETL_ARQ_QUEUE_NAME']}-ocr"
     limit = megabytes(mains(production)["worker-etl-ocr"]["resources"]["limits"]["memory"])
-    assert limit / concurrency(production, "worker-etl-ocr") >= 1.2 * 1024  # what one document may take
+    assert limit / concurrency(production, "worker-etl-ocr") >= 1.2 * 1024  # memory per document
 
 
-# ---- The network ------------------------------------------------------------------------------------------------
+# ---- Network policies ------------------------------------------------------------------------------------------
 def policies(documents: list[Document], name: str, direction: str) -> list[Document]:
-    """Return the rules that hold for the pods of a Deployment or Job."""
+    """Return the rules that apply to the pods of a Deployment or Job."""
     return [
         rule
         for policy in of(documents, "NetworkPolicy").values()
@@ -337,7 +339,7 @@ def ports_of(rule: Document) -> set[int]:
     return {port["port"] for port in rule["ports"]}
 
 
-def test_nothing_is_allowed_that_is_not_said(production: list[Document]) -> None:
+def test_network_policies_deny_by_default(production: list[Document]) -> None:
     nothing = of(production, "NetworkPolicy")["nothing"]["spec"]
 
     assert selected(production, nothing["podSelector"]) == pods(production).keys()
@@ -348,18 +350,18 @@ def test_nothing_is_allowed_that_is_not_said(production: list[Document]) -> None
         assert all(rule["ports"] and (rule.get("to") or rule.get("from")) for rule in rules)
 
 
-def test_who_may_come_in_comes_to_a_port_that_is_listened_on(production: list[Document]) -> None:
+def test_ingress_rules_name_ports_with_listeners(production: list[Document]) -> None:
     for name, pod in pods(production).items():
         listened = {port["containerPort"] for box in containers(pod).values() for port in box.get("ports", ())}
         allowed = {port for rule in policies(production, name, "ingress") for port in ports_of(rule)}
         assert listened <= allowed
     assert {rule["from"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
             for rule in policies(production, "web", "ingress")} == {"nginx-ingress", "monitoring"}  # fmt: skip
-    asked = trigger(production, "worker-exports", "age")["serverAddress"]
-    assert ".monitoring.svc:" in asked  # the Prometheus that KEDA asks is the one that is let in
+    trigger_spec = trigger(production, "worker-exports", "age")["serverAddress"]
+    assert ".monitoring.svc:" in trigger_spec  # KEDA queries the Prometheus whose access is allowed
 
 
-def test_all_pods_reach_names_database_broker_and_object_storage(production: list[Document]) -> None:
+def test_all_pods_reach_dns_database_broker_and_object_storage(production: list[Document]) -> None:
     wanted = {53, *PORTS.values()}
     for name in pods(production):
         allowed = {port for rule in policies(production, name, "egress") for port in ports_of(rule)}
@@ -368,7 +370,7 @@ def test_all_pods_reach_names_database_broker_and_object_storage(production: lis
     assert {port["protocol"] for port in names["ports"]} == {"UDP", "TCP"}
 
 
-def test_only_webhooks_reach_the_world_and_only_where_the_code_lets_them(production: list[Document]) -> None:
+def test_only_webhook_workers_reach_public_addresses(production: list[Document]) -> None:
     blocks = {
         name: [
             peer["ipBlock"] for rule in policies(production, name, "egress") for peer in rule["to"] if "ipBlock" in peer
@@ -380,7 +382,7 @@ def test_only_webhooks_reach_the_world_and_only_where_the_code_lets_them(product
     inside = [ip_network(cidr) for cidr in except_]
 
     assert world == ["worker-webhooks"]
-    # Nothing that receivers may have is cut off, and no inner network is open.
+    # No public address is blocked, and no private network is open.
     for network in inside:
         assert not ssrf_guard.is_public(network[0])
         assert not ssrf_guard.is_public(network[-1])
@@ -397,9 +399,9 @@ def test_only_webhooks_reach_the_world_and_only_where_the_code_lets_them(product
     assert str(ssrf_guard.GLOBAL_UNICAST) in [block["cidr"] for block in blocks["worker-webhooks"]]
 
 
-# ---- What the README has people type ----------------------------------------------------------------------------
+# ---- Commands of the README -------------------------------------------------------------------------------------
 def commands(beginning: str) -> list[list[str]]:
-    """Return the commands of the README that begin so, as words."""
+    """Return the README's commands with this beginning, split into words."""
     joined = README.replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(rf"^ +({re.escape(beginning)}.*)$", joined, re.MULTILINE)]
 
@@ -415,22 +417,22 @@ RESOURCES = {
 
 
 class EmptyCluster(BaseHTTPRequestHandler):
-    """An API server that tells what kinds there are, and has nothing yet."""
+    """An API server with resource kinds and without objects."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].strip("/")
-        answer = self.answer(path, path.removeprefix("apis/").removeprefix("api/"))
+        found = self.discover(path, path.removeprefix("apis/").removeprefix("api/"))
         missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
-        body = json.dumps(answer or missing).encode()
-        self.send_response(200 if answer else 404)
+        body = json.dumps(found or missing).encode()
+        self.send_response(200 if found else 404)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def answer(self, path: str, version: str) -> dict[str, Any] | None:
+    def discover(self, path: str, version: str) -> dict[str, Any] | None:
         if path == "api":
             return {"kind": "APIVersions", "versions": ["v1"]}
         if path == "apis":
@@ -461,7 +463,7 @@ class EmptyCluster(BaseHTTPRequestHandler):
         }
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def plural(kind: str) -> str:
@@ -470,7 +472,7 @@ def plural(kind: str) -> str:
 
 @pytest.fixture
 def kubectl(tmp_path: Path) -> Iterator[list[str]]:
-    """kubectl beside an empty cluster; it changes nothing there."""
+    """kubectl on an empty cluster, which it does not change."""
     program = manifests.program()
     assert program
     assert program[-1] == "kustomize", "these are commands of kubectl: kustomize alone cannot run them"
@@ -483,7 +485,7 @@ def kubectl(tmp_path: Path) -> Iterator[list[str]]:
 
 
 def applied(kubectl: list[str], words: list[str], overlay: str) -> set[str]:
-    """Return the kinds with names that a command of the README would apply."""
+    """Return the kinds and names of the objects that a command of the README would apply."""
     command = [str(FOLDER / "overlays" / overlay) if word == "$overlay" else word for word in words[1:]]
     done = subprocess.run(
         [*kubectl, *command, "--dry-run=client", "--validate=false", "--output=name"],
@@ -492,7 +494,7 @@ def applied(kubectl: list[str], words: list[str], overlay: str) -> set[str]:
     return {re.sub(r"\.[a-z0-9.]+/", "/", line) for line in done.stdout.splitlines()}
 
 
-def test_an_upgrade_migrates_before_it_replaces_anything(kubectl: list[str], documents: list[Document]) -> None:
+def test_an_upgrade_migrates_before_it_replaces_pods(kubectl: list[str], documents: list[Document]) -> None:
     overlay = "production" if of(documents, "ScaledObject") else "small"
     first, second = (applied(kubectl, words, overlay) for words in commands("kubectl apply -k $overlay"))
     everything = {f"{document['kind'].lower()}/{document['metadata']['name']}" for document in documents}
@@ -504,14 +506,14 @@ def test_an_upgrade_migrates_before_it_replaces_anything(kubectl: list[str], doc
         {"networkpolicy"} if overlay == "production" else set()
     )
     assert "job/migrate" in first
-    # The migration is waited for between the two.
+    # The command between the two waits for the migration.
     order = [
         next(word for word in ("delete", "apply", "wait", "rollout", "create") if word in words) for words in steps
     ]
     assert order[:5] == ["delete", "apply", "wait", "apply", "rollout"]
 
 
-def test_what_the_migration_needs_comes_with_it(kubectl: list[str], production: list[Document]) -> None:
+def test_the_migration_command_applies_its_dependencies(kubectl: list[str], production: list[Document]) -> None:
     first = applied(kubectl, commands("kubectl apply -k $overlay")[0], "production")
     pod = pods(production)["migrate"]["spec"]
     maps = {source["configMapRef"]["name"] for source in pod["containers"][0]["envFrom"] if "configMapRef" in source}
@@ -526,8 +528,10 @@ def test_what_the_migration_needs_comes_with_it(kubectl: list[str], production: 
     assert not pod["volumes"] or all("persistentVolumeClaim" not in volume for volume in pod["volumes"])
 
 
-def test_reconcile_is_the_migration_with_another_command(kubectl: list[str], production: list[Document]) -> None:
-    """After a restore no pod runs that it could be called in."""
+def test_the_reconcile_job_differs_from_the_migration_in_its_command(
+    kubectl: list[str], production: list[Document]
+) -> None:
+    """After a restore, no pod runs in which the command could be executed."""
     make, jq = commands("kubectl create -k $overlay")[0], commands("jq ")[0]
     words = [str(FOLDER / "overlays" / "production") if word == "$overlay" else word for word in make[1:-1]]
     made = subprocess.run(
@@ -541,7 +545,7 @@ def test_reconcile_is_the_migration_with_another_command(kubectl: list[str], pro
     assert pod["containers"][0]["envFrom"] == expected["containers"][0]["envFrom"]
 
 
-def test_labels_of_other_commands_select_what_they_say(documents: list[Document]) -> None:
+def test_labels_in_readme_commands_select_the_intended_objects(documents: list[Document]) -> None:
     for words in (*commands("kubectl -n sluice rollout"), *commands("kubectl -n sluice scale")):
         selector = words[words.index("-l") + 1].split("=")
         found = {
@@ -552,7 +556,7 @@ def test_labels_of_other_commands_select_what_they_say(documents: list[Document]
         assert found == of(documents, "Deployment").keys()
 
 
-def test_the_secrets_of_the_readme_are_those_that_pods_and_keda_ask_for(
+def test_the_readme_creates_the_secrets_that_pods_and_keda_need(
     kubectl: list[str], production: list[Document], tmp_path: Path
 ) -> None:
     lines = re.findall(r"^ +([A-Z0-9_]+=)$", README, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The pods of the manifests, run without a cluster: commands, variables, volumes and probes; and what KEDA asks."""
+"""The manifests' pods without a cluster: commands, variables, volumes, and probes, and KEDA's queries."""
 
 import http.client
 import json
@@ -43,14 +43,14 @@ NAMES = sorted(
     if place.startswith("docker/kubernetes/base/") and document["kind"] == "Deployment" and "/shared/" not in place
 )
 POD_IP = "10.244.7.7"
-# What differs from cluster to cluster, besides the Secret: the servers.
+# Besides the Secret, only the servers differ between clusters.
 SERVERS = ("S3_ENDPOINT_URL", "S3_PUBLIC_ENDPOINT_URL", "S3_REGION", "S3_BUCKET")
 SECRETS = ("SECRET_KEY", "DATABASE_URL", "SOURCE_DATABASE_URL", "REDIS_URL", "S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY")
 
 
 @dataclass
 class Pod:
-    """The containers of a pod as processes. What is mounted lies under `root`; nothing else of an image is there."""
+    """The containers of a pod as processes. Mounts are below `root`. Other files of the image are missing."""
 
     name: str
     root: Path
@@ -73,7 +73,7 @@ class Pod:
 
     def start(self) -> None:
         self.mount()
-        for name, container in self.containers.items():  # those that begin first come first
+        for name, container in self.containers.items():  # in the order of their start
             given = self.environment(container)
             process = Process(
                 name=f"{self.name}-{name}",
@@ -85,18 +85,18 @@ class Pod:
             self.running[name] = process
 
     def mount(self) -> None:
-        """Make the volumes, each a folder of its name, with what a ConfigMap puts in."""
+        """Create each volume as a folder of its name, with the contents of its ConfigMap."""
         maps = of(self.documents, "ConfigMap")
         for volume in pods(self.documents)[self.name]["spec"]["volumes"]:
             folder = self.root / "volumes" / volume["name"]
             folder.mkdir(parents=True)
             for name, text in maps[volume["configMap"]["name"]]["data"].items() if "configMap" in volume else ():
                 (folder / name).write_text(text)
-        heard = re.search(r"^COPY --chmod=755 (\S+) (/usr/local/bin/worker-heard)$", DOCKERFILE, re.MULTILINE)
-        assert heard
-        script = self.root / "image" / heard[2].lstrip("/")
+        found = re.search(r"^COPY --chmod=755 (\S+) (/usr/local/bin/worker-health)$", DOCKERFILE, re.MULTILINE)
+        assert found
+        script = self.root / "image" / found[2].lstrip("/")
         script.parent.mkdir(parents=True)
-        text = (manifests.PROJECT / heard[1]).read_text()
+        text = (manifests.PROJECT / found[1]).read_text()
         assert text.startswith("#!/opt/venv/bin/python\n")
         script.write_text(text.replace("/opt/venv/bin/python", sys.executable, 1))
         script.chmod(0o755)
@@ -112,9 +112,9 @@ class Pod:
         return {**given, **self.changes, "PATH": os.environ["PATH"]}
 
     def here(self, container: Document, command: list[str]) -> list[str]:
-        """Return a command with the paths of its mounts, its ports and its Python, as they are on this machine."""
+        """Return a command with local paths of its mounts, local ports, and the local Python."""
         mounts = {mount["mountPath"]: str(self.root / "volumes" / mount["name"]) for mount in container["volumeMounts"]}
-        # All at once: what is put in lies in /tmp itself.
+        # In one pass: the replacements themselves are below /tmp.
         anywhere = rf"(?<![\w/])({'|'.join(mounts)})(?=[/\"\0]|$)"
         text = re.sub(anywhere, lambda found: mounts[found[1]], "\0".join(command))
         for port in container.get("ports", ()):
@@ -127,7 +127,7 @@ class Pod:
         return [sys.executable if first == "python" else first, *rest]
 
     def passes(self, kind: str) -> bool:
-        """Ask a probe as the kubelet does."""
+        """Run a probe like the kubelet."""
         probe = self.main[kind]
         if "exec" in probe:
             return self.execute(probe["exec"]["command"], timeout=3 * probe["timeoutSeconds"]).returncode == 0
@@ -145,15 +145,15 @@ class Pod:
         connection = http.client.HTTPConnection(LOOPBACK, self.ports[port], timeout=20)
         try:
             connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
         except OSError:
             return 0, ""
         finally:
             connection.close()
 
     def counted(self) -> dict[str, float]:
-        """Return what the container `metrics` tells, by name and labels."""
+        """Return the metrics of the container `metrics`, by name and labels."""
         port = self.containers["metrics"]["ports"][0]["containerPort"]
         families = text_string_to_metric_families(self.get("/metrics", port=port)[1])
         return {
@@ -172,7 +172,7 @@ class Pod:
 
 @pytest.fixture
 def pod(transactional_db: None, tmp_path: Path) -> Iterator[Pod]:
-    """A pod that the test names, and starts; it is gone at the end."""
+    """A pod that the test names and starts, killed at the end."""
     lose_messages()
     made = Pod("", tmp_path)
     yield made
@@ -180,7 +180,7 @@ def pod(transactional_db: None, tmp_path: Path) -> Iterator[Pod]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pod_starts_passes_its_probes_and_ends_in_its_time(name: str, pod: Pod) -> None:
+def test_a_pod_starts_passes_its_probes_and_stops_in_time(name: str, pod: Pod) -> None:
     pod.name = name
     pod.start()
     pod.wait()
@@ -191,14 +191,14 @@ def test_a_pod_starts_passes_its_probes_and_ends_in_its_time(name: str, pod: Pod
 
     assert passed
     assert all(passed.values()), main.tail()
-    # uvicorn ends by the signal itself when all is done.
+    # uvicorn exits by the signal after a graceful shutdown.
     assert main.exit_status == (-signal.SIGTERM if name == "web" else 0), main.tail()
     assert {"metrics"} & pod.running.keys() == {
         container for container, process in pod.running.items() if process.alive
     }
 
 
-def test_the_migration_runs_to_its_end(pod: Pod) -> None:
+def test_the_migration_pod_completes(pod: Pod) -> None:
     pod.name = "migrate"
     pod.start()
     pod.running["sluice"].wait(limit=120)
@@ -206,7 +206,7 @@ def test_the_migration_runs_to_its_end(pod: Pod) -> None:
     assert pod.running["sluice"].exit_status == 0, pod.running["sluice"].tail()
 
 
-def test_web_answers_by_its_names_and_to_prometheus(pod: Pod) -> None:
+def test_web_accepts_its_host_names_and_prometheus(pod: Pod) -> None:
     pod.name, pod.changes = "web", {"METRICS_ALLOW_CIDRS": "127.0.0.0/8"}
     pod.start()
     pod.wait()
@@ -217,10 +217,10 @@ def test_web_answers_by_its_names_and_to_prometheus(pod: Pod) -> None:
     assert pod.get("/metrics", port=port, Host=f"{POD_IP}:8000")[0] == 200
 
 
-def test_web_stays_in_its_service_while_its_broker_is_away(pod: Pod) -> None:
-    """A release that cannot reach it never gets there; what serves already goes on."""
-    (nobody,) = free(1)
-    pod.name, pod.changes = "web", {"CELERY_BROKER_URL": f"redis://{LOOPBACK}:{nobody}/0"}
+def test_web_stays_ready_during_a_broker_outage(pod: Pod) -> None:
+    """A new release without the broker never becomes ready, but a running one stays in service."""
+    (unused_port,) = free(1)
+    pod.name, pod.changes = "web", {"CELERY_BROKER_URL": f"redis://{LOOPBACK}:{unused_port}/0"}
     pod.start()
     pod.running["sluice"].wait_until(lambda: pod.passes("livenessProbe"), limit=120)
 
@@ -228,7 +228,7 @@ def test_web_stays_in_its_service_while_its_broker_is_away(pod: Pod) -> None:
     assert not pod.passes("startupProbe")
 
 
-def test_a_worker_that_hangs_fails_its_probes(pod: Pod) -> None:
+def test_a_hung_worker_fails_its_probes(pod: Pod) -> None:
     pod.name = "worker-maintenance"
     pod.start()
     pod.wait()
@@ -239,8 +239,8 @@ def test_a_worker_that_hangs_fails_its_probes(pod: Pod) -> None:
     assert failed == [True, True]
 
 
-def test_the_metrics_container_tells_what_a_worker_did(pod: Pod, dataset: Dataset, alice: User) -> None:
-    """Three chunks, done by forks of the worker, in a folder that web has no part in."""
+def test_the_metrics_container_exports_worker_metrics(pod: Pod, dataset: Dataset, alice: User) -> None:
+    """Three chunks, done by forks of the worker, with a metrics folder that web does not share."""
     pod.name = "worker-exports"
     pod.start()
     pod.wait()
@@ -248,15 +248,15 @@ def test_the_metrics_container_tells_what_a_worker_did(pod: Pod, dataset: Datase
     wait_until(lambda: pod.counted().get("export_chunks_total live") == 3)
 
     assert Chunk.objects.filter(status="done").count() == 3
-    told = pod.counted()
-    assert told["export_rows_total live"] == Chunk.objects.aggregate(rows=Sum("rows"))["rows"]
-    # What goes up and down is read from the rows, by web alone: each pod would tell it once more.
-    assert not any(name.startswith(("export_queue_depth", "sluice_database_up")) for name in told)
+    exported = pod.counted()
+    assert exported["export_rows_total live"] == Chunk.objects.aggregate(rows=Sum("rows"))["rows"]
+    # Web alone exports gauges, from the rows: several pods would add up.
+    assert not any(name.startswith(("export_queue_depth", "sluice_database_up")) for name in exported)
 
 
-# ---- What KEDA asks ---------------------------------------------------------------------------------------------
+# ---- KEDA's queries --------------------------------------------------------------------------------------------
 def triggers(kind: str) -> dict[str, dict[str, str]]:
-    """Return the parameters of all triggers of a kind, as `worker-exports depth`."""
+    """Return the parameters of all triggers of a kind, such as `worker-exports depth`."""
     return {
         f"{name} {trigger['name']}": trigger["metadata"]
         for name, scaled in of(rendered("production"), "ScaledObject").items()
@@ -278,36 +278,34 @@ def prometheus(transactional_db: None, tmp_path: Path) -> Iterator[Process]:
         )  # fmt: skip
         process = scraper(tmp_path, port=port)
         process.start()
-        process.wait_until(lambda: processes.answers(port, "/-/ready"))
+        process.wait_until(lambda: processes.responds(port, "/-/ready"))
         yield process
         process.kill()
 
 
 def ask(prometheus: Process, query: str) -> list[float]:
-    """Ask as KEDA's trigger does: of an answer it takes one number, and refuses several."""
+    """Query like KEDA's trigger, which accepts a single number only."""
     address = prometheus.command[-1].partition("=")[2]
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+    with urllib.request.urlopen(url, timeout=10) as response:
+        result: list[dict[str, Any]] = json.load(response)["data"]["result"]
     return [float(series["value"][1]) for series in result]
 
 
-def test_what_keda_asks_prometheus_is_answered_from_the_rows(
-    prometheus: Process, dataset: Dataset, alice: User
-) -> None:
-    asked = {name: parameters["query"] for name, parameters in triggers("prometheus").items()}
-    assert asked.keys() == {"worker-exports depth", "worker-exports age", "worker-etl-ocr age"}
-    wait_until(lambda: all(ask(prometheus, query) == [0] for query in asked.values()))
+def test_keda_prometheus_queries_match_the_rows(prometheus: Process, dataset: Dataset, alice: User) -> None:
+    queries = {name: parameters["query"] for name, parameters in triggers("prometheus").items()}
+    assert queries.keys() == {"worker-exports depth", "worker-exports age", "worker-etl-ocr age"}
+    wait_until(lambda: all(ask(prometheus, query) == [0] for query in queries.values()))
     wait_until(lambda: len(ask(prometheus, "sluice_database_up")) == 2)
 
     make_job(dataset, alice, chunks=5)
     make_task(alice)
     Job.objects.update(created_at=timezone.now() - timedelta(minutes=11))
-    # Two wait for a look at their file only, and one is at work.
+    # Two chunks wait for a check of their file only, and one is running.
     Chunk.objects.filter(pk__in=Chunk.objects.values("pk")[:2]).update(reusable=True)
-    wait_until(lambda: ask(prometheus, asked["worker-exports depth"]) == [3])
-    wait_until(lambda: len(age := ask(prometheus, asked["worker-etl-ocr age"])) == 1 and age[0] > 0)
-    (age,) = ask(prometheus, asked["worker-exports age"])
+    wait_until(lambda: ask(prometheus, queries["worker-exports depth"]) == [3])
+    wait_until(lambda: len(age := ask(prometheus, queries["worker-etl-ocr age"])) == 1 and age[0] > 0)
+    (age,) = ask(prometheus, queries["worker-exports age"])
 
     threshold = float(triggers("prometheus")["worker-exports age"]["threshold"])
     assert 2 * threshold < age < 3 * threshold  # three pods
@@ -322,21 +320,21 @@ return redis.error_reply('neither a list nor nothing: ' .. kind)
 
 @pytest.fixture
 def keda(transactional_db: None) -> Iterator[redis.Redis]:
-    """A client with the rights that the README gives to KEDA's user of Redis."""
+    """A client with the rights that the README grants to KEDA's Redis user."""
     lose_messages()
     rule = re.search(r"^ +ACL SETUSER keda on >PASSWORD (.*)$", README, re.MULTILINE)
     assert rule
     own: Any = valkey()
     own.execute_command("ACL", "SETUSER", "keda", "on", ">secret", *rule[1].split())
     where = own.connection_pool.connection_kwargs
-    # KEDA's client says HELLO with the password, as this one does with protocol 3.
+    # KEDA's client sends HELLO with the password, like this one with protocol 3.
     client = redis.Redis(host=where["host"], port=where["port"], username="keda", password="secret", protocol=3)
     yield client
     client.close()
     own.execute_command("ACL", "DELUSER", "keda")
 
 
-def test_the_list_that_keda_asks_for_is_as_long_as_documents_wait(keda: redis.Redis, alice: User) -> None:
+def test_the_keda_redis_list_length_matches_the_queued_documents(keda: redis.Redis, alice: User) -> None:
     (parameters,) = triggers("redis").values()
     name = parameters["listName"]
 

@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard: what they ask for is what real processes tell, asked by a real Prometheus."""
+"""Alert rules and the dashboard: a real Prometheus evaluates them on the metrics of real processes."""
 
 import http.client
 import json
@@ -41,11 +41,11 @@ ALERTS: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.yml").read_text())
 CASES: dict[str, Any] = yaml.safe_load((FOLDER / "alerts.test.yml").read_text())
 RULES: list[dict[str, Any]] = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 PANELS: list[dict[str, Any]] = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-OF_THE_TARGET = {"job", "instance", "host"}  # labels that no process tells: Prometheus adds them
+OF_THE_TARGET = {"job", "instance", "host"}  # labels that Prometheus adds
 OWN = {"ALERTS": {"alertname", "alertstate", "severity"}}  # series of Prometheus itself
 ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
-# What has no value when nothing goes wrong: panels of troubles whose series begin with the first of them.
+# Panels about failures, which have no series before the first failure.
 EMPTY_WHEN_ALL_IS_WELL = {
     "Connections and errors of the database: {{alias}}: failed connections",
     "Connections and errors of the database: {{type}}",
@@ -54,7 +54,7 @@ EMPTY_WHEN_ALL_IS_WELL = {
 
 
 def scaling_queries() -> list[str]:
-    """Return what KEDA asks Prometheus, in every overlay."""
+    """Return KEDA's Prometheus queries in every overlay."""
     found = []
     for path in sorted((PROJECT / "docker" / "kubernetes").rglob("*.y*ml")):
         for document in yaml.safe_load_all(path.read_text()):
@@ -75,7 +75,7 @@ def test_the_configuration_and_its_rules_are_valid() -> None:
     promtool("check", "config", "prometheus.yml")
 
 
-def test_each_alert_fires_and_is_silent_when_it_should() -> None:
+def test_each_alert_fires_only_under_its_condition() -> None:
     promtool("test", "rules", "alerts.test.yml")
     names = {rule["alert"] for rule in RULES if "alert" in rule}
     for word in ("fires", "is silent"):
@@ -83,24 +83,24 @@ def test_each_alert_fires_and_is_silent_when_it_should() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """Return where links can lead in a page: its headings, in small letters and with dashes."""
+    """Return the anchors of a page: its headings in lower case, with dashes."""
     headings = re.findall(r"^#{1,6} (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_alert_leads_to_a_chapter_of_the_runbook() -> None:
-    there = anchors(RUNBOOK.read_text())
+def test_every_alert_links_to_a_runbook_chapter() -> None:
+    targets = anchors(RUNBOOK.read_text())
     for rule in RULES:
         if "alert" in rule:
             page, _, anchor = rule["annotations"]["runbook"].partition("#")
             assert page == "docs/runbook.md", rule["alert"]
-            assert anchor in there, rule["alert"]
+            assert anchor in targets, rule["alert"]
     for panel in PANELS:
         for anchor in re.findall(r"docs/runbook\.md#([\w-]+)", panel["description"]):
-            assert anchor in there, panel["title"]
+            assert anchor in targets, panel["title"]
 
 
-def test_every_alert_says_what_happened_what_to_do_and_how_urgent_it_is() -> None:
+def test_every_alert_has_a_summary_an_action_and_a_severity() -> None:
     for rule in RULES:
         if "alert" in rule:
             assert rule["labels"]["severity"] in {"page", "ticket"}, rule["alert"]
@@ -109,7 +109,7 @@ def test_every_alert_says_what_happened_what_to_do_and_how_urgent_it_is() -> Non
 
 
 # ---- The dashboard's shape ------------------------------------------------------------------------------------------
-def test_panels_have_numbers_of_their_own_and_share_no_place() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     everything = DASHBOARD["panels"]
     numbers = [panel["id"] for panel in everything]
     assert len(set(numbers)) == len(numbers)
@@ -123,28 +123,28 @@ def test_panels_have_numbers_of_their_own_and_share_no_place() -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: f"{panel['id']}-{panel['title']}")
-def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_do(panel: dict[str, Any]) -> None:
+def test_every_panel_has_a_description_a_unit_and_an_action(panel: dict[str, Any]) -> None:
     assert panel["title"]
     assert panel["description"].endswith(".")
     assert panel["fieldConfig"]["defaults"]["unit"] in {"short", "s", "ms", "percentunit", "cps", "Bps", "reqps"}
     assert panel["targets"]
     references = [target["refId"] for target in panel["targets"]]
     assert len(set(references)) == len(references)
-    for asked in (panel, *panel["targets"]):
-        assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    for selectors_used in (panel, *panel["targets"]):
+        assert selectors_used["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-def test_it_begins_with_whether_all_is_well() -> None:
+def test_the_dashboard_starts_with_the_overall_health() -> None:
     first, *rest = sorted(DASHBOARD["panels"], key=lambda panel: (panel["gridPos"]["y"], panel["gridPos"]["x"]))
     assert first["type"] == "row"
-    assert first["title"] == "Is it well?"
+    assert first["title"] == "Overall state"
     row = [panel for panel in rest if panel["gridPos"]["y"] < 9]
     assert [panel["title"] for panel in row if not re.search(r"docs/runbook\.md", panel["description"])] == []
     assert {panel["type"] for panel in row} == {"stat", "gauge"}
     assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource"]
 
 
-def test_the_provisioning_finds_the_dashboard_and_its_source() -> None:
+def test_provisioning_finds_the_dashboard_and_its_data_source() -> None:
     provisioning = FOLDER / "grafana" / "provisioning"
     boards = yaml.safe_load((provisioning / "dashboards" / "sluice.yml").read_text())
     sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())
@@ -154,13 +154,13 @@ def test_the_provisioning_finds_the_dashboard_and_its_source() -> None:
     assert sources["datasources"][0]["jsonData"]["timeInterval"] == scraped
 
 
-# ---- What real processes tell ---------------------------------------------------------------------------------------
+# ---- Exported metrics --------------------------------------------------------------------------------------------
 @dataclass
-class Told:
+class Exposition:
     """The metrics of a scrape: the labels of each series' name, and their values.
 
-    `declared`: the labels of those that may have no series yet. Ours all have them from the start; some of
-    django-prometheus' begin with the first trouble of their kind, and until then no shared file has them.
+    `declared`: the labels of metrics that may have no series yet. All of Sluice's have them from the start. Some of
+    django-prometheus' appear in the shared files with the first event of their kind.
     """
 
     values: dict[str, dict[str, set[str]]] = field(default_factory=dict)
@@ -171,17 +171,17 @@ class Told:
     )
 
     @classmethod
-    def by(cls, text: str) -> "Told":
-        told = cls()
+    def by(cls, text: str) -> "Exposition":
+        exposition = cls()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                labels = told.values.setdefault(sample.name, {})
+                labels = exposition.values.setdefault(sample.name, {})
                 for label, value in sample.labels.items():
                     labels.setdefault(label, set()).add(value)
-        return told
+        return exposition
 
-    def misses(self, selector: promql.Selector) -> list[str]:
-        """Return what is wrong with a selector."""
+    def mismatches(self, selector: promql.Selector) -> list[str]:
+        """Return the errors of a selector."""
         if selector.metric in OWN:
             return []
         labels = self.values.get(selector.metric)
@@ -201,8 +201,8 @@ class Told:
 
 
 def labels_in_code() -> dict[str, set[str]]:
-    """Return the labels of every metric that this process declares, by the names of its series."""
-    Metrics.get_instance()  # the middlewares' come with the first of them
+    """Return the labels of every metric of this process, by the names of its series."""
+    Metrics.get_instance()  # the middlewares' metrics are registered with the first of them
     found: dict[str, set[str]] = {}
     for collector in set(REGISTRY._collector_to_names):
         names, labels = REGISTRY._collector_to_names[collector], set(getattr(collector, "_labelnames", ()))
@@ -212,7 +212,7 @@ def labels_in_code() -> dict[str, set[str]]:
 
 
 def expressions() -> Iterator[tuple[str, str, set[str]]]:
-    """Yield where each expression stands, the expression, and labels that texts beside it name."""
+    """Yield the location of each expression, the expression, and labels that its texts mention."""
     for rule in RULES:
         texts = " ".join(rule.get("annotations", {}).values())
         yield str(rule.get("alert") or rule["record"]), rule["expr"], set(re.findall(r"\$labels\.(\w+)", texts))
@@ -229,23 +229,23 @@ def inputs() -> Iterator[promql.Selector]:
             yield from promql.selectors(given["series"])
 
 
-def assert_all_is_told(told: Told) -> None:
-    """Every name, label and value that rules, their tests, panels and scalers speak of is one that was told."""
+def assert_metrics_exist(exposition: Exposition) -> None:
+    """Assert that every name, label, and value in rules, rule tests, panels, and scalers was exported."""
     records = {rule["record"] for rule in RULES if "record" in rule}
-    wrong = []
-    for place, expression, named in expressions():
-        asked = [each for each in promql.selectors(expression) if each.metric not in records]
-        wrong += [f"{place}: {miss}" for each in asked for miss in told.misses(each)]
-        if asked:
-            known = set().union(*(told.labels_of(each.metric) for each in asked))
-            wrong += [f"{place}: no label {label}" for label in (promql.groupings(expression) | named) - known]
-    wrong += [f"a test of alerts: {miss}" for each in inputs() for miss in told.misses(each)]
-    assert wrong == []
+    errors = []
+    for place, expression, location_of in expressions():
+        selectors_used = [each for each in promql.selectors(expression) if each.metric not in records]
+        errors += [f"{place}: {miss}" for each in selectors_used for miss in exposition.mismatches(each)]
+        if selectors_used:
+            known = set().union(*(exposition.labels_of(each.metric) for each in selectors_used))
+            errors += [f"{place}: no label {label}" for label in (promql.groupings(expression) | location_of) - known]
+    errors += [f"a test of alerts: {miss}" for each in inputs() for miss in exposition.mismatches(each)]
+    assert errors == []
 
 
 # ---- Prometheus -----------------------------------------------------------------------------------------------------
 class Prometheus:
-    """A real one, by the files of this folder: with another target, and in a hurry."""
+    """A real Prometheus with the configuration of this folder, another target, and short intervals."""
 
     def __init__(self, folder: Path, target: str) -> None:
         folder.mkdir()
@@ -254,7 +254,7 @@ class Prometheus:
         quick = re.sub(r"(_interval|_timeout): \d+s", r"\1: 1s", quick)
         assert quick.count("1s") == 3
         (folder / "prometheus.yml").write_text(quick)
-        (folder / "impatient.yml").write_text(impatient("ExportChunksNotTaken", {"> 120": "> 1"}))
+        (folder / "impatient.yml").write_text(fast_alert("ExportChunksNotTaken", {"> 120": "> 1"}))
         [self.port] = ports.free(1)
         self.process = scraper(folder, port=self.port)
 
@@ -280,19 +280,19 @@ class Prometheus:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=20)
         try:
             connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         finally:
             connection.close()
 
-    def ask(self, path: str, **query: Any) -> Any:
+    def request(self, path: str, **query: Any) -> Any:
         status, body = self.get(f"/api/v1/{path}?{urlencode(query)}")
-        answer = json.loads(body)
-        assert (status, answer["status"]) == (200, "success"), (query, answer)
-        return answer["data"]
+        response = json.loads(body)
+        assert (status, response["status"]) == (200, "success"), (query, response)
+        return response["data"]
 
     def rules(self) -> list[dict[str, Any]]:
-        return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
+        return [rule for group in self.request("rules")["groups"] for rule in group["rules"]]
 
     def all_are_evaluated(self) -> bool:
         return all(rule["health"] != "unknown" for rule in self.rules())
@@ -301,14 +301,14 @@ class Prometheus:
         return next(str(rule["state"]) for rule in self.rules() if rule["name"] == name)
 
     def has_series(self, expression: str, *, seconds: int) -> bool:
-        """Whether a panel would draw anything, over so many seconds until now."""
+        """Return whether a panel would show data for so many seconds until now."""
         now = time.time()
-        drawn = self.ask("query_range", query=expression, start=now - seconds, end=now, step=1)["result"]
+        drawn = self.request("query_range", query=expression, start=now - seconds, end=now, step=1)["result"]
         return any(value != "NaN" for series in drawn for _, value in series["values"])
 
 
-def impatient(alert: str, changes: dict[str, str]) -> str:
-    """Return a rule file with one of our alerts, which waits for nothing and is satisfied with less."""
+def fast_alert(alert: str, changes: dict[str, str]) -> str:
+    """Return a rule file with one alert, without `for`, and with lower thresholds."""
     rule = next(dict(rule) for rule in RULES if rule.get("alert") == alert)
     for before, after in changes.items():
         assert before in rule["expr"]
@@ -317,32 +317,32 @@ def impatient(alert: str, changes: dict[str, str]) -> str:
     return yaml.safe_dump({"groups": [{"name": "impatient", "rules": [rule]}]})
 
 
-def as_grafana_asks(expression: str, *, seconds: int) -> str:
+def as_grafana_queries(expression: str, *, seconds: int) -> str:
     for variable in ("$__rate_interval", "$__range", "$__interval"):
         expression = expression.replace(variable, f"{seconds}s")
     assert "$" not in expression
     return expression
 
 
-# ---- A run that makes every series -----------------------------------------------------------------------------------
+# ---- A run with every series -----------------------------------------------------------------------------------
 @dataclass
 class Client:
     web: Web
     token: str
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
         connection = http.client.HTTPConnection(LOOPBACK, self.web.port, timeout=60)
         given = {"Authorization": f"Bearer {self.token}", "User-Agent": "tests", "Content-Type": "application/json"}
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         try:
             connection.request(method, path, sent, given | {n.replace("_", "-"): v for n, v in headers.items()})
-            answer = connection.getresponse()
-            return answer.status, answer.read(), dict(answer.headers)
+            response = connection.getresponse()
+            return response.status, response.read(), dict(response.headers)
         finally:
             connection.close()
 
     def json(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        status, content, _ = self.ask(method, path, body, **headers)
+        status, content, _ = self.request(method, path, body, **headers)
         assert status < 300, content
         return json.loads(content)
 
@@ -383,19 +383,19 @@ def client(dataset: Dataset, alice: User, source_db: psycopg.Connection, web: We
     return Client(web, token_of(alice))
 
 
-def make_everything_happen(client: Client, source_db: psycopg.Connection) -> None:
-    """Exports that succeed, fail, are tried again, reused, and degraded; downloads, webhooks, documents, streams."""
+def produce_every_series(client: Client, source_db: psycopg.Connection) -> None:
+    """Run exports that succeed, fail, retry, reuse, and degrade; downloads, webhooks, documents, and streams."""
     with receiver() as hooks:
         hook = {"url": f"{hooks.url}/hook", "events": ["export.succeeded", "export.failed"]}
         client.json("POST", "/exports/webhooks", hook)
-        for tick in ("exports.sweep", "exports.purge", "etl.sweep"):  # beat would, within a day
+        for tick in ("exports.sweep", "exports.purge", "etl.sweep"):  # beat does so within a day
             current_app.send_task(tick)
         task = client.submit_document(b"Hello, world.")
         good = client.submit(items=items("A", "BB", "CCC", "DDDD"))
         client.submit(items=items("A", "REFUSED"))
         client.submit(items=items("BROKEN"))
-        told = client.ask("GET", f"/exports/{good}/events")[1]
-        assert b"success" in told
+        exposition = client.request("GET", f"/exports/{good}/events")[1]
+        assert b"success" in exposition
         wait_until(ended)
         client.submit(items=items("A", "BB", "EEEEE"))
         source_db.execute(FUNCTION.format(down="DDDD"))
@@ -403,14 +403,14 @@ def make_everything_happen(client: Client, source_db: psycopg.Connection) -> Non
         wait_until(ended)
         link = client.json("GET", f"/exports/{good}")["receipt"]["signedUrl"]
         path = link.partition(f":{client.web.port}")[2]
-        assert [client.ask("GET", path)[0] for _ in "12"] == [302, 403]
+        assert [client.request("GET", path)[0] for _ in "12"] == [302, 403]
         wait_until(lambda: client.status(task) == "completed")
         wait_until(lambda: Delivery.objects.filter(status="delivered").count() >= 4)
     assert set(Job.objects.values_list("status", flat=True)) == {"success", "failed"}
 
 
 @pytest.mark.timeout(400)
-def test_rules_and_panels_ask_for_what_real_processes_tell_and_alerts_fire(
+def test_rules_and_panels_query_existing_metrics_and_alerts_fire(
     client: Client,
     source_db: psycopg.Connection,
     workers: Workers,  # noqa: F811
@@ -418,22 +418,22 @@ def test_rules_and_panels_ask_for_what_real_processes_tell_and_alerts_fire(
     worker = workers.start(ALL_QUEUES, concurrency=3)
     workers.start_beat()
     with Prometheus(workers.root / "prometheus", f"{LOOPBACK}:{client.web.port}") as prometheus:
-        wait_until(lambda: prometheus.ask("query", query="sluice_database_up")["result"])
+        wait_until(lambda: prometheus.request("query", query="sluice_database_up")["result"])
         began = time.time()
-        make_everything_happen(client, source_db)
-        text = client.ask("GET", "/metrics")[1].decode()
-        assert_all_is_told(Told.by(text))
+        produce_every_series(client, source_db)
+        text = client.request("GET", "/metrics")[1].decode()
+        assert_metrics_exist(Exposition.by(text))
         assert_rules_are_healthy(prometheus)
         assert_panels_have_data(prometheus, client, since=began)
         assert_scalers_get_one_number(prometheus)
 
-        # Now nobody takes chunks.
+        # No process claims chunks now.
         assert prometheus.alert("ExportChunksNotTakenImpatient") == "inactive"
         worker.stop()
         client.submit(items=items("LATER"))
         wait_until(lambda: prometheus.alert("ExportChunksNotTakenImpatient") == "firing")
         wait_until(
-            lambda: prometheus.ask("query", query=PANELS[0]["targets"][0]["expr"])["result"][0]["value"][1] != "0"
+            lambda: prometheus.request("query", query=PANELS[0]["targets"][0]["expr"])["result"][0]["value"][1] != "0"
         )
 
 
@@ -445,10 +445,10 @@ def assert_rules_are_healthy(prometheus: Prometheus) -> None:
 
 
 def assert_panels_have_data(prometheus: Prometheus, client: Client, *, since: float) -> None:
-    """Every query of every panel can be asked, and gives numbers; but for troubles that this run does not make."""
+    """Assert that every panel query is valid and has data, except for failures that this run does not cause."""
 
     def is_drawn() -> bool:
-        client.ask("GET", "/exports")  # what nobody asks for has no rate
+        client.request("GET", "/exports")  # without requests, there is no rate
         return empty_panels(prometheus, seconds=int(time.time() - since) + 2) <= EMPTY_WHEN_ALL_IS_WELL
 
     try:
@@ -465,12 +465,12 @@ def empty_panels(prometheus: Prometheus, *, seconds: int) -> set[str]:
     return {
         name
         for name, expression in queries.items()
-        if not prometheus.has_series(as_grafana_asks(expression, seconds=seconds), seconds=seconds)
+        if not prometheus.has_series(as_grafana_queries(expression, seconds=seconds), seconds=seconds)
     }
 
 
 def assert_scalers_get_one_number(prometheus: Prometheus) -> None:
-    """KEDA takes a query's answer only when it is one number."""
+    """KEDA accepts a query result of one number only."""
     for query in scaling_queries():
-        result = prometheus.ask("query", query=query)["result"]
+        result = prometheus.request("query", query=query)["result"]
         assert len(result) == 1, query

@@ -1,5 +1,6 @@
-"""PgBouncer in transaction mode before Sluice's own database, with fewer sessions than clients; and why there can be
-none before the source."""
+"""PgBouncer in transaction mode in front of Sluice's database, with fewer sessions than clients; and the refusal of
+a pooler in front of the source.
+"""
 
 import os
 import re
@@ -25,7 +26,7 @@ from tests.waiting import wait_until
 
 SESSIONS = 2
 POOLER = "is a connection pooler; a direct connection to Postgres is required"
-# What is said where a session was another one than was meant.
+# Error messages of a session that is not the expected one.
 OTHER_SESSION = re.compile(
     r"prepared statement|cursor \\?\".*does not exist|InvalidCursorName|SQLSTATE (26000|34000|42P05)"
 )
@@ -46,18 +47,18 @@ def pooled(pgbouncer: PgBouncer, site: Site) -> Iterator[Site]:
 
 
 @pytest.mark.timeout(300)
-def test_everything_goes_through_two_sessions(pooled: Site, pgbouncer: PgBouncer) -> None:
-    """C7. Exports of each delivery, a document, a stream, webhooks, the janitors and a lost worker's chunk."""
+def test_all_work_succeeds_through_two_sessions(pooled: Site, pgbouncer: PgBouncer) -> None:
+    """C7. Exports of each delivery, a document, a stream, webhooks, cleanup, and a lost worker's chunk."""
     site = pooled
     site.source.behave("SLOW", pause=3)
     victim = site.start_worker("exports", children=1)
     site.start_worker("maintenance", children=1)
     site.start_beat()
     site.start_web()
-    told, clients = "", 0
-    with receiver() as heard:
-        site.receivers.append(heard)
-        hook = {"url": heard.url, "events": ["export.succeeded"]}
+    events, clients = "", 0
+    with receiver() as receiving:
+        site.receivers.append(receiving)
+        hook = {"url": receiving.url, "events": ["export.succeeded"]}
         site.client.post("/exports/webhooks", json=hook).raise_for_status()
         lost = site.submit("SLOW")
         site.wait_for_call()
@@ -69,18 +70,18 @@ def test_everything_goes_through_two_sessions(pooled: Site, pgbouncer: PgBouncer
             site.submit("D", days=3, delivery="manifest"),
         ]
         task = submit(site, "once:raise ProviderUnavailable\npost:wait 0.2", rule=rehearsed_rule(site))
-        with site.client.stream("GET", f"/exports/{jobs[0].pk}/events", timeout=60) as events:
-            for text in events.iter_text():
-                told += text
+        with site.client.stream("GET", f"/exports/{jobs[0].pk}/events", timeout=60) as stream:
+            for text in stream.iter_text():
+                events += text
                 clients = max(clients, len(of_sluice(pgbouncer, "CLIENTS")))
         site.settle(lost, *jobs, limit=90)
         settle(task)
-        wait_until(lambda: len(heard.ids) == 4)
+        wait_until(lambda: len(receiving.ids) == 4)
 
     assert {job.status for job in (lost, *jobs)} == {"success"}
     assert Chunk.objects.get(job=lost).attempts == 2
     assert code_of(task) == ("completed", "postprocess")
-    assert told.count('"status": "done"') >= 40 or told.count('"status":"done"') >= 40
+    assert events.count('"status": "done"') >= 40 or events.count('"status":"done"') >= 40
     assert site.client.get("/readyz").json()["checks"]["database"] == "ok"
     assert "sluice_database_up 1.0" in site.client.get("/metrics").text
     assert len(of_sluice(pgbouncer, "SERVERS")) <= SESSIONS < clients
@@ -90,7 +91,7 @@ def of_sluice(pgbouncer: PgBouncer, what: str) -> list[dict[str, object]]:
     return [row for row in pgbouncer.show(what) if row["database"] == connection.settings_dict["NAME"]]
 
 
-def test_all_pages_of_staff_are_drawn(pooled: Site) -> None:
+def test_all_staff_pages_render(pooled: Site) -> None:
     site = pooled
     site.owner.is_staff = site.owner.is_superuser = True
     site.owner.set_password("only for this test")
@@ -126,8 +127,8 @@ def manage(*arguments: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_migrations_run_through_it(pgbouncer: PgBouncer) -> None:
-    """From nothing, in a database of their own."""
+def test_migrations_run_through_pgbouncer(pgbouncer: PgBouncer) -> None:
+    """From an empty database."""
     import psycopg
 
     with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as direct:
@@ -141,26 +142,26 @@ def test_migrations_run_through_it(pgbouncer: PgBouncer) -> None:
             direct.execute("DROP DATABASE migrated WITH (FORCE)")
 
 
-def test_a_pooler_without_its_setting_is_noticed(pgbouncer: PgBouncer) -> None:
-    """`migrate` says so, too: before web and workers are started."""
+def test_a_pooler_without_its_setting_is_detected(pgbouncer: PgBouncer) -> None:
+    """`migrate` reports it, too, before web and workers start."""
     through_it = pgbouncer.url("sluice")
-    told = manage("check", "--database", "default", DATABASE_URL=through_it)
-    assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in told
+    events = manage("check", "--database", "default", DATABASE_URL=through_it)
+    assert "DATABASE_URL points to a connection pooler, and DATABASE_PREPARE is on." in events
     for good in ({"DATABASE_URL": through_it, "DATABASE_PREPARE": "false"}, {}):
         assert "pooler" not in manage("check", "--database", "default", **good)
     assert is_pooled(through_it)
     assert not is_pooled(os.environ["DATABASE_URL"])
 
 
-@pytest.fixture(params=["", "ignore_startup_parameters = options"], ids=["as it is", "told to ignore"])
-def before_the_source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PgBouncer]:
+@pytest.fixture(params=["", "ignore_startup_parameters = options"], ids=["default", "ignoring options"])
+def source_behind_pooler(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PgBouncer]:
     with running(tmp_path, to=settings.SLUICE.source_url, size=5, more=request.param) as server:
         yield server
 
 
-def test_a_pooler_before_the_source_is_refused(before_the_source: PgBouncer, site: Site) -> None:
-    """It would leave our settings away, which the bytes of files depend on, and give a worker's session to others."""
-    site.variables["SOURCE_DATABASE_URL"] = before_the_source.url("source")
+def test_a_pooler_in_front_of_the_source_is_refused(source_behind_pooler: PgBouncer, site: Site) -> None:
+    """It would drop session settings, on which the bytes of files depend, and share sessions between workers."""
+    site.variables["SOURCE_DATABASE_URL"] = source_behind_pooler.url("source")
     site.start_worker(EXPORT_MAX_ATTEMPTS="2")
     site.start_beat()
     site.start_web()

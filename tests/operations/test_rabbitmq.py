@@ -1,6 +1,6 @@
-"""RabbitMQ as the broker: quorum queues with a delivery limit, and every promise that Sluice keeps on Redis.
+"""RabbitMQ as the broker: quorum queues with a delivery limit, and every guarantee that Sluice gives on Redis.
 
-The fixture `site` holds the invariants of tests/chaos/invariants.py at the end of each test.
+The fixture `site` checks the invariants of tests/chaos/invariants.py at the end of each test.
 """
 
 import time
@@ -28,7 +28,7 @@ from tests.operations.stunnel import Authority, Stunnel
 from tests.waiting import wait_until
 
 EXPORTS = "exports,bundles,webhooks"
-BUSY = 15  # seconds that a busy machine may add
+BUSY = 15  # seconds of tolerance on a busy machine
 POST_SECONDS = 3
 
 
@@ -40,7 +40,7 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
 
 @pytest.fixture
 def wire(rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The way to RabbitMQ of all processes; this one publishes by its own."""
+    """The proxy to RabbitMQ of all processes. This process publishes without it."""
     proxy = proxy_of(rabbitmq.url)
     with rabbitmq.connect() as connection, connection.channel() as channel:
         for name in list(app.amqp.queues):
@@ -56,7 +56,7 @@ def wire(rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]
 
 
 def forget_connections() -> None:
-    """Have this process connect anew when it publishes, as one does that was forked."""
+    """Make this process reconnect when it publishes, like a forked one."""
     ours: Any = app
     ours._after_fork()
 
@@ -67,7 +67,7 @@ def on_rabbitmq(rabbitmq: RabbitMQ, wire: Proxy, site: Site) -> Site:
     return site
 
 
-# ---- As it should be ------------------------------------------------------------------------------------------------
+# ---- Normal operation ----------------------------------------------------------------------------------------------
 def test_exports_and_documents_go_through_quorum_queues(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
     """C7."""
     site = on_rabbitmq
@@ -89,13 +89,13 @@ def test_exports_and_documents_go_through_quorum_queues(on_rabbitmq: Site, rabbi
         assert kind == "quorum"
         assert f'{{"x-delivery-limit",{broker.MAX_REDELIVERIES}}}' in arguments
     channels = rabbitmq.ctl("list_channels", "prefetch_count", "global_prefetch_count", "confirm").splitlines()[1:]
-    assert all(line.split("\t")[1] == "0" for line in channels), "quorum queues know no global prefetch"
+    assert all(line.split("\t")[1] == "0" for line in channels), "quorum queues do not support a global prefetch"
     assert "Direct exchange" not in site.logs()
     assert site.client.get("/readyz").json()["checks"]["broker"] == "ok"
 
 
-def test_a_countdown_is_kept_by_rabbitmq_and_not_in_a_worker(on_rabbitmq: Site) -> None:
-    """Nothing else brings the second attempts: no beat runs."""
+def test_countdowns_are_held_by_rabbitmq_and_not_by_a_worker(on_rabbitmq: Site) -> None:
+    """Only RabbitMQ can deliver the second attempts: beat does not run."""
     site = on_rabbitmq
     site.start_worker("etl-ocr,etl-postprocess", children=1)
     site.start_web()
@@ -108,9 +108,9 @@ def test_a_countdown_is_kept_by_rabbitmq_and_not_in_a_worker(on_rabbitmq: Site) 
     assert "wakeup_not_sent" not in site.logs()
 
 
-# ---- Workers that die -----------------------------------------------------------------------------------------------
-def test_the_messages_of_a_killed_worker_come_back(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
-    """kill -9 of a whole worker, parent too, in the middle of its chunks."""
+# ---- Worker crashes ------------------------------------------------------------------------------------------------
+def test_messages_of_a_killed_worker_are_redelivered(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
+    """SIGKILL of a whole worker, parent included, in the middle of its chunks."""
     site = on_rabbitmq
     site.source.behave("SLOW", pause=2)
     victim = site.start_worker(EXPORTS)
@@ -129,8 +129,8 @@ def test_the_messages_of_a_killed_worker_come_back(on_rabbitmq: Site, rabbitmq: 
 
 
 @pytest.mark.timeout(240)
-def test_a_chunk_that_kills_its_whole_worker_fails_and_its_siblings_are_done(on_rabbitmq: Site) -> None:
-    """The row counts attempts; what becomes of the messages does not matter."""
+def test_a_chunk_that_kills_its_whole_worker_fails_alone(on_rabbitmq: Site) -> None:
+    """The row counts attempts, whatever happens to the messages."""
     site = on_rabbitmq
     site.source.behave("POISON", pause=60)
     site.variables["EXPORT_MAX_ATTEMPTS"] = "2"
@@ -152,15 +152,15 @@ def test_a_chunk_that_kills_its_whole_worker_fails_and_its_siblings_are_done(on_
     assert other.status == "success"
 
 
-def test_rabbitmq_drops_a_message_that_nobody_lives_to_acknowledge(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
-    """As often as the limit says, and no more; the job goes on, as the reaper hints again."""
+def test_rabbitmq_drops_a_message_at_the_delivery_limit(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
+    """After as many deliveries as the limit allows. The job continues, since the reaper sends a new wake-up message."""
     site = on_rabbitmq
     site.start_web()
     job = site.submit("A")
     wait_until(lambda: rabbitmq.queued("exports") == 1)
     for _ in range(broker.MAX_REDELIVERIES + 1):
-        assert taken_by_somebody_who_dies(rabbitmq)
-    assert not taken_by_somebody_who_dies(rabbitmq)
+        assert lose_consumed_message(rabbitmq)
+    assert not lose_consumed_message(rabbitmq)
 
     site.start_worker()
     site.start_beat()
@@ -168,8 +168,8 @@ def test_rabbitmq_drops_a_message_that_nobody_lives_to_acknowledge(on_rabbitmq: 
     assert (job.status, site.source.calls()) == ("success", 1)
 
 
-def taken_by_somebody_who_dies(rabbitmq: RabbitMQ) -> bool:
-    """Take the only message, and go away as a worker does that is killed. Returns whether there was one."""
+def lose_consumed_message(rabbitmq: RabbitMQ) -> bool:
+    """Take the only message, and disconnect like a killed worker. Returns whether there was one."""
     connection: Any = rabbitmq.connect()
     was_there = connection.default_channel.basic_get("exports") is not None
     connection.collect()
@@ -177,8 +177,8 @@ def taken_by_somebody_who_dies(rabbitmq: RabbitMQ) -> bool:
     return was_there
 
 
-# ---- What is lost, and what comes more than once --------------------------------------------------------------------
-def test_messages_that_are_lost_cost_a_reaper_interval(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
+# ---- Lost and repeated messages ------------------------------------------------------------------------------------
+def test_lost_messages_cost_one_reaper_interval(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
     site = on_rabbitmq
     site.start_web()
     jobs = [site.submit("A", days=2), site.submit("B")]
@@ -192,7 +192,7 @@ def test_messages_that_are_lost_cost_a_reaper_interval(on_rabbitmq: Site, rabbit
     assert site.source.calls() == 3
 
 
-def test_messages_that_come_three_times_change_nothing(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
+def test_tripled_messages_change_nothing(on_rabbitmq: Site, rabbitmq: RabbitMQ) -> None:
     site = on_rabbitmq
     site.start_web()
     rule = rehearsed_rule(site)
@@ -212,8 +212,8 @@ def test_messages_that_come_three_times_change_nothing(on_rabbitmq: Site, rabbit
     assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}
     assert (attempts(task), post_calls(rule)) == ((1, 1), 1)
     for job in jobs:
-        told = Event.objects.filter(job=job).values_list("kind", "status")
-        assert len(told) == len(set(told)) + job.total - 1
+        events = Event.objects.filter(job=job).values_list("kind", "status")
+        assert len(events) == len(set(events)) + job.total - 1
 
 
 def triple(rabbitmq: RabbitMQ, queue: str) -> None:
@@ -231,7 +231,7 @@ def triple(rabbitmq: RabbitMQ, queue: str) -> None:
 
 # ---- The server -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("end", [RabbitMQ.stop, RabbitMQ.kill], ids=["stopped", "killed"])
-def test_a_job_goes_on_when_rabbitmq_restarts(
+def test_a_job_survives_a_rabbitmq_restart(
     on_rabbitmq: Site, rabbitmq: RabbitMQ, end: Callable[[RabbitMQ], None]
 ) -> None:
     site = on_rabbitmq
@@ -254,8 +254,8 @@ def test_a_job_goes_on_when_rabbitmq_restarts(
     assert site.source.calls() == 17
 
 
-@pytest.mark.parametrize("trouble", ["refuse", "stall"])
-def test_rabbitmq_that_is_away_holds_no_request_up(on_rabbitmq: Site, wire: Proxy, trouble: str) -> None:
+@pytest.mark.parametrize("fault", ["refuse", "stall"])
+def test_a_rabbitmq_outage_blocks_no_request(on_rabbitmq: Site, wire: Proxy, fault: str) -> None:
     site = on_rabbitmq
     site.source.behave("SLOW", pause=1)
     worker = site.start_worker(ALL)
@@ -265,7 +265,7 @@ def test_rabbitmq_that_is_away_holds_no_request_up(on_rabbitmq: Site, wire: Prox
     running = site.submit("SLOW")
     site.wait_for_call()
 
-    getattr(wire, trouble)()
+    getattr(wire, fault)()
     times, jobs = [], []
     for key in "ABC":
         began_at = time.monotonic()
@@ -278,8 +278,8 @@ def test_rabbitmq_that_is_away_holds_no_request_up(on_rabbitmq: Site, wire: Prox
     site.settle(running, *jobs, limit=120)
     settle(task, limit=120)
 
-    site.measured(f"POST while RabbitMQ does {trouble}", min(times))
-    site.measured("RabbitMQ speaks again: all done", time.monotonic() - back_at, did=trouble)
+    site.measured(f"POST during the RabbitMQ fault {fault}", min(times))
+    site.measured("all jobs done after the RabbitMQ outage", time.monotonic() - back_at, did=fault)
     assert min(times) < POST_SECONDS
     assert worker.alive
     assert {job.status for job in (running, *jobs)} == {"success"}
@@ -287,10 +287,10 @@ def test_rabbitmq_that_is_away_holds_no_request_up(on_rabbitmq: Site, wire: Prox
     assert site.source.calls() == 4
 
 
-def test_a_worker_that_takes_longer_than_rabbitmq_waits_ends_when_its_work_is_done(
+def test_work_longer_than_the_consumer_timeout_finishes_before_the_worker_exits(
     on_rabbitmq: Site, rabbitmq: RabbitMQ
 ) -> None:
-    """RabbitMQ closes its channel, and gives the message to the next one, who finds nothing to do."""
+    """RabbitMQ closes its channel, and redelivers the message to the next worker, which finds no work."""
     site = on_rabbitmq
     rabbitmq.ctl("eval", "application:set_env(rabbit, consumer_timeout, 2000).")
     try:
@@ -318,7 +318,7 @@ def test_a_worker_that_takes_longer_than_rabbitmq_waits_ends_when_its_work_is_do
     ],
     ids=["password", "virtual host"],
 )
-def test_what_rabbitmq_refuses_is_said_and_stops_no_request(
+def test_a_rabbitmq_error_is_reported_and_blocks_no_request(
     on_rabbitmq: Site, rabbitmq: RabbitMQ, change: Callable[[str], str], reason: str
 ) -> None:
     site = on_rabbitmq
@@ -341,7 +341,7 @@ def authorities(tmp_path: Path) -> tuple[Authority, Authority]:
 
 @pytest.fixture
 def encrypted(rabbitmq: RabbitMQ, authorities: tuple[Authority, Authority], tmp_path: Path) -> Iterator[str]:
-    """The URL of RabbitMQ behind TLS, with no word of how to check it."""
+    """The URL of RabbitMQ behind TLS, without TLS options."""
     root = tmp_path / "stunnel"
     root.mkdir()
     certificate, key = authorities[0].issue(LOOPBACK)
@@ -369,7 +369,7 @@ def test_amqps_checks_the_certificate_and_its_name(
         f"{encrypted}?ssl_cert_reqs=none": "ok",
         encrypted: health.UNTRUSTED,
         another: health.UNTRUSTED,
-        ours.replace(LOOPBACK, "127.1"): health.UNTRUSTED,  # another name than was issued
+        ours.replace(LOOPBACK, "127.1"): health.UNTRUSTED,  # a name that is not in the certificate
         ours.replace(LOOPBACK, "127.1") + "&ssl_check_hostname=false": "ok",
     }.items():
         with monkeypatch.context() as patch:

@@ -1,6 +1,6 @@
-"""A Redis as providers run it: by TLS alone, with a user and a password, and without the commands that they keep.
+"""A managed Redis: TLS only, with a user and a password, and without administrative commands.
 
-TLS ends before Valkey, as that of the tests knows none. For a client it is the same.
+TLS ends in front of Valkey, since the tests' Valkey has none. Clients see no difference.
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,15 @@ from tests.chaos.documents import ALL, code_of, rehearsed_rule, settle, submit
 from tests.chaos.site import Site
 from tests.operations.stunnel import Authority, Stunnel
 
-USER, PASSWORD = "managed", "a/b+c%d"  # as those are that providers make
+USER, PASSWORD = "managed", "a/b+c%d"  # with characters that a URL must quote
 QUOTED = "a%2Fb%2Bc%25d"
-# What a provider leaves: no CONFIG, SAVE, SHUTDOWN, DEBUG and the like, and of the dangerous ones a few.
+# The commands of a typical provider: no CONFIG, SAVE, SHUTDOWN, or DEBUG, and few other dangerous ones.
 RIGHTS = ("reset", "on", f">{PASSWORD}", "~*", "&*", "+@all", "-@admin", "-@dangerous", "+info")
 
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
-    """The one that has issued the server's certificate, and another."""
+    """The authority of the server's certificate, and another one."""
     folder = tmp_path_factory.mktemp("authorities")
     return Authority(folder, "ours"), Authority(folder, "another")
 
@@ -55,13 +55,13 @@ def managed(authorities: tuple[Authority, Authority], tmp_path_factory: pytest.T
             administrator.execute_command("ACL", "DELUSER", USER)
 
 
-def url_of(server: Stunnel, authority: Authority | None, **said: str) -> str:
-    said = {**({"ssl_ca_certs": str(authority.certificate)} if authority else {}), **said}
-    query = "&".join(f"{name}={value}" for name, value in said.items())
+def url_of(server: Stunnel, authority: Authority | None, **options: str) -> str:
+    options = {**({"ssl_ca_certs": str(authority.certificate)} if authority else {}), **options}
+    query = "&".join(f"{name}={value}" for name, value in options.items())
     return f"rediss://{USER}:{QUOTED}@{LOOPBACK}:{server.port}/0?{query}".removesuffix("?")
 
 
-def test_exports_and_documents_go_through_it(
+def test_exports_and_documents_work_over_redis_tls(
     site: Site, managed: Stunnel, authorities: tuple[Authority, Authority]
 ) -> None:
     """C7."""
@@ -82,15 +82,16 @@ def test_exports_and_documents_go_through_it(
     assert PASSWORD not in site.logs()
 
 
-@pytest.mark.parametrize("said", [{}, {"ssl_cert_reqs": "required"}])
-def test_another_authority_is_refused_and_named_as_the_reason(
-    site: Site, managed: Stunnel, authorities: tuple[Authority, Authority], said: dict[str, str]
+@pytest.mark.parametrize("options", [{}, {"ssl_cert_reqs": "required"}])
+def test_a_certificate_of_another_authority_is_refused_with_the_reason(
+    site: Site, managed: Stunnel, authorities: tuple[Authority, Authority], options: dict[str, str]
 ) -> None:
-    """Also without `?ssl_cert_reqs=`: nothing but `none` has a certificate go unchecked. What is accepted meanwhile
-    waits for the broker."""
+    """Also without `?ssl_cert_reqs=`: only `none` disables the check. Work that is accepted meanwhile waits for the
+    broker.
+    """
     good = url_of(managed, authorities[0])
     for authority in (authorities[1], None):
-        site.variables["REDIS_URL"] = url_of(managed, authority, **said)
+        site.variables["REDIS_URL"] = url_of(managed, authority, **options)
         site.start_web()
         ready = site.client.get("/readyz")
         assert (ready.status_code, ready.json()["checks"]["broker"]) == (503, health.UNTRUSTED)
@@ -106,16 +107,18 @@ def test_another_authority_is_refused_and_named_as_the_reason(
     assert job.status == "success"
 
 
-def test_workers_check_the_certificate_as_the_web_process_does(
+def test_workers_verify_the_certificate_like_the_web_process(
     managed: Stunnel, authorities: tuple[Authority, Authority], settings: LazySettings
 ) -> None:
-    """Left to itself kombu would take any for a bare `rediss://`."""
+    """By default, kombu would accept any certificate for a bare `rediss://`."""
     for url, trusted in {
         url_of(managed, authorities[0]): True,
         url_of(managed, None, ssl_cert_reqs="none"): True,
         url_of(managed, authorities[1]): False,
         url_of(managed, None): False,
-        url_of(managed, authorities[0]).replace(f"@{LOOPBACK}", "@localhost"): False,  # another name than is issued
+        url_of(managed, authorities[0]).replace(
+            f"@{LOOPBACK}", "@localhost"
+        ): False,  # a name that is not in the certificate
         url_of(managed, authorities[0], ssl_check_hostname="false").replace(f"@{LOOPBACK}", "@localhost"): True,
     }.items():
         settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(url)})
@@ -129,10 +132,10 @@ def test_workers_check_the_certificate_as_the_web_process_does(
                 connection.channel().client.ping()
 
 
-def test_nor_does_the_doctor_trust_any_of_several(
+def test_the_doctor_verifies_the_certificate_with_several_brokers(
     managed: Stunnel, authorities: tuple[Authority, Authority], settings: LazySettings
 ) -> None:
-    """It would send the password to whoever answers, and call that well."""
+    """Otherwise it would send the password to any server, and report success."""
     for authority, level in ((authorities[0], Level.OK), (None, Level.FAILURE)):
         url = url_of(managed, authority)
         settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(f"{url};{url}")})

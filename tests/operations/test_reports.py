@@ -1,4 +1,4 @@
-"""Reports of errors, as a Sentry gets them from real processes over HTTP."""
+"""Error reports of real processes, received by a Sentry over HTTP."""
 
 import gzip
 import http.client
@@ -76,13 +76,13 @@ def ask(web: Web, method: str, path: str, token: str, body: bytes | None = None)
     connection = http.client.HTTPConnection(LOOPBACK, web.port, timeout=20)
     headers = {"User-Agent": "pearl", "Cookie": "sessionid=pearlpearl", "Authorization": f"Bearer {token}"}
     connection.request(method, path, body, {**headers, "Content-Type": "application/json"})
-    answer = connection.getresponse()
-    answer.read()
+    response = connection.getresponse()
+    response.read()
     connection.close()
-    return answer.status
+    return response.status
 
 
-def test_what_breaks_is_reported_once_and_holds_nothing_private(
+def test_an_error_is_reported_once_without_private_data(
     web: Web, ingest: Ingest, workers: Workers, alice: User
 ) -> None:
     token = token_of(alice)
@@ -90,7 +90,7 @@ def test_what_breaks_is_reported_once_and_holds_nothing_private(
     assert ask(web, "GET", "/broken/pearl?pearl=pearl", token) == 500
     current_app.send_task("tests.complain")
     current_app.send_task("tests.crash", kwargs={"word": "pearl"})
-    # What is expected: refusals of all kinds, and attempts that are made again.
+    # Expected errors: refusals of all kinds, and attempts that are retried.
     assert ask(web, "POST", "/exports", token, b'{"dataset": "pearl"}') == 400
     assert ask(web, "POST", "/exports", token, b"{pearl") == 400
     assert ask(web, "GET", "/exports/pearl", token) == 404
@@ -113,15 +113,15 @@ def test_what_breaks_is_reported_once_and_holds_nothing_private(
     assert of_view["tags"]["request_id"]
     assert (of_task["tags"]["task"], of_task["tags"]["action"]) == ("tests.crash", "unexpected_error")
     for body in ingest.bodies:
-        said = body.replace("pearl of {word}", "")  # a line of the source
-        assert "pearl" not in said.lower()
-        assert token not in said
+        report = body.replace("pearl of {word}", "")  # a line of the source
+        assert "pearl" not in report.lower()
+        assert token not in report
     log = (workers.root / "logs" / "web.log").read_text() + workers.logs()
     assert KEY not in log
     assert "sentry" not in log
 
 
-def test_a_sentry_that_is_away_breaks_nothing_and_fills_no_log(
+def test_a_sentry_outage_breaks_nothing_and_floods_no_log(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, alice: User
 ) -> None:
     monkeypatch.setenv("SENTRY_DSN", f"http://{KEY}@127.0.0.1:9/7")

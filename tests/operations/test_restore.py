@@ -1,4 +1,4 @@
-"""Backup and restore, by the commands of docs/backup.md: the database goes back in time, and nothing else does."""
+"""Backup and restore with the commands of docs/backup.md: the database goes back in time, and nothing else does."""
 
 import os
 import signal
@@ -38,19 +38,19 @@ TOOLS = program("pg_dump").parent
 
 
 def command(words: str) -> str:
-    """Return the block of the page that has these words."""
+    """Return the block of the page with these words."""
     (block,) = [block for block in blocks_of(PAGE) if block.language == "sh" and words in block.text]
     return block.text
 
 
 def shell(site: Site) -> dict[str, str]:
-    """The variables of the operator's shell: the servers themselves, without our proxies."""
+    """The variables of the operator's shell: the servers themselves, without the proxies."""
     paths = [str(TOOLS), str(Path(sys.executable).parent), os.environ["PATH"]]
     return site.environment(PATH=":".join(paths), BACKUPS=site.folder, PYTHONUNBUFFERED=1)
 
 
 def run(site: Site, words: str) -> str:
-    """Do what the page says, and return what was printed."""
+    """Run a block of the page, and return its output."""
     done = subprocess.run(
         ["bash", "-euc", command(words)], check=False, cwd=PROJECT, env=shell(site), capture_output=True, text=True
     )
@@ -58,26 +58,26 @@ def run(site: Site, words: str) -> str:
     return done.stdout
 
 
-def run_and_die(site: Site, words: str, *, at: str) -> None:
-    """Do what the page says, and kill it when it has said `at`."""
+def run_and_kill(site: Site, words: str, *, at: str) -> None:
+    """Run a block of the page, and kill it when it has printed `at`."""
     with subprocess.Popen(
         ["bash", "-euc", f"exec {command(words)}"],
         cwd=PROJECT, env=shell(site), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
         assert process.stdout
-        assert any(at in line for line in process.stdout), f"it never said {at}"
+        assert any(at in line for line in process.stdout), f"it never printed {at}"
         process.kill()
 
 
 # ---- Losing the database --------------------------------------------------------------------------------------------
-def add_an_extension(site: Site) -> None:
-    """As the databases of the stack and of compose.yaml have it: the role that restores them may not make it."""
+def create_extension(site: Site) -> None:
+    """Add the extension of the stack's and compose.yaml's databases, which the restoring role may not create."""
     with psycopg.connect(site.servers.postgres.url(SUPERUSER, connection.settings_dict["NAME"])) as superuser:
         superuser.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 
 
-def lose_the_database(site: Site) -> None:
-    """Drop the database, whoever is connected, and make an empty one in its place."""
+def recreate_database(site: Site) -> None:
+    """Drop the database despite its connections, and create an empty one."""
     name = connection.settings_dict["NAME"]
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def lose_the_database(site: Site) -> None:
 
 
 def stop_all(site: Site, *, but: Process) -> None:
-    """Stop what can be stopped."""
+    """Stop all processes that can be stopped."""
     if site.web:
         site.web.stop()
     for process in (*site.workers, *site.beats):
@@ -112,31 +112,33 @@ def listening(site: Site, job: Job, *, after: object = None) -> Iterator[Client]
 
 
 def receipt_of(site: Site, job: Job) -> Any:
-    answer = site.client.get(f"/exports/{job.pk}")
-    assert answer.status_code == 200, answer.text
-    return answer.json()["receipt"]
+    response = site.client.get(f"/exports/{job.pk}")
+    assert response.status_code == 200, response.text
+    return response.json()["receipt"]
 
 
 def retry(site: Site, task: Task, rule: Any) -> None:
-    answer = site.client.post(f"/api/v1/etl/tasks/{task.pk}/retry", json={"from_stage": "ocr", "rule_id": rule.pk})
-    assert answer.status_code == 202, answer.text
+    response = site.client.post(f"/api/v1/etl/tasks/{task.pk}/retry", json={"from_stage": "ocr", "rule_id": rule.pk})
+    assert response.status_code == 202, response.text
 
 
-# ---- The story ------------------------------------------------------------------------------------------------------
-class Story:
-    """Work of every kind, at the moment of the backup and in the time that is lost afterwards."""
+# ---- The scenario --------------------------------------------------------------------------------------------------
+class RestoreScenario:
+    """Work of every kind, before the backup and in the period that the restore loses."""
 
-    def __init__(self, site: Site, heard: Any) -> None:
-        self.site, self.heard = site, heard
+    def __init__(self, site: Site, receiving: Any) -> None:
+        self.site, self.receiving = site, receiving
         self.rule = rehearsed_rule(site)
         self.other_rule = make_rule(site.owner, name="other")
 
     def before(self) -> None:
-        """Until the backup: a worker stands still amid a chunk, others are at work, and some work waits."""
+        """Before the backup: a worker is suspended during a chunk, others are running, and some work is queued."""
         site = self.site
         site.start_web()
-        answer = site.client.post("/exports/webhooks", json={"url": self.heard.url, "events": ["export.succeeded"]})
-        answer.raise_for_status()
+        response = site.client.post(
+            "/exports/webhooks", json={"url": self.receiving.url, "events": ["export.succeeded"]}
+        )
+        response.raise_for_status()
         site.points.arm("about to commit", "stop", key="FROZEN")
         self.frozen_worker = site.start_worker("exports", children=1)
         self.frozen = site.submit("FROZEN")
@@ -148,7 +150,7 @@ class Story:
         self.done, self.vanished = site.submit("DONE"), site.submit("VANISHED")
         self.failed = submit(site, "once:raise FileCorrupt", rule=self.rule)
         site.settle(self.done, self.vanished)
-        wait_until(lambda: len(self.heard.ids) == 2)
+        wait_until(lambda: len(self.receiving.ids) == 2)
         settle(self.failed)
 
         for key in ("HALF", "STUCK"):
@@ -160,11 +162,11 @@ class Story:
         self.waiting = site.submit("WAITING")
         self.document = submit(site, f"until go-{self.rule.name}", rule=self.rule)
         wait_until(lambda: ocr_calls(self.document) == 1)
-        # The web process comes back at another port.
+        # The web process restarts on another port.
         self.link = "/exports/" + receipt_of(site, self.done)["signedUrl"].partition("/exports/")[2]
 
     def afterwards(self) -> None:
-        """The time that will not have been: everything ends, is used, replaced and deleted, and more of it comes."""
+        """The lost period: everything ends, is used, replaced, and deleted, and new work is submitted."""
         site = self.site
         with listening(site, self.half) as client:
             site.points.release("about to commit")
@@ -182,112 +184,112 @@ class Story:
         self.lost_task = submit(site, "A secret of a time that never was.", rule=self.rule)
         retry(site, self.failed, self.other_rule)
         settle(self.document, self.lost_task, self.failed)
-        wait_until(lambda: len(self.heard.ids) == 8)
-        self.token, self.calls = highest_token(), self.paid()
+        wait_until(lambda: len(self.receiving.ids) == 8)
+        self.token, self.calls = highest_token(), self.paid_calls()
 
-    def paid(self) -> tuple[int, int]:
-        """What the document was read, and what a model was asked."""
+    def paid_calls(self) -> tuple[int, int]:
+        """Return how often the document was read, and the calls of the model."""
         return ocr_calls(self.document), post_calls(self.rule)
 
 
 @pytest.mark.timeout(600)
-def test_a_database_that_was_restored_agrees_with_what_is_of_later(site: Site) -> None:
-    """One worker stands still all the time, from before the backup until after the restore."""
-    with receiver() as heard:
-        story = Story(site, heard)
-        story.before()
-        add_an_extension(site)
+def test_a_restored_database_is_consistent_with_newer_external_state(site: Site) -> None:
+    """One worker is suspended from before the backup until after the restore."""
+    with receiver() as receiving:
+        scenario = RestoreScenario(site, receiving)
+        scenario.before()
+        create_extension(site)
         run(site, "pg_dump")
-        story.afterwards()
+        scenario.afterwards()
 
-        stop_all(site, but=story.frozen_worker)
-        lose_the_database(site)
+        stop_all(site, but=scenario.frozen_worker)
+        recreate_database(site)
         run(site, "pg_restore")
-        assert " success " in run(site, "psql"), "the rehearsal sees nothing"
+        assert " success " in run(site, "psql"), "the dry run reports nothing"
         run(site, "migrate")
-        run_and_die(site, "reconcile\n", at="links revoked")
-        said = run(site, "reconcile\n")
+        run_and_kill(site, "reconcile\n", at="links revoked")
+        output = run(site, "reconcile\n")
 
-        expect_agreement(site, story, said)
-        go_on(site, story)
-        tell_the_future_apart(site, story)
-        remove_what_nobody_knows(site, story)
+        assert_consistent(site, scenario, output)
+        resume(site, scenario)
+        assert_lost_period_ignored(site, scenario)
+        assert_unknown_objects_removed(site, scenario)
 
 
-def expect_agreement(site: Site, story: Story, said: str) -> None:
-    """Before anything runs."""
+def assert_consistent(site: Site, scenario: RestoreScenario, output: str) -> None:
+    """Assert consistency before any process runs."""
     assert not Chunk.objects.filter(token__isnull=False).exists()
     assert not Link.objects.filter(used_at=None, revoked_at=None).exists()
-    assert Receipt.objects.get(job=story.vanished).deleted_at, "a receipt promises what is gone"
-    assert Receipt.objects.get(job=story.done).deleted_at is None
-    there = {(item.key, item.etag) for item in storage.list_objects("things/")}
-    assert set(File.objects.values_list("path", "etag")) <= there, "the cache vouches for what is gone"
-    assert highest_token() > story.token, "a token would be given out again"
-    assert runstate.read(story.lost_task.pk) is None
-    assert artifacts.find_ocr(story.lost_task), "nothing is deleted before somebody asks for it"
-    assert " artefacts of documents without a row" in said
+    assert Receipt.objects.get(job=scenario.vanished).deleted_at, "a receipt names a missing object"
+    assert Receipt.objects.get(job=scenario.done).deleted_at is None
+    stored = {(item.key, item.etag) for item in storage.list_objects("things/")}
+    assert set(File.objects.values_list("path", "etag")) <= stored, "the reuse cache names a missing file"
+    assert highest_token() > scenario.token, "a fencing token would be issued again"
+    assert runstate.read(scenario.lost_task.pk) is None
+    assert artifacts.find_ocr(scenario.lost_task), "an artifact was deleted without a request"
+    assert " artifacts of documents without a row" in output
 
 
-def go_on(site: Site, story: Story) -> None:
-    """Everything is started, and the worker that stood still wakes up."""
+def resume(site: Site, scenario: RestoreScenario) -> None:
+    """Start all processes, and resume the suspended worker."""
     site.start_web()
-    with listening(site, story.half, after=story.last_heard) as client:
+    with listening(site, scenario.half, after=scenario.last_heard) as client:
         site.start_worker(QUEUES)
         site.start_worker(BOTH)
         site.start_beat()
-        told = list(client)
-    assert told[-1].event == "status"
-    assert told[-1].data["status"] == "success"
-    assert {event.data["key"] for event in told if event.event == "chunk"} == {"HALF"}
-    assert min(event.id for event in told) > story.last_heard
-    os.kill(story.frozen_pid, signal.SIGCONT)
-    site.settle(story.half, story.stuck, story.waiting, story.frozen)
-    settle(story.document)
-    wait_until(lambda: '"lease_lost"' in story.frozen_worker.log.read_text(), limit=30)
+        events = list(client)
+    assert events[-1].event == "status"
+    assert events[-1].data["status"] == "success"
+    assert {event.data["key"] for event in events if event.event == "chunk"} == {"HALF"}
+    assert min(event.id for event in events) > scenario.last_heard
+    os.kill(scenario.frozen_pid, signal.SIGCONT)
+    site.settle(scenario.half, scenario.stuck, scenario.waiting, scenario.frozen)
+    settle(scenario.document)
+    wait_until(lambda: '"lease_lost"' in scenario.frozen_worker.log.read_text(), limit=30)
 
 
-def tell_the_future_apart(site: Site, story: Story) -> None:
-    """Nothing of the time that never was is taken for what is now."""
+def assert_lost_period_ignored(site: Site, scenario: RestoreScenario) -> None:
+    """Assert that nothing from the lost period is taken for current."""
     jobs = Job.objects.all()
     assert {job.status for job in jobs} == {"success"}
-    assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}, "an attempt was burned"
+    assert set(Chunk.objects.values_list("attempts", flat=True)) == {1}, "an attempt was counted"
 
-    assert site.client.get(story.link).json()["code"] == "link_revoked", "a link works twice"
-    fresh = site.client.post(f"/exports/{story.done.pk}/link").json()["signedUrl"]
+    assert site.client.get(scenario.link).json()["code"] == "link_revoked", "a link was redeemed twice"
+    fresh = site.client.post(f"/exports/{scenario.done.pk}/link").json()["signedUrl"]
     assert site.client.get(fresh).status_code == 302
-    assert receipt_of(site, story.vanished)["state"] == "expired"
-    assert site.client.get(f"/exports/{story.lost.pk}").status_code == 404
+    assert receipt_of(site, scenario.vanished)["state"] == "expired"
+    assert site.client.get(f"/exports/{scenario.lost.pk}").status_code == 404
 
-    ended = Task.objects.get(pk=story.document.pk)
+    ended = Task.objects.get(pk=scenario.document.pk)
     assert ended.status == "completed"
-    assert story.paid() == story.calls, "it was paid for twice"
-    assert site.client.get(f"/api/v1/etl/tasks/{story.lost_task.pk}").status_code == 404
-    again = submit(site, "Another text.", rule=story.rule)
-    assert again.pk > story.lost_task.pk
-    site.allowed.retried_tasks.add(str(story.failed.pk))
-    assert Task.objects.get(pk=story.failed.pk).status == "failed"
-    retry(site, story.failed, story.rule)
-    settle(again, story.failed)
-    result = Task.objects.get(pk=story.failed.pk).result
+    assert scenario.paid_calls() == scenario.calls, "a paid call was repeated"
+    assert site.client.get(f"/api/v1/etl/tasks/{scenario.lost_task.pk}").status_code == 404
+    again = submit(site, "Another text.", rule=scenario.rule)
+    assert again.pk > scenario.lost_task.pk
+    site.allowed.retried_tasks.add(str(scenario.failed.pk))
+    assert Task.objects.get(pk=scenario.failed.pk).status == "failed"
+    retry(site, scenario.failed, scenario.rule)
+    settle(again, scenario.failed)
+    result = Task.objects.get(pk=scenario.failed.pk).result
     assert result
-    assert "data" in result, "it took over what another retry has left"
+    assert "data" in result, "it reused the result of another retry"
 
 
-def remove_what_nobody_knows(site: Site, story: Story) -> None:
-    """While everything runs; and what is known stays."""
-    assert storage.head(story.lost_path)
+def assert_unknown_objects_removed(site: Site, scenario: RestoreScenario) -> None:
+    """Remove unknown objects while all processes run, and assert that known ones stay."""
+    assert storage.head(scenario.lost_path)
     foreign = "things/notes.txt"
-    storage.put(foreign, b"Somebody put this here.", content_type="text/plain")
+    storage.put(foreign, b"A foreign object.", content_type="text/plain")
 
     run(site, "--delete-unknown")
 
-    assert storage.head(story.lost_path) is None
-    assert not list(storage.list_objects(f"_receipts/{story.lost.pk}/"))
-    assert not list(storage.list_objects(artifacts.folder(story.lost_task.pk)))
-    assert storage.head(foreign), "it is not ours"
+    assert storage.head(scenario.lost_path) is None
+    assert not list(storage.list_objects(f"_receipts/{scenario.lost.pk}/"))
+    assert not list(storage.list_objects(artifacts.folder(scenario.lost_task.pk)))
+    assert storage.head(foreign), "a foreign object was deleted"
     storage.delete(foreign)
-    told = [each.json["data"]["jobId"] for each in story.heard.received]
-    twice = {str(job.pk) for job in (story.half, story.stuck, story.waiting, story.frozen)}
-    assert {job_id for job_id in told if told.count(job_id) > 1} == twice
+    events = [each.json["data"]["jobId"] for each in scenario.receiving.received]
+    twice = {str(job.pk) for job in (scenario.half, scenario.stuck, scenario.waiting, scenario.frozen)}
+    assert {job_id for job_id in events if events.count(job_id) > 1} == twice
     known = {str(pk) for pk in Delivery.objects.values_list("pk", flat=True)}
-    assert set(story.heard.ids[:2]) <= known, "a delivery changed its id"
+    assert set(scenario.receiving.ids[:2]) <= known, "a delivery changed its id"

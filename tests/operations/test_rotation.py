@@ -1,4 +1,4 @@
-"""Keys are changed while everything runs, as docs/runbook.md#keys-are-rotated tells. A22, A25."""
+"""Key rotation in a running installation, according to docs/runbook.md#keys-are-rotated. A22, A25."""
 
 import json
 import os
@@ -49,14 +49,14 @@ from tests.integration.test_iam import Administered, Keys
 from tests.serving import serving, variables
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)  # several web processes are started here
+pytestmark = pytest.mark.timeout(600)  # the tests start several web processes
 NEW = "a-new-key-for-tests-0123456789-0123456789-0123456789"
 
 
 # ---- SECRET_KEY -----------------------------------------------------------------------------------------------------
 @pytest.fixture
 def rounds(transactional_db: None, tmp_path: Path) -> Iterator[list[Web]]:
-    """A web process of each round of the table, all on the same rows: before, 1, 2 and 3."""
+    """A web process for each row of the table, all on the same database: before, 1, 2, and 3."""
     old = settings.SECRET_KEY
     with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
 
@@ -74,7 +74,7 @@ Submit = Callable[[str], Job]
 
 @pytest.fixture
 def submit(dataset: Dataset, alice: User) -> Submit:
-    """Make a job of one chunk, for a key."""
+    """Create a job of one chunk for a key."""
     return lambda key: make_job(dataset, alice, 1, key=key)
 
 
@@ -84,14 +84,14 @@ def finished(submit: Submit) -> Job:
 
 
 def link_at(web: Web, job: Job, token: str) -> str:
-    """Return the link, as its owner is shown it there, without the host."""
-    answer = httpx2.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
-    url = str(answer.json()["receipt"]["signedUrl"])
+    """Return the link, without its host, as its owner sees it there."""
+    response = httpx2.get(f"{web.url}/exports/{job.pk}", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    url = str(response.json()["receipt"]["signedUrl"])
     return url[url.index("/exports/") :]
 
 
-def believes(web: Web, path: str) -> bool:
-    """Whether a link would be redeemed there. HEAD uses nothing up."""
+def accepts(web: Web, path: str) -> bool:
+    """Return whether a process accepts a link. HEAD does not redeem it."""
     return httpx2.head(f"{web.url}{path}", timeout=30).status_code < 400
 
 
@@ -106,49 +106,49 @@ def signed_in(user: User) -> httpx2.Client:
     return browser
 
 
-def test_links_and_sessions_live_through_the_three_rounds_in_any_order(
+def test_links_and_sessions_survive_the_three_rounds_in_any_order(
     rounds: list[Web], finished: Job, token: str, alice: User
 ) -> None:
-    """C6. Of two rounds that follow each other either process may be asked first, and each believes the other's."""
+    """C6. Of two successive rounds, each process accepts the signatures of the other."""
     shown = [link_at(web, finished, token) for web in rounds]
     browser = signed_in(alice)
     for number in range(3):
         one, other = rounds[number], rounds[number + 1]
-        for signing, asked in ((number, other), (number + 1, one), (number, one), (number + 1, other)):
-            assert believes(asked, shown[signing])
+        for signing, process in ((number, other), (number + 1, one), (number, one), (number + 1, other)):
+            assert accepts(process, shown[signing])
         assert is_signed_in(browser, one)
         assert is_signed_in(browser, other)
         assert is_signed_in(browser, one)
 
 
-def test_after_the_last_round_nothing_that_the_old_key_signed_is_believed(
+def test_signatures_of_the_old_key_are_rejected_after_the_last_round(
     rounds: list[Web], finished: Job, token: str, alice: User
 ) -> None:
     before, last = link_at(rounds[0], finished, token), rounds[3]
     browser = signed_in(alice)
-    answer = httpx2.get(f"{last.url}{before}", timeout=30)
-    assert answer.json()["code"] == "link_invalid"
+    response = httpx2.get(f"{last.url}{before}", timeout=30)
+    assert response.json()["code"] == "link_invalid"
     assert not is_signed_in(browser, last)
-    assert believes(last, link_at(last, finished, token))  # the owner finds it anew
+    assert accepts(last, link_at(last, finished, token))  # the owner sees a new link
 
 
-def test_without_the_first_round_a_process_of_before_refuses_what_the_next_sign(
+def test_skipping_the_first_round_makes_old_processes_reject_new_signatures(
     rounds: list[Web], finished: Job, token: str, alice: User
 ) -> None:
-    """Why there are three: then it refuses links, and ends sessions."""
+    """The reason for three rounds: otherwise links are refused, and sessions end."""
     before, second = rounds[0], rounds[2]
-    assert believes(second, link_at(before, finished, token))
-    assert not believes(before, link_at(second, finished, token))
+    assert accepts(second, link_at(before, finished, token))
+    assert not accepts(before, link_at(second, finished, token))
     browser = signed_in(alice)
     assert is_signed_in(browser, second)
     assert not is_signed_in(browser, before)
 
 
 @pytest.mark.parametrize("of_workers", ["old", "new"])
-def test_workers_may_be_rolled_before_or_after_the_web(
+def test_workers_can_be_restarted_before_or_after_web(
     rounds: list[Web], submit: Submit, token: str, tmp_path: Path, of_workers: str
 ) -> None:
-    """They sign nothing: what the web shows is believed by the web."""
+    """Workers sign nothing, so web accepts its own signatures throughout."""
     lose_messages()
     key = {"SECRET_KEY": NEW if of_workers == "new" else settings.SECRET_KEY}
     started = worker(
@@ -161,7 +161,7 @@ def test_workers_may_be_rolled_before_or_after_the_web(
     finally:
         started.kill()
     for web in (rounds[0], rounds[3]):
-        assert believes(web, link_at(web, job, token))
+        assert accepts(web, link_at(web, job, token))
 
 
 # ---- Keys of the object storage -------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ Use = Callable[[Keys, Keys], dict[str, str]]
 
 @pytest.fixture
 def use(store: Administered, settings: LazySettings) -> Use:
-    """Have this process use a pair of the service's and one of downloads'; returns the variables of others that do."""
+    """Make this process use a pair for the service and one for downloads. Returns the variables for other processes."""
 
     def use(service: Keys, download: Keys) -> dict[str, str]:
         test_iam.use(settings, store, service, download)
@@ -234,7 +234,7 @@ def redirected(api: APIClient, job: Job) -> str:
     return str(api.get(links.path_of(job.receipt.links.get(used_at=None)))["Location"])
 
 
-def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted(
+def test_both_key_pairs_work_until_the_old_one_is_deleted(
     store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, api: APIClient
 ) -> None:
     newer = (second_pair(store, user_of(store, pairs[0])), second_pair(store, user_of(store, pairs[1])))
@@ -254,10 +254,10 @@ def test_both_pairs_work_side_by_side_and_the_old_one_no_more_when_it_is_deleted
         assert passes(storage.SUBJECT, name_of(check)), check
 
 
-def test_a_pair_that_is_deleted_first_fails_chunks_and_a_retry_does_them(
+def test_deleting_the_old_pair_too_early_fails_chunks_that_a_retry_completes(
     store: Administered, pairs: tuple[Keys, Keys], use: Use, submit: Submit, tmp_path: Path
 ) -> None:
-    """With a worker that has the deleted pair still, and the next one, which has the new one."""
+    """With a worker that still has the deleted pair, and then with one that has the new pair."""
     lose_messages()
     newer = (second_pair(store, user_of(store, pairs[0])), pairs[1])
     environment = variables(tmp_path, **use(*pairs))
@@ -279,8 +279,8 @@ def test_a_pair_that_is_deleted_first_fails_chunks_and_a_retry_does_them(
     finish(job)
 
 
-def test_seaweedfs_reads_its_file_again_when_it_is_told_to(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Both pairs of an identity, as docker/compose.yaml has them, then the new one alone."""
+def test_seaweedfs_reloads_its_keys_on_a_signal(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With both pairs of an identity, as in docker/compose.yaml, then with the new one only."""
     root = tmp_path_factory.mktemp("reload")
     server = SeaweedFS(root, Identity(root), durable=False, given={})
     try:
@@ -300,10 +300,10 @@ def test_seaweedfs_reads_its_file_again_when_it_is_told_to(tmp_path_factory: pyt
 
 
 def only(server: SeaweedFS, fit: set[Keys], *, of: tuple[Keys, ...]) -> bool:
-    return {keys for keys in of if is_let_in(server, keys)} == fit
+    return {keys for keys in of if can_sign_in(server, keys)} == fit
 
 
-def is_let_in(server: SeaweedFS, keys: Keys) -> bool:
+def can_sign_in(server: SeaweedFS, keys: Keys) -> bool:
     s3 = boto3.client(
         "s3", endpoint_url=server.url, region_name="us-east-1",
         aws_access_key_id=keys.id, aws_secret_access_key=keys.secret,
@@ -324,7 +324,7 @@ def verifies(secret: str, received: Received) -> bool:
     return True
 
 
-def test_of_secrets_the_last_two_sign(api: APIClient, alice: User, settings: LazySettings) -> None:
+def test_webhooks_are_signed_with_the_last_two_secrets(api: APIClient, alice: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_webhook_allow_cidrs": [ip_network("127.0.0.0/8")]})
     with receiver() as hook:
         made = subscriptions.create(user_id=alice.pk, url=hook.url, events=["export.succeeded"])
@@ -339,7 +339,7 @@ def test_of_secrets_the_last_two_sign(api: APIClient, alice: User, settings: Laz
 
 
 # ---- Passwords ------------------------------------------------------------------------------------------------------
-def test_a_second_role_takes_the_place_of_the_first(
+def test_a_second_role_can_replace_the_first(
     dataset: Dataset, alice: User, settings: LazySettings, tmp_path: Path
 ) -> None:
     """So that both passwords work for a while: a member of the role that owns the tables."""
@@ -365,13 +365,13 @@ def test_a_second_role_takes_the_place_of_the_first(
     assert Job.objects.get().status == "cancelled"
 
 
-def test_redis_takes_both_passwords_for_a_while(tmp_path: Path) -> None:
+def test_redis_accepts_both_passwords_during_rotation(tmp_path: Path) -> None:
     server = Valkey(tmp_path, Identity(tmp_path), durable=False)
     server.start()
     try:
         old = server.identity.secret("valkey")
 
-        def is_let_in(password: str) -> bool:
+        def can_sign_in(password: str) -> bool:
             with redis.Redis(port=server.port, password=password) as client:
                 try:
                     return bool(client.ping())
@@ -379,10 +379,10 @@ def test_redis_takes_both_passwords_for_a_while(tmp_path: Path) -> None:
                     return False
 
         with redis.Redis(port=server.port, password=old) as client:
-            assert [is_let_in(old), is_let_in("new")] == [True, False]
+            assert [can_sign_in(old), can_sign_in("new")] == [True, False]
             client.execute_command("ACL SETUSER default >new")
-            assert [is_let_in(old), is_let_in("new")] == [True, True]
+            assert [can_sign_in(old), can_sign_in("new")] == [True, True]
             client.execute_command(f"ACL SETUSER default <{old}")
-            assert [is_let_in(old), is_let_in("new")] == [False, True]
+            assert [can_sign_in(old), can_sign_in("new")] == [False, True]
     finally:
         server.stop()

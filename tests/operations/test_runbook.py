@@ -1,4 +1,4 @@
-"""Each query and each command of docs/runbook.md, on the trouble that it is for, from the text of the page itself."""
+"""Each query and command of docs/runbook.md, taken from the page, and run on the problem that it is for."""
 
 import ast
 import csv
@@ -29,7 +29,7 @@ from config.dev.stack.orphan_watchdog import PROJECT
 from config.dev.stack.postgres import SUPERUSER, program
 from config.platform import storage
 from etl.models import Task
-from exports.core.errors import UploadFailed
+from exports.core.errors import ChunkUploadFailed
 from exports.delivery import links
 from exports.jobs import actions, webhook_events
 from exports.models import Chunk, Dataset, Delivery, Event, Job, Slot, Tick
@@ -47,7 +47,7 @@ from tests.integration.receiver import receiver
 from tests.serving import serving, variables
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)  # each command is a process of its own
+pytestmark = pytest.mark.timeout(900)  # each command is a separate process
 PAGE = PROJECT / "docs" / "runbook.md"
 OTHERS = {"a-deployment-loses-nothing", "restoring-a-backup"}  # these have tests of their own
 
@@ -65,13 +65,13 @@ def blocks() -> list[tuple[str, Block]]:
 
 
 def block(anchor: str, words: str) -> Block:
-    """Return the block of this chapter that has these words, or consists of them."""
+    """Return the block of this chapter that contains these words, or equals them."""
     inside = [block for chapter, block in blocks() if chapter == anchor and words in block.text]
     (found,) = [block for block in inside if block.text.strip() == words] or inside
     return found
 
 
-def test_every_block_is_run_by_a_test_of_this_file() -> None:
+def test_every_runbook_block_is_run_by_a_test() -> None:
     """C6."""
     calls = [
         (call.args[0].value, call.args[1].value)
@@ -89,7 +89,7 @@ def test_every_block_is_run_by_a_test_of_this_file() -> None:
 
 
 class Operator:
-    """Somebody with the page open, a shell and psql. Variables such as $JOB are given as `JOB=…`."""
+    """An operator with the page, a shell, and psql. Variables such as $JOB are given as `JOB=…`."""
 
     def __init__(self, root: Path) -> None:
         folders = [str(Path(sys.executable).parent), str(program("psql").parent), os.environ["PATH"]]
@@ -97,8 +97,8 @@ class Operator:
             root, PATH=os.pathsep.join(folders), EXPORT_LEASE_SECONDS="9", EXPORT_WEBHOOK_ALLOW_CIDRS="127.0.0.0/8",
         )  # fmt: skip
 
-    def ask(self, anchor: str, words: str, *, instead: tuple[str, str] = ("", "")) -> list[dict[str, str]]:
-        """Run a query as psql does. Returns its rows; those of one that fails are [{"error": …}]."""
+    def query(self, anchor: str, words: str, *, instead: tuple[str, str] = ("", "")) -> list[dict[str, str]]:
+        """Run a query like psql. Returns its rows, or [{"error": …}] if it fails."""
         found = block(anchor, words)
         url = self.environment["SOURCE_DATABASE_URL" if "source" in found.title else "DATABASE_URL"]
         done = subprocess.run(
@@ -108,8 +108,8 @@ class Operator:
         )  # fmt: skip
         return list(csv.DictReader(done.stdout.splitlines())) if done.returncode == 0 else [{"error": done.stderr}]
 
-    def do(self, anchor: str, words: str, *, status: int = 0, **given: object) -> str:
-        """Run commands. Returns what they print, all of it."""
+    def execute(self, anchor: str, words: str, *, status: int = 0, **given: object) -> str:
+        """Run commands. Returns all of their output."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block(anchor, words).text],
             check=False, cwd=PROJECT, env=self.environment | {name: str(value) for name, value in given.items()},
@@ -145,14 +145,14 @@ def fail_with(error: Any) -> Job:
 # ---- First look -----------------------------------------------------------------------------------------------------
 def test_first_look(operator: Operator, dataset: Dataset, alice: User, tmp_path: Path) -> None:
     make_job(dataset, alice, 3)
-    (row,) = operator.ask("first-look", "chunks_left")
+    (row,) = operator.query("first-look", "chunks_left")
     assert (row["status"], row["jobs"], row["chunks_left"]) == ("pending", "1", "3")
 
-    printed = operator.do("first-look", "manage.py doctor", status=2)
+    printed = operator.execute("first-look", "manage.py doctor", status=2)
     assert "No worker consumes the queue exports" in printed
 
     with serving(tmp_path, operator.environment) as web:
-        assert '"status":"ok"' in operator.do("first-look", "/readyz", BASE_URL=web.url)
+        assert '"status":"ok"' in operator.execute("first-look", "/readyz", BASE_URL=web.url)
 
 
 # ---- Jobs are stuck -------------------------------------------------------------------------------------------------
@@ -160,16 +160,16 @@ def test_a_worker_that_was_killed(operator: Operator, slow: Dataset, alice: User
     job = make_job(slow, alice, 2)
     worker = workers.start("exports", concurrency=1)
     wait_until(lambda: Slot.objects.held().exists())
-    (row,) = operator.ask("jobs-are-stuck", "JOIN exports_dataset")
+    (row,) = operator.query("jobs-are-stuck", "JOIN exports_dataset")
     assert (row["job_id"], row["pending"], row["running"], row["overdue"]) == (str(job.pk), "1", "1", "0")
 
     worker.kill()
-    wait_until(lambda: operator.ask("jobs-are-stuck", "JOIN exports_dataset")[0]["overdue"] == "1")
-    (slot,) = operator.ask("jobs-are-stuck", "FROM exports_slot")
+    wait_until(lambda: operator.query("jobs-are-stuck", "JOIN exports_dataset")[0]["overdue"] == "1")
+    (slot,) = operator.query("jobs-are-stuck", "FROM exports_slot")
     assert (slot["job_id"], slot["overdue"]) == (str(job.pk), "t")
     assert slot["backend"].startswith("sluice-export-")
 
-    operator.do("jobs-are-stuck", "repair reap")
+    operator.execute("jobs-are-stuck", "repair reap")
     assert not Slot.objects.held().exists()
     assert set(job.chunks.values_list("status", flat=True)) == {"pending"}
 
@@ -178,36 +178,36 @@ def test_a_worker_that_hangs(operator: Operator, dataset: Dataset, alice: User) 
     make_job(dataset, alice, 1)
     claim = leases.claim(backend="sluice-export-nobody")
     assert claim
-    (slot,) = operator.ask("jobs-are-stuck", "FROM exports_slot")
+    (slot,) = operator.query("jobs-are-stuck", "FROM exports_slot")
     assert (slot["chunk"], slot["overdue"]) == (str(claim.chunk_id), "f")
 
-    assert "may still be there" in operator.do("jobs-are-stuck", "repair free", status=1, SLOT=slot["slot"])
-    assert "pending" in operator.do("jobs-are-stuck", "repair release", CHUNK=slot["chunk"])
+    assert "may still be alive" in operator.execute("jobs-are-stuck", "repair free", status=1, SLOT=slot["slot"])
+    assert "pending" in operator.execute("jobs-are-stuck", "repair release", CHUNK=slot["chunk"])
     assert Chunk.objects.get().status == "pending"
-    assert "Nobody works on this one" in operator.do(
+    assert "Nobody works on this one" in operator.execute(
         "jobs-are-stuck", "repair release", status=1, CHUNK=slot["chunk"]
     ).replace("nobody", "Nobody")
 
     Slot.objects.filter(pk=slot["slot"]).update(lease_until=Now() - timedelta(seconds=1))
-    operator.do("jobs-are-stuck", "repair free", SLOT=slot["slot"])
-    operator.do("jobs-are-stuck", "repair free", SLOT=slot["slot"])  # it is free
+    operator.execute("jobs-are-stuck", "repair free", SLOT=slot["slot"])
+    operator.execute("jobs-are-stuck", "repair free", SLOT=slot["slot"])  # the lock is free
     assert not Slot.objects.held().exists()
 
 
-def test_jobs_that_nobody_wants_and_those_that_failed(operator: Operator, dataset: Dataset, alice: User) -> None:
+def test_abandoned_and_failed_jobs(operator: Operator, dataset: Dataset, alice: User) -> None:
     unwanted = make_job(dataset, alice, 2)
-    operator.do("jobs-are-stuck", "repair cancel", JOB=unwanted.pk)
+    operator.execute("jobs-are-stuck", "repair cancel", JOB=unwanted.pk)
     unwanted.refresh_from_db()
     assert unwanted.status == "cancelled"
 
     make_job(dataset, alice, 1)
-    failed = fail_with(UploadFailed())
-    assert "Restarted 1 failed chunks" in operator.do("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
+    failed = fail_with(ChunkUploadFailed())
+    assert "Restarted 1 failed chunks" in operator.execute("jobs-are-stuck", "repair retry", FAILED_JOB=failed.pk)
     assert queued("exports") > 0
     failed.refresh_from_db()
     assert failed.status == "running"
-    assert "has not failed" in operator.do("jobs-are-stuck", "repair retry", status=1, FAILED_JOB=failed.pk)
-    assert "Not found" in operator.do("jobs-are-stuck", "repair cancel", status=1, JOB="nothing")
+    assert "has not failed" in operator.execute("jobs-are-stuck", "repair retry", status=1, FAILED_JOB=failed.pk)
+    assert "Not found" in operator.execute("jobs-are-stuck", "repair cancel", status=1, JOB="nothing")
 
 
 # ---- Nothing runs ---------------------------------------------------------------------------------------------------
@@ -218,14 +218,14 @@ def test_beat_and_workers_are_dead(
     workers: Workers,  # noqa: F811
 ) -> None:
     Tick.objects.create(name="reap", ran_at=timezone.now() - timedelta(hours=2))
-    (tick,) = operator.ask("nothing-runs", "exports_tick")
+    (tick,) = operator.query("nothing-runs", "exports_tick")
     assert tick["name"] == "reap"
     assert tick["ago"].startswith("02:00:")
 
-    assert "No nodes replied" in operator.do("nothing-runs", "active_queues", status=69)
+    assert "No nodes replied" in operator.execute("nothing-runs", "active_queues", status=69)
     worker = workers.start("exports", concurrency=1)
     wait_until(lambda: "ready." in worker.log.read_text())
-    printed = operator.do("nothing-runs", "active_queues")
+    printed = operator.execute("nothing-runs", "active_queues")
     assert "worker0@" in printed
     assert "'name': 'exports'" in printed
     assert "maintenance" not in printed
@@ -233,16 +233,16 @@ def test_beat_and_workers_are_dead(
 
     make_job(dataset, alice, 3)
     lose_messages()
-    operator.do("nothing-runs", "python manage.py repair reap")
+    operator.execute("nothing-runs", "python manage.py repair reap")
     assert queued("exports") > 0
 
 
-def test_a_broker_that_is_full_is_emptied_and_filled_again(operator: Operator, dataset: Dataset, alice: User) -> None:
+def test_a_full_broker_can_be_purged_and_refilled(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 3)
     for _ in range(50):
         source_hints()
     before = queued("exports")
-    operator.do("nothing-runs", "purge --force")
+    operator.execute("nothing-runs", "purge --force")
     assert 0 < queued("exports") < before
 
 
@@ -254,14 +254,14 @@ def source_hints() -> None:
 
 # ---- Disk is full ---------------------------------------------------------------------------------------------------
 def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None:
-    assert "Avail" in operator.do("disk-is-full", "df -h")
-    names = {row["name"] for row in operator.ask("disk-is-full", "pg_total_relation_size")}
+    assert "Avail" in operator.execute("disk-is-full", "df -h")
+    names = {row["name"] for row in operator.query("disk-is-full", "pg_total_relation_size")}
     assert names & {"auth_permission", "rules_rule", "django_content_type"}
 
     with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
         admin.execute("SELECT pg_create_physical_replication_slot('gone', true)")
         try:
-            (slot,) = operator.ask("disk-is-full", "pg_replication_slots")
+            (slot,) = operator.query("disk-is-full", "pg_replication_slots")
         finally:
             admin.execute("SELECT pg_drop_replication_slot('gone')")
     assert (slot["slot_name"], slot["active"]) == ("gone", "f")
@@ -271,17 +271,17 @@ def test_disk_is_full(operator: Operator, dataset: Dataset, alice: User) -> None
         actions.cancel(job)
         Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(days=days))
     Event.objects.update(told_at=Now())
-    operator.do("disk-is-full", "repair purge")
+    operator.execute("disk-is-full", "repair purge")
     assert list(Job.objects.all()) == [ended]
     assert ended.events.exists()
-    operator.do("disk-is-full", "repair sweep")
+    operator.execute("disk-is-full", "repair sweep")
     operator.environment["S3_ENDPOINT_URL"] = "http://127.0.0.1:1"
-    assert "Failed: delete_orphans" in operator.do("disk-is-full", "repair sweep", status=1)
+    assert "Failed: delete_orphans" in operator.execute("disk-is-full", "repair sweep", status=1)
     assert not ended.events.exists()
 
 
 def make_old_row(user: User) -> Task:
-    """A document that nobody has just submitted."""
+    """A document that was not submitted just now."""
     row = make_row(user)
     Task.objects.filter(pk=row.pk).update(updated_at=timezone.now() - timedelta(hours=1))
     return row
@@ -292,8 +292,8 @@ def test_redis_is_lost(operator: Operator, dataset: Dataset, alice: User) -> Non
     make_job(dataset, alice, 3)
     make_old_row(alice)
     lose_messages()
-    assert operator.ask("redis-is-lost", "AS documents") == [{"chunks": "3", "deliveries": "0", "documents": "1"}]
-    operator.do("redis-is-lost", "repair reap")
+    assert operator.query("redis-is-lost", "AS documents") == [{"chunks": "3", "deliveries": "0", "documents": "1"}]
+    operator.execute("redis-is-lost", "repair reap")
     assert queued("exports") > 0
     assert queued("etl-ocr") == 1
 
@@ -301,7 +301,7 @@ def test_redis_is_lost(operator: Operator, dataset: Dataset, alice: User) -> Non
 # ---- Source is slow -------------------------------------------------------------------------------------------------
 @pytest.fixture
 def blocked(source_db: psycopg.Connection) -> Iterator[threading.Thread]:
-    """A call of ours that waits for somebody's lock."""
+    """A call that waits for a lock of another session."""
     source_db.execute("CREATE TABLE data.facts (n int)")
     with psycopg.connect(settings.SLUICE.source_url) as migration:
         migration.execute("LOCK TABLE data.facts")
@@ -319,15 +319,15 @@ def blocked(source_db: psycopg.Connection) -> Iterator[threading.Thread]:
 
 
 def test_source_is_slow(operator: Operator, blocked: threading.Thread) -> None:
-    wait_until(lambda: operator.ask("source-is-slow", "pg_blocking_pids"))
-    (row,) = operator.ask("source-is-slow", "pg_blocking_pids")
+    wait_until(lambda: operator.query("source-is-slow", "pg_blocking_pids"))
+    (row,) = operator.query("source-is-slow", "pg_blocking_pids")
     assert row["call"] == "SELECT * FROM data.facts"
     assert row["blocked_by"] != "{}"
     assert row["wait_event_type"] == "Lock"
 
-    assert operator.ask("source-is-slow", "pg_terminate_backend") == []  # none is that old
+    assert operator.query("source-is-slow", "pg_terminate_backend") == []  # no call is that old
     assert blocked.is_alive()
-    ended = operator.ask("source-is-slow", "pg_terminate_backend", instead=("5 minutes", "0 seconds"))
+    ended = operator.query("source-is-slow", "pg_terminate_backend", instead=("5 minutes", "0 seconds"))
     assert ended == [{"pg_terminate_backend": "t"}]
     blocked.join(30)
     assert not blocked.is_alive()
@@ -335,7 +335,7 @@ def test_source_is_slow(operator: Operator, blocked: threading.Thread) -> None:
 
 def test_fewer_calls_of_one_dataset(operator: Operator, dataset: Dataset) -> None:
     function, path = "data.rows_for", "things"
-    operator.do("source-is-slow", "--max-concurrency", DATASET="things", FUNCTION=function, BASE_PATH=path)
+    operator.execute("source-is-slow", "--max-concurrency", DATASET="things", FUNCTION=function, BASE_PATH=path)
     dataset.refresh_from_db()
     assert dataset.max_concurrency == 1
     assert Slot.objects.filter(dataset=dataset).count() == 1
@@ -344,23 +344,23 @@ def test_fewer_calls_of_one_dataset(operator: Operator, dataset: Dataset) -> Non
 def test_no_calls_for_a_while(operator: Operator, workers: Workers) -> None:  # noqa: F811
     exporting, other = workers.start("exports", concurrency=1), workers.start("maintenance", concurrency=1)
     wait_until(lambda: all("ready." in worker.log.read_text() for worker in (exporting, other)))
-    name = re.findall(r"worker0@[\w.-]+", operator.do("nothing-runs", "active_queues"))[0]
-    operator.do("source-is-slow", "cancel_consumer")
-    assert "'name': 'exports'" not in operator.do("nothing-runs", "active_queues")
-    operator.do("source-is-slow", "add_consumer", WORKERS=name)
-    assert operator.do("nothing-runs", "active_queues").count("* {'name': 'exports'") == 1
+    name = re.findall(r"worker0@[\w.-]+", operator.execute("nothing-runs", "active_queues"))[0]
+    operator.execute("source-is-slow", "cancel_consumer")
+    assert "'name': 'exports'" not in operator.execute("nothing-runs", "active_queues")
+    operator.execute("source-is-slow", "add_consumer", WORKERS=name)
+    assert operator.execute("nothing-runs", "active_queues").count("* {'name': 'exports'") == 1
 
 
 # ---- Object storage is away -----------------------------------------------------------------------------------------
 def test_object_storage_is_away(operator: Operator, dataset: Dataset, alice: User) -> None:
     jobs = [make_job(dataset, alice, 1, key=key) for key in ("JFK", "EWR")]
     for _ in jobs:
-        fail_with(UploadFailed())
-    failed = [row["job_id"] for row in operator.ask("object-storage-is-away", "EXPORT_UPLOAD_FAILED")]
+        fail_with(ChunkUploadFailed())
+    failed = [row["job_id"] for row in operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED")]
     assert failed == [str(job.pk) for job in jobs]
-    operator.do("object-storage-is-away", "repair retry", FAILED_JOBS=" ".join(failed))
+    operator.execute("object-storage-is-away", "repair retry", FAILED_JOBS=" ".join(failed))
     assert set(Job.objects.values_list("status", flat=True)) == {"running"}
-    assert operator.ask("object-storage-is-away", "EXPORT_UPLOAD_FAILED") == []
+    assert operator.query("object-storage-is-away", "EXPORT_UPLOAD_FAILED") == []
 
 
 # ---- A chunk fails again and again ----------------------------------------------------------------------------------
@@ -371,37 +371,37 @@ LANGUAGE plpgsql AS $$ BEGIN RAISE division_by_zero; END $$
 MENDED = RAISES.replace("plpgsql AS $$ BEGIN RAISE division_by_zero; END $$", "sql AS $$ SELECT $1, 1, $2 $$")
 
 
-def test_a_function_that_fails_is_found_mended_and_tried_again(
+def test_a_failing_function_is_found_fixed_and_retried(
     operator: Operator, dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
 ) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_attempts": 1})
     source_db.execute(RAISES)
     job = make_job(dataset, alice, 1, reuse="never", allow_degraded=False)
     execution.drain()
-    (row,) = operator.ask("a-chunk-fails-again-and-again", "error_detail")
+    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
     assert (row["job_id"], row["key"], row["effective_date"]) == (str(job.pk), "JFK", "2024-02-28")
     assert (row["error_code"], row["error_detail"]) == ("EXPORT_SOURCE_ERROR", "SQLSTATE 22012")
-    assert "division_by_zero" in operator.ask("a-chunk-fails-again-and-again", "SELECT count(*)")[0]["error"]
+    assert "division_by_zero" in operator.query("a-chunk-fails-again-and-again", "SELECT count(*)")[0]["error"]
 
     source_db.execute(MENDED)
-    assert operator.ask("a-chunk-fails-again-and-again", "SELECT count(*)") == [{"count": "1"}]
-    operator.do("a-chunk-fails-again-and-again", "repair retry", FAILED_JOB=job.pk)
+    assert operator.query("a-chunk-fails-again-and-again", "SELECT count(*)") == [{"count": "1"}]
+    operator.execute("a-chunk-fails-again-and-again", "repair retry", FAILED_JOB=job.pk)
     execution.drain()
     completion.complete(job.pk)
     job.refresh_from_db()
     assert job.status == "success"
-    assert operator.ask("a-chunk-fails-again-and-again", "error_detail") == []
+    assert operator.query("a-chunk-fails-again-and-again", "error_detail") == []
 
 
-def test_a_chunk_that_kills_its_workers_ends(operator: Operator, dataset: Dataset, alice: User) -> None:
+def test_a_chunk_that_kills_its_workers(operator: Operator, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, 1)
     for _ in range(settings.SLUICE.export_max_attempts):
         assert leases.claim(backend="sluice-export-nobody")
         past = Now() - timedelta(seconds=1)
         Chunk.objects.update(lease_until=past)
         Slot.objects.held().update(lease_until=past)
-        operator.do("jobs-are-stuck", "repair reap")
-    (row,) = operator.ask("a-chunk-fails-again-and-again", "error_detail")
+        operator.execute("jobs-are-stuck", "repair reap")
+    (row,) = operator.query("a-chunk-fails-again-and-again", "error_detail")
     assert (row["status"], row["error_code"]) == ("failed", "EXPORT_WORKER_LOST")
     assert row["attempts"] == str(settings.SLUICE.export_max_attempts)
 
@@ -411,16 +411,16 @@ def test_documents_are_stuck(operator: Operator, alice: User) -> None:
     waiting, failed = make_old_row(alice), make_row(alice)
     error = {"code": "provider_unavailable", "stage": "ocr", "detail": "", "retryable": True}
     Task.objects.filter(pk=failed.pk).update(status="failed", error=error)
-    assert [row["task_id"] for row in operator.ask("documents-are-stuck", "AS waiting")] == [str(waiting.pk)]
-    assert operator.ask("documents-are-stuck", "error ->> 'code'") == [
+    assert [row["task_id"] for row in operator.query("documents-are-stuck", "AS waiting")] == [str(waiting.pk)]
+    assert operator.query("documents-are-stuck", "error ->> 'code'") == [
         {"code": "provider_unavailable", "stage": "ocr", "tasks": "1"}
     ]
-    operator.do("documents-are-stuck", "repair reap")
+    operator.execute("documents-are-stuck", "repair reap")
     assert queued("etl-ocr") == 1
     lose_messages()
-    assert "made anew" in operator.do("documents-are-stuck", "repair wake", TASK=waiting.pk)
+    assert "recreated" in operator.execute("documents-are-stuck", "repair wake", TASK=waiting.pk)
     assert queued("etl-ocr") == 1
-    assert "this one has" in operator.do("documents-are-stuck", "repair wake", status=1, TASK=failed.pk)
+    assert "this one has" in operator.execute("documents-are-stuck", "repair wake", status=1, TASK=failed.pk)
 
 
 # ---- Language models cost too much ----------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ def test_language_models_cost_too_much(operator: Operator, alice: User) -> None:
     usage = {"prompt_tokens": 900, "completion_tokens": 30, "calls": 3}
     spent, _waiting = make_row(alice), make_row(alice)
     Task.objects.filter(pk=spent.pk).update(metadata={"postprocess": {"usage": usage}})
-    (row,) = operator.ask("language-models-cost-too-much", "FROM etl_task")
+    (row,) = operator.query("language-models-cost-too-much", "FROM etl_task")
     assert (row["username"], row["rule_id"], row["tasks"]) == ("alice", str(spent.rule_id), "1")
     assert (row["calls"], row["prompt"], row["completion"]) == ("3", "900", "30")
 
@@ -439,8 +439,8 @@ def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: Use
     with receiver() as hook:
         made = subscriptions.create(user_id=alice.pk, url=hook.url, events=["export.cancelled"])
         make_job(dataset, alice, 1)
-        operator.do("jobs-are-stuck", "repair cancel", JOB=Job.objects.get().pk)
-        (untold,) = operator.ask("webhooks-do-not-arrive", "AS untold")
+        operator.execute("jobs-are-stuck", "repair cancel", JOB=Job.objects.get().pk)
+        (untold,) = operator.query("webhooks-do-not-arrive", "AS untold")
         assert untold["untold"] == "1"
 
         webhook_events.fan_out()
@@ -448,22 +448,22 @@ def test_webhooks_do_not_arrive(operator: Operator, dataset: Dataset, alice: Use
         Delivery.objects.update(status="failed", attempts=10, finished_at=Now())
         Attempt.objects.create(delivery=lost, error="no response in time", duration_ms=15_000)
         Webhook.objects.update(enabled=False, disabled_reason="It never arrived.", failures=10)
-        (row,) = operator.ask("webhooks-do-not-arrive", "disabled_reason")
+        (row,) = operator.query("webhooks-do-not-arrive", "disabled_reason")
         assert (row["webhook"], row["username"], row["enabled"], row["failed"]) == (str(made.pk), "alice", "f", "1")
-        (attempt,) = operator.ask("webhooks-do-not-arrive", "exports_attempt")
+        (attempt,) = operator.query("webhooks-do-not-arrive", "exports_attempt")
         assert (attempt["error"], attempt["duration_ms"]) == ("no response in time", "15000")
 
-        operator.do("webhooks-do-not-arrive", "repair redeliver", WEBHOOK=row["webhook"])
+        operator.execute("webhooks-do-not-arrive", "repair redeliver", WEBHOOK=row["webhook"])
         sender.drain()
         assert hook.ids == [str(lost.pk)]
-    (row,) = operator.ask("webhooks-do-not-arrive", "disabled_reason")
+    (row,) = operator.query("webhooks-do-not-arrive", "disabled_reason")
     assert (row["enabled"], row["failed"], row["waiting"], row["failures"]) == ("t", "0", "0", "0")
 
 
 # ---- Metrics are missing --------------------------------------------------------------------------------------------
 def test_metrics_are_missing(operator: Operator, tmp_path: Path) -> None:
     with serving(tmp_path, operator.environment) as web:
-        printed = operator.do("metrics-are-missing", "/metrics", BASE_URL=web.url)
+        printed = operator.execute("metrics-are-missing", "/metrics", BASE_URL=web.url)
     assert "sluice_database_up 1.0" in printed
     assert 'export_slots{state="free"}' in printed
     assert "export_chunks_total" in printed
@@ -475,56 +475,54 @@ def finished(dataset: Dataset, alice: User) -> Job:
     return finish(make_job(dataset, alice, 1))
 
 
-def test_a_link_that_leaked_is_ended(operator: Operator, finished: Job, api: APIClient) -> None:
-    stranger = APIClient(REMOTE_ADDR="203.0.113.9")
+def test_a_leaked_link_can_be_revoked(operator: Operator, finished: Job, api: APIClient) -> None:
+    other_client = APIClient(REMOTE_ADDR="203.0.113.9")
     path = links.path_of(finished.receipt.links.get())
-    operator.do("a-link-leaked", "revoke-links", JOB=finished.pk)
-    assert stranger.get(path).json()["code"] == "link_revoked"
-    (row,) = operator.ask("a-link-leaked", "d.user_agent")
+    operator.execute("a-link-leaked", "revoke-links", JOB=finished.pk)
+    assert other_client.get(path).json()["code"] == "link_revoked"
+    (row,) = operator.query("a-link-leaked", "d.user_agent")
     assert (row["outcome"], row["address"]) == ("link_revoked", "203.0.113.9")
-    (row,) = operator.ask("a-link-leaked", "AS attempts")
+    (row,) = operator.query("a-link-leaked", "AS attempts")
     assert row == {"outcome": "link_revoked", "address": "203.0.113.9", "attempts": "1", "jobs": "1"}
     assert api.post(f"/exports/{finished.pk}/link").status_code in {200, 201}
 
 
-def test_a_presigned_url_that_leaked_leads_nowhere(operator: Operator, finished: Job, api: APIClient) -> None:
-    """A URL lives for a minute, which commands on a busy machine may take: so it is the object that is looked for."""
+def test_a_leaked_presigned_url_can_be_disabled(operator: Operator, finished: Job, api: APIClient) -> None:
+    """A URL is valid for a minute, which the commands may take on a busy machine, so the test checks the object."""
     url = api.get(links.path_of(finished.receipt.links.get()))["Location"]
     assert httpx2.get(url, timeout=10).status_code == 200
-    assert operator.ask("a-link-leaked", "d.user_agent")[0]["outcome"] == "redeemed"
+    assert operator.query("a-link-leaked", "d.user_agent")[0]["outcome"] == "redeemed"
     assert storage.head(finished.receipt.object_key)
-    operator.do("a-link-leaked", "repair withdraw", JOB=finished.pk)
+    operator.execute("a-link-leaked", "repair withdraw", JOB=finished.pk)
     assert storage.head(finished.receipt.object_key) is None
     assert httpx2.get(url, timeout=10).status_code in {403, 404}
     assert api.post(f"/exports/{finished.pk}/link").status_code == 410
-    assert "time is over" in operator.do("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
+    assert "time is over" in operator.execute("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
 
 
-def test_without_the_storage_a_delivery_ends_and_its_object_is_left_to_the_reaper(
-    operator: Operator, finished: Job, api: APIClient
-) -> None:
+def test_a_delivery_can_be_ended_during_a_storage_outage(operator: Operator, finished: Job, api: APIClient) -> None:
     operator.environment["S3_ENDPOINT_URL"] = "http://127.0.0.1:1"
-    told = operator.do("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
-    assert "`reap` will delete the object later" in told
+    output = operator.execute("a-link-leaked", "repair withdraw", status=1, JOB=finished.pk)
+    assert "`reap` will delete the object later" in output
     assert api.post(f"/exports/{finished.pk}/link").status_code == 410
 
 
-def test_tokens_that_leaked_are_ended(operator: Operator, api: APIClient, bob: User) -> None:
+def test_leaked_tokens_can_be_revoked(operator: Operator, api: APIClient, bob: User) -> None:
     AuthToken.objects.create(bob)
     assert api.get("/exports").status_code == 200
-    assert "Revoked 1 tokens" in operator.do("a-link-leaked", "revoke-tokens", USERNAME="alice")
+    assert "Revoked 1 tokens" in operator.execute("a-link-leaked", "revoke-tokens", USERNAME="alice")
     assert api.get("/exports").status_code == 401
     assert AuthToken.objects.get().user == bob
-    operator.do("keys-are-rotated", "revoke-tokens", USERNAME="bob")
+    operator.execute("keys-are-rotated", "revoke-tokens", USERNAME="bob")
     assert not AuthToken.objects.exists()
 
 
 def test_a_new_key_is_long_enough(operator: Operator) -> None:
-    assert len(operator.do("keys-are-rotated", "token_urlsafe").strip()) >= 50
+    assert len(operator.execute("keys-are-rotated", "token_urlsafe").strip()) >= 50
 
 
 # ---- The command ----------------------------------------------------------------------------------------------------
-def test_without_redis_documents_wait_and_that_is_said(operator: Operator, alice: User) -> None:
+def test_documents_wait_and_report_it_without_redis(operator: Operator, alice: User) -> None:
     make_old_row(alice)
     operator.environment["REDIS_URL"] = f"redis://127.0.0.1:{ports.free(1)[0]}/0"
-    assert "does not respond" in operator.do("redis-is-lost", "repair reap", status=1)
+    assert "does not respond" in operator.execute("redis-is-lost", "repair reap", status=1)

@@ -1,4 +1,4 @@
-"""Traces of real processes, as a collector gets them over HTTP."""
+"""Traces of real processes, received by a collector over HTTP."""
 
 import http.client
 import json
@@ -68,21 +68,21 @@ class Client:
     def __init__(self, web: Web, user: User) -> None:
         self.port, self.token = web.port, token_of(user)
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    def request(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=20)
         given = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         connection.request(method, path, sent, given | {n.replace("_", "-"): v for n, v in headers.items()})
-        answer = connection.getresponse()
-        text = answer.read()
+        response = connection.getresponse()
+        text = response.read()
         connection.close()
-        assert answer.status < 400, text
+        assert response.status < 400, text
         return json.loads(text)
 
     def submit(self, *keys: str, headers: dict[str, str] | None = None, **wanted: Any) -> str:
         items = [{"key": key, "effectiveDate": "2071-02-28"} for key in keys]
         body = {"dataset": "things", "items": items, **wanted}
-        return str(self.ask("POST", "/exports", body, **(headers or {}))["jobId"])
+        return str(self.request("POST", "/exports", body, **(headers or {}))["jobId"])
 
     def submit_document(self, text: bytes, headers: dict[str, str]) -> int:
         form = (
@@ -90,7 +90,7 @@ class Client:
             b"Content-Type: text/plain\r\n\r\n" + text + b"\r\n--limit--\r\n"
         )
         given = headers | {"Content-Type": "multipart/form-data; boundary=limit"}
-        return int(self.ask("POST", "/api/v1/etl/submit", form, **given)["task_id"])
+        return int(self.request("POST", "/api/v1/etl/submit", form, **given)["task_id"])
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_export_is_one_trace_from_its_caller_to_object_storage(
     assert (request.parent, request.kind, request.service) == (SPAN, SERVER, "sluice-web")
     assert (published.parent, published.kind) == (request.id, PRODUCER)
     assert (run.parent, run.kind, run.service) == (published.id, CONSUMER, "sluice-worker")
-    # Of the request, whoever woke the worker; the link says which run it was.
+    # The parent is the request, whichever message woke the worker. The link refers to that run.
     assert (chunk.parent, chunk.links) == (request.id, [(TRACE, run.id)])
     assert (put.kind, put.facts["http.response.status_code"]) == (CLIENT, 200)
     assert completion.parent == request.id
@@ -173,7 +173,7 @@ def test_a_document_is_one_trace(trusting: None, traced: Collector, client: Clie
 def test_each_chunk_is_in_the_trace_of_its_own_job(
     trusting: None, traced: Collector, client: Client, workers: Workers
 ) -> None:
-    """One worker that one message woke works for many jobs."""
+    """One worker works for many jobs after one wake-up message."""
     jobs = [client.submit(*(f"K{number}{n}" for n in range(5))) for number in range(4)]
     workers.start("exports,bundles", concurrency=1)
     wait_until(lambda: len(traced.named("chunk")) == 20 and len(traced.named("completion")) == 4)
@@ -187,10 +187,10 @@ def test_each_chunk_is_in_the_trace_of_its_own_job(
     assert {span.facts["sluice.job_id"] for span in traced.named("chunk")} == set(jobs)
 
 
-def test_a_worker_s_hint_to_the_next_carries_no_trace(
+def test_a_wake_up_message_between_workers_carries_no_trace(
     trusting: None, traced: Collector, client: Client, workers: Workers
 ) -> None:
-    """Here for an attempt that is made again: whatever it finds then may be anybody's."""
+    """For example for a retry: the work that it finds may belong to any user."""
     job = client.submit("PEARL-RAISE", headers=CALLERS)
     workers.start("exports,bundles", concurrency=1)
     wait_until(lambda: Job.objects.get(pk=job).status == "failed")
@@ -200,7 +200,9 @@ def test_a_worker_s_hint_to_the_next_carries_no_trace(
     one(traced.named("run exports.run_chunks"))
 
 
-def test_a_part_that_another_thread_sends_is_in_its_chunk(traced: Collector, client: Client, workers: Workers) -> None:
+def test_a_part_sent_by_another_thread_belongs_to_its_chunk_span(
+    traced: Collector, client: Client, workers: Workers
+) -> None:
     workers.start("exports", concurrency=1)
     client.submit("PEARL-LONG")
     wait_until(lambda: traced.named("chunk"))
@@ -209,8 +211,8 @@ def test_a_part_that_another_thread_sends_is_in_its_chunk(traced: Collector, cli
     ]  # fmt: skip
 
 
-def test_a_strangers_trace_is_linked_and_not_gone_on_with(traced: Collector, client: Client) -> None:
-    """It would choose what is sampled, and write into the traces of others."""
+def test_an_untrusted_trace_is_linked_and_not_continued(traced: Collector, client: Client) -> None:
+    """Otherwise clients would control sampling, and write into the traces of others."""
     client.submit("A", headers=CALLERS)
     client.submit("B", headers={"traceparent": f"00-{TRACE}-{SPAN}-00"})
     wait_until(lambda: len(traced.named("POST /exports")) == 2)
@@ -232,17 +234,15 @@ def test_the_sampler_is_the_standard_one(
     assert traced.spans == []
 
 
-# ---- What must not be in it -----------------------------------------------------------------------------------------
-def test_no_span_holds_what_people_entrusted_to_us(
-    trusting: None, traced: Collector, client: Client, workers: Workers
-) -> None:
+# ---- Private data ---------------------------------------------------------------------------------------------------
+def test_spans_hold_no_private_data(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
     workers.start("exports,bundles,maintenance,etl-ocr,etl-postprocess", concurrency=2)
     headers = CALLERS | {"User-Agent": "pearl-agent", "Cookie": "sessionid=pearlpearl", "X-Request-ID": "an-id"}
     job = client.submit("PEARL-A", "PEARL-B", headers=headers, delivery="zip")
     client.submit("PEARL-RAISE", headers=headers)
     client.submit_document(b"A pearl.", headers)
     wait_until(lambda: ended() and documents_ended())
-    link = client.ask("GET", f"/exports/{job}", **headers)["receipt"]["signedUrl"]
+    link = client.request("GET", f"/exports/{job}", **headers)["receipt"]["signedUrl"]
     connection = http.client.HTTPConnection(LOOPBACK, client.port, timeout=20)
     for path in (link.partition(f":{client.port}")[2], f"{job}/files/PEARL-A/2071-02-28", "/pearl?pearl=pearl"):
         connection.request("GET", path, headers=headers)
@@ -257,26 +257,26 @@ def test_no_span_holds_what_people_entrusted_to_us(
     secrets = {client.token, link.rpartition("token=")[2], os.environ["S3_SECRET_ACCESS_KEY"], *paths}
     secrets |= {os.environ["S3_ACCESS_KEY_ID"], "2071"}
     for body in traced.bodies:
-        said = body.decode("latin-1")
-        assert "pearl" not in said.lower()
-        assert not [secret for secret in secrets if secret in said]
+        payload = body.decode("latin-1")
+        assert "pearl" not in payload.lower()
+        assert not [secret for secret in secrets if secret in payload]
 
 
 # ---- The log --------------------------------------------------------------------------------------------------------
-def test_lines_name_their_trace(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
+def test_log_lines_include_their_trace(trusting: None, traced: Collector, client: Client, workers: Workers) -> None:
     workers.start(concurrency=1)
     client.submit("A", headers=CALLERS)
     wait_until(ended)
     text = (workers.root / "logs" / "web.log").read_text() + workers.logs()
     lines = [json.loads(line) for line in text.splitlines()]
-    told = {line["action"] for line in lines if line.get("trace_id") == TRACE}
-    assert {"job_accepted", "request_finished", "chunk_done", "job_succeeded"} <= told
+    actions = {line["action"] for line in lines if line.get("trace_id") == TRACE}
+    assert {"job_accepted", "request_finished", "chunk_done", "job_succeeded"} <= actions
 
 
-# ---- A collector in trouble -----------------------------------------------------------------------------------------
+# ---- Collector outages ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address that takes connections and never answers."""
+    """An address that accepts connections and never responds."""
     with socket.socket() as listening:
         listening.bind((LOOPBACK, 0))
         listening.listen(50)
@@ -284,14 +284,16 @@ def silent() -> Iterator[str]:
 
 
 @pytest.fixture(params=["silent", "away"])
-def trouble(request: pytest.FixtureRequest, silent: str, traced: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def faulty_collector(
+    request: pytest.FixtureRequest, silent: str, traced: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = silent if request.param == "silent" else "http://127.0.0.1:9/pearl"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
 
 
-def test_a_collector_that_does_not_answer_breaks_nothing_and_fills_no_log(
-    trouble: None, workers: Workers, client: Client
+def test_an_unresponsive_collector_breaks_nothing_and_floods_no_log(
+    faulty_collector: None, workers: Workers, client: Client
 ) -> None:
     worker = workers.start(concurrency=2)
     for _ in range(5):
@@ -301,21 +303,21 @@ def test_a_collector_that_does_not_answer_breaks_nothing_and_fills_no_log(
     stop(worker)
     text = (workers.root / "logs" / "web.log").read_text() + workers.logs()
     assert Chunk.objects.filter(status="done").count() == 50
-    # Web and two children, and each once more after a minute.
+    # Web and two children, each again after a minute.
     assert len(re.findall("traces_not_sent", text)) <= 6
     assert "pearl" not in text
     assert "opentelemetry" not in text
 
 
 def stop(worker: Process) -> None:
-    """Have it end by itself. Asked while a task is just ending, Celery would sleep for 20 s."""
+    """Let it end by itself: on SIGTERM while a task is just ending, Celery would sleep for 20 s."""
     inspect = current_app.control.inspect(timeout=1)
     wait_until(lambda: (active := inspect.active()) and not any(active.values()))
     worker.ask_to_stop()
     worker.wait(45)
 
 
-def test_what_a_worker_did_last_is_sent_before_it_ends(
+def test_a_worker_flushes_its_spans_before_it_exits(
     traced: Collector, client: Client, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")

@@ -125,7 +125,7 @@ def test_it_reads_a_pdf_with_its_pages(tmp_path: Path) -> None:
     assert (result.metadata["protocol"], result.metadata["tier"]) == ("v4", "flash")
 
 
-def test_it_loses_no_line_of_a_pdf(tmp_path: Path) -> None:
+def test_it_keeps_every_line_of_a_pdf(tmp_path: Path) -> None:
     """B18: also what MinerU takes for a header, and leaves out of its own Markdown."""
     result = convert(tmp_path, DocumentFormat.PDF, pdf())
     assert [result.markdown.count(f"Page {number}, part {part}:") for number in (1, 2, 3) for part in range(1, 5)] == [
@@ -146,7 +146,7 @@ def test_it_reads_html(tmp_path: Path) -> None:
     assert "# Title\n\nSome text." in result.markdown
 
 
-def test_it_tells_that_a_scan_failed(tmp_path: Path) -> None:
+def test_it_reports_a_failed_scan(tmp_path: Path) -> None:
     """B14: without models the server fails; that may pass, once it has some."""
     with pytest.raises(errors.OcrFailed) as caught:
         convert(tmp_path, DocumentFormat.PDF, scan())
@@ -161,16 +161,14 @@ def test_it_tells_that_a_scan_failed(tmp_path: Path) -> None:
     ],
     ids=["encrypted", "corrupt"],
 )
-def test_it_tells_what_is_wrong_with_a_document(
-    tmp_path: Path, kind: DocumentFormat, content: bytes, code: str
-) -> None:
+def test_it_reports_the_problem_of_a_document(tmp_path: Path, kind: DocumentFormat, content: bytes, code: str) -> None:
     """B12."""
     with pytest.raises(errors.BadDocument) as caught:
         convert(tmp_path, kind, content)
     assert caught.value.code == code
 
 
-def test_it_takes_up_a_job_and_begins_lost_ones_again(tmp_path: Path, mineru: str) -> None:
+def test_it_resumes_jobs_and_restarts_lost_ones(tmp_path: Path, mineru: str) -> None:
     """B2."""
     first = convert(tmp_path, DocumentFormat.PDF, pdf())
     again = convert(
@@ -183,7 +181,7 @@ def test_it_takes_up_a_job_and_begins_lost_ones_again(tmp_path: Path, mineru: st
     assert (lost.markdown, lost.provider_task_id == first.provider_task_id) == (first.markdown, False)
 
 
-def test_it_cancels_what_takes_too_long(tmp_path: Path, mineru: str) -> None:
+def test_it_cancels_jobs_that_exceed_the_deadline(tmp_path: Path, mineru: str) -> None:
     """B9."""
     remembered: list[str] = []
     with pytest.raises(errors.OutOfTime):
@@ -191,7 +189,7 @@ def test_it_cancels_what_takes_too_long(tmp_path: Path, mineru: str) -> None:
     assert ask(mineru, "GET", f"/v1/tasks/{remembered[0]}").json()["status"] == "canceled"
 
 
-def test_it_shows_its_key(tmp_path: Path, start_server: StartServer, configure: Callable[..., None]) -> None:
+def test_it_sends_its_key(tmp_path: Path, start_server: StartServer, configure: Callable[..., None]) -> None:
     address = start_server("--api-key", "right")
     configure(address, etl_mineru_api_key=SecretStr("wrong"))
     with pytest.raises(errors.ProviderForbidden):
@@ -233,12 +231,12 @@ def scripted() -> V4Server:
     return V4Server(fails={"type": "engine_error", "code": "parse_failed", "message": "no", "param": None})
 
 
-def test_the_scripted_server_has_the_shape_of_health_and_tiers(mineru: str, scripted: V4Server) -> None:
+def test_the_scripted_server_matches_health_and_tiers(mineru: str, scripted: V4Server) -> None:
     assert shape(scripted.health()) == shape(ask(mineru, "GET", "/v1/health").json())
     assert shape(scripted.list_tiers()) == shape(ask(mineru, "GET", "/v1/tiers").json())
 
 
-def test_the_scripted_server_has_the_shape_of_a_job(mineru: str, scripted: V4Server) -> None:
+def test_the_scripted_server_matches_jobs(mineru: str, scripted: V4Server) -> None:
     job = Job(id="job_1", name="17.pdf", error=scripted.fails)
     begun = submit(mineru, pdf())
     assert shape(scripted.status(job, "queued")) == shape(begun)
@@ -253,7 +251,7 @@ def test_the_scripted_server_has_the_shape_of_a_job(mineru: str, scripted: V4Ser
     assert ask(mineru, "GET", f"/v1/tasks/{failed['task_id']}/result").status_code == 409
 
 
-def test_the_scripted_server_has_the_shape_of_results(mineru: str, scripted: V4Server) -> None:
+def test_the_scripted_server_matches_results(mineru: str, scripted: V4Server) -> None:
     begun = submit(mineru, pdf())
     finished(mineru, begun["task_id"])
     result = f"/v1/tasks/{begun['task_id']}/result"
@@ -282,7 +280,7 @@ def within(body: Any, *path: str) -> Any:
     return body
 
 
-def test_the_scripted_server_has_the_shape_of_refusals(mineru: str) -> None:
+def test_the_scripted_server_matches_refusals(mineru: str) -> None:
     lost = ask(mineru, "GET", "/v1/tasks/job_0123456789abcdef01234567")
     assert (lost.status_code, lost.json()["error"]["code"]) == (404, "job_not_found")
     assert shape(lost.json()) == shape(error_4("a", "b", "c"))

@@ -101,7 +101,7 @@ def question_of(schema: dict[str, Any]) -> Question:
     return Question(label="x", task="Find the currency.", about="a text", data=PAPER, schema=schema, checked=schema)
 
 
-def test_it_gets_json_by_json_object() -> None:
+def test_it_gets_json_with_json_object() -> None:
     """B15: a schema that any object fits; what is in it is the model's business."""
     context = context_of()
 
@@ -114,7 +114,7 @@ def test_it_gets_json_by_json_object() -> None:
     assert "usage_unknown" not in codes(context)
 
 
-def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
+def test_responses_match_when_the_server_enforces_the_schema() -> None:
     """What we send as a schema is one that a server can make a grammar of."""
     context = context_of()
     model, question = Model(rule_of(CLOSED), context=context), question_of(CLOSED)
@@ -130,7 +130,7 @@ def test_its_answers_fit_when_the_server_holds_it_to_our_schema() -> None:
     assert isinstance(data["paid"], bool)
 
 
-def test_it_is_asked_again_and_then_believed_to_be_wrong() -> None:
+def test_invalid_responses_are_retried_and_then_fail() -> None:
     """B17: three answers at most, all counted; and none of them asked for twice."""
     response_cache = Notebook()
     counts = []
@@ -144,7 +144,7 @@ def test_it_is_asked_again_and_then_believed_to_be_wrong() -> None:
     assert counts == [(counts[0][0], counts[0][0]), (counts[0][0], 0)]
 
 
-def test_it_refuses_a_form_that_it_does_not_know() -> None:
+def test_it_refuses_unknown_response_formats() -> None:
     """B15: its own words for that are understood."""
     context = context_of()
     model = Model(rule_of({"type": "object"}), context=context)
@@ -156,7 +156,7 @@ def test_it_refuses_a_form_that_it_does_not_know() -> None:
     assert ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message) == ServerFeatures(form=JsonMode.TEXT)
 
 
-def test_it_says_that_a_prompt_is_too_long() -> None:
+def test_it_reports_a_too_long_prompt() -> None:
     """B16: its own words for that are understood."""
     with pytest.raises(DocumentTooLong):
         Llm().process(ocr_of("word " * 3_000), rule_of(CLOSED, strategy="direct-json"), context=context_of())

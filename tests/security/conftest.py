@@ -58,7 +58,7 @@ def belongings(alice: User, dataset: Dataset) -> dict[str, Any]:
         webhook=hook, type=EventType.SUCCEEDED.value, body="{}", seq=1, status="failed", finished_at=timezone.now()
     )
     scenes.completed(alice)
-    rule = editing.create(owner=alice, says=SAYS)
+    rule = editing.create(owner=alice, values=SAYS)
     token_of(alice)
     chunk = job.chunks.order_by("seq")[0]
     return {

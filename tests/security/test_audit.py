@@ -33,7 +33,7 @@ def audit(osv: HTTPServer) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_every_locked_package_is_asked_for(httpserver: HTTPServer) -> None:
+def test_every_locked_package_is_audited(httpserver: HTTPServer) -> None:
     asked: set[str] = set()
 
     def answer(request: Request) -> Response:
@@ -50,7 +50,7 @@ def test_every_locked_package_is_asked_for(httpserver: HTTPServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_hole_fails_it_and_is_named(httpserver: HTTPServer) -> None:
+def test_a_vulnerability_fails_the_audit_and_is_named(httpserver: HTTPServer) -> None:
     def answer(request: Request) -> Response:
         found = {"vulns": [HOLE]} if json.loads(request.data)["package"]["name"] == "django" else {}
         return Response(json.dumps(found), content_type="application/json")
@@ -63,7 +63,7 @@ def test_a_hole_fails_it_and_is_named(httpserver: HTTPServer) -> None:
     assert "known to be unsafe" in done.stderr
 
 
-def test_a_database_that_does_not_answer_is_no_clean_bill(httpserver: HTTPServer) -> None:
+def test_an_unavailable_vulnerability_database_fails_the_audit(httpserver: HTTPServer) -> None:
     httpserver.expect_request("/v1/query").respond_with_data("", status=503)
     done = audit(httpserver)
     assert done.returncode != 0

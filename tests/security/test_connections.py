@@ -98,7 +98,7 @@ def strangers(alice: User) -> dict[str, dict[str, str]]:
     }
 
 
-def test_nothing_of_a_strangers_file_is_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
+def test_unauthenticated_uploads_are_not_read(web: Web, strangers: dict[str, dict[str, str]]) -> None:
     """It would lie on our disk, up to ETL_MAX_FILE_BYTES of each request, before Django asked who it is from."""
     for why, headers in strangers.items():
         status, body, told = announce(web, SUBMIT, **headers)
@@ -109,12 +109,12 @@ def test_nothing_of_a_strangers_file_is_read(web: Web, strangers: dict[str, dict
         assert (status, told["location"]) == (303, "/app/sign-in?next=%2Fapp%2Fdocuments"), why
 
 
-def test_a_stranger_who_sends_it_all_the_same_is_told_too(web: Web) -> None:
+def test_unauthenticated_uploads_get_401_even_if_the_body_is_sent(web: Web) -> None:
     status, body, _ = ask(web, "POST", SUBMIT, b"x" * 20_000_000, Content_Type=FORM)
     assert (status, json.loads(body)["code"]) == (401, "not_authenticated")
 
 
-def test_who_is_known_is_read(web: Web, alice: User, token: str) -> None:
+def test_authenticated_uploads_are_read(web: Web, alice: User, token: str) -> None:
     form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\nHello.\r\n--b--\r\n'
     assert ask(web, "POST", SUBMIT, form, Content_Type=FORM, Authorization=f"Bearer {token}")[0] == 202
     browser = Client()
@@ -129,7 +129,7 @@ def test_who_is_known_is_read(web: Web, alice: User, token: str) -> None:
 
 
 @pytest.mark.slow
-def test_while_the_database_is_away_nothing_is_read_either(web: Web, token: str) -> None:
+def test_uploads_are_not_read_while_the_database_is_unavailable(web: Web, token: str) -> None:
     """Whether it is a stranger's cannot be told then."""
     name = connection.settings_dict["NAME"]
     with without_database(str(name)):
@@ -155,7 +155,7 @@ def without_database(name: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     "endless", [b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: ", b"GET /livez?", b"GET /livez HTTP/1.1\r\n"]
 )
-def test_headers_without_end_are_cut_off(web: Web, endless: bytes) -> None:
+def test_endless_headers_are_cut_off(web: Web, endless: bytes) -> None:
     """uvicorn alone would keep all of it, and copy it again with every piece."""
     piece = b"x" * 16_384 if not endless.endswith(b"1.1\r\n") else b"X-Many: 1\r\n" * 1_500
     sent, before = 0, memory(web)
@@ -172,17 +172,17 @@ def test_headers_without_end_are_cut_off(web: Web, endless: bytes) -> None:
     assert ask(web, "GET", "/livez")[0] == 200
 
 
-def test_it_says_so(web: Web) -> None:
+def test_too_large_headers_get_a_response(web: Web) -> None:
     answer = raw(web, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * connections.MAX_HEADER_BYTES)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-def test_headers_that_are_only_long_are_read(web: Web) -> None:
+def test_long_headers_within_the_limit_are_read(web: Web) -> None:
     status, _, _ = ask(web, "GET", "/livez", X_Long="x" * (connections.MAX_HEADER_BYTES - 1000))
     assert status == 200
 
 
-def test_neither_is_what_comes_after_a_body(web: Web, token: str) -> None:
+def test_trailers_are_not_buffered(web: Web, token: str) -> None:
     """Trailers, which nobody reads."""
     head = f"POST /exports/preview HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
     body = b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
@@ -206,7 +206,7 @@ def test_neither_is_what_comes_after_a_body(web: Web, token: str) -> None:
         b"X: a\x00b\r\n\r\n",
     ],
 )
-def test_a_request_that_two_readers_would_read_differently_is_refused(web: Web, smuggled: bytes) -> None:
+def test_ambiguously_framed_requests_are_refused(web: Web, smuggled: bytes) -> None:
     """Behind a proxy the second reader would answer what the first one never saw."""
     answer = raw(web, b"POST /exports HTTP/1.1\r\nHost: localhost\r\n" + smuggled)
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -252,7 +252,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("what", OPENINGS)
-def test_others_are_answered_while_a_crowd_sends_a_byte_at_a_time(web: Web, token: str, what: str) -> None:
+def test_slow_clients_do_not_block_other_requests(web: Web, token: str, what: str) -> None:
     """A slow client costs a socket, and no thread and no connection to the database."""
     opening = OPENINGS[what] % token.encode() if b"%s" in OPENINGS[what] else OPENINGS[what]
     asked = {"Authorization": f"Bearer {token}", "Content_Type": "application/json"}
@@ -277,7 +277,7 @@ SLOW = [
 
 
 @pytest.mark.slow
-def test_headers_have_their_time_and_no_more(web: Web) -> None:
+def test_slow_headers_time_out(web: Web) -> None:
     """Whatever comes meanwhile: nothing, empty lines, a byte now and then, also after a first request."""
     began = time.monotonic()
     with ExitStack() as stack:

@@ -29,13 +29,13 @@ def targets() -> list[tuple[Route, str]]:
     return [(route, method) for route in ROUTES for method in sorted(route.methods & set(UNSAFE))]
 
 
-def test_there_is_much_to_protect() -> None:
+def test_the_walk_covers_every_unsafe_route() -> None:
     assert len(targets()) > 120
     assert not [route for route, _ in targets() if route.path in FOR_ALL]
 
 
 @pytest.mark.parametrize("has_cookie", [False, True])
-def test_no_session_changes_anything_without_its_token(
+def test_session_requests_without_a_csrf_token_change_nothing(
     belongings: dict[str, Any],
     alice: User,
     sam: User,
@@ -60,7 +60,7 @@ def test_no_session_changes_anything_without_its_token(
     assert state() == before
 
 
-def test_a_token_of_another_session_or_site_does_not_do(
+def test_csrf_tokens_of_other_sessions_and_sites_are_refused(
     belongings: dict[str, Any], alice: User, bob: User, state: Callable[[], State]
 ) -> None:
     client, other = (browser_of(user, enforce_csrf_checks=True) for user in (alice, bob))
@@ -75,7 +75,7 @@ def test_a_token_of_another_session_or_site_does_not_do(
     assert state() == before
 
 
-def test_the_right_token_does(belongings: dict[str, Any], alice: User) -> None:
+def test_the_right_csrf_token_is_accepted(belongings: dict[str, Any], alice: User) -> None:
     client = browser_of(alice, enforce_csrf_checks=True)
     client.get("/app/account")
     token = client.cookies["csrftoken"].value
@@ -83,7 +83,7 @@ def test_the_right_token_does(belongings: dict[str, Any], alice: User) -> None:
     assert client.delete(path, headers={"X-CSRFToken": token}).status_code == 204
 
 
-def test_looking_changes_nothing(belongings: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
+def test_get_requests_change_nothing(belongings: dict[str, Any], alice: User, state: Callable[[], State]) -> None:
     """An image on another site is a GET with all cookies."""
     client, before = browser_of(alice), state()
     for route in ROUTES:

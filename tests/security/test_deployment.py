@@ -52,7 +52,7 @@ def test_the_deployment_checks_fail_with_unsafe_settings(tmp_path: Path, variabl
     assert checked(tmp_path, **variables).returncode != 0
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_named_on_the_page_exists() -> None:
     page = (ROOT / "docs" / "threat-model.md").read_text()
     folder, count = "", 0
     for line in page.splitlines():
@@ -78,7 +78,7 @@ def findings(name: str, text: str) -> list[tuple[str, str]]:
     return [(name, kind) for kind, shape in SECRETS.items() if re.search(shape, text)]
 
 
-def test_the_repository_holds_no_secret() -> None:
+def test_the_repository_contains_no_secret() -> None:
     files = tracked()
     assert len(files) > 500
     found = []
@@ -88,7 +88,7 @@ def test_the_repository_holds_no_secret() -> None:
 
 
 @pytest.mark.parametrize("kind", SECRETS)
-def test_it_would_find_one(kind: str) -> None:
+def test_the_scan_finds_a_planted_secret(kind: str) -> None:
     """They are put together here, so that this file holds none itself."""
     shapes = {
         "an AWS key id": "AKIA" + "ABCDEFGHIJKLMNOP",

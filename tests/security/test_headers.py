@@ -26,7 +26,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("path", "status"), ANSWERS)
-def test_every_answer_says_how_it_may_be_used(alice: User, path: str, status: int) -> None:
+def test_every_response_has_the_security_headers(alice: User, path: str, status: int) -> None:
     answer = browser_of(alice).get(path)
     assert answer.status_code == status
     strict = TOLD | ({"Referrer-Policy": "no-referrer"} if "token=" in path else {})
@@ -37,13 +37,13 @@ def test_every_answer_says_how_it_may_be_used(alice: User, path: str, status: in
     assert "Server" not in answer.headers
 
 
-def test_so_do_pages_of_the_staffs(pages: Client) -> None:
+def test_admin_pages_have_the_security_headers(pages: Client) -> None:
     for path in ("/admin/", "/admin/exports/job/", "/admin/nowhere/"):
         answer = pages.get(path)
         assert {name: answer.headers.get(name) for name in TOLD} == TOLD, path
 
 
-def test_a_refusal_of_cookies_and_hosts_too(client: Client, transactional_db: None) -> None:
+def test_refused_cookies_and_hosts_have_the_security_headers(client: Client, transactional_db: None) -> None:
     for headers in ({"Host": "evil.example"}, {"Cookie": 'sessionid="\\000aaaaaaaaaaaa"'}):
         answer = client.get("/exports", headers=headers)
         assert answer.status_code in (400, 401), headers
@@ -52,13 +52,13 @@ def test_a_refusal_of_cookies_and_hosts_too(client: Client, transactional_db: No
 
 @pytest.mark.parametrize("path", ["/exports", "/app/exports", "/admin/", "/", "/app/sign-in"])
 @pytest.mark.parametrize("name", ["sessionid", "csrftoken", "messages", "other"])
-def test_no_cookie_breaks_a_request(client: Client, transactional_db: None, path: str, name: str) -> None:
+def test_malformed_cookies_do_not_break_requests(client: Client, transactional_db: None, path: str, name: str) -> None:
     for value in ('"\\000\\000aaaaaaaaa"', "\u00ff" * 20, "x" * 5000, "../../../etc/passwd", "'; DROP TABLE x; --"):
         answer = client.get(path, headers={"Cookie": f"{name}={value}"})
         assert answer.status_code < 500, value
 
 
-def test_cookies_are_for_this_site_over_tls_and_the_session_for_no_script(transactional_db: None) -> None:
+def test_cookies_are_same_site_and_secure_and_the_session_is_http_only(transactional_db: None) -> None:
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
     client.get("/app/sign-in")
@@ -71,7 +71,7 @@ def test_cookies_are_for_this_site_over_tls_and_the_session_for_no_script(transa
     assert session["httponly"]
 
 
-def test_a_session_is_new_after_signing_in_and_gone_after_signing_out(transactional_db: None) -> None:
+def test_sessions_change_on_sign_in_and_end_on_sign_out(transactional_db: None) -> None:
     """What somebody put into a browser before is not signed in, and what was copied is not afterwards."""
     User.objects.create_user("carol", password=PASSWORD)
     client = Client()
@@ -85,7 +85,7 @@ def test_a_session_is_new_after_signing_in_and_gone_after_signing_out(transactio
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "CONNECT", "PROPFIND"])
-def test_other_sites_and_other_methods_are_granted_nothing(alice: User, method: str) -> None:
+def test_cors_grants_nothing(alice: User, method: str) -> None:
     headers: dict[str, Any] = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     answer = browser_of(alice).generic(method, "/exports", headers=headers)
     assert answer.status_code == 405

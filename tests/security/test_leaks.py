@@ -77,7 +77,7 @@ def submit_documents(api: APIClient) -> set[str]:
     return secrets_of(place["upload_url"]) | {place["file_key"]}
 
 
-def test_no_line_of_documents_rules_pages_and_accounts_holds_what_is_private(
+def test_logs_contain_no_private_data(
     log: StringIO,
     rehearsed: Change,  # noqa: F811
     alice: User,
@@ -106,7 +106,7 @@ def test_no_line_of_documents_rules_pages_and_accounts_holds_what_is_private(
 
 
 # ---- Refusals -------------------------------------------------------------------------------------------------------
-def test_no_refusal_repeats_what_opens_a_door(belongings: dict[str, Any], api: APIClient, alice: User) -> None:
+def test_error_responses_do_not_repeat_credentials(belongings: dict[str, Any], api: APIClient, alice: User) -> None:
     """A body of an error ends up in tickets, logs and screenshots of others."""
     row, token = AuthToken.objects.create(alice)
     row.delete()
@@ -125,7 +125,7 @@ def test_no_refusal_repeats_what_opens_a_door(belongings: dict[str, Any], api: A
         assert secret not in str(answer.headers), answer.wsgi_request.path
 
 
-def test_a_file_that_is_gone_is_told_without_where_it_lay(
+def test_a_missing_file_is_reported_without_its_path(
     belongings: dict[str, Any], api: APIClient, settings: LazySettings
 ) -> None:
     chunk = api.get(f"/exports/{belongings['job_id']}/chunks").json()["results"][0]

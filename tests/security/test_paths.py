@@ -31,9 +31,7 @@ ELSEWHERE = [
 
 # ---- Folders --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("key", LEADING_OUT)
-def test_no_key_leaves_its_folder_whatever_the_pattern_of_its_dataset(
-    dataset: Dataset, api: APIClient, key: str
-) -> None:
+def test_object_keys_stay_in_their_folder_for_any_key_pattern(dataset: Dataset, api: APIClient, key: str) -> None:
     Dataset.objects.update(key_pattern="(?s).+")
     body: dict[str, Any] = {"dataset": "things", "items": [{"key": key, "effectiveDate": "2024-02-29"}]}
     assert api.post("/exports", body).status_code == 400
@@ -43,7 +41,9 @@ def test_no_key_leaves_its_folder_whatever_the_pattern_of_its_dataset(
 
 
 @pytest.mark.parametrize("key", ["..%2f..%2fx", "%2e%2e", "JFK%00", "..", "%5c..%5c"])
-def test_a_path_finds_files_of_the_job_alone(belongings: dict[str, Any], alice: User, api: APIClient, key: str) -> None:
+def test_file_routes_find_only_files_of_their_job(
+    belongings: dict[str, Any], alice: User, api: APIClient, key: str
+) -> None:
     for begin, asking in (("/exports", api), ("/app/exports", browser_of(alice))):
         assert asking.get(f"{begin}/{belongings['job_id']}/files/{key}/2024-02-28").status_code == 404
 
@@ -51,14 +51,14 @@ def test_a_path_finds_files_of_the_job_alone(belongings: dict[str, Any], alice: 
 @pytest.mark.parametrize(
     "path", ["../manage.py", "..%2fmanage.py", "%2e%2e/%2e%2e/etc/passwd", "config/../../manage.py"]
 )
-def test_static_files_are_those_of_their_folder(client: Client, path: str) -> None:
+def test_static_files_stay_in_their_folder(client: Client, path: str) -> None:
     for begin in ("/static/", "/static/config/"):
         assert client.get(begin + path).status_code == 404
     with closing(client.get("/static/config/page.js")) as there:
         assert there.status_code == 200
 
 
-def test_rules_are_read_from_their_folder_and_say_nothing_of_other_files(tmp_path: Path) -> None:
+def test_rule_files_stay_in_their_folder_and_reveal_no_other_file(tmp_path: Path) -> None:
     """A link that leads out is the operator's own doing; what it leads to is not quoted when it is no rule."""
     folder, secret = tmp_path / "rules", tmp_path / "secret.yaml"
     folder.mkdir()
@@ -70,12 +70,12 @@ def test_rules_are_read_from_their_folder_and_say_nothing_of_other_files(tmp_pat
     read = parsing.read(folder)
     assert read is not None
     assert read.slugs == {"linked"}
-    assert read.says == {}
-    assert "pearl-pearl" not in " ".join(map(str, read.flaws))
+    assert read.rules == {}
+    assert "pearl-pearl" not in " ".join(map(str, read.errors))
 
 
 # ---- Headers --------------------------------------------------------------------------------------------------------
-def test_the_name_of_a_download_does_nothing_to_the_headers(dataset: Dataset, delivered: Receipt) -> None:
+def test_download_names_cannot_inject_headers(dataset: Dataset, delivered: Receipt) -> None:
     Receipt.objects.update(file_name=EVIL)
     answer = APIClient().head(links.path_of(Link.objects.get()))
     assert answer.status_code == 200
@@ -88,7 +88,7 @@ def test_the_name_of_a_download_does_nothing_to_the_headers(dataset: Dataset, de
     assert "/" not in said
 
 
-def test_the_name_of_a_document_does_nothing_to_those_of_its_results(belongings: dict[str, Any], alice: User) -> None:
+def test_document_names_cannot_inject_headers_of_results(belongings: dict[str, Any], alice: User) -> None:
     Task.objects.update(filename=EVIL)
     for part in ("markdown", "json", "original"):
         answer = browser_of(alice).get(f"/app/documents/{belongings['task_id']}/{part}")
@@ -102,7 +102,7 @@ def test_the_name_of_a_document_does_nothing_to_those_of_its_results(belongings:
 
 # ---- Other sites ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("there", ELSEWHERE)
-def test_signing_in_leads_to_this_site_alone(transactional_db: None, there: str) -> None:
+def test_sign_in_redirects_only_within_the_site(transactional_db: None, there: str) -> None:
     User.objects.create_user("carol", password=PASSWORD, is_staff=True)
     for path, home in (("/app/sign-in", "/app/exports"), ("/admin/login/", "/app/exports")):
         words = {"username": "carol", "password": PASSWORD}
@@ -115,7 +115,9 @@ def test_signing_in_leads_to_this_site_alone(transactional_db: None, there: str)
 
 
 @pytest.mark.parametrize("there", ELSEWHERE)
-def test_so_do_signing_out_and_what_staff_do(pages: Client, dataset: Dataset, alice: User, there: str) -> None:
+def test_sign_out_and_admin_actions_redirect_only_within_the_site(
+    pages: Client, dataset: Dataset, alice: User, there: str
+) -> None:
     job = make_job(dataset, alice)
     done = pages.post("/admin/exports/job/do/cancel/", {"chosen": f'[["{job.pk}", ""]]', "nonce": "x", "back": there})
     assert done["Location"] == "/admin/exports/job/"
@@ -125,15 +127,13 @@ def test_so_do_signing_out_and_what_staff_do(pages: Client, dataset: Dataset, al
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "//evil.example/..", "/app//evil.example", "/\\evil.example"])
-def test_no_path_is_a_redirect_to_another_site(client: Client, transactional_db: None, path: str) -> None:
+def test_no_path_redirects_to_another_site(client: Client, transactional_db: None, path: str) -> None:
     """APPEND_SLASH would make one of `//evil.example`."""
     answer = client.get("/", PATH_INFO=path)
     assert not answer.headers.get("Location", "").startswith(("//", "/\\", "http"))
 
 
-def test_a_link_never_leads_to_the_host_that_a_request_names(
-    belongings: dict[str, Any], api: APIClient, settings: LazySettings
-) -> None:
+def test_links_ignore_the_host_header(belongings: dict[str, Any], api: APIClient, settings: LazySettings) -> None:
     settings.ALLOWED_HOSTS = ["testserver"]
     for headers in ({"Host": "evil.example"}, {"X-Forwarded-Host": "evil.example"}, {"Forwarded": "host=evil.example"}):
         answer = api.post(f"/exports/{belongings['job_id']}/link", headers=headers)

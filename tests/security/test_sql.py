@@ -50,9 +50,7 @@ def pieces(key: str) -> str:
     return "" if "\\" in key else key
 
 
-def test_a_key_reaches_the_function_as_it_was_written(
-    dataset: Dataset, canary: psycopg.Connection, api: APIClient
-) -> None:
+def test_keys_reach_the_function_unchanged(dataset: Dataset, canary: psycopg.Connection, api: APIClient) -> None:
     """With a pattern that takes everything; backslashes are never in a key, nor are slashes and control characters."""
     Dataset.objects.update(key_pattern=".+")
     items = [{"key": key, "effectiveDate": "2024-02-29"} for key in KEYS if pieces(key)]
@@ -69,7 +67,7 @@ def test_a_key_reaches_the_function_as_it_was_written(
     assert lives(canary)
 
 
-def test_queries_filter_by_text_and_nothing_else(dataset: Dataset, api: APIClient) -> None:
+def test_query_values_are_compared_as_text(dataset: Dataset, api: APIClient) -> None:
     for query in ("dataset=x' OR 1=1 --", "dataset=things';DELETE FROM exports_jobs;--"):
         assert api.get(f"/exports?{query}").json()["results"] == []
     for query in ("status=x' OR 1=1 --", "cursor=' OR 1=1 --", "limit=1;DROP TABLE exports_jobs"):
@@ -77,18 +75,18 @@ def test_queries_filter_by_text_and_nothing_else(dataset: Dataset, api: APIClien
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_is_a_name_and_never_a_statement(
+def test_a_dataset_function_is_a_name_and_never_a_statement(
     dataset: Dataset, canary: psycopg.Connection, function: str
 ) -> None:
     """By the command of operators. Names that there are not, and functions that take something else, are refused."""
-    with pytest.raises(CommandError, match=r"cannot be used|schema\.name"):
+    with pytest.raises(CommandError, match=r"cannot be called|schema\.name"):
         call_command("register_dataset", "new", "--function", function, "--base-path", "new")
     assert not Dataset.objects.filter(name="new").exists()
     assert lives(canary)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_staff_name_functions_and_run_none(
+def test_staff_register_functions_without_running_them(
     dataset: Dataset, canary: psycopg.Connection, pages: Client, api: APIClient, function: str
 ) -> None:
     """The form saves it with a warning, as the source may be away; its exports fail, and nothing else runs."""
@@ -102,7 +100,7 @@ def test_staff_name_functions_and_run_none(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dataset_is_called_by_a_word(dataset: Dataset, pages: Client, api: APIClient, name: str) -> None:
+def test_dataset_names_are_identifiers(dataset: Dataset, pages: Client, api: APIClient, name: str) -> None:
     with pytest.raises(CommandError, match="name"):
         call_command("register_dataset", name, "--function", "data.rows_for", "--base-path", "new")
     pages.post(reverse("admin:exports_dataset_add"), form_of(name=name))

@@ -1,4 +1,4 @@
-"""Servers of these tests' own: they are killed and restarted here, which nobody else's tests should notice."""
+"""Separate servers, since these tests kill and restart them."""
 
 import json
 import socket
@@ -38,20 +38,20 @@ def sockets(pid: int) -> Iterator[str]:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended, as sessions of Postgres do at any time
+    with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended, as Postgres sessions do at any time
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed since the listing
                 yield str(descriptor.readlink())
 
 
 def is_served(path: Path) -> bool:
-    """Tell whether somebody listens on a socket: another copy may have taken a port that was free again."""
+    """Return whether a socket has a listener: another stack may have taken a port that was free again."""
     with socket.socket(socket.AF_UNIX) as asking:
         return asking.connect_ex(str(path)) == 0
 
 
 def temporary_sockets(root: Path) -> list[Path]:
-    """Return the sockets in /tmp of the SeaweedFS that keeps its data here."""
+    """Return the sockets in /tmp of the SeaweedFS with this data folder."""
     ports = json.loads((root / "identity.json").read_text())["ports"]["seaweedfs"]
     names = {f"{port}.sock" for port in (*ports, ports[0] + ADMIN_GRPC_OFFSET)}
     return [path for path in Path("/tmp").glob("seaweedfs-*-grpc-*.sock") if path.name.rpartition("-")[2] in names]  # noqa: S108

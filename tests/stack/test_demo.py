@@ -1,4 +1,4 @@
-"""The demo's own check must be able to fail: each case here spoils one thing that was right."""
+"""The demo's verification: each test corrupts one thing, which the verification must report."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from config.dev.demo import comparison, screen
 from config.dev.demo.comparison import MANIFEST, Bucket, Origin, Slice
-from config.dev.demo.promises import DidNotHold
+from config.dev.demo.promises import CheckFailed
 from config.dev.demo.screen import Amount
 from config.dev.stack.servers import Servers
 
@@ -46,8 +46,8 @@ def content_of(each: Slice) -> bytes:
     return f"k,n,at\n{cell},1,{at}\n{cell},,{at}\n{cell},3,{at}\n".encode()
 
 
-class Delivered:
-    """An export that is right in everything, until a test spoils it."""
+class FinishedExport:
+    """A correct export, until a test corrupts it."""
 
     def __init__(self, bucket: Bucket, archive: Path) -> None:
         self.bucket, self.archive = bucket, archive
@@ -77,83 +77,83 @@ class Delivered:
 
 
 @pytest.fixture
-def delivered(stack_servers: Servers, tmp_path: Path) -> Delivered:
+def delivered(stack_servers: Servers, tmp_path: Path) -> FinishedExport:
     bucket = comparison.bucket(stack_servers.environment(), base_path=tmp_path.name)
-    return Delivered(bucket, tmp_path / "delivered.zip")
+    return FinishedExport(bucket, tmp_path / "delivered.zip")
 
 
 def spoiled(content: bytes) -> bytes:
     return content[:-2] + b"x" + content[-1:]
 
 
-def test_it_counts_what_is_right(delivered: Delivered, origin: Origin) -> None:
+def test_it_counts_matching_files(delivered: FinishedExport, origin: Origin) -> None:
     """C5."""
     size = sum(map(len, delivered.files.values()))
     assert delivered.compare(origin) == Amount(len(SLICES), 3 * len(SLICES), size)
 
 
-def test_it_is_not_misled_by_the_time_zone_of_whoever_runs_it(
-    delivered: Delivered, origin: Origin, monkeypatch: pytest.MonkeyPatch
+def test_it_ignores_the_local_time_zone(
+    delivered: FinishedExport, origin: Origin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGTZ", "America/New_York")
     monkeypatch.setenv("PGDATESTYLE", "German")
     assert delivered.compare(origin).done == len(SLICES)
 
 
-def test_it_fails_on_one_changed_byte_in_the_zip(delivered: Delivered, origin: Origin) -> None:
+def test_it_fails_on_one_changed_byte_in_the_zip(delivered: FinishedExport, origin: Origin) -> None:
     name = "2024/02/29/b_20240229.csv"
     delivered.files[name] = spoiled(delivered.files[name])
-    with pytest.raises(DidNotHold, match=rf"1 differences, the first:\n{name} in the zip is not what COPY gives"):
+    with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the zip differs from COPY"):
         delivered.compare(origin)
 
 
-def test_it_fails_on_one_changed_byte_in_the_bucket(delivered: Delivered, origin: Origin) -> None:
+def test_it_fails_on_one_changed_byte_in_the_bucket(delivered: FinishedExport, origin: Origin) -> None:
     name = "2024/03/01/a_20240301.csv"
     delivered.objects[name] = spoiled(delivered.objects[name])
-    with pytest.raises(DidNotHold, match=rf"1 differences, the first:\n{name} in the bucket is not what COPY gives"):
+    with pytest.raises(CheckFailed, match=rf"1 differences, the first:\n{name} in the bucket differs from COPY"):
         delivered.compare(origin)
 
 
-def test_it_fails_on_a_row_that_is_in_neither(delivered: Delivered, origin: Origin) -> None:
+def test_it_fails_on_a_row_missing_from_both(delivered: FinishedExport, origin: Origin) -> None:
     for contents in (delivered.files, delivered.objects):
         name, content = next(iter(contents.items()))
         contents[name] = content[: content.rindex(b'"a')]
-    with pytest.raises(DidNotHold, match="2 differences"):
+    with pytest.raises(CheckFailed, match="2 differences"):
         delivered.compare(origin)
 
 
-def test_it_fails_on_an_object_that_is_missing(delivered: Delivered, origin: Origin) -> None:
+def test_it_fails_on_a_missing_object(delivered: FinishedExport, origin: Origin) -> None:
     name, _ = delivered.objects.popitem()
-    with pytest.raises(DidNotHold, match=f"{name} is not in the bucket"):
+    with pytest.raises(CheckFailed, match=f"{name} is not in the bucket"):
         delivered.compare(origin)
 
 
 @pytest.mark.parametrize("extra", [{}, {"2024/03/02/a_20240302.csv": b"k\n"}], ids=["missing", "extra"])
-def test_it_fails_on_other_files_in_the_zip_than_were_asked_for(
-    delivered: Delivered, origin: Origin, extra: dict[str, bytes]
+def test_it_fails_on_unexpected_files_in_the_zip(
+    delivered: FinishedExport, origin: Origin, extra: dict[str, bytes]
 ) -> None:
     delivered.files.popitem()
     delivered.files.update(extra)
-    with pytest.raises(DidNotHold, match="exactly the files that were asked for"):
+    with pytest.raises(CheckFailed, match="exactly the requested files"):
         delivered.compare(origin)
 
 
 @pytest.mark.parametrize("field", ["key", "effectiveDate", "fileName", "rows", "bytes", "sha256"])
-def test_it_fails_on_a_wrong_line_of_the_manifest(delivered: Delivered, origin: Origin, field: str) -> None:
+def test_it_fails_on_a_wrong_manifest_entry(delivered: FinishedExport, origin: Origin, field: str) -> None:
     delivered.lines[1][field] = 0
-    with pytest.raises(DidNotHold, match="manifest"):
+    with pytest.raises(CheckFailed, match="manifest"):
         delivered.compare(origin)
 
 
-def test_it_fails_on_a_damaged_zip(delivered: Delivered, origin: Origin) -> None:
+def test_it_fails_on_a_damaged_zip(delivered: FinishedExport, origin: Origin) -> None:
     delivered.compare(origin)
     first = content_of(SLICES[0])
     delivered.archive.write_bytes(delivered.archive.read_bytes().replace(first, spoiled(first)))
-    with pytest.raises(DidNotHold, match="the zip is damaged"):
+    with pytest.raises(CheckFailed, match="the zip is damaged"):
         comparison.compare(delivered.archive, SLICES, origin=origin, bucket=delivered.bucket, show=lambda _: None)
 
 
-def test_a_log_gets_plain_lines_that_end_with_the_whole() -> None:
+def test_progress_in_a_log_is_plain_lines_ending_with_the_total() -> None:
     log = Console(file=io.StringIO(), highlight=False)
     with screen.progress(log, total=1095, unit="chunks") as show:
         for done in (0, 500, 1095, 1095):

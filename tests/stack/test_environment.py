@@ -15,13 +15,13 @@ def test_the_file_is_private_and_a_shell_reads_it_back(tmp_path: Path) -> None:
     assert subprocess.check_output(["sh", "-c", script], text=True) == "/a folder/with $HOME 'quotes'"
 
 
-def test_the_shell_wins_over_the_stack() -> None:
+def test_shell_variables_override_the_stack() -> None:
     own = {"REDIS_URL": "ours", "S3_BUCKET": "ours"}
     given = {"REDIS_URL": "theirs", "EXPORT_DB_SLOTS": "2", "HOME": "/"}
     assert environment.effective(own, given) == {"REDIS_URL": "theirs", "S3_BUCKET": "ours", "EXPORT_DB_SLOTS": "2"}
 
 
-def test_a_secret_in_the_shells_file_replaces_the_stacks() -> None:
+def test_a_secret_file_from_the_shell_replaces_the_stack_secret() -> None:
     own = {"REDIS_URL": "ours", "S3_BUCKET": "ours"}
     given = {"REDIS_URL_FILE": "/run/secrets/redis_url", "S3_BUCKET_FILE": "no secret"}
     assert environment.effective(own, given) == {"REDIS_URL_FILE": "/run/secrets/redis_url", "S3_BUCKET": "ours"}

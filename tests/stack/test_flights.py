@@ -6,7 +6,7 @@ from config.dev.stack.servers import Servers
 
 
 @pytest.mark.slow
-def test_all_flights_are_there_once_however_often_they_are_loaded(stack_servers: Servers) -> None:
+def test_loading_flights_twice_keeps_one_copy(stack_servers: Servers) -> None:
     url = stack_servers.postgres.url("source")
     assert flights.load(url) is True
     assert flights.load(url) is False
@@ -22,7 +22,7 @@ def test_all_flights_are_there_once_however_often_they_are_loaded(stack_servers:
         slices = "SELECT * FROM demo.flights_for('JFK', '2013-02-15')"
         assert len(connection.execute(slices).fetchall()) == 314
         assert connection.execute("SELECT * FROM demo.flights_for('JFK', '2014-02-15')").fetchall() == []
-        # Without a total order, rows change places with the plan.
+        # Without a total order, the order of rows depends on the plan.
         plain = connection.execute(slices).fetchall()
         connection.execute("SET enable_indexscan = off; SET enable_bitmapscan = off")
         assert connection.execute(slices).fetchall() == plain

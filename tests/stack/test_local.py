@@ -1,4 +1,4 @@
-"""The whole stack as `make up` starts it, in a folder of the test's own."""
+"""The whole stack as `make up` starts it, in a temporary folder."""
 
 import os
 import shutil
@@ -20,22 +20,22 @@ from tests.waiting import wait_until
 UP = [sys.executable, "-m", "config.dev.stack", "up", "--workers", "1", "--root"]
 EXPORTS, WEB = " worker -Q exports ", " uvicorn "
 SERVERS = ("/postgres -D ", "valkey", "/weed ")
-pytestmark = pytest.mark.timeout(400)  # each starts a whole stack, and stops it
+pytestmark = pytest.mark.timeout(400)  # each test starts and stops a whole stack
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all of them, in any order: the second start also shows that a used folder works."""
+    """One folder for all tests, in any order: the second start also shows that a used folder works."""
     return tmp_path_factory.mktemp("local")
 
 
 @pytest.mark.slow
-def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Path) -> None:
+def test_it_starts_once_and_ctrl_c_stops_everything_cleanly(root: Path) -> None:
     with up(root) as stack:
         pids = process_tree.members(stack.pid)
-        variables = told(root)
-        assert processes.answers(web_port(root))
-        assert variables["EXPORT_LEASE_SECONDS"] == "7", "what the shell sets is told to the next shell"
+        variables = variables_of(root)
+        assert processes.responds(web_port(root))
+        assert variables["EXPORT_LEASE_SECONDS"] == "7", "the shell's variables reach the next shell"
         assert set(listening(pids)) == {"0100007F"}
         for name in processes.WORKERS:
             assert find(stack, f" worker -Q {name} ")
@@ -50,7 +50,7 @@ def test_it_comes_up_once_and_ctrl_c_stops_everything_and_is_no_failure(root: Pa
 
 
 @pytest.mark.slow
-def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path) -> None:
+def test_killed_processes_restart_and_ctrl_c_still_stops_everything(root: Path) -> None:
     with up(root) as stack:
         port, pids = web_port(root), process_tree.members(stack.pid)
 
@@ -58,20 +58,20 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
         wait_until(lambda: len(process_tree.members(worker)) > 1)
         family_of_it = process_tree.members(worker)
         os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.answers(port))
-        assert process_tree.wait_gone(family_of_it, limit=5), "its children did not outlive it"
+        wait_until(lambda: is_another(stack, EXPORTS, than=worker), always=lambda: processes.responds(port))
+        assert process_tree.wait_gone(family_of_it, limit=5), "its children were not killed"
 
         web = find(stack, WEB)
         os.kill(web, signal.SIGKILL)
         assert process_tree.wait_gone([web], limit=5)
-        wait_until(lambda: is_another(stack, WEB, than=web) and processes.answers(port))
+        wait_until(lambda: is_another(stack, WEB, than=web) and processes.responds(port))
 
         servers = {words: find(stack, words) for words in SERVERS}
         for pid in servers.values():
             os.kill(pid, signal.SIGKILL)
         assert process_tree.wait_gone([*servers.values()], limit=5)
         wait_until(lambda: all(is_another(stack, words, than=pid) for words, pid in servers.items()))
-        wait_until(lambda: processes.answers(port, "/readyz"))
+        wait_until(lambda: processes.responds(port, "/readyz"))
 
         pids.extend(process_tree.members(stack.pid))
         stack.send_signal(signal.SIGINT)
@@ -83,7 +83,7 @@ def test_what_is_killed_comes_back_and_ctrl_c_still_stops_everything(root: Path)
 
 
 @pytest.mark.slow
-def test_one_that_cannot_run_ends_it_with_the_last_lines_of_its_log(root: Path) -> None:
+def test_a_process_that_cannot_start_stops_the_stack_and_prints_its_log(root: Path) -> None:
     with up(root) as stack, unusable(root / "beat"):
         pids = process_tree.members(stack.pid)
         os.kill(find(stack, " beat "), signal.SIGKILL)
@@ -126,16 +126,16 @@ def unusable(folder: Path) -> Iterator[None]:
         folder.unlink()
 
 
-def told(root: Path) -> dict[str, str]:
+def variables_of(root: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in (root / "stack.env").read_text().splitlines())
 
 
 def web_port(root: Path) -> int:
-    return int(told(root)["BASE_URL"].rpartition(":")[2])
+    return int(variables_of(root)["BASE_URL"].rpartition(":")[2])
 
 
 def find(stack: subprocess.Popen[str], words: str) -> int:
-    """Return the process with these words in its command, or 0; of a parent and its children the parent."""
+    """Return the process with these words in its command, or 0. Of a parent and its children, return the parent."""
     return next((pid for pid in process_tree.members(stack.pid) if words in command(pid)), 0)
 
 
@@ -148,7 +148,7 @@ def wait_for(file: Path, stack: subprocess.Popen[str]) -> None:
     while not file.exists():
         if stack.poll() is not None:
             pytest.fail(stack.communicate()[0])
-        assert time.monotonic() < deadline, "it did not come up"
+        assert time.monotonic() < deadline, "the stack did not start"
         time.sleep(0.05)
 
 
@@ -162,4 +162,4 @@ def command(pid: int) -> str:
 def assert_nothing_is_left(pids: list[int], root: Path) -> None:
     assert process_tree.wait_gone(pids, limit=10), [command(pid) for pid in pids if process_tree.exists(pid)]
     assert not [path for path in temporary_sockets(root) if not is_served(path)]
-    assert not (root / "stack.env").exists(), "it tells of a stack that runs"
+    assert not (root / "stack.env").exists(), "it describes a stopped stack"

@@ -1,4 +1,4 @@
-"""The demo's check of documents must be able to fail, too."""
+"""The demo's verification of documents, which must also be able to fail."""
 
 import io
 
@@ -6,33 +6,33 @@ import pytest
 from rich.console import Console
 
 from config.dev.demo import papers
-from config.dev.demo.promises import DidNotHold
+from config.dev.demo.promises import CheckFailed
 
 TRUTH = "Invoice 2024-17\nWidget 12 3.50\n合计 42.00\n"
 
 
-def test_the_signs_of_markdown_do_not_count() -> None:
+def test_markdown_syntax_does_not_count() -> None:
     markdown = "<!-- page: 1 -->\n# Invoice 2024-17\n\n| Widget | 12 | 3.50 |\n| --- | --- | --- |\n\n合计 42.00"
 
-    assert papers.likeness(TRUTH, markdown) == 1
+    assert papers.similarity(TRUTH, markdown) == 1
 
 
-def test_a_line_that_is_missing_does() -> None:
-    assert papers.likeness(TRUTH, "Invoice 2024-17\nWidget 12 3.50") < 0.9
+def test_a_missing_line_counts() -> None:
+    assert papers.similarity(TRUTH, "Invoice 2024-17\nWidget 12 3.50") < 0.9
 
 
-def test_letters_that_were_misread_do() -> None:
-    assert papers.likeness(TRUTH, TRUTH.replace("2024", "2O2A")) < 0.95
+def test_misread_letters_count() -> None:
+    assert papers.similarity(TRUTH, TRUTH.replace("2024", "2O2A")) < 0.95
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_a_task_that_did_not_complete_says_why(status: str) -> None:
+def test_an_incomplete_task_reports_why(status: str) -> None:
     error = {"code": "file_corrupt", "stage": "ocr", "detail": "The file is damaged."} if status == "failed" else None
-    with pytest.raises(DidNotHold, match=f"a.pdf ended as {status}"):
-        papers.ended_well({"filename": "a.pdf", "status": status, "error": error})
+    with pytest.raises(CheckFailed, match=f"a.pdf ended as {status}"):
+        papers.require_completed({"filename": "a.pdf", "status": status, "error": error})
 
 
-def test_an_excerpt_shows_what_a_document_says_as_it_is() -> None:
+def test_an_excerpt_quotes_a_document_verbatim() -> None:
     console = Console(file=io.StringIO(), highlight=False)
     console.print(papers.excerpt("[bold]not markup[/]\n" + "\n".join("abc" * 7)))
 

@@ -19,7 +19,7 @@ def shell(tmp_path: Path, script: str, *, grace_seconds: float = 10) -> Process:
     )  # fmt: skip
 
 
-def test_a_failure_tells_the_name_the_status_and_the_last_lines(tmp_path: Path) -> None:
+def test_a_failure_reports_the_name_status_and_last_lines(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "seq 1 50; echo no such disk; exit 3")
     with pytest.raises(StackError) as failure:
         tiny.finish()
@@ -29,14 +29,14 @@ def test_a_failure_tells_the_name_the_status_and_the_last_lines(tmp_path: Path) 
     assert len(lines) == 21
 
 
-def test_a_kill_from_outside_is_told_with_its_signal(tmp_path: Path) -> None:
+def test_an_external_kill_is_reported_with_its_signal(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "kill -9 $$")
     tiny.start()
     with pytest.raises(StackError, match="tiny was killed by SIGKILL"):
         tiny.wait_until(lambda: False)
 
 
-def test_one_that_ignores_the_signal_is_killed_with_its_descendants(tmp_path: Path) -> None:
+def test_a_process_that_ignores_the_signal_is_killed_with_its_descendants(tmp_path: Path) -> None:
     tiny = shell(tmp_path, "trap '' TERM; setsid sleep 100 & echo up; wait; sleep 100", grace_seconds=0.3)
     tiny.start()
     tiny.wait_until(lambda: "up" in tiny.tail() and len(process_tree.members(tiny.pid)) > 1)
@@ -46,7 +46,7 @@ def test_one_that_ignores_the_signal_is_killed_with_its_descendants(tmp_path: Pa
 
 
 @pytest.mark.parametrize("_once_more", range(5))
-def test_one_that_makes_children_all_the_time_is_killed_with_the_last_of_them(tmp_path: Path, _once_more: int) -> None:
+def test_a_process_that_keeps_forking_is_killed_with_all_children(tmp_path: Path, _once_more: int) -> None:
     tiny = shell(tmp_path, "for _ in $(seq 300); do sleep 100 & sleep 0.001; done; wait")
     tiny.start()
     tiny.wait_until(lambda: len(process_tree.members(tiny.pid)) > 5)
@@ -54,6 +54,7 @@ def test_one_that_makes_children_all_the_time_is_killed_with_the_last_of_them(tm
     assert process_tree.orphans(tiny.pid) == []
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     script = f"""
         import os, time
@@ -73,7 +74,7 @@ def test_kill_9_of_the_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     ) as supervisor:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == b"up\n"
-        wait_until(lambda: len(process_tree.members(supervisor.pid)) == 5)  # itself, the watchdog, bash and two sleeps
+        wait_until(lambda: len(process_tree.members(supervisor.pid)) == 5)  # itself, the watchdog, bash, and two sleeps
         pids = process_tree.members(supervisor.pid)
         supervisor.kill()
     assert process_tree.wait_gone(pids, limit=process_tree.GRACE_SECONDS + 3)

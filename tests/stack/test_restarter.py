@@ -29,7 +29,7 @@ def check_until(restarter: Restarter, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():
         restarter.check()
-        assert time.monotonic() < deadline, "the condition was never met"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.01)
 
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 LOOPBACK_AS_THE_KERNEL_WRITES_IT = "0100007F"
 
 
-def test_they_listen_on_the_loopback_address_only(stack_servers: Servers) -> None:
+def test_servers_listen_on_the_loopback_address_only(stack_servers: Servers) -> None:
     for server in stack_servers.all:
         addresses = listening(process_tree.members(server.pid))
         assert len(addresses) >= server.port_count
@@ -59,9 +59,9 @@ def test_objects_are_not_readable_without_a_key(stack_servers: Servers) -> None:
     assert fetch(f"{stack_servers.seaweedfs.url}/{stack_servers.seaweedfs.bucket}/secret")[0] == 403
 
 
-def test_the_bucket_aborts_forgotten_uploads_after_a_day(stack_servers: Servers) -> None:
-    answer = stack_servers.seaweedfs.client.get_bucket_lifecycle_configuration(Bucket=stack_servers.seaweedfs.bucket)
-    assert answer["Rules"][0]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
+def test_the_bucket_aborts_abandoned_uploads_after_a_day(stack_servers: Servers) -> None:
+    response = stack_servers.seaweedfs.client.get_bucket_lifecycle_configuration(Bucket=stack_servers.seaweedfs.bucket)
+    assert response["Rules"][0]["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 1}
 
 
 def test_a_killed_client_does_not_leave_its_query_running(stack_servers: Servers) -> None:
@@ -70,7 +70,7 @@ def test_a_killed_client_does_not_leave_its_query_running(stack_servers: Servers
 
 
 @pytest.mark.parametrize("role", ["sluice", "source"])
-def test_each_role_makes_schemas_in_its_database_and_is_no_superuser(stack_servers: Servers, role: str) -> None:
+def test_each_role_can_create_schemas_and_is_no_superuser(stack_servers: Servers, role: str) -> None:
     with psycopg.connect(stack_servers.postgres.url(role)) as connection:
         connection.execute("CREATE SCHEMA mine")
         connection.execute("SELECT count(*) FROM pg_stat_statements")
@@ -78,21 +78,22 @@ def test_each_role_makes_schemas_in_its_database_and_is_no_superuser(stack_serve
         connection.rollback()
 
 
-def test_the_databases_want_a_password(stack_servers: Servers) -> None:
+def test_the_databases_require_a_password(stack_servers: Servers) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         psycopg.connect(f"postgresql://sluice:wrong@127.0.0.1:{stack_servers.postgres.port}/sluice")
     with pytest.raises(redis.AuthenticationError):
         redis.Redis.from_url(f"redis://127.0.0.1:{stack_servers.valkey.port}", retry=None).ping()
 
 
-def test_valkey_keeps_what_it_was_given_and_never_evicts(stack_servers: Servers) -> None:
+def test_valkey_persists_data_and_never_evicts(stack_servers: Servers) -> None:
     with redis.Redis.from_url(stack_servers.valkey.url(), decode_responses=True) as client:
         wanted = {"appendonly": "yes", "maxmemory-policy": "noeviction"}
         assert client.config_get("appendonly", "maxmemory-policy") == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_data_survive(stack_servers: Servers, end: str) -> None:
+def test_data_survive_a_restart(stack_servers: Servers, end: str) -> None:
     write(stack_servers, end)
     before = stack_servers.environment()
     for server in stack_servers.all:
@@ -104,8 +105,8 @@ def test_data_survive(stack_servers: Servers, end: str) -> None:
 
 
 @pytest.mark.slow
-def test_objects_are_written_as_soon_as_the_storage_is_up_again(stack_servers: Servers) -> None:
-    """Its master, with the state of before, refused writes for 15 s after some of the starts, one in five here."""
+def test_objects_can_be_written_as_soon_as_the_storage_is_up_again(stack_servers: Servers) -> None:
+    """In about one of five starts, its master, with the old state, refused writes for 15 s."""
     seaweedfs = stack_servers.seaweedfs
     for _ in range(5):
         seaweedfs.kill()
@@ -115,8 +116,8 @@ def test_objects_are_written_as_soon_as_the_storage_is_up_again(stack_servers: S
         assert time.monotonic() - began < 5
 
 
-def test_a_killed_database_has_all_that_it_committed(stack_servers: Servers) -> None:
-    """Without the wait for the writer of the log, the last of many commits would be in the killed process alone."""
+def test_a_killed_database_keeps_all_commits(stack_servers: Servers) -> None:
+    """If the stop did not wait for the WAL writer, the killed process would take the last of many commits with it."""
     postgres = stack_servers.postgres
     with psycopg.connect(postgres.url("sluice"), autocommit=True) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS numbers (n int)")
@@ -129,14 +130,14 @@ def test_a_killed_database_has_all_that_it_committed(stack_servers: Servers) -> 
         assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (200,)
 
 
-def test_a_killed_postgres_starts_while_a_query_of_before_still_runs(stack_servers: Servers) -> None:
+def test_a_killed_postgres_restarts_while_an_old_query_still_runs(stack_servers: Servers) -> None:
     postgres = stack_servers.postgres
     pids = process_tree.members(postgres.pid)
     with closing(psycopg.connect(postgres.url("sluice"))) as connection:
         backend = connection.info.backend_pid
-        # Long, and it waits for nothing: it would not notice.
+        # A long query that does not wait for anything does not notice the kill.
         connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 2000000000) i WHERE md5(i::text) = ''")
-        wait_until(lambda: is_busy(postgres, backend))  # idle, it would notice
+        wait_until(lambda: is_busy(postgres, backend))  # an idle session would notice
         os.kill(postgres.pid, signal.SIGKILL)
         assert process_tree.wait_gone([postgres.pid], limit=5)
         assert process_tree.exists(backend)
@@ -152,7 +153,7 @@ def is_busy(postgres: Postgres, backend: int) -> bool:
 
 
 @pytest.mark.slow
-def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:
+def test_two_stacks_run_side_by_side_and_leave_nothing_behind(stack_servers: Servers, tmp_path: Path) -> None:
     write(stack_servers, "first")
     with servers.running(tmp_path / "second", durable=False) as second:
         write(second, "second")
@@ -163,7 +164,7 @@ def test_two_copies_run_side_by_side_and_leave_nothing_behind(stack_servers: Ser
     assert not [path for path in temporary_sockets(tmp_path / "second") if not is_served(path)]
 
 
-def test_it_moves_to_other_ports_when_its_own_are_taken(stack_servers: Servers, tmp_path: Path) -> None:
+def test_it_moves_to_free_ports_when_its_own_are_taken(stack_servers: Servers, tmp_path: Path) -> None:
     taken = stack_servers.identity.ports
     copy = Servers(tmp_path, durable=False)
     copy.identity.ports.update(taken)
@@ -178,8 +179,8 @@ def fetch(url: str) -> tuple[int, bytes]:
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.netloc, timeout=10)) as connection:
         connection.request("GET", f"{parts.path}?{parts.query}")
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        response = connection.getresponse()
+        return response.status, response.read()
 
 
 def write(running: Servers, value: str) -> None:

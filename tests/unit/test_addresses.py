@@ -24,7 +24,7 @@ def seen(peer: str, forwarded: str | None = None) -> str | None:
     return None if address is None else str(address)
 
 
-def test_it_believes_nobody_when_no_proxy_is_trusted() -> None:
+def test_it_ignores_forwarded_headers_without_trusted_proxies() -> None:
     assert seen("10.0.0.1", "1.2.3.4") == "10.0.0.1"
 
 
@@ -52,19 +52,19 @@ def test_it_believes_nobody_when_no_proxy_is_trusted() -> None:
         ("unix:", "1.2.3.4", None),
     ],
 )
-def test_it_reads_the_header_only_as_far_as_proxies_wrote_it(
+def test_it_reads_only_entries_that_trusted_proxies_added(
     peer: str, forwarded: str | None, expected: str | None
 ) -> None:
     assert seen(peer, forwarded) == expected
 
 
 @given(st.one_of(st.ip_addresses().map(str), st.text()))
-def test_it_makes_an_address_or_nothing_of_any_text(text: str) -> None:
+def test_it_parses_any_text_to_an_address_or_none(text: str) -> None:
     address = parse(text)
 
     assert address is None or parse(str(address)) == address
 
 
-def test_it_gives_one_client_one_address() -> None:
+def test_equivalent_spellings_are_one_address() -> None:
     assert parse("::ffff:192.0.2.1") == ip_address("192.0.2.1")
     assert parse("fe80::1%eth0") == ip_address("fe80::1")

@@ -13,7 +13,7 @@ from django.core.asgi import get_asgi_application
 
 from config.platform.http.body_limits import BoundedBody
 
-pytestmark = pytest.mark.urls("tests.unit.troubles")
+pytestmark = pytest.mark.urls("tests.unit.failing_views")
 
 ORDER = json.dumps({"items": [{"key": "JFK", "effectiveDate": "2013-02-15"}]}).encode()
 
@@ -52,12 +52,12 @@ def test_it_refuses_bodies_that_are_too_large(headers: dict[str, str]) -> None:
     assert (status, body["code"], body["requestId"]) == (413, "body_too_large", "trace-1")
 
 
-def test_it_grants_multipart_no_more() -> None:
+def test_multipart_bodies_have_the_same_limit() -> None:
     assert post(b"x" * 120, content_type="multipart/form-data; boundary=x")[0] == 413
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Django leaves closing it to Python
-def test_a_disk_without_room_is_told_in_our_words(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_as_a_problem(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """B12: Django writes larger bodies to TMPDIR before anything else sees the request."""
     settings.FILE_UPLOAD_MAX_MEMORY_SIZE = 10
     with Path("/dev/full").open("r+b", buffering=0) as full:

@@ -23,21 +23,21 @@ def named() -> set[str]:
     return {path for path in re.findall(r"`([\w./-]+/[\w./*-]*)`", PROSE) if "…" not in path} - MADE
 
 
-def test_every_path_is_there() -> None:
+def test_every_path_in_contributing_exists() -> None:
     assert {path for path in named() if not list(PROJECT.glob(path.rstrip("/")))} == set()
     assert len(named()) > 20
 
 
-def test_every_target_of_make_is_there() -> None:
+def test_every_make_target_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 
     assert set(re.findall(r"`make (\w+)", PROSE)) <= targets
 
 
 @pytest.mark.parametrize(
-    "name", ["a dataset", "a setting", "a provider", "a processor, or a strategy", "an event", "a state"]
+    "name", ["a dataset", "a setting", "an ocr provider", "a post-processor, or a strategy", "an event", "a state"]
 )
-def test_there_is_a_checklist_for(name: str) -> None:
+def test_it_has_a_checklist_for(name: str) -> None:
     """C6."""
     section = re.search(rf"^### {name}\b.*?(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
@@ -45,5 +45,5 @@ def test_there_is_a_checklist_for(name: str) -> None:
     assert section[0].count("- [ ] ") >= 3
 
 
-def test_the_seams_are_settings() -> None:
+def test_every_extension_point_is_a_setting() -> None:
     assert all(hasattr(settings, name) for name in set(re.findall(r"`(ETL_[A-Z]+S)`", PROSE)))

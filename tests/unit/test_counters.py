@@ -10,7 +10,7 @@ import pytest
 
 from config.platform.http import metrics
 from config.platform.observability import counters
-from config.platform.observability.counters import Number
+from config.platform.observability.counters import ProcessNumber
 
 # Counts in this process and in forks of it, then says so and lives until it is told to end.
 COUNT = r"""
@@ -60,7 +60,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("counter_*.db"))
 
 
-def test_forks_count_apart_from_their_parent_and_from_each_other(folder: Path) -> None:
+def test_forked_processes_have_counters_of_their_own(folder: Path) -> None:
     process = start(forks=2)
 
     assert counted() == 3
@@ -68,7 +68,7 @@ def test_forks_count_apart_from_their_parent_and_from_each_other(folder: Path) -
     end(process)
 
 
-def test_nothing_is_lost_and_no_file_is_added_when_processes_die_and_others_come(folder: Path) -> None:
+def test_restarted_processes_keep_counts_and_reuse_files(folder: Path) -> None:
     for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
         end(start(forks=1), how)
 
@@ -76,21 +76,21 @@ def test_nothing_is_lost_and_no_file_is_added_when_processes_die_and_others_come
     assert files(folder) == ["counter_0.db", "counter_1.db"]
 
 
-def test_a_process_does_not_take_the_number_of_one_that_lives(folder: Path) -> None:
+def test_a_process_does_not_take_the_number_of_a_live_process(folder: Path) -> None:
     """In containers process ids repeat; what is asked is the lock, so even one process gets two numbers."""
-    first, second = Number(folder), Number(folder)
+    first, second = ProcessNumber(folder), ProcessNumber(folder)
 
     assert (first(), second(), first(), second()) == (0, 1, 0, 1)
 
 
-def test_a_file_that_was_made_this_moment_is_no_obstacle(folder: Path) -> None:
+def test_a_file_that_another_process_just_created_is_accepted(folder: Path) -> None:
     end(start())
     (folder / "counter_7.db").touch()
 
     assert counted() == 1
 
 
-def test_the_folder_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_creates_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(counters.VARIABLE, str(folder / "a" / "b"))
     end(start())
 

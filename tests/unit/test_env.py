@@ -143,7 +143,7 @@ def test_it_splits_lists_at_commas(read: Read) -> None:
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | None) -> None:
+def test_it_reports_all_missing_variables_together(read: Read, value: str | None) -> None:
     found = problems(read, **dict.fromkeys(REQUIRED, value))
 
     assert [line.partition(":")[0] for line in found] == list(REQUIRED)
@@ -195,17 +195,17 @@ def test_it_names_everything_that_is_missing_at_once(read: Read, value: str | No
         ("ETL_REDIS_URL", "http://hunter2", NO_REDIS),
     ],
 )  # fmt: skip
-def test_it_names_a_bad_value_once_and_does_not_show_it(read: Read, name: str, value: str, reason: str) -> None:
+def test_it_reports_an_invalid_value_once_without_quoting_it(read: Read, name: str, value: str, reason: str) -> None:
     assert problems(read, **{name: value}) == [f"{name}: {reason}"]
 
 
-def test_it_wants_an_address_for_mineru(read: Read) -> None:
+def test_mineru_requires_an_address(read: Read) -> None:
     assert problems(read, ETL_OCR_PROVIDER="mineru") == ["ETL_MINERU_URL: is not set, and ETL_OCR_PROVIDER is mineru"]
     assert read(ETL_OCR_PROVIDER="mineru", ETL_MINERU_URL="http://mineru:8000")
 
 
 @pytest.mark.parametrize("name", ["ETL_ARQ_QUEUE_NAME", "ETL_QUEUE_NAME"])
-def test_it_takes_the_queue_by_both_of_its_names(read: Read, name: str) -> None:
+def test_it_accepts_both_names_of_the_queue_setting(read: Read, name: str) -> None:
     """B11."""
     assert read(**{name: "papers"}).etl_arq_queue_name == "papers"
 
@@ -225,18 +225,18 @@ LEFT_OUT = sorted(
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
-def test_what_need_not_be_set_may_be_empty(read: Read, name: str) -> None:
+def test_optional_variables_may_be_empty(read: Read, name: str) -> None:
     """Compose hands on `NAME=` for what its operator leaves out."""
     assert getattr(read(**{name: ""}), name.lower()) is None
 
 
-def test_run_state_lives_where_redis_is_unless_told_otherwise(read: Read) -> None:
+def test_run_state_uses_the_main_redis_by_default(read: Read) -> None:
     """B11."""
     assert read().run_state_url == REQUIRED["REDIS_URL"]
     assert read(ETL_REDIS_URL="redis://other/3").run_state_url == "redis://other/3"
 
 
-def test_it_names_a_variable_that_does_not_fit_another_beside_those_that_are_bad(read: Read) -> None:
+def test_it_reports_inconsistent_variables_beside_invalid_ones(read: Read) -> None:
     found = problems(
         read,
         DEBUG="hunter2",
@@ -276,7 +276,7 @@ def test_it_names_a_variable_that_does_not_fit_another_beside_those_that_are_bad
         {"ETL_OCR_PROVIDER": "somebody.elses.Provider", "ETL_MINERU_RESULT_HOSTS": "a.example, b.example"},
     ],
 )
-def test_it_takes_what_the_servers_take(read: Read, good: dict[str, str]) -> None:
+def test_it_accepts_every_url_that_the_servers_accept(read: Read, good: dict[str, str]) -> None:
     assert read(**good)
 
 
@@ -291,12 +291,12 @@ def test_it_takes_what_the_servers_take(read: Read, good: dict[str, str]) -> Non
         ("ETL_LLM_URL", "ETL_LLM_BASE_URL"),
     ],
 )
-def test_it_refuses_a_name_that_is_nearly_one_of_ours(read: Read, written: str, meant: str) -> None:
+def test_it_refuses_misspelled_variables(read: Read, written: str, meant: str) -> None:
     assert problems(read, **{written: SECRET}) == [f"{written}: is not a setting; did you mean {meant}?"]
 
 
 @pytest.mark.parametrize("name", ["EXPORT_SOMETHING_ELSE", "EXPORT_HOME", "S3_BUCKETS", "export_db_slots"])
-def test_it_leaves_other_names_alone(read: Read, name: str) -> None:
+def test_it_ignores_unrelated_variables(read: Read, name: str) -> None:
     assert read(**{name: "5"})
 
 
@@ -319,13 +319,13 @@ def test_a_command_prints_all_problems_and_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("value", ["60", "0/min", "-1/min", "60/fortnight", "1e3/min", "60/min; 3/day", SECRET])
-def test_it_refuses_what_is_no_rate(read: Read, value: str) -> None:
+def test_it_refuses_invalid_rates(read: Read, value: str) -> None:
     told = "is not a rate such as 60/min (units: s, sec, second, min, minute, h, hour, day)"
 
     assert problems(read, EXPORT_RATE=value) == [f"EXPORT_RATE: {told}"]
 
 
-def test_it_takes_rates_with_spaces_and_bindings_in_their_words(read: Read) -> None:
+def test_it_accepts_rates_with_spaces_and_named_bindings(read: Read) -> None:
     settings = read(EXPORT_RATE=" 5 / min", EXPORT_BIND_IP="off", EXPORT_BIND_UA="off")
 
     assert (settings.export_rate, settings.export_bind_ip, settings.export_bind_ua) == ("5/min", "off", False)
@@ -354,7 +354,7 @@ def shown(value: Any) -> str:
     return ",".join(map(shown, value)) if isinstance(value, list) else str(value.get_secret_value())
 
 
-def test_every_secret_can_be_in_a_file_and_nothing_else_can(read: Read, tmp_path: Path) -> None:
+def test_exactly_the_secrets_can_be_in_files(read: Read, tmp_path: Path) -> None:
     assert {"SECRET_KEY", "DATABASE_URL"} < set(Environment.secrets())
     assert all(("SecretStr" in str(field)) == (name.upper() in Environment.secrets())
                for name, field in Environment.__annotations__.items() if not name.startswith("_"))  # fmt: skip
@@ -370,7 +370,7 @@ def test_every_secret_can_be_in_a_file_and_nothing_else_can(read: Read, tmp_path
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
-def test_the_end_of_a_file_is_no_part_of_the_secret(read: Read, tmp_path: Path, end: str) -> None:
+def test_the_final_newline_is_not_part_of_the_secret(read: Read, tmp_path: Path, end: str) -> None:
     file = tmp_path / "key"
     file.write_bytes(f" {KEY} {end}".encode())
 
@@ -378,7 +378,7 @@ def test_the_end_of_a_file_is_no_part_of_the_secret(read: Read, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("between", [",", "\n", "\r\n", ",\n"])
-def test_keys_in_a_file_may_each_have_a_line(read: Read, tmp_path: Path, between: str) -> None:
+def test_a_file_may_have_one_key_per_line(read: Read, tmp_path: Path, between: str) -> None:
     """As one key they would be believed by nobody, and nothing would say so."""
     file = tmp_path / "keys"
     file.write_text(f"one-old-key{between}another\n", newline="")
@@ -388,7 +388,7 @@ def test_keys_in_a_file_may_each_have_a_line(read: Read, tmp_path: Path, between
     assert [key.get_secret_value() for key in found] == ["one-old-key", "another"]
 
 
-def test_what_is_set_twice_is_refused(read: Read, tmp_path: Path) -> None:
+def test_a_secret_that_is_set_twice_is_refused(read: Read, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{SECRET * 8}\n")
 
@@ -399,7 +399,7 @@ def test_what_is_set_twice_is_refused(read: Read, tmp_path: Path) -> None:
     assert read(SECRET_KEY_FILE="").secret_key.get_secret_value() == KEY
 
 
-def test_files_that_will_not_do_are_told_at_once_without_their_content(read: Read, tmp_path: Path) -> None:
+def test_all_unusable_files_are_reported_without_their_content(read: Read, tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "binary").write_bytes(b"hunter2\xff")
     (tmp_path / "bad").write_text("http://hunter2\n")
@@ -427,7 +427,7 @@ def test_files_that_will_not_do_are_told_at_once_without_their_content(read: Rea
     ]
 
 
-def test_a_secret_that_was_pasted_for_the_path_of_its_file_is_not_shown(read: Read) -> None:
+def test_a_secret_in_place_of_a_path_is_not_shown(read: Read) -> None:
     assert problems(read, SECRET_KEY=None, SECRET_KEY_FILE=SECRET) == [
         "SECRET_KEY_FILE: names a file that cannot be read: No such file or directory"
     ]

@@ -90,7 +90,7 @@ def knocked() -> Iterator[tuple[str, list[str]]]:
         {"$dynamicAnchor": "node", "properties": {"child": {"$dynamicRef": "#node"}}},
     ],
 )
-def test_schemas_that_people_write_are_good(schema: dict[str, Any]) -> None:
+def test_typical_schemas_are_accepted(schema: dict[str, Any]) -> None:
     """B24."""
     assert check(schema) == []
 
@@ -123,14 +123,14 @@ def test_schemas_that_people_write_are_good(schema: dict[str, Any]) -> None:
         ({"x-note": {"type": "money"}, "$ref": "#/x-note"}, [("/x-note/type", "invalid_schema")]),
     ],
 )
-def test_it_says_what_is_wrong_and_where(schema: Any, expected: list[tuple[str, str]]) -> None:
+def test_errors_have_a_code_and_a_pointer(schema: Any, expected: list[tuple[str, str]]) -> None:
     """B24."""
     assert found(schema) == [(f"/json_schema{pointer}", code) for pointer, code in expected]
 
 
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$recursiveRef"])
 @pytest.mark.parametrize("target", ["/a", "a.json", "file:///etc/hostname", "HTTP", "urn:x:y", ""])
-def test_references_that_lead_out_are_refused(keyword: str, target: str, knocked: tuple[str, list[str]]) -> None:
+def test_external_references_are_refused(keyword: str, target: str, knocked: tuple[str, list[str]]) -> None:
     """B24: wherever they are, and nothing is asked for."""
     url, paths = knocked
     reference = {keyword: url if target == "HTTP" else target}
@@ -143,7 +143,7 @@ def test_references_that_lead_out_are_refused(keyword: str, target: str, knocked
     assert paths == []
 
 
-def test_nothing_is_ever_fetched(knocked: tuple[str, list[str]], tmp_path: Path) -> None:
+def test_no_reference_is_fetched(knocked: tuple[str, list[str]], tmp_path: Path) -> None:
     """B24: neither by a schema that was checked, nor by one that was not."""
     url, paths = knocked
     (tmp_path / "any.json").write_text("{}")
@@ -165,7 +165,7 @@ def test_nothing_is_ever_fetched(knocked: tuple[str, list[str]], tmp_path: Path)
     assert paths == []
 
 
-def test_the_bounds_are_64_kilobytes_and_32_levels() -> None:
+def test_schemas_are_limited_to_64_kilobytes_and_32_levels() -> None:
     """B24."""
 
     def nested(levels: int) -> Any:
@@ -181,7 +181,7 @@ def test_the_bounds_are_64_kilobytes_and_32_levels() -> None:
     assert found({"title": "é" * 32_763}) == [("/json_schema", "too_large")]
 
 
-def test_at_most_a_hundred_errors_are_told() -> None:
+def test_it_reports_at_most_a_hundred_errors() -> None:
     assert len(check({"properties": {f"p{number}": 5 for number in range(500)}})) == 100
 
 
@@ -214,7 +214,7 @@ def doubling(times: int, *, where: str) -> dict[str, Any]:
         {"anyOf": [{"properties": {f"p{n}": {}, f"q{n}": {}}, "additionalProperties": {}} for n in range(800)]},
     ],
 )
-def test_schemas_that_multiply_are_refused_at_once(schema: dict[str, Any]) -> None:
+def test_exponential_schemas_are_refused(schema: dict[str, Any]) -> None:
     """B24: some of these would keep a processor busy for years, or fill the memory, for an instance of a few bytes."""
     with within(2):
         assert found(schema) == [("/json_schema", "too_complex")]
@@ -240,14 +240,14 @@ def test_schemas_that_multiply_are_refused_at_once(schema: dict[str, Any]) -> No
         ({"maxLength": 1e300, "multipleOf": 1e-300, "maximum": 10**400}, 1e300),
     ],
 )
-def test_schemas_that_cost_are_done_in_bounded_time(schema: dict[str, Any], instance: Any) -> None:
+def test_expensive_schemas_are_checked_in_bounded_time(schema: dict[str, Any], instance: Any) -> None:
     """B24."""
     with within(5):
         assert check(schema) == []
         assert len(errors(schema, instance)) <= 20
 
 
-def test_an_instance_nested_too_deeply_does_not_fit() -> None:
+def test_a_too_deeply_nested_instance_is_invalid() -> None:
     deep = json.loads("[" * 900 + "]" * 900)
     assert errors({"items": {"$ref": "#"}}, deep) == [("", "Must not be nested deeper than 64 levels.")]
 
@@ -271,7 +271,7 @@ JSON = st.recursive(
 
 @hypothesis_settings(deadline=None, max_examples=150)
 @given(schema=JSON, instance=JSON)
-def test_whatever_is_sent_is_checked_and_what_is_good_can_be_applied(schema: Any, instance: Any) -> None:
+def test_any_json_can_be_checked_and_accepted_schemas_can_be_applied(schema: Any, instance: Any) -> None:
     """B24."""
     wrong = check(schema)
     assert all(error.pointer.startswith("/json_schema") and error.code and error.detail for error in wrong)
@@ -282,18 +282,18 @@ def test_whatever_is_sent_is_checked_and_what_is_good_can_be_applied(schema: Any
 # ---- Applying -------------------------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_fits_has_no_errors() -> None:
+def test_a_valid_instance_has_no_errors() -> None:
     """B17."""
     good = {"number": None, "date": "2024-02-29", "lines": [{"amount": 1.5}], "seller": {"name": "x"}}
     assert errors(INVOICE, good) == []
 
 
-def test_errors_say_where_and_what_would_be_right() -> None:
+def test_errors_have_a_pointer_and_the_expected_value() -> None:
     """B17: and do not quote what is in the document."""
     wrong = {"date": "30.02.2024", "lines": [{"amount": 1}, {"amount": "secret"}], "seller": {}, "extra": "secret"}
     assert sorted(errors(INVOICE, wrong)) == [
+        ("", "Must not have the members 'extra'."),
         ("", "The member 'number' is missing."),
-        ("", "There may be no 'extra' here."),
         ("/date", "Must be in the format date."),
         ("/lines/1/amount", "Must be of type number."),
         ("/seller", "The member 'name' is missing."),
@@ -311,22 +311,22 @@ def test_errors_say_where_and_what_would_be_right() -> None:
         ({"maxLength": 3}, "abcd", "Must have at most 3 characters."),
         ({"minItems": 1}, [], "Must have at least 1 items."),
         ({"pattern": "^[A-Z]{3}$"}, "eur", "Must match the pattern ^[A-Z]{3}$"),
-        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 5, "Fits none of the alternatives in `oneOf`."),
-        ({"oneOf": [{}, {"type": "integer"}]}, 5, "Fits more than one of the alternatives in `oneOf`."),
-        ({"uniqueItems": True}, [1, 1], "Must not have an item twice."),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, 5, "Matches none of the alternatives in `oneOf`."),
+        ({"oneOf": [{}, {"type": "integer"}]}, 5, "Matches more than one of the alternatives in `oneOf`."),
+        ({"uniqueItems": True}, [1, 1], "Must not contain duplicate items."),
         (False, 5, None),
-        ({"not": {}}, 5, "Must not fit the schema in `not`."),
+        ({"not": {}}, 5, "Must not match the schema in `not`."),
         ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, "The member 'b' is missing."),
     ],
 )
-def test_each_kind_of_error_has_words(schema: Any, instance: Any, told: str | None) -> None:
+def test_each_kind_of_error_has_a_text(schema: Any, instance: Any, told: str | None) -> None:
     if told is None:
-        assert errors({"properties": {"a": schema}}, {"a": instance}) == [("/a", "Must not be there.")]
+        assert errors({"properties": {"a": schema}}, {"a": instance}) == [("/a", "Is not allowed here.")]
     else:
         assert errors(schema, instance) == [("", told)]
 
 
-def test_a_schema_that_was_never_checked_is_not_applied() -> None:
+def test_an_unchecked_schema_is_not_applied() -> None:
     with pytest.raises(SchemaRefused):
         errors({"type": "money"}, 5)
 

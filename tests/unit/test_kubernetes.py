@@ -68,7 +68,7 @@ def option(command: list[str], name: str) -> str:
 
 # ---- Schemas ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("place", WRITTEN)
-def test_it_fits_the_schema_of_its_kind(place: str) -> None:
+def test_every_manifest_matches_its_schema(place: str) -> None:
     assert list(manifests.problems(WRITTEN[place])) == []
 
 
@@ -107,7 +107,7 @@ def test_a_mistake_in_a_manifest_is_found(document: Document, named: str) -> Non
 
 # ---- Settings ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("overlay", manifests.OVERLAYS)
-def test_settings_of_an_overlay_are_settings_of_the_code_with_values_that_it_takes(overlay: str) -> None:
+def test_settings_of_overlays_are_valid_settings(overlay: str) -> None:
     given = settings_of("base", f"overlays/{overlay}")
     secrets = {name: os.environ[name] for name in SECRET & os.environ.keys()}
 
@@ -115,10 +115,10 @@ def test_settings_of_an_overlay_are_settings_of_the_code_with_values_that_it_tak
     assert Environment(**{name.lower(): value for name, value in (secrets | given).items()})  # type: ignore[arg-type]
 
 
-def test_the_readme_names_every_secret_and_those_that_are_required_as_such() -> None:
+def test_the_readme_lists_every_secret_and_marks_the_required_ones() -> None:
     required = {name.upper() for name, field in Environment.model_fields.items() if field.is_required()}
     asked = set(re.findall(r"^ +([A-Z0-9_]+)=$", README, re.MULTILINE))
-    among = re.search(r"and of (.*?) those that you use", README, re.DOTALL)
+    among = re.search(r"those that you use of (.*?):", README, re.DOTALL)
     assert among
     optional = set(re.findall(r"`([A-Z0-9_]+)`", among[1]))
 
@@ -127,7 +127,7 @@ def test_the_readme_names_every_secret_and_those_that_are_required_as_such() -> 
     assert not asked & optional
 
 
-def test_settings_that_the_readme_and_comments_name_are_settings_of_the_code() -> None:
+def test_settings_in_the_readme_and_comments_exist() -> None:
     texts = [path.read_text() for path in FOLDER.rglob("*") if path.suffix in {".yaml", ".env", ".md"}]
     named = set(re.findall(r"\b(?:ETL|EXPORT|S3|METRICS|TRUSTED|DATABASE|REDIS)_[A-Z0-9_]+\b", "\n".join(texts)))
 
@@ -192,7 +192,7 @@ def counted(tmp_path: Path) -> Iterator[Process]:
         environment={"PATH": os.environ["PATH"]},
     )
     process.start()
-    process.wait_until(lambda: processes.answers(port, "/metrics"))
+    process.wait_until(lambda: processes.responds(port, "/metrics"))
     yield process
     process.kill()
 
@@ -202,9 +202,7 @@ def scrape(counted: Process) -> str:
         return str(answer.read().decode())
 
 
-def test_the_metrics_container_tells_what_all_processes_of_the_pod_have_counted(
-    counted: Process, tmp_path: Path
-) -> None:
+def test_the_metrics_container_sums_over_all_processes_of_the_pod(counted: Process, tmp_path: Path) -> None:
     folder = tmp_path / "metrics"
     assert scrape(counted) == ""  # nothing of its own
     for amount in ("2", "3"):
@@ -219,7 +217,7 @@ def test_the_metrics_container_tells_what_all_processes_of_the_pod_have_counted(
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == files  # its mount is read-only
 
 
-def test_the_metrics_container_needs_little_and_ends_at_once(counted: Process) -> None:
+def test_the_metrics_container_is_small_and_stops_immediately(counted: Process) -> None:
     status = Path(f"/proc/{counted.pid}/status").read_text()
     (sidecar,) = WRITTEN[SIDECAR]["spec"]["template"]["spec"]["initContainers"]
     megabytes = int(sidecar["resources"]["limits"]["memory"].removesuffix("Mi"))

@@ -28,12 +28,12 @@ def row(y: float, *cells: tuple[float, str]) -> list[Box]:
 PROSE = ["the quick brown fox jumps over a lazy dog and runs on"] * 8
 
 
-def test_lines_that_are_full_go_on_and_others_end() -> None:
+def test_full_lines_are_joined_and_short_lines_are_not() -> None:
     full = "words that fill the line up to its very end here now"
     assert markdown(lines(full, full, "and end.", "Next line")) == f"{full} {full} and end.\nNext line"
 
 
-def test_a_gap_or_a_change_of_size_begins_a_paragraph() -> None:
+def test_a_gap_or_a_size_change_starts_a_paragraph() -> None:
     boxes = lines("First line", "second line") + lines("Far below", y=110) + words("Small print", 50, 140, size=7)
     assert markdown(boxes, width=595) == "First line\nsecond line\n\nFar below\n\nSmall print"
 
@@ -45,7 +45,7 @@ def test_large_type_is_a_heading() -> None:
     assert text.startswith("# Title of it\n\n## Part one\n\nthe quick")
 
 
-def test_bold_lines_are_headings_only_where_they_stand_alone() -> None:
+def test_separate_bold_lines_are_headings() -> None:
     boxes = words("Warranty", 50, 20, bold=True) + lines(*PROSE, y=50)
     assert markdown(boxes).startswith("### Warranty\n\nthe quick")
     total = words("Total: 5.00", 50, 20, bold=True)
@@ -76,7 +76,7 @@ def test_an_empty_cell_stays_empty() -> None:
     assert "| Freight |  | 9.00 |" in markdown(boxes)
 
 
-def test_two_pairs_are_no_table() -> None:
+def test_two_pairs_are_not_a_table() -> None:
     assert "|" not in markdown([*row(50, (50, "Seller"), (300, "Buyer")), *row(70, (50, "signed"), (300, "signed"))])
 
 
@@ -110,9 +110,9 @@ def test_a_hyphen_at_the_end_of_a_line_stays() -> None:
     assert markdown(boxes).endswith("twenty-four months.")
 
 
-def test_words_printed_twice_are_read_once() -> None:
+def test_overprinted_words_are_read_once() -> None:
     assert markdown([*words("Total", 50, 50), *words("Total", 50.3, 50)]) == "Total"
 
 
-def test_nothing_gives_nothing() -> None:
+def test_an_empty_page_has_no_text() -> None:
     assert markdown([]) == ""

@@ -13,7 +13,7 @@ from django.db.models import TextChoices
 
 import etl
 import exports
-from config.platform.db.sql import Hot
+from config.platform.db.sql import PreparedStatement
 from etl.core.states import ENDED, Status
 from etl.models import Task
 from etl.runstate import transitions as run_state_moves
@@ -27,7 +27,9 @@ STATEMENTS = {
     for module in (found.name for found in walk_packages(exports.__path__, "exports.") if not found.ispkg)
     if ".migrations." not in module
     for name, value in vars(import_module(module)).items()
-    if name.isupper() and isinstance(value, str) and not isinstance(value, Hot)  # those are put together of others
+    if name.isupper()
+    and isinstance(value, str)
+    and not isinstance(value, PreparedStatement)  # those are put together of others
 }
 
 
@@ -77,7 +79,7 @@ each_part = pytest.mark.parametrize("part", PARTS, ids=lambda part: part.title)
 
 
 @each_part
-def test_every_state_is_drawn_or_said_to_be_unused(part: Part) -> None:
+def test_every_state_is_in_the_diagram_or_listed_as_unused(part: Part) -> None:
     unused = set(re.findall(r"`(\w+)` is a state that nothing moves to yet", PAGE))
 
     assert {state for arrow in part.drawn for state in arrow} - {"[*]"} == set(part.states.values) - unused
@@ -85,7 +87,7 @@ def test_every_state_is_drawn_or_said_to_be_unused(part: Part) -> None:
 
 
 @each_part
-def test_the_table_has_the_arrows_of_the_drawing(part: Part) -> None:
+def test_the_table_matches_the_diagram(part: Part) -> None:
     told = {arrow for row in part.rows for arrow in product(row.before, row.after)}
 
     assert told == {arrow for arrow in part.drawn if arrow[0] != "[*]"}
@@ -95,17 +97,17 @@ def test_the_table_has_the_arrows_of_the_drawing(part: Part) -> None:
 @pytest.mark.parametrize(
     ("part", "row"), [pytest.param(part, row, id=row.statement) for part in PARTS for row in part.rows]
 )
-def test_the_statement_leads_where_its_row_says(part: Part, row: Row) -> None:
+def test_statements_write_the_states_of_their_rows(part: Part, row: Row) -> None:
     # What a statement may also leave as it was is no arrow.
     assert part.writes(row.statement) - row.before == row.after
 
 
 @each_part
-def test_no_other_statement_moves_anything(part: Part) -> None:
+def test_no_other_statement_changes_a_status(part: Part) -> None:
     assert {name for name in STATEMENTS if part.writes(name)} == {row.statement for row in part.rows}
 
 
-def test_only_a_person_moves_a_job_that_has_ended() -> None:
+def test_only_user_actions_change_an_ended_job() -> None:
     jobs = PARTS[1]
 
     assert {row.who for row in jobs.rows if row.before & JOB_ENDED} == {"a person"}
@@ -118,7 +120,7 @@ def moves(node: ast.AST) -> bool:
     return any(isinstance(target, ast.Attribute) and target.attr == "status" for target in targets)
 
 
-def test_no_python_sets_a_status() -> None:
+def test_only_sql_sets_a_job_status() -> None:
     trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
 
     assert [str(path) for path, tree in trees.items() if any(moves(node) for node in ast.walk(tree))] == []
@@ -137,18 +139,18 @@ ARROWS = {
 }
 
 
-def test_every_state_of_a_task_is_drawn() -> None:
+def test_every_task_state_is_in_the_diagram() -> None:
     assert {state for arrow in TASK_DRAWN for state in arrow} - {"[*]"} == set(Status.values)
 
 
-def test_the_table_of_tasks_has_the_arrows_of_the_drawing() -> None:
+def test_the_task_table_matches_the_diagram() -> None:
     told = {arrow for row in TASK_ROWS for arrow in product(row.before, row.after)}
 
     assert told == {arrow for arrow in TASK_DRAWN if arrow[0] != "[*]"}
     assert [after for before, after in TASK_DRAWN if before == "[*]"] == [Task().status]
 
 
-def test_the_moves_of_run_states_are_those_of_the_table() -> None:
+def test_run_state_transitions_are_those_of_the_table() -> None:
     """B3, B4. What a move may also leave as it was is no arrow."""
     told = {row.statement: (row.before, row.after) for row in TASK_ROWS if row.statement in ARROWS}
 
@@ -158,7 +160,7 @@ def test_the_moves_of_run_states_are_those_of_the_table() -> None:
     }
 
 
-def test_no_move_leads_out_of_an_end_or_back() -> None:
+def test_no_transition_leaves_a_final_state_or_goes_back() -> None:
     """B3: only a person's retry does, in the row and with a greater fence."""
     rank = re.search(r"RANK = \{(.*?)\}", (PACKAGE.parent / "etl" / "runstate" / "script.lua").read_text())
     assert rank
@@ -179,7 +181,7 @@ def moves_task(node: ast.AST) -> bool:
     )
 
 
-def test_no_other_python_sets_the_status_of_a_task() -> None:
+def test_no_other_code_sets_the_status_of_a_task() -> None:
     folder = Path(etl.__file__).parent
     trees = {str(path.relative_to(folder)): ast.parse(path.read_text()) for path in folder.rglob("*.py")}
 

@@ -25,7 +25,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from config.platform.observability import logs
-from tests.unit.troubles import SECRET
+from tests.unit.failing_views import SECRET
 
 Lines = Callable[[], list[dict[str, Any]]]
 log = structlog.get_logger("exports.tests")
@@ -68,7 +68,7 @@ def lines(_own_logging: None) -> Lines:
     return read
 
 
-def test_it_writes_one_action_with_ids_and_facts(lines: Lines) -> None:
+def test_a_line_has_an_action_with_ids_and_fields(lines: Lines) -> None:
     with structlog.contextvars.bound_contextvars(request_id="r1", job_id="j1", chunk_id=7):
         log.info("chunk_done", rows=12, source="live")
 
@@ -86,7 +86,7 @@ def test_it_writes_one_action_with_ids_and_facts(lines: Lines) -> None:
     }
 
 
-def test_it_writes_what_libraries_say_in_the_same_form(lines: Lines) -> None:
+def test_messages_of_libraries_have_the_same_format(lines: Lines) -> None:
     with structlog.contextvars.bound_contextvars(job_id="j1"):
         logging.getLogger("some.library").warning("Retrying %s in %d s", "GET /a?token=abc", 3)
 
@@ -95,7 +95,7 @@ def test_it_writes_what_libraries_say_in_the_same_form(lines: Lines) -> None:
     assert (line["logger"], line["job_id"]) == ("some.library", "j1")
 
 
-def test_it_keeps_the_first_line_of_what_libraries_say(lines: Lines) -> None:
+def test_messages_of_libraries_are_cut_to_one_line(lines: Lines) -> None:
     logging.getLogger("celery.worker.consumer").error(
         "Received unregistered task.\n\nThe body was:\n%r", {"row": SECRET}
     )
@@ -103,7 +103,7 @@ def test_it_keeps_the_first_line_of_what_libraries_say(lines: Lines) -> None:
     assert [line["message"] for line in lines()] == ["Received unregistered task."]
 
 
-def test_it_does_not_quote_a_request_that_django_finds_suspicious(lines: Lines, client: Client) -> None:
+def test_suspicious_requests_are_not_quoted(lines: Lines, client: Client) -> None:
     client.get("/livez", headers={"Host": "hunter2.example.com"})
 
     (line,) = (line for line in lines() if line["action"] == "request_suspicious")
@@ -113,7 +113,7 @@ def test_it_does_not_quote_a_request_that_django_finds_suspicious(lines: Lines, 
 
 @pytest.mark.parametrize("name", ["botocore.endpoint", "urllib3.connectionpool", "httpx", "django.db.backends"])
 @pytest.mark.usefixtures("_own_logging")
-def test_it_keeps_libraries_quiet_below_warning(name: str) -> None:
+def test_libraries_log_warnings_and_errors_only(name: str) -> None:
     stream = configure(level="DEBUG", style="json")
 
     logging.getLogger(name).debug("body: %s", SECRET)
@@ -124,7 +124,7 @@ def test_it_keeps_libraries_quiet_below_warning(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["uvicorn.access", "django.server", "django.request", "celery.app.trace"])
-def test_it_silences_loggers_that_hold_query_strings_and_results(lines: Lines, name: str) -> None:
+def test_loggers_with_query_strings_and_results_are_silenced(lines: Lines, name: str) -> None:
     logging.getLogger(name).error("GET /exports/1/download?token=%s", SECRET)
 
     assert lines() == []
@@ -149,14 +149,14 @@ def test_it_silences_loggers_that_hold_query_strings_and_results(lines: Lines, n
         ({"seen": [ValueError(SECRET)]}, ["ValueError"]),
     ],
 )
-def test_it_scrubs_what_people_entrusted_to_us(lines: Lines, facts: dict[str, Any], expected: object) -> None:
+def test_it_redacts_private_values(lines: Lines, facts: dict[str, Any], expected: object) -> None:
     log.info("something", **facts)
 
     (line,) = lines()
     assert line[next(iter(facts))] == expected
 
 
-def test_it_tells_an_exception_without_messages_and_variables(lines: Lines) -> None:
+def test_exceptions_are_logged_without_messages_and_variables(lines: Lines) -> None:
     def fail(row: str) -> None:
         try:
             int(row)
@@ -175,7 +175,7 @@ def test_it_tells_an_exception_without_messages_and_variables(lines: Lines) -> N
     assert "hunter2" not in json.dumps(line)
 
 
-def test_it_tells_exceptions_that_libraries_log_alike(lines: Lines) -> None:
+def test_exceptions_logged_by_libraries_are_treated_alike(lines: Lines) -> None:
     error = ValueError(SECRET)
 
     logging.getLogger("some.library").error("It failed: %s %r", error, error, exc_info=error)
@@ -185,7 +185,7 @@ def test_it_tells_exceptions_that_libraries_log_alike(lines: Lines) -> None:
     assert "hunter2" not in json.dumps(line)
 
 
-def test_it_drops_the_message_that_celery_failures_bring(lines: Lines) -> None:
+def test_messages_of_celery_failures_are_dropped(lines: Lines) -> None:
     error = ValueError(SECRET)
 
     log.error("task_failed", error=str(error), exception=error)
@@ -196,7 +196,7 @@ def test_it_drops_the_message_that_celery_failures_bring(lines: Lines) -> None:
 
 
 @pytest.mark.django_db
-def test_it_cuts_database_errors_to_their_sqlstate(lines: Lines) -> None:
+def test_database_errors_are_logged_as_their_sqlstate(lines: Lines) -> None:
     User.objects.create_user(SECRET)
     with pytest.raises(IntegrityError) as caught, transaction.atomic():
         User.objects.create_user(SECRET)
@@ -229,14 +229,14 @@ def test_it_describes_exceptions_by_class_and_code(error: Exception, expected: s
 
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=st.recursive(st.text() | st.binary() | st.integers() | st.floats(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip  # noqa: E501
-def test_it_writes_one_ascii_line_whatever_the_value(value: object, lines: Lines) -> None:
+def test_any_value_is_written_as_one_ascii_line(value: object, lines: Lines) -> None:
     log.info("something", value=value)
 
     assert len(lines()) == 1
 
 
 @pytest.mark.usefixtures("_own_logging")
-def test_it_writes_for_people_on_request() -> None:
+def test_a_human_readable_format_is_available() -> None:
     stream = configure(level="INFO", style="console")
 
     log.info("chunk_done", rows=12, token="abc")
@@ -245,19 +245,19 @@ def test_it_writes_for_people_on_request() -> None:
     assert "abc" not in stream.getvalue()
 
 
-def test_it_tells_what_python_would_print_without_messages(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncaught_exceptions_are_logged_without_messages(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ValueError(SECRET)
 
     def exit_quietly() -> None:
         raise SystemExit
 
-    monkeypatch.setattr(threading, "excepthook", logs.tell_thread_failure)
+    monkeypatch.setattr(threading, "excepthook", logs.log_thread_failure)
     for target in (fail, exit_quietly):
         thread = threading.Thread(target=target)
         thread.start()
         thread.join()
-    logs.tell_warning(UserWarning(SECRET), UserWarning, "models.py", 12)
+    logs.log_warning(UserWarning(SECRET), UserWarning, "models.py", 12)
 
     shown = lines()
     assert [line["action"] for line in shown] == ["thread_failed", "warning"]
@@ -288,7 +288,7 @@ Broken()
 """
 
 
-def test_it_is_what_python_prints_by_in_every_process() -> None:
+def test_every_process_logs_warnings_and_uncaught_exceptions() -> None:
     """A28."""
     done = subprocess.run([sys.executable, "-c", UNTOLD], check=True, capture_output=True, text=True)
 
@@ -298,8 +298,8 @@ def test_it_is_what_python_prints_by_in_every_process() -> None:
     assert "hunter2" not in done.stdout + done.stderr
 
 
-@pytest.mark.urls("tests.unit.troubles")
-def test_it_tells_a_request_by_its_route_and_id(lines: Lines) -> None:
+@pytest.mark.urls("tests.unit.failing_views")
+def test_requests_are_logged_by_route_and_id(lines: Lines) -> None:
     client = Client(raise_request_exception=False, headers={"X-Request-ID": "trace-1"})
 
     client.get("/not-ready?token=hunter2")
@@ -317,15 +317,15 @@ def test_it_tells_a_request_by_its_route_and_id(lines: Lines) -> None:
     assert "hunter2" not in json.dumps(shown)
 
 
-@pytest.mark.urls("tests.unit.troubles")
-def test_the_next_request_has_no_problem_of_the_one_before(lines: Lines) -> None:
+@pytest.mark.urls("tests.unit.failing_views")
+def test_problems_are_not_carried_over_to_the_next_request(lines: Lines) -> None:
     client = Client()
     client.get("/not-ready")
     client.get("/plain/form")
     assert [(line["code"], line.get("problem")) for line in lines()] == [(409, "not_ready"), (200, None)]
 
 
-def test_it_gives_the_same_path_the_same_hash() -> None:
+def test_equal_paths_have_equal_hashes() -> None:
     path = str(uuid4())
 
     assert logs.path_hash(path) == logs.path_hash(path) != logs.path_hash(path + "x")

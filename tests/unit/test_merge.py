@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from etl.postprocessors.merge import Merged, merge
 from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
-from etl.postprocessors.schemas import Guide, envelope, relaxed, terse
+from etl.postprocessors.schemas import Guide, envelope, relax, strip_annotations
 from rules.schema import json_schema
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "A", "b c", "b  c"]) | st.just(0.5)
@@ -55,14 +55,14 @@ def of(kind: dict[str, Any], *data: Any, **options: Any) -> Any:
 
 # ---- Laws -----------------------------------------------------------------------------------------------------------
 @given(st.lists(DATA, min_size=1, max_size=4))
-def test_the_same_pieces_give_the_same_result(pieces: list[Any]) -> None:
+def test_merging_is_deterministic(pieces: list[Any]) -> None:
     first, second = merged(*pieces), merged(*json.loads(json.dumps(pieces)))
     assert json.dumps(first.data) == json.dumps(second.data)
     assert (first.conflicts, first.repeats) == (second.conflicts, second.repeats)
 
 
 @given(DATA)
-def test_a_piece_merged_with_itself_is_itself(piece: Any) -> None:
+def test_merging_is_idempotent(piece: Any) -> None:
     once, twice = merged(piece), merged(piece, piece)
     assert twice.data == once.data
     assert [pointer for pointer, _ in twice.conflicts] == [pointer for pointer, _ in once.conflicts]
@@ -70,12 +70,12 @@ def test_a_piece_merged_with_itself_is_itself(piece: Any) -> None:
 
 
 @given(DATA, st.lists(st.just({}), max_size=3), st.lists(st.just({}), max_size=3))
-def test_pieces_without_anything_change_nothing(piece: Any, before: list[Any], after: list[Any]) -> None:
+def test_empty_pieces_change_nothing(piece: Any, before: list[Any], after: list[Any]) -> None:
     assert merged(*before, piece, *after).data == merged(piece).data
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
-def test_no_value_is_made_up(pieces: list[Any]) -> None:
+def test_every_value_comes_from_a_piece(pieces: list[Any]) -> None:
     given_values = {json.dumps(value) for piece in pieces for _, value in scalars(piece)}
     given_lines = {
         line.strip() for piece in pieces for _, value in scalars(piece) if isinstance(value, str) for line in [value]
@@ -89,14 +89,14 @@ def test_no_value_is_made_up(pieces: list[Any]) -> None:
 
 @given(st.lists(DATA, min_size=1, max_size=4))
 @example([{"tags": [False]}, {"tags": [""]}])
-def test_no_list_item_is_lost_without_a_word(pieces: list[Any]) -> None:
+def test_no_list_item_is_dropped_without_a_warning(pieces: list[Any]) -> None:
     found = merged(*pieces)
     items = sum(len([item for item in piece.get("tags") or () if item is not None]) for piece in pieces)
     assert len(found.data.get("tags", [])) + found.repeats["/tags"] == items
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
-def test_scalars_are_the_first_that_is_something(pieces: list[Any]) -> None:
+def test_the_first_non_empty_scalar_wins(pieces: list[Any]) -> None:
     names = [piece.get("name") for piece in pieces]
     telling = [name for name in names if name is not None and not (isinstance(name, str) and not name.strip())]
     found = merged(*pieces)
@@ -106,7 +106,7 @@ def test_scalars_are_the_first_that_is_something(pieces: list[Any]) -> None:
 
 
 @given(st.lists(DATA, min_size=1, max_size=4))
-def test_each_leaf_knows_its_piece(pieces: list[Any]) -> None:
+def test_each_leaf_records_its_piece(pieces: list[Any]) -> None:
     found = merged(*pieces)
     for pointer, leaf in found.leaves.items():
         assert -1 <= leaf.origin < len(pieces)
@@ -133,11 +133,11 @@ def test_each_leaf_knows_its_piece(pieces: list[Any]) -> None:
         ({}, [{}, [1]], [1]),
     ],
 )
-def test_values_of_a_kind(kind: dict[str, Any], values: list[Any], result: Any) -> None:
+def test_it_merges_values_of_each_type(kind: dict[str, Any], values: list[Any], result: Any) -> None:
     assert of(kind, *values) == result
 
 
-def test_items_with_the_same_key_are_one() -> None:
+def test_items_with_the_same_key_are_merged() -> None:
     first = {"keyed": [{"sku": "A", "price": None}, {"sku": "B", "price": 2}, {"price": 7}]}
     second = {"keyed": [{"sku": "b", "price": 3}, {"sku": "A", "price": 1}, {"price": 7}]}
 
@@ -147,7 +147,7 @@ def test_items_with_the_same_key_are_one() -> None:
     assert found.conflicts == [("/keyed/1/price", [0, 1])]
 
 
-def test_a_key_may_be_of_several_members() -> None:
+def test_a_key_may_have_several_members() -> None:
     kind = {"type": "array", "items": {"type": "object", "x-merge-key": ["a", "b"]}}
     assert of(kind, [{"a": 1, "b": 1}], [{"a": 1, "b": 2}, {"a": 1, "b": 1.0, "c": 3}]) == [
         {"a": 1, "b": 1, "c": 3},
@@ -155,18 +155,18 @@ def test_a_key_may_be_of_several_members() -> None:
     ]
 
 
-def test_conflicts_say_which_pieces() -> None:
+def test_conflicts_list_their_pieces() -> None:
     found = merged({"name": None}, {"name": "x"}, {"name": "X "}, {"name": "y"}, {"name": "z"}, {"name": "y"})
     assert found.data["name"] == "x"
     assert found.conflicts == [("/name", [1, 3, 4])]
 
 
-def test_a_number_is_no_truth_value() -> None:
+def test_numbers_and_booleans_differ() -> None:
     assert merged({"name": 1}, {"name": True}).conflicts == [("/name", [0, 1])]
     assert merged({"name": 1}, {"name": 1.0}).conflicts == []
 
 
-def test_what_was_found_nowhere_is_null_where_it_may_be() -> None:
+def test_missing_values_are_null_where_allowed() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -185,12 +185,12 @@ def test_what_was_found_nowhere_is_null_where_it_may_be() -> None:
     assert merged({}, None, schema=schema).data == {"a": None, "c": [], "e": {"f": None}}
 
 
-def test_recursive_schemas_have_an_end() -> None:
+def test_recursive_schemas_terminate() -> None:
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
     assert merged({}, {"next": {}}, schema=schema).data["next"]
 
 
-def test_evidence_moves_with_its_value() -> None:
+def test_evidence_follows_its_value() -> None:
     answers = [
         ParsedResponse(data={"tags": ["a"]}, evidence={"/tags/0": Evidence(page=1, quote="a")}),
         ParsedResponse(data={"tags": ["b"]}, evidence={"/tags/0": Evidence(page=2, quote="b")}),
@@ -235,28 +235,28 @@ FULL = {
         *({"either": None}, {"required": None}, {"lines": [{"sku": 1}], "kind": "invoice"}),
     ],
 )
-def test_parts_of_a_fitting_whole_fit_the_relaxed_schema(part: Any) -> None:
-    assert json_schema.errors(terse(relaxed(FULL)), part) == []
+def test_parts_of_a_valid_whole_match_the_relaxed_schema(part: Any) -> None:
+    assert json_schema.errors(strip_annotations(relax(FULL)), part) == []
 
 
 @pytest.mark.parametrize("part", [{"title": 1}, {"kind": "bill"}, {"unit": "c"}, {"lines": {}}, {"other": 1}, []])
-def test_what_could_be_no_part_does_not(part: Any) -> None:
-    assert json_schema.errors(terse(relaxed(FULL)), part) != []
+def test_impossible_parts_do_not_match_the_relaxed_schema(part: Any) -> None:
+    assert json_schema.errors(strip_annotations(relax(FULL)), part) != []
 
 
-def test_terse_schemas_keep_members_that_are_called_like_keywords() -> None:
-    short = terse(FULL)
+def test_terse_schemas_keep_members_named_like_keywords() -> None:
+    short = strip_annotations(FULL)
     assert "title" not in short
     assert short["properties"]["title"] == {"type": "string", "minLength": 1}
 
 
-def test_schemas_are_not_changed_in_place() -> None:
+def test_schemas_are_not_modified() -> None:
     before = json.dumps(FULL)
-    relaxed(FULL), terse(FULL), envelope(FULL, wants_evidence=True)
+    relax(FULL), strip_annotations(FULL), envelope(FULL, wants_evidence=True)
     assert json.dumps(FULL) == before
 
 
-def test_guides_see_behind_references_and_alternatives() -> None:
+def test_guides_resolve_references_and_alternatives() -> None:
     root = {
         "anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "null"}],
         "$defs": {"a/b": {"allOf": [{"properties": {"x": {"type": "array", "items": {"x-merge-key": "k"}}}}]}},

@@ -22,10 +22,10 @@ def problems(mutant: Mutant) -> list[str]:
     return found
 
 
-def test_each_changes_one_place_and_names_tests_that_exist() -> None:
+def test_each_mutant_changes_one_place_and_names_existing_tests() -> None:
     assert {mutant.name: found for mutant in MUTANTS if (found := problems(mutant))} == {}
 
 
-def test_each_has_a_unique_name() -> None:
+def test_each_mutant_has_a_unique_name() -> None:
     assert [name for name, count in Counter(mutant.name for mutant in MUTANTS).items() if count > 1] == []
     assert len(MUTANTS) >= 30

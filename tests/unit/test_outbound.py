@@ -57,7 +57,7 @@ def test_a_call_is_aborted_while_it_receives_nothing() -> None:
         over.set()
 
 
-def test_a_body_above_its_limit_is_refused_and_none_is_cut_off() -> None:
+def test_too_large_bodies_are_refused_and_never_truncated() -> None:
     with receiver(answer(200, b"x" * 1000)) as server:
         assert post(server.url, Deadline(10), limit=1000) == (200, b"x" * 1000)
         with pytest.raises(ResponseTooLarge):
@@ -70,7 +70,7 @@ def test_redirects_are_not_followed() -> None:
         assert elsewhere.received == []
 
 
-def test_the_guard_blocks_a_name_with_one_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ssrf_guard_blocks_names_with_a_private_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """A25: every address must be permitted, since any of them may be connected to."""
     real = socket.getaddrinfo
 
@@ -101,12 +101,12 @@ def test_it_tries_the_next_address_of_a_name(monkeypatch: pytest.MonkeyPatch) ->
         assert server.received[0].headers["host"].startswith("both.example:")
 
 
-def test_the_guard_needs_direct_connections() -> None:
+def test_the_ssrf_guard_requires_direct_connections() -> None:
     with pytest.raises(ValueError, match="proxy"):
         outbound.Transport(Deadline(), guard=LOOPBACK, proxy="http://127.0.0.1:3128")
 
 
-def test_proxies_of_the_environment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_proxies_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

@@ -51,7 +51,7 @@ def test_every_character_is_in_one_piece(pages: list[str], size: int) -> None:
 
 
 @given(PAGES, st.integers(50, 400))
-def test_a_piece_knows_its_pages(pages: list[str], size: int) -> None:
+def test_a_piece_records_its_pages(pages: list[str], size: int) -> None:
     text = text_of(*pages)
     for piece in split(text, size=size, most=10_000):
         inside = range(piece.start, piece.end)
@@ -65,7 +65,7 @@ def test_a_piece_knows_its_pages(pages: list[str], size: int) -> None:
 
 
 @given(PAGES, st.integers(50, 400))
-def test_rows_that_fit_are_never_cut(pages: list[str], size: int) -> None:
+def test_rows_that_fit_are_not_split(pages: list[str], size: int) -> None:
     text = text_of(*pages)
     cuts = {piece.start for piece in split(text, size=size, most=10_000)}
     for row in re.finditer(r"^[^\n|]*\|[^\n]*$", text.content, re.MULTILINE):
@@ -73,31 +73,31 @@ def test_rows_that_fit_are_never_cut(pages: list[str], size: int) -> None:
             assert not cuts & set(range(row.start() + 1, row.end()))
 
 
-def test_it_cuts_between_pages() -> None:
+def test_it_splits_between_pages() -> None:
     pieces = pieces_of("One. " * 25, "Two. " * 25, "Three. " * 25)
     assert [(piece.first_page, piece.last_page) for piece in pieces] == [(1, 1), (2, 2), (3, 3)]
     assert all(piece.text.startswith("<!-- page: ") for piece in pieces)
 
 
-def test_it_keeps_short_pages_together() -> None:
+def test_short_pages_share_a_piece() -> None:
     [piece] = pieces_of("One.", "Two.", "", "Four.")
     assert (piece.first_page, piece.last_page, piece.pages) == (1, 4, "pages 1 to 4")
 
 
-def test_it_cuts_before_headings_and_never_after_them() -> None:
+def test_it_splits_before_headings_and_never_after_them() -> None:
     page = "\n\n".join(f"## Part {number}\n\n{'word ' * 20}" for number in range(8))
     for piece in pieces_of(page)[1:]:
         assert piece.text.startswith("## Part")
 
 
-def test_it_cuts_between_paragraphs_then_sentences() -> None:
+def test_it_splits_between_paragraphs_then_sentences() -> None:
     assert all(piece.text.startswith("Para") for piece in pieces_of("\n\n".join(["Para " + "word " * 15] * 9))[1:])
     assert all(piece.text.startswith("Here") for piece in pieces_of("Here is a sentence. " * 50)[1:])
     assert all(piece.text.startswith("一") for piece in pieces_of("一二三四五六七八九十。" * 50)[1:])
 
 
 @pytest.mark.parametrize("page", [f"Intro.\n\n{TABLE}\n\nEnd.", f"{HTML}</table>"])
-def test_it_repeats_the_head_of_a_table_that_goes_on(page: str) -> None:
+def test_it_repeats_the_header_of_a_split_table(page: str) -> None:
     pieces = pieces_of(page)
     going_on = [piece for piece in pieces[1:] if "|" in piece.text or "<td>" in piece.text]
     assert len(going_on) > 3
@@ -108,29 +108,29 @@ def test_it_repeats_the_head_of_a_table_that_goes_on(page: str) -> None:
     assert pieces[0].lead == ""
 
 
-def test_it_repeats_no_head_where_no_table_goes_on() -> None:
+def test_it_repeats_no_header_without_a_split_table() -> None:
     for page in (f"{TABLE[:60]}\n\n", "<table><tr><td>x</td></tr></table>"):
         assert not any(piece.lead for piece in pieces_of(page + "Words. " * 100))
 
 
-def test_a_row_longer_than_a_piece_is_cut_like_any_text() -> None:
+def test_a_row_longer_than_a_piece_is_split_like_text() -> None:
     pieces = pieces_of("| " + "A sentence in a cell. " * 40 + "|")
     assert all(piece.text.startswith("A sentence") for piece in pieces[1:])
 
 
-def test_text_without_any_place_to_cut_is_cut_all_the_same() -> None:
+def test_text_without_breaks_is_split_anyway() -> None:
     pieces = pieces_of("x" * 999)
     assert "".join(piece.text for piece in pieces).count("x") == 999
     assert [len(piece.text) for piece in pieces[1:-1]] == [200] * 4
 
 
-def test_it_counts_pieces_before_any_is_sent() -> None:
+def test_the_number_of_pieces_is_known_in_advance() -> None:
     assert len(pieces_of("word " * 100, most=3)) == 3
     with pytest.raises(DocumentTooLong, match="2 pieces of 200 characters"):
         pieces_of("word " * 100, most=2)
 
 
-def test_it_takes_large_texts_in_its_stride() -> None:
+def test_large_texts_are_split_in_time() -> None:
     """Nothing in it looks at a text again and again: quadratic steps would take minutes here."""
     for page in (
         "<tr>" * 100_000,
@@ -144,7 +144,7 @@ def test_it_takes_large_texts_in_its_stride() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("a\u200b<!->\n \U000e0041|[INST]"), max_size=200))
-def test_cleaning_twice_is_cleaning_once(page: str) -> None:
+def test_cleaning_is_idempotent(page: str) -> None:
     once = text_of(page)
     assert once.content.count("<!-- page:") <= 1
     assert "\u200b" not in once.content

@@ -22,7 +22,7 @@ shapes = st.builds(
 )
 
 
-def test_the_path_is_the_one_of_the_contract() -> None:
+def test_a_path_has_the_documented_shape() -> None:
     """A9."""
     key = planning.object_key("flights", Pair("JFK", date(2013, 2, 15)), Shape())
     assert key == "flights/2013/02/15/JFK_20130215.csv"
@@ -46,7 +46,7 @@ def meaning(pair: Pair, shape: Shape) -> tuple[object, ...]:
 
 
 @given(listed=st.lists(pairs, max_size=30))
-def test_folding_keeps_each_pair_once_in_the_order_of_its_first_mention(listed: list[Pair]) -> None:
+def test_deduplication_keeps_the_first_of_equal_pairs(listed: list[Pair]) -> None:
     """A1."""
     unique, duplicates = planning.fold(listed)
     assert len(unique) + duplicates == len(listed)
@@ -58,7 +58,7 @@ def test_folding_keeps_each_pair_once_in_the_order_of_its_first_mention(listed: 
     first=st.dates(date(2000, 1, 1), date(2001, 1, 1)),
     span=st.integers(0, 400),
 )
-def test_filters_expand_to_as_many_pairs_as_were_counted(keys: list[str], first: date, span: int) -> None:
+def test_filters_expand_to_the_counted_number_of_pairs(keys: list[str], first: date, span: int) -> None:
     last = date.fromordinal(first.toordinal() + span)
     expanded = list(planning.expand(keys, first, last))
     assert len(expanded) == planning.count(keys, first, last) == len(set(expanded))

@@ -13,9 +13,9 @@ from django.test import AsyncClient, Client
 
 from config.platform.http.parsers import read
 from config.platform.http.problems import MAX_ERRORS, BodyTooLarge, input_errors
-from tests.unit import troubles
+from tests.unit import failing_views
 
-pytestmark = pytest.mark.urls("tests.unit.troubles")
+pytestmark = pytest.mark.urls("tests.unit.failing_views")
 
 FIELDS = {"type", "title", "status", "detail", "code", "requestId"}
 
@@ -73,7 +73,7 @@ ITEM = {"key": "JFK", "effectiveDate": "2013-02-15"}
         ("/nowhere", 404, "not_found"),
     ],
 )
-def test_it_answers_every_failure_as_a_problem_and_tells_nothing_of_the_inside(
+def test_every_failure_is_a_problem_without_internals(
     client: Client, settings: LazySettings, *, path: str, status: int, code: str, debug: bool
 ) -> None:
     settings.DEBUG = debug
@@ -84,7 +84,7 @@ def test_it_answers_every_failure_as_a_problem_and_tells_nothing_of_the_inside(
 
 
 @pytest.mark.django_db
-def test_it_hides_sql_that_failed(client: Client) -> None:
+def test_it_hides_failed_sql(client: Client) -> None:
     response = client.get("/plain/sql")
 
     assert problem(response)["code"] == "internal_error"
@@ -102,21 +102,21 @@ def test_it_has_the_texts_of_a_problem(client: Client) -> None:
     }
 
 
-def test_it_keeps_the_words_of_a_view(client: Client) -> None:
+def test_it_keeps_the_detail_of_a_view(client: Client) -> None:
     assert problem(client.get("/gone"))["detail"] == "Task not found"
 
 
 @pytest.mark.parametrize(("path", "seconds"), [("/busy", "7"), ("/down", "5"), ("/throttled", "3")])
-def test_it_says_when_to_come_back(client: Client, path: str, seconds: str) -> None:
+def test_it_sends_retry_after(client: Client, path: str, seconds: str) -> None:
     assert client.get(path)["Retry-After"] == seconds
 
 
-def test_it_keeps_the_headers_of_the_answer_that_it_rewords(client: Client) -> None:
+def test_it_keeps_the_headers_of_replaced_responses(client: Client) -> None:
     assert client.get("/plain/method")["Allow"] == "PUT"
     assert client.get("/orders")["Allow"] == "POST, OPTIONS"
 
 
-def test_it_leaves_pages_to_django(client: Client) -> None:
+def test_html_pages_are_left_to_django(client: Client) -> None:
     assert client.get("/admin/missing")["Content-Type"].startswith("text/html")
 
 
@@ -124,16 +124,14 @@ def test_it_leaves_pages_to_django(client: Client) -> None:
     ("path", "code"),
     [("/async/not-ready", "not_ready"), ("/async/bug", "internal_error"), ("/nowhere", "not_found")],
 )
-def test_it_answers_what_async_views_raise(path: str, code: str) -> None:
+def test_errors_of_async_views_are_problems(path: str, code: str) -> None:
     client = AsyncClient(raise_request_exception=False)
 
     assert problem(async_to_sync(client.get)(path))["code"] == code
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_it_tells_a_dead_database_apart_when_a_middleware_meets_it(
-    client: Client, settings: LazySettings, *, is_async: bool
-) -> None:
+def test_a_lost_database_in_a_middleware_is_a_503(client: Client, settings: LazySettings, *, is_async: bool) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.unit.test_problems.dead_database"]
     get = async_to_sync(AsyncClient(raise_request_exception=False).get) if is_async else client.get
 
@@ -141,10 +139,10 @@ def test_it_tells_a_dead_database_apart_when_a_middleware_meets_it(
 
 
 def dead_database(get_response: Any) -> Any:
-    return troubles.plainly_raising(OperationalError(troubles.SECRET))
+    return failing_views.plainly_raising(OperationalError(failing_views.SECRET))
 
 
-def test_it_refuses_a_host_that_is_not_ours(client: Client, settings: LazySettings) -> None:
+def test_it_refuses_unknown_hosts(client: Client, settings: LazySettings) -> None:
     settings.ALLOWED_HOSTS = ["sluice.example"]
 
     assert problem(client.get("/orders", HTTP_HOST="evil.example"))["code"] == "invalid"
@@ -156,7 +154,7 @@ def test_it_refuses_nul_in_paths_and_queries(client: Client) -> None:
 
 
 # ---- Request ids ------------------------------------------------------------------------------------------------
-def test_it_takes_a_sane_request_id(client: Client) -> None:
+def test_it_accepts_valid_request_ids(client: Client) -> None:
     assert problem(client.get("/nowhere", HTTP_X_REQUEST_ID="trace-1.a_B"))["requestId"] == "trace-1.a_B"
 
 
@@ -182,11 +180,11 @@ def test_it_points_at_each_wrong_value(client: Client) -> None:
     }
 
 
-def test_it_refuses_what_only_the_server_sets(client: Client) -> None:
+def test_it_refuses_read_only_fields(client: Client) -> None:
     assert pointers(post(client, json.dumps({"items": [{**ITEM, "size": 3}]}))) == [("/items/0/size", "read_only")]
 
 
-def test_it_points_at_the_whole_when_no_single_field_is_wrong(client: Client) -> None:
+def test_errors_without_a_field_point_at_the_whole_body(client: Client) -> None:
     assert pointers(post(client, json.dumps({"items": [ITEM], "note": "wrong"}))) == [("", "conflict")]
     assert pointers(post(client, json.dumps({"items": {"0": ITEM}}))) == [("/items", "not_a_list")]
     assert pointers(client.get("/pointed")) == [("/a/b", "odd")]
@@ -196,7 +194,7 @@ def test_it_bounds_the_number_of_errors(client: Client) -> None:
     assert len(pointers(post(client, json.dumps({"items": [{}] * 10_000})))) == MAX_ERRORS
 
 
-def test_it_reads_any_nesting_of_details() -> None:
+def test_it_accepts_nested_error_details() -> None:
     nested = {"a": {"non_field_errors": ["x"]}, "b": [{}, {"c": ["y"]}], "d": {3: ["z"]}, "e": "w"}
 
     assert [(error.pointer, error.detail) for error in input_errors(nested)] == [
@@ -228,15 +226,15 @@ def test_it_reads_any_nesting_of_details() -> None:
         (b"null", ("", "not_an_object")),
     ],
 )
-def test_it_refuses_broken_and_hostile_json(client: Client, body: bytes, expected: tuple[str, str]) -> None:
+def test_it_refuses_malformed_and_hostile_json(client: Client, body: bytes, expected: tuple[str, str]) -> None:
     assert pointers(post(client, body)) == [expected]
 
 
-def test_it_takes_what_only_looks_like_nul(client: Client) -> None:
+def test_it_accepts_text_that_resembles_nul(client: Client) -> None:
     assert post(client, json.dumps({"items": [ITEM], "note": "\\u0000"})).status_code == 200
 
 
-def test_it_takes_the_last_of_duplicate_names(client: Client) -> None:
+def test_the_last_of_duplicate_names_wins(client: Client) -> None:
     body = b'{"note": "first", "items": [{"key": "JFK", "effectiveDate": "2013-02-15"}], "note": "last"}'
 
     assert post(client, body).json()["note"] == "last"
@@ -265,21 +263,21 @@ def test_it_refuses_other_media_types(client: Client) -> None:
     assert (response.status_code, problem(response)["code"]) == (415, "unsupported_media_type")
 
 
-def test_it_refuses_to_answer_in_other_media_types(client: Client) -> None:
+def test_it_refuses_other_accepted_media_types(client: Client) -> None:
     response = client.post("/orders", b"{}", content_type="application/json", HTTP_ACCEPT="text/csv")
 
     assert (response.status_code, problem(response)["code"]) == (406, "not_acceptable")
 
 
 # ---- CSRF -------------------------------------------------------------------------------------------------------
-def test_it_tells_a_failed_csrf_check_of_a_plain_view() -> None:
+def test_a_failed_csrf_check_of_a_plain_view_is_a_problem() -> None:
     response = Client(enforce_csrf_checks=True).post("/plain/form")
 
     assert (response.status_code, problem(response)["code"]) == (403, "csrf_failed")
 
 
 @pytest.mark.django_db
-def test_it_tells_a_failed_csrf_check_of_a_session() -> None:
+def test_a_failed_csrf_check_of_a_session_is_a_problem() -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_user("ada"))
 

@@ -60,7 +60,7 @@ def assert_harmless(html: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_harmful_gets_through(text: str) -> None:
+def test_harmful_markup_is_removed(text: str) -> None:
     for around in (
         "{}",
         "A word {} and another.",
@@ -76,18 +76,18 @@ def test_nothing_harmful_gets_through(text: str) -> None:
         st.sampled_from([*HOSTILE, "<", ">", '"', "'", "\n", "\n\n", "`", "|", "*", "<td ", "<a href="]), max_size=8
     )
 )
-def test_nothing_harmful_comes_of_pieces_of_it(parts: list[str]) -> None:
+def test_fragments_of_harmful_markup_stay_harmless(parts: list[str]) -> None:
     assert_harmless(render("".join(parts)))
 
 
-def test_links_lead_out_and_are_not_followed_by_machines() -> None:
+def test_links_are_marked_external_and_nofollow() -> None:
     html = render("[terms](https://lamps.example/terms) and [ours](/app/account)")
     assert 'href="https://lamps.example/terms" rel="nofollow noopener noreferrer ugc"' in html
     assert "/app/account" not in html
     assert "target" not in html
 
 
-def test_what_is_no_harmless_tag_stays_as_text() -> None:
+def test_unknown_tags_are_shown_as_text() -> None:
     """A document may be about such things: nothing of it vanishes."""
     html = render("Use List<String> and <script>alert(1)</script>, not <iframe src=x>.\n\n<custom-tag>x</custom-tag>")
     for text in (
@@ -99,7 +99,7 @@ def test_what_is_no_harmless_tag_stays_as_text() -> None:
         assert text in html
 
 
-def test_tables_are_kept_also_those_of_html() -> None:
+def test_markdown_and_html_tables_are_kept() -> None:
     html = render(
         "<table><tr><td colspan=2 style='color:red'>Sum</td></tr></table>\n\n| a | b |\n| --: | - |\n| 1 | 2 |"
     )
@@ -108,7 +108,7 @@ def test_tables_are_kept_also_those_of_html() -> None:
     assert "style" not in html
 
 
-def test_an_image_is_named_and_not_fetched() -> None:
+def test_images_are_replaced_by_their_text() -> None:
     assert "<em>[A lamp]</em>" in render("![A lamp](http://lamps.example/lamp.png)")
 
 
@@ -143,7 +143,7 @@ MOST_COME_OF_IT = 2_000_000
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_no_text_takes_long(name: str) -> None:
+def test_hostile_texts_are_rendered_in_time(name: str) -> None:
     """What would is shown as text instead; so is what would become far longer than it is."""
     text = BOMBS[name]
     began = time.thread_time()
@@ -160,12 +160,12 @@ def test_ordinary_pages_are_rendered() -> None:
     assert is_plain("x" * (MOST_CHARACTERS + 1))
 
 
-def test_ordinary_formatting_is_rendered_however_much_of_it() -> None:
+def test_any_amount_of_ordinary_formatting_is_rendered() -> None:
     line = "A *line*, a [**bold** link](https://a.example 'A title'), `code`, <b>a<br>b</b> and <i><u>more</u></i>.\n\n"
     assert not is_plain(line * 500)
     assert not is_plain("<b>never closed\n\n" + "A paragraph.\n\n" * 300)
     assert not is_plain("<table>" + ("<tr>" + "<td><b>1</b></td>" * 10 + "</tr>") * 300 + "</table>")
 
 
-def test_what_is_plain_is_text_even_if_it_is_rendered() -> None:
+def test_too_complex_markup_is_shown_as_plain_text() -> None:
     assert render(BOMBS["open in each block"]).startswith("<pre>&lt;p&gt;&lt;b x=0&gt;")

@@ -28,15 +28,15 @@ def leading_here() -> dict[str, Path]:
 SUFFIXES = {".py", ".md", ".yml", ".yaml", ".json"}
 
 
-def test_the_headings_are_those_that_were_promised() -> None:
+def test_the_runbook_has_the_required_headings() -> None:
     assert anchors() >= PROMISED
 
 
-def test_what_leads_to_a_heading_finds_it() -> None:
+def test_links_to_the_runbook_have_a_target() -> None:
     leading = leading_here()
     assert len(leading) >= 6
     assert {anchor: path for anchor, path in leading.items() if anchor not in anchors()} == {}
 
 
-def test_its_own_links_find_theirs() -> None:
+def test_links_of_the_runbook_have_a_target() -> None:
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= anchors()

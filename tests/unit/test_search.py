@@ -67,7 +67,7 @@ def test_it_finds_values(value: Any, page: str, there: str | None) -> None:
     assert found(value, page) == there
 
 
-def test_it_looks_on_likely_pages_first() -> None:
+def test_it_searches_likely_pages_first() -> None:
     index = Index(clean(ocr_of("ACME 500", "ACME 500", "ACME 500")))
     for value in ("ACME", 500):
         assert [getattr(index.value(value, likely=likely), "page", 0) for likely in (None, (2, 2), (3, 9))] == [1, 2, 3]
@@ -82,14 +82,14 @@ def test_places_are_inside_the_text(text: str) -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(0, 99))
-def test_it_reads_numbers_as_people_write_them(whole: int, cents: int) -> None:
+def test_it_finds_numbers_in_common_notations(whole: int, cents: int) -> None:
     value = Decimal(f"{whole}.{cents:02}")
     for thousands, point in ((",", "."), (".", ","), (" ", ","), ("'", "."), ("", ".")):
         text = f"{whole:,}".replace(",", thousands) + f"{point}{cents:02}"
         assert any(number == value for _, _, number in numbers_in(text)), text
 
 
-def test_it_takes_hostile_texts_in_its_stride() -> None:
+def test_hostile_texts_are_searched_in_time() -> None:
     for page in ("1" * 300_000, "1." * 150_000, "1 234 " * 50_000, "<a" * 150_000, "&" * 300_000, "a<" * 100_000):
         assert found("nowhere", page) is None
 
@@ -139,14 +139,14 @@ def test_every_citation_holds(data: Any, evidence: Any, pages: list[str]) -> Non
         lambda x: st.lists(x) | st.dictionaries(st.text(), x),
     )
 )
-def test_it_reads_what_json_is(value: Any) -> None:
+def test_it_parses_json(value: Any) -> None:
     told = json.dumps(value)
     with pytest.raises(NotJson) if "\\u0000" in told else nullcontext():
         assert parse(told) == value
 
 
 @given(st.text(max_size=100))
-def test_it_reads_anything_or_says_why_not(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_reason(text: str) -> None:
     with suppress(NotJson):
         read = parse(text)
         assert json.loads(json.dumps(read, allow_nan=False)) == read
@@ -160,6 +160,6 @@ def test_it_reads_anything_or_says_why_not(text: str) -> None:
         ),
     )
 )
-def test_it_makes_something_of_any_answer(value: Any) -> None:
+def test_any_response_is_parsed_without_an_exception(value: Any) -> None:
     assert readings(value, has_data=True)
     assert all(each.page >= 0 and each.quote for each in evidence_of(value).values())

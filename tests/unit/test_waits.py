@@ -31,11 +31,11 @@ from config.platform.http.outbound import retry_after
         (None, None),
     ],
 )
-def test_it_is_a_bounded_number_of_seconds_or_nothing(told: str | None, seconds: float | None) -> None:
+def test_retry_after_is_a_bounded_number_of_seconds_or_none(told: str | None, seconds: float | None) -> None:
     """B14, B18."""
     assert retry_after.seconds(told, limit=60) == seconds
 
 
-def test_it_is_the_time_until_a_date() -> None:
+def test_retry_after_accepts_dates() -> None:
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     assert retry_after.seconds(soon, limit=60) == pytest.approx(30, abs=2)

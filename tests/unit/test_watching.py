@@ -38,7 +38,9 @@ worker_process_init.send(sender=None)
     ],
     ids=["off", "tracing", "sentry"],
 )
-def test_a_process_loads_only_what_it_was_asked_for(start: str, variables: dict[str, str], loaded: set[str]) -> None:
+def test_a_process_imports_only_configured_integrations(
+    start: str, variables: dict[str, str], loaded: set[str]
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOADED.format(start=start, names=(*TRACES, "sentry_sdk"))],
         env={**os.environ, **variables},
@@ -52,13 +54,13 @@ def test_a_process_loads_only_what_it_was_asked_for(start: str, variables: dict[
 
 
 @pytest.mark.parametrize("dsn", ["pearl", "ftp://pearl@127.0.0.1/7", "https://pearl.example.org/7", "https://pearl@/7"])
-def test_a_dsn_that_is_none_is_refused_without_its_words(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_dsn_is_refused_without_quoting_it(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTRY_DSN", dsn)
     with pytest.raises(ImproperlyConfigured, match="SENTRY_DSN") as caught:
         env.read.__wrapped__()
     assert "pearl" not in str(caught.value)
 
 
-def test_an_empty_dsn_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_dsn_disables_error_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTRY_DSN", "")
     assert env.read.__wrapped__().sentry_dsn is None

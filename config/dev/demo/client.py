@@ -1,4 +1,4 @@
-"""Sluice as its clients see it: HTTP and a token, and nothing of its own code."""
+"""A client of Sluice's API that uses no code of Sluice."""
 
 import hashlib
 import time
@@ -11,22 +11,22 @@ from typing import Any
 
 import httpx2
 
-from config.dev.demo.promises import DidNotHold, must
+from config.dev.demo.promises import CheckFailed, require
 
-# A link is bound to the client that made the job, so what downloads must look like what submitted.
+# A link is bound to the client that submitted the job, so all requests have the same User-Agent.
 HEADERS = {"User-Agent": "sluice-demo"}
 TIMEOUT_SECONDS = 30
 POLL_SECONDS = 0.25
-# A chunk takes milliseconds. Its lease and the reaper's interval are 75 s: this long without any chunk means never.
-PATIENCE_SECONDS = 120
-ENDED = {"success", "failed", "cancelled"}
+# A chunk takes milliseconds, and its lease and the reaper's interval are 75 s together: a longer pause is an error.
+STALL_SECONDS = 120
+ENDED = {"success", "completed", "failed", "cancelled"}  # of jobs and tasks
 
-Job = dict[str, Any]  # as `GET /exports/{jobId}` shows it
+Job = dict[str, Any]  # the response of `GET /exports/{jobId}`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submitted:
-    """A job that was accepted. `began` is when the POST was sent, on `time.monotonic`'s clock; `latency` in seconds."""
+class SubmittedJob:
+    """An accepted job. `began` is the monotonic time of the POST; `latency` is in seconds."""
 
     job_id: str
     began: float
@@ -35,46 +35,54 @@ class Submitted:
 
 @contextmanager
 def connected(base_url: str, **headers: str) -> Iterator[httpx2.Client]:
-    """Give a client of the local stack. It asks no proxy of the environment: none can reach it."""
+    """Yield a client of the local stack that ignores proxies of the environment."""
     with httpx2.Client(
         base_url=base_url, headers={**HEADERS, **headers}, timeout=TIMEOUT_SECONDS, trust_env=False
     ) as client:
         yield client
 
 
-def submit(api: httpx2.Client, request: dict[str, Any], *, chunks: int) -> Submitted:
+def submit(api: httpx2.Client, request: dict[str, Any], *, chunks: int) -> SubmittedJob:
     began = time.monotonic()
-    answer = api.post("/exports", json=request)
+    response = api.post("/exports", json=request)
     latency = time.monotonic() - began
-    accepted = expect(answer, HTTPStatus.ACCEPTED).json()
-    must(accepted["totalChunks"] == chunks, f"the job has {accepted['totalChunks']} chunks instead of {chunks}")
-    return Submitted(job_id=accepted["jobId"], began=began, latency=latency)
+    accepted = expect(response, HTTPStatus.ACCEPTED).json()
+    require(accepted["totalChunks"] == chunks, f"the job has {accepted['totalChunks']} chunks instead of {chunks}")
+    return SubmittedJob(job_id=accepted["jobId"], began=began, latency=latency)
 
 
 def follow(api: httpx2.Client, job_id: str, *, check: Callable[[], None]) -> Iterator[Job]:
-    """Yield the job again and again until it has ended, that state included. `check` raises when it cannot go on."""
-    last, since = None, time.monotonic()
-    while True:
-        job = expect(api.get(f"/exports/{job_id}"), HTTPStatus.OK).json()
+    """Yield the job repeatedly until it has ended. `check` raises if the stack has failed."""
+    for job in poll(api, f"/exports/{job_id}", lambda job: job["progress"]["done"], check=check):
         yield job
-        if job["status"] in ENDED:
-            return
-        check()
-        state = (job["status"], job["progress"]["done"])
-        if state != last:
-            last, since = state, time.monotonic()
-        must(time.monotonic() - since < PATIENCE_SECONDS, f"nothing has moved for {PATIENCE_SECONDS} s: {state}")
         time.sleep(POLL_SECONDS)
 
 
+def poll(
+    api: httpx2.Client, path: str, progress: Callable[[dict[str, Any]], int], *, check: Callable[[], None]
+) -> Iterator[dict[str, Any]]:
+    """Yield the resource until it has ended. Raises CheckFailed without progress for STALL_SECONDS."""
+    last, since = None, time.monotonic()
+    while True:
+        found = expect(api.get(path), HTTPStatus.OK).json()
+        yield found
+        if found["status"] in ENDED:
+            return
+        check()
+        state = (found["status"], progress(found))
+        if state != last:
+            last, since = state, time.monotonic()
+        require(time.monotonic() - since < STALL_SECONDS, f"no progress for {STALL_SECONDS} s: {state}")
+
+
 def unfinished(api: httpx2.Client) -> list[Job]:
-    """Return the user's newest jobs as far as they have not ended."""
+    """Return the unfinished jobs among the user's newest."""
     newest = expect(api.get("/exports?limit=50"), HTTPStatus.OK).json()["results"]
     return [job for job in newest if job["status"] not in ENDED]
 
 
-def why_not(api: httpx2.Client, job: Job) -> str:
-    """Return why a job did not succeed, with the first of its chunks that failed."""
+def failure_report(api: httpx2.Client, job: Job) -> str:
+    """Return why a job did not succeed, with its first failed chunks."""
     lines = [f"the job ended as {job['status']}{reason(job['error'])}"]
     failed = expect(api.get(f"/exports/{job['jobId']}/chunks?status=failed&limit=3"), HTTPStatus.OK).json()
     lines += [f"{each['key']} {each['effectiveDate']} failed{reason(each['error'])}" for each in failed["results"]]
@@ -86,19 +94,19 @@ def reason(error: dict[str, Any] | None) -> str:
 
 
 def redeem(link: str) -> str:
-    """Use the one-time link up, without a token, and return where it redirects to."""
+    """Use the one-time link without a token, and return the target of its redirect."""
     with connected("") as anyone:
-        answer = expect(anyone.get(link), HTTPStatus.FOUND)
-    must(answer.headers.get("Cache-Control") == "no-store", "the redirect of a one-time link may be cached")
-    return str(answer.headers["Location"])
+        response = expect(anyone.get(link), HTTPStatus.FOUND)
+    require(response.headers.get("Cache-Control") == "no-store", "the redirect of a one-time link can be cached")
+    return str(response.headers["Location"])
 
 
 def download(url: str, target: Path) -> tuple[str, int]:
-    """Stream an object into a file. Returns its SHA-256, in hex, and its size."""
+    """Stream an object to a file. Return its SHA-256, in hex, and its size."""
     digest, size = hashlib.sha256(), 0
-    with connected("") as anyone, anyone.stream("GET", url) as answer, target.open("wb") as file:
-        must(answer.status_code == HTTPStatus.OK, f"the object store answered {answer.status_code} to the redirect")
-        for block in answer.iter_raw():
+    with connected("") as anyone, anyone.stream("GET", url) as response, target.open("wb") as file:
+        require(response.status_code == HTTPStatus.OK, f"the object storage returned {response.status_code}")
+        for block in response.iter_raw():
             digest.update(block)
             size += len(block)
             file.write(block)
@@ -106,15 +114,15 @@ def download(url: str, target: Path) -> tuple[str, int]:
 
 
 def refusal(link: str) -> tuple[int, str]:
-    """Return the status and the error code that a link is answered with."""
+    """Return the status and the error code of the response to a link."""
     with connected("") as anyone:
-        answer = anyone.get(link)
-    return answer.status_code, answer.json().get("code", "") if answer.is_error else ""
+        response = anyone.get(link)
+    return response.status_code, response.json().get("code", "") if response.is_error else ""
 
 
-def expect(answer: httpx2.Response, status: HTTPStatus) -> httpx2.Response:
-    if answer.status_code != status:
-        # Only the path: the query of a link is its secret.
-        asked = f"{answer.request.method} {answer.request.url.path}"
-        raise DidNotHold(f"{asked} answered {answer.status_code} instead of {status.value}: {answer.text[:500]}")
-    return answer
+def expect(response: httpx2.Response, status: HTTPStatus) -> httpx2.Response:
+    if response.status_code != status:
+        # Without the query, which is the secret part of a link.
+        sent = f"{response.request.method} {response.request.url.path}"
+        raise CheckFailed(f"{sent} returned {response.status_code} instead of {status.value}: {response.text[:500]}")
+    return response

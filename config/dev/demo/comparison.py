@@ -1,4 +1,4 @@
-"""The files of an export against the source: what a COPY by psycopg, past Sluice, gives for the same slices."""
+"""Comparison of exported files with a direct COPY from the source database."""
 
 import csv
 import hashlib
@@ -19,15 +19,15 @@ import psycopg
 from botocore.config import Config
 from psycopg import sql
 
-from config.dev.demo.promises import DidNotHold, must
+from config.dev.demo.promises import CheckFailed, require
 from config.dev.demo.screen import Amount, Show
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-READERS = 2  # a GET is mostly Python's own work: more threads only keep the rest from its turn
+READERS = 2  # a GET is mostly work of Python, so more threads do not help
 MANIFEST = "manifest.json"
-SHOWN = 5  # of what differs; the first few tell the rest
+SHOWN = 5  # differences in the message
 
 
 class Slice(NamedTuple):
@@ -36,7 +36,7 @@ class Slice(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """`2013/02/15/JFK_20130215.csv`, as the contract has it; written out here again, to check it."""
+        """The path by the contract, such as `2013/02/15/JFK_20130215.csv`, repeated here to verify it."""
         return f"{self.day:%Y/%m/%d}/{self.key}_{self.day:%Y%m%d}.csv"
 
 
@@ -47,7 +47,7 @@ def slices(keys: tuple[str, ...], first: date, last: date) -> list[Slice]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The function that the files came from."""
+    """The function in the source database."""
 
     url: str
     schema: str
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Where the files lie: at `<base_path>/<file name>`."""
+    """The bucket of the files, which are at `<base_path>/<file name>`."""
 
     client: "S3Client"
     name: str
@@ -80,51 +80,51 @@ def bucket(variables: Mapping[str, str], *, base_path: str) -> Bucket:
 def compare(archive: Path, expected: list[Slice], *, origin: Origin, bucket: Bucket, show: Show) -> Amount:
     """Compare each file in the zip, its object in the bucket and its line in the manifest with the source.
 
-    Raises DidNotHold with the first differences. Rows are counted by a CSV reader, as a consumer would.
+    Raises CheckFailed with the first differences. Rows are counted by a CSV reader, as a consumer would.
     """
     amount, wrong = Amount(0, 0, 0), list[str]()
-    with opened(archive) as zipped, connected(origin.url) as source, ThreadPoolExecutor(READERS) as threads:
+    with open_archive(archive) as zipped, connected(origin.url) as source, ThreadPoolExecutor(READERS) as threads:
         lines = manifest(zipped, expected)
-        objects = threads.map(lambda each: stored(bucket, each), expected)
+        objects = threads.map(lambda each: read_object(bucket, each), expected)
         for each, line, found in zip(expected, lines, objects, strict=True):
-            content = copied(source, origin, each)
+            content = copy_slice(source, origin, each)
             rows = count_rows(content)
             wrong += differences(each, content, in_zip=zipped.read(each.file_name), in_bucket=found)
             wrong += misstatements(each, content, rows, line)
             amount = Amount(amount.done + 1, amount.rows + rows, amount.size + len(content))
             show(amount)
-    must(not wrong, f"{len(wrong):,} differences, the first:\n" + "\n".join(wrong[:SHOWN]))
+    require(not wrong, f"{len(wrong):,} differences, the first:\n" + "\n".join(wrong[:SHOWN]))
     return amount
 
 
 @contextmanager
-def opened(archive: Path) -> Iterator[zipfile.ZipFile]:
+def open_archive(archive: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(archive) as zipped:
             yield zipped
     except (zipfile.BadZipFile, zlib.error) as error:
-        raise DidNotHold(f"the zip is damaged: {error}") from None
+        raise CheckFailed(f"the zip is damaged: {error}") from None
 
 
 def manifest(zipped: zipfile.ZipFile, expected: list[Slice]) -> list[dict[str, Any]]:
-    """Return the manifest's lines. Raises DidNotHold unless zip and manifest hold these files, in this order."""
+    """Return the manifest's lines. Raises CheckFailed unless zip and manifest contain these files, in this order."""
     names = [each.file_name for each in expected]
-    must(zipped.namelist() == [*names, MANIFEST], "the zip does not hold exactly the files that were asked for")
+    require(zipped.namelist() == [*names, MANIFEST], "the zip does not contain exactly the requested files")
     lines: list[dict[str, Any]] = json.loads(zipped.read(MANIFEST))["files"]
-    must([line["fileName"] for line in lines] == names, "the manifest does not name exactly the files in the zip")
+    require([line["fileName"] for line in lines] == names, "the manifest does not list exactly the files in the zip")
     return lines
 
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(url, autocommit=True) as connection:
-        # Said aloud: psycopg would hand on PGTZ and PGDATESTYLE of whoever runs this.
+        # Set explicitly: psycopg would pass on the shell's PGTZ and PGDATESTYLE.
         connection.execute("SET TimeZone = 'UTC'; SET DateStyle = 'ISO'")
         yield connection
 
 
-def copied(source: psycopg.Connection, origin: Origin, each: Slice) -> bytes:
-    """Return what `COPY (SELECT * FROM demo.flights_for('JFK', '2013-02-15')) TO STDOUT (FORMAT csv, HEADER)` gives."""
+def copy_slice(source: psycopg.Connection, origin: Origin, each: Slice) -> bytes:
+    """Return the output of `COPY (SELECT * FROM demo.flights_for(…)) TO STDOUT (FORMAT csv, HEADER)`."""
     statement = sql.SQL("COPY (SELECT * FROM {}({}, {})) TO STDOUT (FORMAT csv, HEADER)").format(
         sql.Identifier(origin.schema, origin.function), each.key, each.day.isoformat()
     )
@@ -132,13 +132,13 @@ def copied(source: psycopg.Connection, origin: Origin, each: Slice) -> bytes:
         return b"".join(copy)
 
 
-def stored(bucket: Bucket, each: Slice) -> bytes | None:
-    """Return the object at the slice's path; None when there is none."""
+def read_object(bucket: Bucket, each: Slice) -> bytes | None:
+    """Return the object at the slice's path, or None if it does not exist."""
     try:
-        answer = bucket.client.get_object(Bucket=bucket.name, Key=f"{bucket.base_path}/{each.file_name}")
+        response = bucket.client.get_object(Bucket=bucket.name, Key=f"{bucket.base_path}/{each.file_name}")
     except bucket.client.exceptions.NoSuchKey:
         return None
-    return answer["Body"].read()
+    return response["Body"].read()
 
 
 def count_rows(content: bytes) -> int:
@@ -147,17 +147,17 @@ def count_rows(content: bytes) -> int:
 
 def differences(each: Slice, content: bytes, *, in_zip: bytes, in_bucket: bytes | None) -> Iterator[str]:
     if in_zip != content:
-        yield f"{each.file_name} in the zip is not what COPY gives: {unlike(in_zip, content)}"
+        yield f"{each.file_name} in the zip differs from COPY: {describe_difference(in_zip, content)}"
     if in_bucket is None:
         yield f"{each.file_name} is not in the bucket"
     elif in_bucket != content:
-        yield f"{each.file_name} in the bucket is not what COPY gives: {unlike(in_bucket, content)}"
+        yield f"{each.file_name} in the bucket differs from COPY: {describe_difference(in_bucket, content)}"
 
 
-def unlike(found: bytes, content: bytes) -> str:
+def describe_difference(found: bytes, content: bytes) -> str:
     pairs = zip(found, content, strict=False)
     at = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(found), len(content)))
-    return f"{len(found):,} bytes, not {len(content):,}; they differ from byte {at:,} on"
+    return f"{len(found):,} bytes instead of {len(content):,}; the first difference is at byte {at:,}"
 
 
 def misstatements(each: Slice, content: bytes, rows: int, line: dict[str, Any]) -> Iterator[str]:
@@ -170,4 +170,4 @@ def misstatements(each: Slice, content: bytes, rows: int, line: dict[str, Any]) 
     }
     for name, value in facts.items():
         if line.get(name) != value:
-            yield f"{each.file_name}: the manifest says {name} {line.get(name)!r}, and it is {value!r}"
+            yield f"{each.file_name}: {name} is {line.get(name)!r} in the manifest instead of {value!r}"

@@ -1,5 +1,7 @@
-"""Real documents through the local provider: a text PDF, a scan, a Chinese page; with a language model also an invoice
-by its rule. What comes back is compared with what stands on the paper."""
+"""Conversion of real documents by the local provider, compared with their known text.
+
+The documents are a PDF with text, a scan, and a Chinese page. With a language model, a rule converts an invoice too.
+"""
 
 import time
 import unicodedata
@@ -16,22 +18,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from config.dev.demo.client import PATIENCE_SECONDS, expect
-from config.dev.demo.promises import DidNotHold, must
+from config.dev.demo.client import expect, poll
+from config.dev.demo.promises import CheckFailed, require
 
 FOLDER = Path(__file__).parent / "documents"
 API = "/api/v1/etl"
-WAIT_SECONDS = 5  # of the long poll: an answer comes earlier when there is news
-ENDED = {"completed", "failed", "cancelled"}
+WAIT_SECONDS = 5  # limit of the long poll, which returns earlier after a change
 SHOWN_LINES = 12
 
-Task = dict[str, Any]  # as `GET /api/v1/etl/tasks/{id}` shows it
+Task = dict[str, Any]  # the response of `GET /api/v1/etl/tasks/{id}`
 Show = Callable[[str, Task], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """A document, and what stands on it. `alike`: how much of the text must come back, from 0 to 1."""
+    """A document with its known text. `alike` is the required similarity of the result, from 0 to 1."""
 
     file: str
     what: str
@@ -45,12 +46,11 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """A document that was read. `seconds` from the POST to the end; `alike` from 0 to 1."""
+    """A converted document. `alike` is the similarity of its text, from 0 to 1."""
 
     paper: Paper
     task: Task
     markdown: str
-    seconds: float
     alike: float
 
 
@@ -63,36 +63,25 @@ PAPERS = (
 
 def submit(api: httpx2.Client, file: str, **fields: str) -> int:
     with (FOLDER / file).open("rb") as document:
-        answer = api.post(f"{API}/submit", files={"file": (file, document)}, data=fields)
-    return int(expect(answer, HTTPStatus.ACCEPTED).json()["task_id"])
+        response = api.post(f"{API}/submit", files={"file": (file, document)}, data=fields)
+    return int(expect(response, HTTPStatus.ACCEPTED).json()["task_id"])
 
 
 def follow(api: httpx2.Client, task_id: int, *, check: Callable[[], None]) -> Iterator[Task]:
-    """Yield the task whenever there is news, its end included. `check` raises when it cannot go on."""
-    last, since = None, time.monotonic()
-    while True:
-        task = expect(api.get(f"{API}/tasks/{task_id}?wait={WAIT_SECONDS}"), HTTPStatus.OK).json()
-        yield task
-        if task["status"] in ENDED:
-            return
-        check()
-        state = (task["status"], task["progress"])
-        if state != last:
-            last, since = state, time.monotonic()
-        must(time.monotonic() - since < PATIENCE_SECONDS, f"nothing has moved for {PATIENCE_SECONDS} s: {state}")
+    """Yield the task after each change until it has ended. `check` raises if the stack has failed."""
+    yield from poll(api, f"{API}/tasks/{task_id}?wait={WAIT_SECONDS}", lambda task: task["progress"], check=check)
 
 
-def ended_well(task: Task) -> Task:
+def require_completed(task: Task) -> Task:
     error = task["error"] or {}
     if task["status"] != "completed":
-        said = f"{error.get('code')}: {error.get('detail')}"
-        raise DidNotHold(f"{task['filename']} ended as {task['status']} in {error.get('stage')}: {said}")
+        reason = f"{error.get('code')}: {error.get('detail')}"
+        raise CheckFailed(f"{task['filename']} ended as {task['status']} in {error.get('stage')}: {reason}")
     return task
 
 
 def read(api: httpx2.Client, console: Console, papers: Sequence[Paper], *, check: Callable[[], None]) -> list[Read]:
-    """Submit them all, show how they go on, and return them when each has come back right."""
-    began = time.monotonic()
+    """Submit all documents, show their progress, and return the verified results."""
     tasks = {paper.file: submit(api, paper.file) for paper in papers}
     with progress(console, [paper.file for paper in papers]) as show:
         found = []
@@ -100,21 +89,23 @@ def read(api: httpx2.Client, console: Console, papers: Sequence[Paper], *, check
             task: Task = {}
             for task in follow(api, tasks[paper.file], check=check):
                 show(paper.file, task)
-            ended_well(task)
-            found.append(judged(api, paper, task, seconds=time.monotonic() - began))
+            require_completed(task)
+            found.append(verify(api, paper, task))
     return found
 
 
-def judged(api: httpx2.Client, paper: Paper, task: Task, *, seconds: float) -> Read:
+def verify(api: httpx2.Client, paper: Paper, task: Task) -> Read:
     markdown = expect(api.get(f"{API}/tasks/{task['task_id']}/markdown"), HTTPStatus.OK).text
-    share = likeness(paper.text, markdown)
-    must(share >= paper.alike, f"{share:.1%} of {paper.file} came back, and it should be {paper.alike:.0%} or more")
-    must(set(task["result"]) == {"markdown_s3_key", "provider_task_id", "metadata"}, "the wrapper has other fields")
-    return Read(paper=paper, task=task, markdown=markdown, seconds=seconds, alike=share)
+    share = similarity(paper.text, markdown)
+    require(share >= paper.alike, f"{share:.1%} of the text of {paper.file} was found; {paper.alike:.0%} are required")
+    require(
+        set(task["result"]) == {"markdown_s3_key", "provider_task_id", "metadata"}, "the result has unexpected fields"
+    )
+    return Read(paper=paper, task=task, markdown=markdown, alike=share)
 
 
-def likeness(truth: str, markdown: str) -> float:
-    """Return which share of the characters came back in their order; the signs of Markdown and white space aside."""
+def similarity(truth: str, markdown: str) -> float:
+    """Return the share of characters in the same order, without Markdown syntax and whitespace."""
     return SequenceMatcher(None, letters(truth), letters(markdown), autojunk=False).ratio()
 
 
@@ -124,21 +115,21 @@ def letters(text: str) -> str:
 
 
 def invoice(api: httpx2.Client, console: Console, *, check: Callable[[], None]) -> Task:
-    """Run the invoice through the shipped rule `invoice` and the language model of ETL_LLM_BASE_URL."""
+    """Convert the invoice with the system rule `Invoice` and the language model of ETL_LLM_BASE_URL."""
     rules = expect(api.get(f"{API}/rules?limit=200"), HTTPStatus.OK).json()["results"]
     rule_id = next((rule["rule_id"] for rule in rules if rule["is_system"] and rule["name"] == "Invoice"), None)
-    must(rule_id is not None, "there is no system rule called Invoice")
+    require(rule_id is not None, "there is no system rule Invoice")
     task: Task = {}
     with progress(console, ["invoice.pdf"]) as show:
         for task in follow(api, submit(api, "invoice.pdf", rule_id=str(rule_id)), check=check):
             show("invoice.pdf", task)
-    return ended_well(task)
+    return require_completed(task)
 
 
-# ---- On the screen --------------------------------------------------------------------------------------------------
+# ---- Output -------------------------------------------------------------------------------------------------------
 @contextmanager
 def progress(console: Console, names: Sequence[str]) -> Iterator[Show]:
-    """Give a function that shows how far a document is: a bar for each, or lines in a log."""
+    """Yield a function that shows the progress of a document as a bar, or as lines in a log."""
     with (bars if console.is_interactive else lines)(console, names) as show:
         yield show
 
@@ -167,7 +158,7 @@ def lines(console: Console, names: Sequence[str]) -> Iterator[Show]:
 
 
 def excerpt(markdown: str) -> Text:
-    """Return the beginning of the Markdown, as it is: what documents say is never markup here."""
+    """Return the beginning of the Markdown, without interpreting it as rich's markup."""
     lines = [line for line in markdown.splitlines() if line.strip()]
     more = [f"… {len(lines) - SHOWN_LINES} more lines"] if len(lines) > SHOWN_LINES else []
     return Text("\n".join(f"   │ {line}" for line in [*lines[:SHOWN_LINES], *more]), style="dim")

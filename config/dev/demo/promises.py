@@ -1,10 +1,10 @@
 """Assertions of the demo."""
 
 
-class DidNotHold(Exception):
-    """A guarantee of Sluice was not met. The message is for the user."""
+class CheckFailed(Exception):
+    """A check of the demo failed. The message is for the user."""
 
 
-def must(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - it reads as an assertion, which `python -O` drops
+def require(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - reads like an assertion, which `python -O` would drop
     if not holds:
-        raise DidNotHold(otherwise)
+        raise CheckFailed(otherwise)

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 LINE_SECONDS = 1.0
-REFRESHES_PER_SECOND = 5  # rich's own thread draws; each time costs the workers a little of the processor
+REFRESHES_PER_SECOND = 5  # drawing takes CPU time from the workers
 MEGABYTE = 1_000_000
 
 
 class Amount(NamedTuple):
-    """How much is done: chunks or files, their rows, their bytes."""
+    """The finished amount: chunks or files, their rows, and their bytes."""
 
     done: int
     rows: int
@@ -29,7 +29,7 @@ Show = Callable[[Amount], None]
 def console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a locale without ✓ must not cause an error
-    # With FORCE_COLOR set, Rich treats a CI log as a terminal: use colours there, but no live bar.
+    # With FORCE_COLOR set, Rich treats a CI log as a terminal: use colors there, but no live bar.
     plain = Console(highlight=False)
     return Console(highlight=False, force_interactive=sys.stdout.isatty() and not plain.is_dumb_terminal)
 

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from config.dev.demo import client, comparison, papers, screen
 from config.dev.demo.comparison import Origin
-from config.dev.demo.promises import DidNotHold, must
+from config.dev.demo.promises import CheckFailed, require
 from config.dev.demo.screen import Amount
 from config.dev.stack import local
 from config.dev.stack.orphan_watchdog import PROJECT
@@ -62,7 +62,7 @@ def main() -> int:
     try:
         with running(console) as stack:
             story(console, stack)
-    except (StackError, DidNotHold) as error:
+    except (StackError, CheckFailed) as error:
         return failed(console, str(error))
     except (httpx2.HTTPError, psycopg.Error, BotoCoreError, ClientError) as error:
         return failed(console, f"{type(error).__name__}: {error}")
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def failed(console: Console, message: str) -> int:
-    # As Text: what a log says may hold square brackets, which are rich's markup.
+    # As Text: square brackets in a log would be rich's markup.
     console.print(Text(f"\nThe demo failed: {message}", style="bold red"), soft_wrap=True)
     print_log_folder(console)
     return 1
@@ -102,7 +102,7 @@ def running(console: Console) -> Iterator[local.Stack]:
 
 
 def story(console: Console, stack: local.Stack) -> None:
-    """Run all steps. Raises DidNotHold at the first check that fails."""
+    """Run all steps. Raises CheckFailed at the first check that fails."""
     with client.connected(stack.url, Authorization=f"Bearer {token(stack)}") as api:
         let_end(console, api, stack)
         heading(console, "1. Export all flights of 2013, a file for each airport and day")
@@ -131,7 +131,7 @@ def token(stack: local.Stack) -> str:
     done = subprocess.run(
         command, cwd=PROJECT, env={**os.environ, **stack.variables}, capture_output=True, text=True, check=False
     )
-    must(done.returncode == 0, f"issue_token exited with status {done.returncode}:\n{done.stderr}")
+    require(done.returncode == 0, f"issue_token exited with status {done.returncode}:\n{done.stderr}")
     return done.stdout.strip()
 
 
@@ -159,7 +159,7 @@ def export(console: Console, api: httpx2.Client, stack: local.Stack, *, name: st
         *_, job = states
     seconds = time.monotonic() - submitted.began
     if job["status"] != "success":
-        raise DidNotHold(client.why_not(api, job))
+        raise CheckFailed(client.failure_report(api, job))
     check_counts(job, reused=len(SLICES) if reuse == "if-present" else 0)
     held(console, f"success, with a receipt, after {seconds:.1f} s: {job['progress']['reused']:,} files reused")
     return Run(name=name, latency=submitted.latency, files_seconds=files_seconds, seconds=seconds, job=job)
@@ -185,7 +185,7 @@ def check_counts(job: client.Job, *, reused: int) -> None:
 
 def check_facts(name: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
     for field, value in expected.items():
-        must(found[field] == value, f"{name}.{field} is {found[field]} instead of {value}")
+        require(found[field] == value, f"{name}.{field} is {found[field]} instead of {value}")
 
 
 def download(console: Console, run: Run) -> Path:
@@ -195,8 +195,8 @@ def download(console: Console, run: Run) -> Path:
     began = time.monotonic()
     sha256, size = client.download(client.redeem(receipt["signedUrl"]), archive)
     seconds = time.monotonic() - began
-    must(size == receipt["sizeBytes"], f"{size:,} bytes were received; the receipt states {receipt['sizeBytes']:,}")
-    must(
+    require(size == receipt["sizeBytes"], f"{size:,} bytes were received; the receipt states {receipt['sizeBytes']:,}")
+    require(
         f"sha256:{sha256}" == receipt["checksum"], f"the SHA-256 is {sha256}; the receipt states {receipt['checksum']}"
     )
     shown = archive.relative_to(PROJECT)
@@ -212,9 +212,9 @@ def compare(console: Console, run: Run, archive: Path, stack: local.Stack) -> No
             origin=Origin(url=stack.variables["SOURCE_DATABASE_URL"], schema="demo", function="flights_for"),
             bucket=comparison.bucket(stack.variables, base_path="flights"), show=show,
         )  # fmt: skip
-    must(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
+    require(amount.rows == FLIGHTS, f"the files contain {amount.rows:,} rows instead of {FLIGHTS:,}")
     size = run.job["progress"]["bytes"]
-    must(amount.size == size, f"the files have {amount.size:,} bytes; progress.bytes is {size:,}")
+    require(amount.size == size, f"the files have {amount.size:,} bytes; progress.bytes is {size:,}")
     held(console, f"{amount.done:,} files in the zip match COPY byte for byte: {amount.rows:,} rows")
     held(console, f"{amount.done:,} objects in S3 match too, at paths like flights/{SLICES[-1].file_name}")
     held(console, "manifest.json lists the rows, bytes and SHA-256 of each file")
@@ -222,7 +222,7 @@ def compare(console: Console, run: Run, archive: Path, stack: local.Stack) -> No
 
 def check_dead(console: Console, run: Run) -> None:
     status, code = client.refusal(run.job["receipt"]["signedUrl"])
-    must((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link returned {status} {code}")
+    require((status, code) == (HTTPStatus.FORBIDDEN, "link_used"), f"a used link returned {status} {code}")
     held(console, f"{status} {code}")
 
 

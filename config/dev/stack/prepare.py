@@ -1,7 +1,7 @@
-"""What the database must hold before the web process starts.
+"""Initial data of the database, created before the web process starts.
 
-`python -m config.dev.stack.prepare USERNAME PASSWORD_FILE TOKEN_FILE`: a process of its own because it has Django's
-settings, which the stack itself must not load.
+`python -m config.dev.stack.prepare USERNAME PASSWORD_FILE TOKEN_FILE` is a separate process, because it loads Django's
+settings, which the stack itself must not do.
 """
 
 import os
@@ -20,17 +20,17 @@ from config.platform import startup
 
 def main(username: str, password: Path, token: Path) -> None:
     django.setup()
-    startup.require_valid_settings()  # call_command("migrate") asks no checks
+    startup.require_valid_settings()  # call_command("migrate") runs no checks
     with ThreadPoolExecutor(1) as threads:
         loading = threads.submit(flights.load, os.environ["SOURCE_DATABASE_URL"])
         call_command("migrate", interactive=False, verbosity=0)
-        make_superuser(username, password.read_text())
+        create_superuser(username, password.read_text())
         loading.result()
     register_flights()
     token.write_text(issue_token(username))
 
 
-def make_superuser(username: str, password: str) -> None:
+def create_superuser(username: str, password: str) -> None:
     users = get_user_model().objects
     user, _ = users.update_or_create(username=username, defaults={"is_staff": True, "is_superuser": True})
     user.set_password(password)

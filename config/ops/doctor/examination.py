@@ -11,6 +11,7 @@ import structlog
 from config.ops.doctor.findings import CheckResult, Finding, Level, Subject, failure
 from config.platform.http import health
 from config.platform.observability import logs
+from config.platform.observability.metrics import CAUGHT
 
 log = structlog.get_logger(__name__)
 
@@ -32,17 +33,20 @@ class Examination:
                 for check in self.subject.checks:
                     self.current = check.__name__.removeprefix("check_")
                     self.run_check(check, opened)
-        except Exception as error:  # noqa: BLE001  whatever a driver raises means that the subject cannot be reached
+        except Exception as error:  # noqa: BLE001  any error of a driver means that the subject is unreachable
+            CAUGHT.labels("doctor").inc()
             log.warning("doctor_check_failed", subject=self.subject.name, error=logs.describe(error))
             self.add(failure(f"It {health.reason(error)}.", self.subject.unreachable))
         finally:
             self.is_finished = True
 
-    def run_check(self, check: Callable[[Any], Iterator[Finding]], opened: Any) -> None:
+    def run_check(self, check: Callable[[Any], Finding | Iterator[Finding]], opened: Any) -> None:
         try:
-            for finding in check(opened):
+            found = check(opened)
+            for finding in [found] if isinstance(found, Finding) else found:
                 self.add(finding)
         except Exception as error:  # noqa: BLE001  an error of one check must not hide the findings of the others
+            CAUGHT.labels("doctor").inc()
             kind = logs.describe(error)
             log.warning("doctor_check_failed", subject=self.subject.name, check=self.current, error=kind)
             self.add(failure(f"The check failed: {kind}.", "See the log at this time."))

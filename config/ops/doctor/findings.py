@@ -43,7 +43,7 @@ class Subject(Generic[T]):
 
     name: str
     open: Callable[[], AbstractContextManager[T]]
-    checks: tuple[Callable[[T], Iterator[Finding]], ...]
+    checks: tuple[Callable[[T], Finding | Iterator[Finding]], ...]
     unreachable: str
 
 

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
@@ -23,12 +23,11 @@ METADATA_SERVICE = ip_address("169.254.169.254")  # hands cloud machines their c
 REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
-def check_model(env: Environment) -> Iterator[Finding]:
+def check_model(env: Environment) -> Finding:
     if env.etl_llm_base_url is None:
-        yield ok("No language model is configured; rules of mode llm fail with llm_unavailable.")
-        return
+        return ok("No language model is configured; rules of mode llm fail with llm_unavailable.")
     status = status_of(f"{str(env.etl_llm_base_url).rstrip('/')}/models", bearer(env.etl_llm_api_key))
-    yield finding_for(
+    return finding_for(
         status,
         server="The language model's server",
         url="ETL_LLM_BASE_URL",
@@ -37,16 +36,15 @@ def check_model(env: Environment) -> Iterator[Finding]:
     )
 
 
-def check_ocr(env: Environment) -> Iterator[Finding]:
+def check_ocr(env: Environment) -> Finding:
     if env.etl_ocr_provider != "mineru":
-        yield ok("OCR runs in the workers, without another server.")
-        return
+        return ok("OCR runs in the workers, without another server.")
     base = str(env.etl_mineru_url).rstrip("/")
     headers = bearer(env.etl_mineru_api_key)
     status = status_of(f"{base}/v1/health", headers)
     if status == HTTPStatus.NOT_FOUND:  # MinerU before 4.0
         status = status_of(f"{base}/health", headers)
-    yield finding_for(
+    return finding_for(
         status, server="The MinerU server", url="ETL_MINERU_URL", key="ETL_MINERU_API_KEY", worker="worker-etl-ocr"
     )
 
@@ -55,18 +53,16 @@ def bearer(key: SecretStr | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key.get_secret_value()}"} if key and key.get_secret_value() else {}
 
 
-def check_collector(env: Environment) -> Iterator[Finding]:
+def check_collector(env: Environment) -> Finding:
     if not env.tracing:
-        yield ok("Tracing is off.")
-        return
+        return ok("Tracing is off.")
     collector = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
     if status_of(os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or collector) is None:
-        yield warning(
+        return warning(
             f"The trace collector does not respond within {SECONDS} seconds: traces are lost.",
             "Check that it runs and that OTEL_EXPORTER_OTLP_ENDPOINT is its HTTP address: docs/tracing.md.",
         )
-    else:
-        yield ok("The trace collector responds.")
+    return ok("The trace collector responds.")
 
 
 def finding_for(status: int | None, *, server: str, url: str, key: str, worker: str) -> Finding:
@@ -94,26 +90,25 @@ def status_of(url: str, headers: dict[str, str] | None = None) -> int | None:
 # ---- Webhooks -------------------------------------------------------------------------------------------------------
 
 
-def check_webhooks(env: Environment) -> Iterator[Finding]:
+def check_webhooks(env: Environment) -> Finding:
     """Users choose the URLs of webhooks, so EXPORT_WEBHOOK_ALLOW_CIDRS decides which internal servers they reach."""
     allowed = env.export_webhook_allow_cidrs
     if any(METADATA_SERVICE in network for network in allowed if network.version == METADATA_SERVICE.version):
-        yield failure(
+        return failure(
             "EXPORT_WEBHOOK_ALLOW_CIDRS contains 169.254.169.254, the cloud metadata service with its credentials.",
             "Set it to the networks of webhook receivers only, such as 10.1.2.0/24.",
         )
-    elif opened := sorted(
+    if opened := sorted(
         {name for name, address in own_servers(env) if any(address_in(address, each) for each in allowed)}
     ):
-        yield warning(
+        return warning(
             f"EXPORT_WEBHOOK_ALLOW_CIDRS contains the address of {', '.join(opened)}: "
             "users can send webhooks to that server.",
             "Set it to the networks of webhook receivers only, without Sluice's own servers.",
         )
-    elif allowed:
-        yield ok("Webhooks reach only the internal networks in EXPORT_WEBHOOK_ALLOW_CIDRS.")
-    else:
-        yield ok("Webhooks reach no internal network.")
+    if allowed:
+        return ok("Webhooks reach only the internal networks in EXPORT_WEBHOOK_ALLOW_CIDRS.")
+    return ok("Webhooks reach no internal network.")
 
 
 def own_servers(env: Environment) -> Iterator[tuple[str, str]]:
@@ -142,13 +137,9 @@ def address_in(address: str, network: object) -> bool:
     return False
 
 
-def open_environment() -> AbstractContextManager[Environment]:
-    return nullcontext(settings.SLUICE)
-
-
 SUBJECT = Subject(
     name="peers",
-    open=open_environment,
+    open=lambda: nullcontext(settings.SLUICE),
     checks=(check_model, check_ocr, check_collector, check_webhooks),
     unreachable="Check the settings: python manage.py check.",
 )
@@ -167,13 +158,12 @@ def web(url: str) -> Subject[str]:
     )
 
 
-def check_readiness(url: str) -> Iterator[Finding]:
+def check_readiness(url: str) -> Finding:
     status = status_of(f"{url}/readyz")
     if status is None:
-        yield failure(f"It {health.SILENT}.", "Start it, and check the URL: /livez responds if the process runs.")
-    elif status == HTTPStatus.BAD_REQUEST:
-        yield failure("It rejects the host name.", "Add the URL's host to ALLOWED_HOSTS.")
-    elif status != HTTPStatus.OK:
-        yield failure(f"/readyz returns status {status}.", "Its response names the part that failed: curl …/readyz.")
-    else:
-        yield ok("It is ready.")
+        return failure(f"It {health.SILENT}.", "Start it, and check the URL: /livez responds if the process runs.")
+    if status == HTTPStatus.BAD_REQUEST:
+        return failure("It rejects the host name.", "Add the URL's host to ALLOWED_HOSTS.")
+    if status != HTTPStatus.OK:
+        return failure(f"/readyz returns status {status}.", "Its response names the part that failed: curl …/readyz.")
+    return ok("It is ready.")

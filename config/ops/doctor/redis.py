@@ -1,6 +1,5 @@
 """Checks of Redis or Valkey, as the broker and as the store of run-states. Other brokers must accept a connection."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,60 +20,56 @@ def version_of(facts: dict[str, Any]) -> tuple[str, str]:
     return ("Valkey", str(valkey)) if valkey else ("Redis", str(facts.get("redis_version", "0")))
 
 
-def check_version(client: redis.Redis) -> Iterator[Finding]:
+def check_version(client: redis.Redis) -> Finding:
     name, version = version_of(info(client, "server"))
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
-        yield failure(
+        return failure(
             f"It runs {name} {version}; Sluice needs Redis {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer, or Valkey.",
             "Upgrade it. The tests run with Valkey 9.",
         )
-    else:
-        yield ok(f"It responds and runs {name} {version}.")
+    return ok(f"It responds and runs {name} {version}.")
 
 
-def check_eviction(client: redis.Redis) -> Iterator[Finding]:
+def check_eviction(client: redis.Redis) -> Finding:
     policy = info(client, "memory").get("maxmemory_policy")
     if policy != "noeviction":
-        yield failure(
+        return failure(
             f"maxmemory-policy is {policy}: when memory is low, messages and run-states are silently deleted.",
             "Set maxmemory-policy noeviction in its configuration; CONFIG SET applies it immediately.",
         )
-    else:
-        yield ok("maxmemory-policy is noeviction.")
+    return ok("maxmemory-policy is noeviction.")
 
 
-def check_memory(client: redis.Redis) -> Iterator[Finding]:
+def check_memory(client: redis.Redis) -> Finding:
     memory = info(client, "memory")
     limit, used = int(memory.get("maxmemory", 0)), int(memory.get("used_memory", 0))
     if limit and used > HIGH_USAGE * limit:
-        yield warning(
+        return warning(
             f"{used * 100 // limit} % of maxmemory is in use; at 100 % all writes are rejected.",
             "Raise maxmemory, and find out which queue grows: docs/runbook.md#nothing-runs.",
         )
-    else:
-        yield ok("It has free memory." if limit else "maxmemory is not set: the host's memory is the limit.")
+    return ok("It has free memory." if limit else "maxmemory is not set: the host's memory is the limit.")
 
 
-def check_persistence(client: redis.Redis) -> Iterator[Finding]:
+def check_persistence(client: redis.Redis) -> Finding:
     facts = info(client, "persistence")
     if facts.get("aof_last_write_status") == "err" or facts.get("rdb_last_bgsave_status") == "err":
-        yield failure(
+        return failure(
             "It cannot write to its disk.",
             "Free up disk space, or fix its permissions: docs/runbook.md#disk-is-full.",
         )
-    elif not facts.get("aof_enabled"):
-        yield warning(
+    if not facts.get("aof_enabled"):
+        return warning(
             "appendonly is off: a restart loses messages and the run-states of documents, which must be rebuilt.",
             "Set appendonly yes and appendfsync everysec.",
         )
-    else:
-        yield ok("It writes an append-only file.")
+    return ok("It writes an append-only file.")
 
 
-def check_clock(client: redis.Redis) -> Iterator[Finding]:
+def check_clock(client: redis.Redis) -> Finding:
     requested = datetime.now(UTC)
     seconds, microseconds = client.time()
-    yield from clocks.compare(datetime.fromtimestamp(seconds + microseconds / 1e6, UTC), requested=requested)
+    return clocks.compare(datetime.fromtimestamp(seconds + microseconds / 1e6, UTC), requested=requested)
 
 
 def info(client: redis.Redis, section: str) -> dict[str, Any]:
@@ -87,8 +82,8 @@ CHECKS = (check_version, check_eviction, check_memory, check_persistence, check_
 UNREACHABLE = "Check that it runs and that {} points to it: docs/runbook.md#redis-is-lost."
 
 
-def check_response(connection: kombu.Connection) -> Iterator[Finding]:
-    yield ok(f"It responds by {connection.transport.driver_type}.")
+def check_response(connection: kombu.Connection) -> Finding:
+    return ok(f"It responds by {connection.transport.driver_type}.")
 
 
 def subjects() -> list[Subject[Any]]:

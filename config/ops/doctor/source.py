@@ -10,8 +10,9 @@ from django.conf import settings
 from psycopg import sql
 
 from config.ops.doctor import database
-from config.ops.doctor.database import CONNECT_SECONDS, STATEMENT_SECONDS, scalar
+from config.ops.doctor.database import STATEMENT_SECONDS, scalar
 from config.ops.doctor.findings import Finding, Subject, failure, ok, warning
+from config.platform.http import health
 from exports.source.database import SESSION
 
 MIN_VERSION = 14  # client_connection_check_interval
@@ -20,7 +21,7 @@ PAGE = "docs/source-database.md#the-role"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceConnection:
     """A session with a worker's settings, and the role's row of pg_roles."""
 
     connection: psycopg.Connection
@@ -36,98 +37,87 @@ FROM pg_roles r WHERE rolname = current_user
 
 
 @contextmanager
-def open_source() -> Iterator[Source]:
-    with psycopg.connect(
-        settings.SLUICE.source_url,
-        autocommit=True,
-        options=SESSION,
-        connect_timeout=CONNECT_SECONDS,
-        tcp_user_timeout=CONNECT_SECONDS * 1000,
-        application_name="sluice-doctor",
+def open_source() -> Iterator[SourceConnection]:
+    with health.postgres_connection(
+        settings.SLUICE.source_url, options=SESSION, application_name="sluice-doctor"
     ) as connection:
         connection.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
         with connection.cursor(row_factory=psycopg.rows.dict_row) as cursor:
             role = cursor.execute(ROLE).fetchone()
-        yield Source(connection=connection, role=role or {})
+        yield SourceConnection(connection=connection, role=role or {})
 
 
-def check_version(source: Source) -> Iterator[Finding]:
+def check_version(source: SourceConnection) -> Finding:
     major = source.connection.info.server_version // 10_000
     if major < MIN_VERSION:
-        yield failure(
+        return failure(
             f"It runs Postgres {major}: queries of killed workers would continue.",
             f"Upgrade the source, or a replica used for exports, to Postgres {MIN_VERSION} or newer.",
         )
-    else:
-        yield ok(f"It responds and runs Postgres {major}.")
+    return ok(f"It responds and runs Postgres {major}.")
 
 
-def check_session(source: Source) -> Iterator[Finding]:
+def check_session(source: SourceConnection) -> Finding:
     """A pooler may drop the session settings that the startup packet carries."""
     interval = scalar(source.connection, "SHOW client_connection_check_interval")
     if interval != "1s":
-        yield failure(
+        return failure(
             "Sluice's session settings are lost: SOURCE_DATABASE_URL points to a pooler.",
             "Point SOURCE_DATABASE_URL to Postgres itself: docs/source-database.md.",
         )
-    else:
-        yield ok("Session settings take effect.")
+    return ok("Session settings take effect.")
 
 
-def check_role(source: Source) -> Iterator[Finding]:
+def check_role(source: SourceConnection) -> Finding:
     role = source.role
     if role["is_super"]:
-        yield failure(
+        return failure(
             "The role of SOURCE_DATABASE_URL is a superuser: functions that exports call have full privileges.",
             f"Create a role that can only execute the datasets' functions: {PAGE}.",
         )
-    elif role["owns_database"] or role["has_more"] or role["passes_rls"]:
-        yield warning(
+    if role["owns_database"] or role["has_more"] or role["passes_rls"]:
+        return warning(
             "The role of SOURCE_DATABASE_URL owns the database or has privileges beyond reading it.",
             f"Create a role that can only execute the datasets' functions: {PAGE}.",
         )
-    else:
-        yield ok("The role has only the privileges that it was granted.")
+    return ok("The role has only the privileges that it was granted.")
 
 
 DEFAULTS = "SELECT reset_val FROM pg_settings WHERE name = %s"
 
 
-def check_read_only(source: Source) -> Iterator[Finding]:
+def check_read_only(source: SourceConnection) -> Finding:
     if scalar(source.connection, "SELECT pg_is_in_recovery()"):
-        yield ok("It is a read-only replica.")
-    elif scalar(source.connection, DEFAULTS, "default_transaction_read_only") != "on":
-        yield warning(
+        return ok("It is a read-only replica.")
+    if scalar(source.connection, DEFAULTS, "default_transaction_read_only") != "on":
+        return warning(
             "The role's transactions can write.",
             f"Run ALTER ROLE … SET default_transaction_read_only = on: {PAGE}.",
         )
-    else:
-        yield ok("The role's transactions are read-only.")
+    return ok("The role's transactions are read-only.")
 
 
-def check_statement_timeout(source: Source) -> Iterator[Finding]:
+def check_statement_timeout(source: SourceConnection) -> Finding:
     if scalar(source.connection, DEFAULTS, "statement_timeout") == "0":
-        yield warning(
+        return warning(
             "The role has no statement_timeout of its own; only the one that Sluice sets for each call applies.",
             f"Run ALTER ROLE … SET statement_timeout = '10min': {PAGE}.",
         )
-    else:
-        yield ok("The role has a statement_timeout.")
+    return ok("The role has a statement_timeout.")
 
 
-def check_room(source: Source) -> Iterator[Finding]:
-    """Every slot may need a connection at the same time."""
+def check_room(source: SourceConnection) -> Finding:
+    """All slots may need a connection at the same time."""
     needed = settings.SLUICE.export_db_slots + SPARE
     limit = source.role["connections"]
     most = int(str(scalar(source.connection, "SHOW max_connections")))
     if 0 <= limit < needed or most < needed:
         allowed = limit if 0 <= limit < most else most
-        yield warning(
+        return warning(
             f"{allowed} connections are allowed and up to {needed} are needed: chunks without a connection wait.",
             f"Run ALTER ROLE … CONNECTION LIMIT {needed}, raise max_connections, or lower EXPORT_DB_SLOTS.",
         )
-    else:
-        yield ok(f"The {needed} connections that EXPORT_DB_SLOTS needs are available.")
+    return ok(f"The {needed} connections that EXPORT_DB_SLOTS needs are available.")
 
 
 DATASETS = "SELECT name, function, statement_timeout FROM exports_dataset ORDER BY name"
@@ -140,7 +130,7 @@ FROM (SELECT to_regprocedure(%s) AS oid) f LEFT JOIN pg_proc p ON p.oid = f.oid
 """
 
 
-def check_datasets(source: Source) -> Iterator[Finding]:
+def check_datasets(source: SourceConnection) -> Iterator[Finding]:
     """Each registered function must exist, be executable, and time out before its task does."""
     with database.open_database() as main:
         datasets = main.execute(DATASETS).fetchall()
@@ -158,7 +148,7 @@ def check_datasets(source: Source) -> Iterator[Finding]:
         yield ok(f"The functions of {valid} of {len(datasets)} datasets can be called.")
 
 
-def function_problems(source: Source, name: str, function: str) -> Iterator[Finding]:
+def function_problems(source: SourceConnection, name: str, function: str) -> Iterator[Finding]:
     schema, _, own = function.partition(".")
     signature = sql.SQL("{}(text,date)").format(sql.Identifier(schema, own)).as_string(source.connection)
     try:
@@ -197,7 +187,7 @@ def timeout_problems(name: str, timeout: int) -> Iterator[Finding]:
         )
 
 
-def check_conflicts(source: Source) -> Iterator[Finding]:
+def check_conflicts(source: SourceConnection) -> Iterator[Finding]:
     """A replica may cancel long calls that conflict with replay."""
     if not scalar(source.connection, "SELECT pg_is_in_recovery()"):
         return

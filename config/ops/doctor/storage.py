@@ -22,16 +22,15 @@ DAY = 86_400
 PAGE = "docs/object-storage.md"
 
 
-def check_reading(key: str) -> Iterator[Finding]:
+def check_reading(key: str) -> Finding:
     if storage.read_head(key, size=2 * len(probe.CONTENT)) != probe.CONTENT:
-        yield failure("An object was read with other content than was written.", "Do not use this storage.")
-    elif key not in {item.key for item in storage.list_objects(key)}:
-        yield failure("A new object is not listed.", f"Use a storage with read-after-write consistency: {PAGE}.")
-    else:
-        yield ok("The service's key can put, get and list objects.")
+        return failure("An object was read with other content than was written.", "Do not use this storage.")
+    if key not in {item.key for item in storage.list_objects(key)}:
+        return failure("A new object is not listed.", f"Use a storage with read-after-write consistency: {PAGE}.")
+    return ok("The service's key can put, get and list objects.")
 
 
-def check_conditions(key: str) -> Iterator[Finding]:
+def check_conditions(key: str) -> Finding:
     """Conditional writes keep a worker that lost its lease from overwriting the file of its successor."""
     attempts: dict[str, Callable[[], bool]] = {
         "PUT with If-None-Match": lambda: probe.replaces(key),
@@ -40,77 +39,71 @@ def check_conditions(key: str) -> Iterator[Finding]:
     }
     ignored = [name for name, overwrites in attempts.items() if overwrites()]
     if ignored:
-        yield failure(
+        return failure(
             f"It ignores conditions of writes ({', '.join(ignored)}): late workers can overwrite files.",
-            f"Use a storage that honours If-None-Match and If-Match on writes, as AWS and SeaweedFS 4 do: {PAGE}.",
+            f"Use a storage that supports If-None-Match and If-Match on writes, such as AWS and SeaweedFS 4: {PAGE}.",
         )
-    else:
-        yield ok("Conditional writes work.")
+    return ok("Conditional writes work.")
 
 
-def check_parts(key: str) -> Iterator[Finding]:
+def check_parts(key: str) -> Finding:
     probe.upload_parts(probe.beside(key))
-    yield ok("Multipart uploads work.")
+    return ok("Multipart uploads work.")
 
 
-def check_encryption(key: str) -> Iterator[Finding]:
+def check_encryption(key: str) -> Finding:
     if probe.is_encrypted(key):
-        yield ok("Objects are encrypted at rest.")
-    else:
-        yield warning(
-            "Objects are not encrypted at rest, although every write requests it (SSE-S3, AES-256).",
-            "Use a storage that encrypts, or put its data on an encrypted disk.",
-        )
+        return ok("Objects are encrypted at rest.")
+    return warning(
+        "Objects are not encrypted at rest, although every write requests it (SSE-S3, AES-256).",
+        "Use a storage that encrypts, or put its data on an encrypted disk.",
+    )
 
 
-def check_versioning(key: str) -> Iterator[Finding]:
+def check_versioning(key: str) -> Finding:
     if probe.is_versioned(key):
-        yield warning(
+        return warning(
             "The bucket keeps versions: objects that Sluice deletes remain and are billed.",
             f"Suspend versioning, or add a NoncurrentVersionExpiration to its lifecycle: {PAGE}.",
         )
-    else:
-        yield ok("The bucket keeps no versions of deleted objects.")
+    return ok("The bucket keeps no versions of deleted objects.")
 
 
-def check_download_key(key: str) -> Iterator[Finding]:
+def check_download_key(key: str) -> Finding:
     if settings.SLUICE.s3_download_access_key_id is None:
-        yield warning(
+        return warning(
             "S3_DOWNLOAD_ACCESS_KEY_ID is not set: links are signed with the key that can write and delete.",
             f"Create a key with the policy docs/iam/download.json and set S3_DOWNLOAD_*: {PAGE}.",
         )
-        return
     allowed = probe.allowed_to_downloads(key)
     if allowed:
-        yield failure(
+        return failure(
             f"The download key can {' and '.join(allowed)}; it should only read.",
             f"Give its user the policy docs/iam/download.json and no other: {PAGE}.",
         )
-    else:
-        yield ok("The download key can only read.")
+    return ok("The download key can only read.")
 
 
-def check_presigned(key: str) -> Iterator[Finding]:
+def check_presigned(key: str) -> Finding:
     """Download as clients do: with a presigned URL of S3_PUBLIC_ENDPOINT_URL."""
     if not storage.head(key):
-        yield failure("The test object was deleted.", "Check which key deleted it; the download key may be allowed to.")
-        return
+        return failure(
+            "The test object was deleted.", "Check which key deleted it; the download key may be allowed to."
+        )
     try:
         status, content = get(probe.presign(key))
     except httpx2.TransportError:
-        yield warning(
+        return warning(
             "S3_PUBLIC_ENDPOINT_URL cannot be reached from here; clients may be able to reach it.",
             "Run the doctor where clients are, or check that its host resolves and its port is open.",
         )
-        return
     if status != HTTPStatus.OK or content != probe.CONTENT:
-        yield failure(
+        return failure(
             f"A presigned URL of S3_PUBLIC_ENDPOINT_URL returned status {status}: links do not work.",
             "Check that the proxy in front of the storage passes the Host header on unchanged, "
             "and that the download key can read _receipts/*.",
         )
-    else:
-        yield ok("Presigned URLs of S3_PUBLIC_ENDPOINT_URL work.")
+    return ok("Presigned URLs of S3_PUBLIC_ENDPOINT_URL work.")
 
 
 def check_public_access(key: str) -> Iterator[Finding]:
@@ -140,34 +133,32 @@ def get(url: str) -> tuple[int, bytes]:
             return response.status_code, b""
 
 
-def check_lifecycle(_key: str) -> Iterator[Finding]:
+def check_lifecycle(_key: str) -> Finding:
     try:
         rules = [rule for rule in probe.lifecycle() if rule.get("Status") == "Enabled"]
     except storage.StorageError:
-        yield warning(
+        return warning(
             "The service's key cannot read the bucket's lifecycle rules.",
             f"Allow it s3:GetLifecycleConfiguration (docs/iam/service.json), or compare the rules manually: {PAGE}.",
         )
-        return
     if not any("AbortIncompleteMultipartUpload" in rule and covers_prefix(rule, "") for rule in rules):
-        yield warning(
+        return warning(
             "No lifecycle rule aborts abandoned multipart uploads: their parts remain, unlisted and billed.",
             f"Apply docs/iam/lifecycle.json to the bucket: {PAGE}.",
         )
     days = [rule["Expiration"]["Days"] for rule in rules if is_expiry(rule, "_receipts/")]
     if days and min(days) * DAY < settings.SLUICE.export_link_ttl_seconds + 3600:
-        yield failure(
+        return failure(
             f"The bucket deletes deliveries after {min(days)} days, before their links expire "
             "(EXPORT_LINK_TTL_SECONDS).",
             "Raise Days of the rule expire-deliveries above the lifetime of links.",
         )
-    elif not days:
-        yield warning(
+    if not days:
+        return warning(
             "No lifecycle rule deletes old deliveries: if `reap` does not run, they are never deleted.",
             f"Apply docs/iam/lifecycle.json to the bucket: {PAGE}.",
         )
-    else:
-        yield ok("The bucket deletes old deliveries, and not too early.")
+    return ok("The bucket deletes old deliveries, and not too early.")
 
 
 def covers_prefix(rule: Any, prefix: str) -> bool:
@@ -185,9 +176,9 @@ def is_expiry(rule: Any, prefix: str) -> bool:
     return covers_prefix(rule, prefix) and "Days" in rule.get("Expiration", {})
 
 
-def check_clock(_key: str) -> Iterator[Finding]:
+def check_clock(_key: str) -> Finding:
     requested = datetime.now(UTC)
-    yield from clocks.compare(storage.now(), requested=requested, resolution=1)
+    return clocks.compare(storage.now(), requested=requested, resolution=1)
 
 
 def open_probe() -> AbstractContextManager[str]:

@@ -1,7 +1,7 @@
-"""Checks of workers, asked through the broker: every queue has one, and the database has connections for all."""
+"""Checks of workers, inspected through the broker: consumers of all queues, and database connections."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class Workers:
     children: int
 
 
-def ask() -> Workers:
+def inspect_workers() -> Workers:
     with app.connection_for_write() as connection:
         connection.ensure_connection(max_retries=1, timeout=REPLY_SECONDS)
         inspect = app.control.inspect(timeout=REPLY_SECONDS, connection=connection)
@@ -67,28 +67,23 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
 """
 
 
-def check_connections(workers: Workers) -> Iterator[Finding]:
+def check_connections(workers: Workers) -> Finding:
     """Compare the connections that Postgres allows with those of one web process and all workers under full load."""
     needed = settings.SLUICE.database_pool_size + CHILD_CONNECTIONS * workers.children + OTHER_CONNECTIONS
     with database.open_database() as connection:
         available = int(str(scalar(connection, AVAILABLE)))
     if needed > available:
-        yield warning(
+        return warning(
             f"Postgres has {available} connections available; "
             f"one web process and {workers.children} worker processes may need {needed}.",
             "Raise max_connections, lower DATABASE_POOL_SIZE, or use PgBouncer: docs/scaling.md.",
         )
-    else:
-        yield ok(f"Postgres has {available} connections available; a web process and the workers need {needed}.")
-
-
-def open_workers() -> AbstractContextManager[Workers]:
-    return nullcontext(ask())
+    return ok(f"Postgres has {available} connections available; a web process and the workers need {needed}.")
 
 
 SUBJECT = Subject(
     name="workers",
-    open=open_workers,
+    open=lambda: nullcontext(inspect_workers()),
     checks=(check_queues, check_connections),
-    unreachable="Workers are asked through the broker: fix the broker first.",
+    unreachable="Workers are inspected through the broker: fix the broker first.",
 )

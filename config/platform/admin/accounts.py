@@ -1,4 +1,4 @@
-"""Admin of users, groups and API tokens."""
+"""Admin of users, groups, and API tokens."""
 
 from typing import Any
 
@@ -152,12 +152,12 @@ class Tokens(ReadOnly):
 
     @action(description="Revoke", permissions=["revoke"], dialog=CONFIRM_REVOKE)  # type: ignore[untyped-decorator]
     def revoke(self, request: HttpRequest, form: Form, object_id: str) -> HttpResponse:
-        """Revoke a token. Runs on POST only: Unfold answers GET with the dialog. Logged in the user's history."""
+        """Revoke a token. Runs on POST only: Unfold responds to GET with the dialog. Logged in the user's history."""
         token = get_object_or_404(self.get_queryset(request), handle=object_id)
         token.delete()
-        said = f"Revoked token {masked(token)}"
-        self.log_change(request, token.user, f"{said}.")
-        self.message_user(request, f"{said} of {token.user}.", messages.SUCCESS)
+        change = f"Revoked token {masked(token)}"
+        self.log_change(request, token.user, f"{change}.")
+        self.message_user(request, f"{change} of {token.user}.", messages.SUCCESS)
         page = reverse("admin:knox_authtoken_changelist")
         return HttpResponse(headers={"HX-Redirect": page}) if "HX-Request" in request.headers else redirect(page)
 

@@ -38,7 +38,7 @@ NO_TIME = "Time limit reached. Repeat the action for these."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """The identity of a confirmation page, so that a double click is one request."""
+    """The identity of a confirmation page, so that a double-click is one request."""
 
     nonce: str
 
@@ -65,6 +65,16 @@ def each(do: Callable[[Any, Confirmation], str]) -> Runner:
                 yield RowResult(row, refusal=refusal.detail)
 
     return run
+
+
+def change(do: Callable[[Any], object], done: str) -> Runner:
+    """Run `do` on each row, as `each` does, and describe each change by the same text."""
+
+    def run(row: Any, _confirmation: Confirmation) -> str:
+        do(row)
+        return done
+
+    return each(run)
 
 
 def no_revision(_row: Any) -> str:

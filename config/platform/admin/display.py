@@ -148,6 +148,21 @@ def ago_and_exactly(value: datetime) -> SafeString:
     return format_html('<time datetime="{}">{} ({})</time>', value.isoformat(), exactly(value), age(value))
 
 
+def shown(field: str, show: Callable[[Any], Any], description: str = "") -> Callable[[Any], Any]:
+    """Return a column that shows a field by a function, such as `number`; "-" for None."""
+
+    def column(row: Any) -> Any:
+        value = getattr(row, field)
+        return None if value is None else show(value)
+
+    column.__name__ = field
+    return admin.display(description=description or field.replace("_", " "), empty_value=NOTHING)(column)
+
+
+def yes_or_no(value: object) -> str:
+    return "yes" if value else "no"  # Django shows a red cross for False
+
+
 def moment(field: str, *, shown: Callable[[datetime], SafeString] = ago) -> Callable[[Any], str | None]:
     """Return a column that shows a date, or the age of a time."""
 

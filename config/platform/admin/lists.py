@@ -1,10 +1,10 @@
 """Read-only admin lists that stay fast with any number of rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
-from django.contrib.admin import ListFilter, ShowFacets
+from django.contrib.admin import ListFilter, ShowFacets, SimpleListFilter
 from django.contrib.admin.utils import get_fields_from_path
 from django.core.paginator import Paginator
 from django.db.models import ForeignKey, Q, QuerySet, UUIDField
@@ -55,6 +55,20 @@ class OwnFilters:
             yield path
             if field.is_relation:
                 yield f"{path}__{field.target_field.name}"
+
+
+class KnownValues(SimpleListFilter):
+    """List filter with known values and labels. Django's own filters would scan the table for distinct values."""
+
+    options: Mapping[str, str]
+    field = ""  # the parameter's name by default
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(self.options.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        name = self.field or str(self.parameter_name)
+        return queryset if self.value() is None else queryset.filter(**{name: self.value()})
 
 
 def is_own(offered: Any) -> bool:

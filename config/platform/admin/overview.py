@@ -5,7 +5,7 @@ Each part costs one or two statements over indexes of live or recent rows, and c
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A current number. `tone`: "", `warning` or `danger`; `note` says the same in words, for accessibility."""
+    """A current number. `tone`: "", `warning` or `danger`; `note` has the same in words, for accessibility."""
 
     title: str
     value: str
@@ -32,7 +32,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line or the segments of bars. `texts` and `urls` are for the table, where the default text is the value."""
+    """A line or the segments of bars. `texts` and `urls` are for the table; the default text is the value."""
 
     label: str
     colour: str
@@ -109,7 +109,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class OverviewPart:
     """Figures and charts of an app, shown to users with the permission."""
 
     permission: str
@@ -128,18 +128,13 @@ class FirstStep:
     is_due: Callable[[], bool]
 
 
-@dataclass(slots=True)
-class Contributions:
-    parts: list[Part] = field(default_factory=list)
-    steps: list[FirstStep] = field(default_factory=list)
+parts: list[OverviewPart] = []
+steps: list[FirstStep] = []
 
 
-contributions = Contributions()
-
-
-def contribute(*parts: Part, first: Iterable[FirstStep] = ()) -> None:
-    contributions.parts.extend(parts)
-    contributions.steps.extend(first)
+def contribute(*own: OverviewPart, first: Iterable[FirstStep] = ()) -> None:
+    parts.extend(own)
+    steps.extend(first)
 
 
 # Labels of the readiness checks.
@@ -155,19 +150,19 @@ PARTS = {
 def readiness() -> list[tuple[str, bool]]:
     """Return the name and status of each check of /readyz, and whether it passed. Like there, the checks take at most
     2.5 s and run at most once a second."""
-    answers = health.readiness.answer()
+    results = health.readiness.read()
     return [
-        (f"{PARTS.get(name, name)}: {'available' if answer == health.OK else answer}", answer == health.OK)
-        for name, answer in answers.items()
+        (f"{PARTS.get(name, name)}: {'available' if result == health.OK else result}", result == health.OK)
+        for name, result in results.items()
     ]
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Return the template context for Unfold, with the parts that the user may see."""
-    seen = [part.draw() for part in contributions.parts if request.user.has_perm(part.permission)]
-    steps = [
+    seen = [part.draw() for part in parts if request.user.has_perm(part.permission)]
+    due = [
         {"title": step.title, "words": step.words, "label": step.label, "url": step.url()}
-        for step in contributions.steps
+        for step in steps
         if request.user.has_perm(step.permission) and step.is_due()
     ]
     mine = (
@@ -181,7 +176,7 @@ def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "readiness": readiness(),
         "figures": [figure for drawn in seen for figure in drawn.figures],
         "charts": [chart for drawn in seen for chart in drawn.charts],
-        "steps": steps,
+        "steps": due,
         "mine": mine,
         "drawn_at": timezone.now(),
     }

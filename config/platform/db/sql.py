@@ -16,10 +16,10 @@ log = structlog.get_logger(__name__)
 Row = dict[str, Any]
 
 # psycopg caches the placeholders of statements up to this length.
-MAX_HOT_LENGTH = 4096
+MAX_PREPARED_LENGTH = 4096
 
 
-class Hot(str):
+class PreparedStatement(str):
     """A statement that runs for every chunk. A connection prepares it once, because planning takes longer than running.
 
     Such statements find rows by constants, not by joins with lists: the plan of a join depends on the tables' sizes.
@@ -31,7 +31,7 @@ class Hot(str):
         if "--" in text:
             raise ValueError("a statement on one line cannot have a comment")
         statement = super().__new__(cls, " ".join(text.split()))
-        if len(statement) > MAX_HOT_LENGTH:
+        if len(statement) > MAX_PREPARED_LENGTH:
             raise ValueError("too long: psycopg would parse its placeholders at each run")
         return statement
 
@@ -43,7 +43,7 @@ STALE = {"0A000", "26000", "42P05"}
 
 def rows(statement: str, **values: Any) -> list[Row]:
     """Return the rows as dictionaries by column name."""
-    if isinstance(statement, Hot) and settings.SLUICE.database_prepare:
+    if isinstance(statement, PreparedStatement) and settings.SLUICE.database_prepare:
         try:
             return fetch(cast("DatabaseWrapper", connection).preparing_cursor(), statement, values)
         except DatabaseError as error:

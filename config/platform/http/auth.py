@@ -75,7 +75,7 @@ def refusal_by_headers(scope: dict[str, Any]) -> Problem | None:
 
 
 def session_user(request: HttpRequest) -> Any:
-    """Return the user of the session cookie, like Django's session and authentication middlewares."""
+    """Return the user of the session cookie, like Django's middleware for sessions and authentication."""
     sessions, key = import_module(settings.SESSION_ENGINE), request.COOKIES.get(settings.SESSION_COOKIE_NAME, "")
     request.session = sessions.SessionStore(None if "\0" in key else key)
     return get_user(request)

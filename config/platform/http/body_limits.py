@@ -21,8 +21,8 @@ from django.conf import settings
 from django.shortcuts import resolve_url
 
 from config.platform.http.auth import refusal_by_headers
-from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, NoRoom, Problem, is_full
-from config.platform.http.request_context import sane_id
+from config.platform.http.problems import CONTENT_TYPE, BodyTooLarge, DiskFull, Problem, is_full
+from config.platform.http.request_context import valid_id_or_new
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class BoundedBody:
         except OSError as error:
             if not is_full(error):
                 raise
-            return NoRoom()
+            return DiskFull()
         return None
 
     def files_of(self, scope: Scope) -> Files | None:
@@ -149,7 +149,7 @@ class Body:
 async def refuse(scope: Scope, send: Send, problem: Problem, *, rest: Body) -> None:
     """Respond immediately, and close the connection after the rest of the body."""
     given = dict(scope["headers"]).get(b"x-request-id", b"")
-    request_id = sane_id(given.decode("latin-1"))
+    request_id = valid_id_or_new(given.decode("latin-1"))
     log.info("request_refused", code=problem.status, problem=problem.code, request_id=request_id)
     headers = {
         **problem.all_headers(),

@@ -10,40 +10,39 @@ log = structlog.get_logger(__name__)
 PAUSE_SECONDS = 5.0
 
 
-class Breaker:
-    """Ask only if `may_ask`, and then note how it went. While the server is away, one in a pause finds out.
+class CircuitBreaker:
+    """Call `allows_request` before each request, and record its result.
 
-    `away` and `back` are what the log says, once for each outage.
+    While the circuit is open, one request per PAUSE_SECONDS tries the server. `opened` and `closed` are log actions,
+    each logged once per outage.
     """
 
-    away: str
-    back: str
+    opened: str
+    closed: str
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.is_away = False
-        self.ask_again_at = 0.0  # on time.monotonic's clock
+        self.is_open = False
+        self.next_attempt_at = 0.0  # monotonic time
 
-    def may_ask(self) -> bool:
+    def allows_request(self) -> bool:
         with self.lock:
-            if not self.is_away:
+            if not self.is_open:
                 return True
-            if time.monotonic() < self.ask_again_at:
+            if time.monotonic() < self.next_attempt_at:
                 return False
-            self.ask_again_at = (
-                time.monotonic() + PAUSE_SECONDS
-            )  # this request tries the server; others do not wait for it
+            self.next_attempt_at = time.monotonic() + PAUSE_SECONDS  # this request tries the server, others skip it
             return True
 
-    def note_silence(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         with self.lock:
-            is_news, self.is_away = not self.is_away, True
-            self.ask_again_at = time.monotonic() + PAUSE_SECONDS
-        if is_news:
-            log.warning(self.away, reason=reason)
+            has_changed, self.is_open = not self.is_open, True
+            self.next_attempt_at = time.monotonic() + PAUSE_SECONDS
+        if has_changed:
+            log.warning(self.opened, reason=reason)
 
-    def note_answer(self) -> None:
+    def record_success(self) -> None:
         with self.lock:
-            is_news, self.is_away = self.is_away, False
-        if is_news:
-            log.warning(self.back)
+            has_changed, self.is_open = self.is_open, False
+        if has_changed:
+            log.warning(self.closed)

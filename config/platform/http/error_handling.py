@@ -1,5 +1,6 @@
-"""Where errors become answers. Two doors lead here: DRF's exception handler, and a middleware for everything that never
-reaches a DRF view, so that a path that there is not, and a database that is away, are told as a view tells its own.
+"""Error responses: DRF's exception handler, and a middleware for errors outside of DRF views.
+
+Both respond in the same format, also for unknown paths and for an unavailable database.
 """
 
 import sys
@@ -61,9 +62,9 @@ def respond_page(problem: Problem, request: HttpRequest) -> HttpResponse:
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """DRF's EXCEPTION_HANDLER. None lets a bug go on to Django, which logs it; the middleware words the answer.
+    """DRF's EXCEPTION_HANDLER. For a bug it returns None: Django logs it, and the middleware creates the response.
 
-    Unlike DRF's own it rolls nothing back: ATOMIC_REQUESTS is off, and transactions belong to the stages.
+    Unlike DRF's own handler, it does not roll back: ATOMIC_REQUESTS is off, and transactions belong to the stages.
     """
     problem = of_exception(error)
     if problem is None:
@@ -84,10 +85,14 @@ def is_page(request: HttpRequest) -> bool:
     return request.path_info.startswith(settings.PAGE_PREFIXES)
 
 
-class ProblemMiddleware:
-    """Answers problem+json where a view, the URL resolver or a middleware further in gave up.
+def respond_in_kind(problem: Problem, request: HttpRequest) -> HttpResponse:
+    return respond_page(problem, request) if is_page(request) else respond(problem, request)
 
-    It stands outside all middleware that can fail, inside `RequestMiddleware`, whose ids it shows.
+
+class ProblemMiddleware:
+    """Responds with problem+json to errors of views, the URL resolver, and inner middleware.
+
+    It is outside of all middleware that can fail, and inside of `RequestMiddleware`, whose ids it uses.
     """
 
     sync_capable = True
@@ -102,18 +107,16 @@ class ProblemMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         if self.is_async:
-            return self.answer_async(request)
-        return self.refuse(request) or self.reword(request, cast("HttpResponseBase", self.get_response(request)))
+            return self.respond_async(request)
+        return self.refuse(request) or self.replace_body(request, cast("HttpResponseBase", self.get_response(request)))
 
-    async def answer_async(self, request: HttpRequest) -> HttpResponseBase:
-        return self.refuse(request) or self.reword(request, await self.get_response(request))
+    async def respond_async(self, request: HttpRequest) -> HttpResponseBase:
+        return self.refuse(request) or self.replace_body(request, await self.get_response(request))
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Return a problem for exceptions of plain Django views, or None to leave bugs to Django."""
         problem = of_exception(error)
-        if problem is None:
-            return None
-        return respond_page(problem, request) if is_page(request) else respond(problem, request)
+        return None if problem is None else respond_in_kind(problem, request)
 
     def remember(self, *, request: HttpRequest | None = None, **_later: object) -> None:
         """Keep an exception raised outside of views, for example by the session middleware without a database."""
@@ -121,24 +124,21 @@ class ProblemMiddleware:
             request.uncaught = sys.exc_info()[1]  # type: ignore[attr-defined]
 
     def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Reject NUL in cookies, paths and query strings. Postgres cannot store it, so a session lookup or a filter
-        would be an error 500."""
+        """Reject NUL in cookies, paths, and query strings, which would be an error 500: Postgres cannot store NUL."""
         problem = nul_in(request)
-        if problem is None:
-            return None
-        return respond_page(problem, request) if is_page(request) else respond(problem, request)
+        return None if problem is None else respond_in_kind(problem, request)
 
-    def reword(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    def replace_body(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         """Replace the bodies of Django's own error responses, including DEBUG's technical pages. Keep the headers."""
         if not is_foreign_error(response) or is_page(request):
             return response
         uncaught = getattr(request, "uncaught", None)
-        answer = respond(of_exception(uncaught) or of_status(response.status_code), request)
+        replaced = respond(of_exception(uncaught) or of_status(response.status_code), request)
         for name, value in response.items():
             if name not in ("Content-Type", "Content-Length", "Content-Encoding", "ETag"):
-                answer.setdefault(name, value)
-        answer.cookies = response.cookies
-        return answer
+                replaced.setdefault(name, value)
+        replaced.cookies = response.cookies
+        return replaced
 
 
 def nul_in(request: HttpRequest) -> Problem | None:

@@ -1,7 +1,7 @@
 """Graceful shutdown of a web process: event streams and other long waits end at SIGTERM.
 
-uvicorn tells nobody that it is to stop. It waits for open answers until its timeout, and then cancels them, each with a
-traceback in the log.
+uvicorn does not notify the application of a shutdown. It waits for open responses until its timeout, and then cancels
+them, each with a traceback in the log.
 """
 
 import signal
@@ -14,8 +14,8 @@ called: list[Callable[[], None]] = []
 handlers: list[Any] = []
 
 
-def call(end: Callable[[], None]) -> None:
-    """Register a callback for shutdown. It interrupts the main thread at any point."""
+def register(end: Callable[[], None]) -> None:
+    """Register a callback for shutdown. It may interrupt the main thread at any point."""
     if end not in called:
         called.append(end)
 

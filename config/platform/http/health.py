@@ -38,6 +38,7 @@ from rest_framework.views import APIView
 from config.platform import broker, storage
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.observability import logs
+from config.platform.observability.metrics import CAUGHT
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +67,8 @@ PHRASES = (
     (r"no pg_hba\.conf entry", "has no matching pg_hba.conf entry"),
     (r'database ".*" does not exist', "does not have this database"),
     (r"unsupported startup parameter", "is a connection pooler; a direct connection to Postgres is required"),
-    (r"was answered with 403", "denies these keys access to the bucket"),
-    (r"was answered with 404", "does not have this bucket"),
+    (r"returned 403", "denies these keys access to the bucket"),
+    (r"returned 404", "does not have this bucket"),
     (r"timeout expired|TimeoutError", LATE),
     (r"Connection refused|EndpointConnectionError", SILENT),
 )
@@ -83,33 +84,34 @@ class Readiness:
         self.lock = threading.Lock()
         self.pool = ThreadPoolExecutor(max_workers=len(checks), thread_name_prefix="readyz")
         self.running: dict[str, Future[str]] = {}
-        self.answers: dict[str, str] = {}
-        self.asked_at = float("-inf")
+        self.results: dict[str, str] = {}
+        self.checked_at = float("-inf")
 
-    def answer(self) -> dict[str, str]:
+    def read(self) -> dict[str, str]:
         """Return `{name: "ok" or the reason}`, at most FRESH_SECONDS old. Concurrent callers share one run."""
         with self.lock:
-            if time.monotonic() - self.asked_at > FRESH_SECONDS:
-                self.answers = self.ask()
-                self.asked_at = time.monotonic()
-            return self.answers
+            if time.monotonic() - self.checked_at > FRESH_SECONDS:
+                self.results = self.run_checks()
+                self.checked_at = time.monotonic()
+            return self.results
 
-    def ask(self) -> dict[str, str]:
+    def run_checks(self) -> dict[str, str]:
         for name, check in self.checks.items():
             # A check that hangs, in DNS for example, keeps its thread. A second one would only hang too.
             if name not in self.running:
                 self.running[name] = self.pool.submit(outcome, name, check)
         done, _ = wait(self.running.values(), timeout=BOUND_SECONDS)
-        answers = {name: future.result() if future in done else LATE for name, future in self.running.items()}
+        results = {name: future.result() if future in done else LATE for name, future in self.running.items()}
         self.running = {name: future for name, future in self.running.items() if future not in done}
-        return answers
+        return results
 
 
 def outcome(name: str, check: Check) -> str:
-    """Run a check, and return "ok" or a reason. Messages of drivers contain hosts, users and bucket names."""
+    """Run a check, and return "ok" or a reason. Messages of drivers contain hosts, users, and bucket names."""
     try:
         check()
-    except Exception as error:  # noqa: BLE001  any error of a driver means that this part is not ready; the log has the error
+    except Exception as error:  # noqa: BLE001  any error means that this part is not ready
+        CAUGHT.labels("readiness").inc()
         log.warning("readiness_failed", part=name, error=logs.describe(error))
         return reason(error)
     return OK
@@ -138,23 +140,26 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def check_database() -> None:
-    query(settings.SLUICE.database_url.get_secret_value())
+    with postgres_connection(settings.SLUICE.database_url.get_secret_value()):
+        pass
 
 
 def check_source() -> None:
     """Connect with a startup option, as every export call does. Poolers reject or ignore it."""
-    if query(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") != "ISO, YMD":
-        raise psycopg.OperationalError("unsupported startup parameter: options")
+    with postgres_connection(settings.SLUICE.source_url, options="-c datestyle=ISO,YMD") as connection:
+        if connection.info.parameter_status("DateStyle") != "ISO, YMD":
+            raise psycopg.OperationalError("unsupported startup parameter: options")
 
 
-def query(url: str, **also: Any) -> str | None:
-    """Run a minimal query, and return the session's DateStyle."""
+@contextmanager
+def postgres_connection(url: str, **options: Any) -> Iterator[psycopg.Connection]:
+    """Connect without a pool, and run a minimal query. Raises psycopg.Error."""
     # tcp_user_timeout ends a query to a host that disappears during the query.
     with psycopg.connect(
-        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **also
+        url, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=CONNECT_SECONDS * 1000, autocommit=True, **options
     ) as connection:
         connection.execute("SELECT 1")
-        return connection.info.parameter_status("DateStyle")
+        yield connection
 
 
 def check_broker() -> None:
@@ -276,8 +281,8 @@ class Ready(Probe):
         ],
     )
     def get(self, request: Request) -> Response:
-        checks = readiness.answer()
-        if all(answer == OK for answer in checks.values()):
+        checks = readiness.read()
+        if all(result == OK for result in checks.values()):
             return Response({"status": OK, "checks": checks})
         headers: dict[str, Any] = {"Retry-After": "5", "Cache-Control": "no-store"}
         return Response({"status": "unavailable", "checks": checks}, status=503, headers=headers)

@@ -62,7 +62,7 @@ class Idempotency:
                 InputError(
                     pointer="",
                     code="invalid_idempotency_key",
-                    detail=f"{HEADER} takes 1 to 255 visible ASCII characters.",
+                    detail=f"{HEADER} must have 1 to 255 visible ASCII characters.",
                 )
             )
         return cls(key=key, fingerprint=fingerprint(body() if body else request.data))

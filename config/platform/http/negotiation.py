@@ -1,4 +1,4 @@
-"""Content negotiation for answers that come in one form only."""
+"""Content negotiation for responses with only one media type."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from rest_framework.request import Request
 
 
 class IgnoreAccept(BaseContentNegotiation):
-    """Serve the first form whatever Accept says: a probe that wants text/plain must not read 406 as "down"."""
+    """Ignores the Accept header, so that a probe that accepts only text/plain does not get 406 and report an outage."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
         return next(iter(parsers))

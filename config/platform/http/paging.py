@@ -1,4 +1,4 @@
-"""Lists in pages: `{"results", "next", "previous"}`, newest first, by cursor; and strict query parameters."""
+"""Cursor pagination of lists, `{"results", "next", "previous"}`, and validation of query parameters."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import remove_query_param, replace_query_param
 
-if TYPE_CHECKING:  # DRF imports this module while it is making its views
+if TYPE_CHECKING:  # DRF imports this module while it defines its views
     from rest_framework.views import APIView
 
 DEFAULT_LIMIT = 50
@@ -23,7 +23,7 @@ LIMIT = "limit"
 
 
 def chosen(request: Request, name: str, *, among: Collection[str]) -> str | None:
-    """Return the query parameter's value, None when it is not given; ValidationError at `/name` if it is not one."""
+    """Return the value of a query parameter, or None without it. Raises ValidationError at `/name` for other values."""
     value: str | None = request.query_params.get(name)
     if value is not None and value not in among:
         raise refusal(name, f"Must be one of: {', '.join(sorted(among))}.", code="invalid_choice")
@@ -36,21 +36,21 @@ def refusal(name: str, detail: str, *, code: str = "invalid") -> ValidationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Stands for the rows right after a position in the list's order, or right before it."""
+    """A position in a list, and the direction to read from there."""
 
     backwards: bool
     position: tuple[Any, ...]
 
 
 class NewestFirst(BasePagination):
-    """Pages by `?cursor=` and `?limit=` (1 to 200, 50). Wrong ones raise ValidationError at `/cursor`, `/limit`.
+    """Pagination by `?cursor=` and `?limit=` (1 to 200, default 50). Raises ValidationError for invalid values.
 
-    The order is the view's `ordering`, else newest first. Its fields belong to the model and are not null; the primary
-    key is added where it is missing. A position is the values of *all* of them: DRF's CursorPagination compares the
-    first one only and counts offsets among equals, so that it skips or repeats rows that were made at the same moment,
-    as bulk inserts are, and gives up after 1,000 of them. Rows that come or go between two pages move nothing.
+    The order is the view's `ordering`, by default newest first. Its fields are not null and belong to the model; the
+    primary key is added if it is missing. A position has the values of *all* fields. DRF's CursorPagination compares
+    only the first field and counts offsets among equal values, so it skips or repeats rows that were created at the
+    same time, such as bulk inserts, and fails after 1,000 of them. Rows that are added or deleted do not shift pages.
 
-    Cursors are signed: nobody can send values that the database stumbles over, or the cursor of another list.
+    Cursors are signed, so that clients cannot send values that the database rejects, or the cursor of another list.
     """
 
     ordering: tuple[str, ...] = ("-created_at", "-pk")
@@ -61,7 +61,7 @@ class NewestFirst(BasePagination):
         self, queryset: QuerySet[Any] | Sequence[Any], request: Request, view: "APIView | None" = None
     ) -> list[Any]:
         if not isinstance(queryset, QuerySet):
-            raise TypeError("Only querysets have an order to point into.")
+            raise TypeError("Only querysets can be paginated.")
         order = Order(queryset.model, getattr(view, "ordering", None) or self.ordering)
         limit, cursor = read_limit(request), order.read(request)
         backwards = cursor is not None and cursor.backwards
@@ -75,7 +75,7 @@ class NewestFirst(BasePagination):
         return page
 
     def link(self, request: Request, order: "Order", edge: list[Any], *, backwards: bool) -> str:
-        """Return the full URL of the page beyond the edge row. Where all rows have gone, of the first page."""
+        """Return the full URL of the page beyond the edge row, or of the first page if there are no rows left."""
         here = request.build_absolute_uri()
         if not edge:
             return remove_query_param(here, CURSOR)
@@ -108,19 +108,19 @@ class NewestFirst(BasePagination):
 
 
 class Order:
-    """A total order of a model's rows, and the cursors that point into it."""
+    """A total order of a model's rows, and its cursors."""
 
     def __init__(self, model: type[Model], names: Iterable[str]) -> None:
         self.names = with_tie_break(model, tuple(names))
         self.fields = [field_of(model, name.lstrip("-")) for name in self.names]
-        # A cursor counts for one list: another model's, or another order's, is as bad as a broken one.
+        # A cursor is valid only for its model and order.
         self.salt = ":".join(("cursor", model._meta.label, *self.names))
 
     def window(self, rows: QuerySet[Any], cursor: Cursor | None) -> QuerySet[Any]:
-        """Return the rows beyond the cursor, nearest first."""
+        """Return the rows beyond the cursor, the nearest first."""
         if cursor is None:
             return rows.order_by(*self.names)
-        names = [turned(name) for name in self.names] if cursor.backwards else self.names
+        names = [reverse(name) for name in self.names] if cursor.backwards else self.names
         return rows.filter(beyond(list(names), list(cursor.position))).order_by(*names)
 
     def write(self, row: Model, *, backwards: bool) -> str:
@@ -147,18 +147,18 @@ def with_tie_break(model: type[Model], names: tuple[str, ...]) -> tuple[str, ...
 def field_of(model: type[Model], name: str) -> "Field[Any, Any]":
     field = model._meta.pk if name == "pk" else model._meta.get_field(name)
     if not isinstance(field, Field):
-        raise TypeError(f"{name} is not a column to order by.")
+        raise TypeError(f"{name} is not a column.")
     return field
 
 
-def turned(name: str) -> str:
+def reverse(name: str) -> str:
     return name[1:] if name.startswith("-") else f"-{name}"
 
 
 def beyond(names: list[str], position: list[Any]) -> Q:
     """Return the condition for rows after a position: `(a, b) > (x, y)`, with a direction for each.
 
-    Written as `a >= x AND (a > x OR b > y)`: the first half is what lets Postgres start in the middle of the index.
+    Written as `a >= x AND (a > x OR b > y)`: with the first half, Postgres can start inside the index.
     """
     way, field = ("lt", names[0][1:]) if names[0].startswith("-") else ("gt", names[0])
     strictly = Q((f"{field}__{way}", position[0]))

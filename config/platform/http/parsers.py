@@ -1,4 +1,4 @@
-"""Reading JSON bodies: strictly, and in bounded space."""
+"""Strict JSON parser with limits of size and depth."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
@@ -11,17 +11,18 @@ from rest_framework.parsers import BaseParser
 from config.platform.http.pointers import join
 from config.platform.http.problems import BadInput, BodyTooLarge, InputError
 
-# Far below Python's recursion limit, which serializers, json.dumps and schema validators would run into.
+# Far below Python's recursion limit, which serializers, json.dumps, and schema validators would exceed.
 MAX_DEPTH = 200
 ESCAPED_NUL = b"\\u0000"
 
 
 class JSONParser(BaseParser):
-    """RFC 8259 JSON in UTF-8, an object at the top, at most DATA_UPLOAD_MAX_MEMORY_SIZE bytes; BodyTooLarge beyond.
+    """Parser of RFC 8259 JSON objects in UTF-8. Raises BodyTooLarge above DATA_UPLOAD_MAX_MEMORY_SIZE bytes.
 
-    BadInput for what is not JSON (NaN, numbers that do not fit a double, lone surrogates and a BOM included), nested
-    deeper than 200 levels, or holding NUL, which Postgres cannot store. A charset in Content-Type is ignored, as the
-    RFC says. Of duplicate names the last one wins, as in nearly every parser: a proxy that checks bodies must do alike.
+    Raises BadInput for invalid JSON (including NaN, numbers outside of the range of a double, lone surrogates, and a
+    BOM), for more than 200 levels, and for NUL, which Postgres cannot store. A charset in Content-Type is ignored, as
+    the RFC requires. Of duplicate names, the last one counts, as in most parsers: a proxy that checks bodies must do
+    the same.
     """
 
     media_type = "application/json"
@@ -42,7 +43,7 @@ def declared_length(request: HttpRequest | None) -> int:
 
 
 def read(stream: IO[Any], *, declared: int) -> bytes:
-    """Return the whole body, or raise BodyTooLarge; a body larger than it declares is not believed."""
+    """Return the whole body, or raise BodyTooLarge for its declared or actual size."""
     most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if declared > most:
         raise BodyTooLarge
@@ -67,7 +68,7 @@ def load(body: bytes) -> Any:
 
 
 def too_deep(value: Any) -> bool:
-    """Look level by level: recursion is what the bound is there to prevent."""
+    """Return whether a value has more than MAX_DEPTH levels, without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in children(outer) if isinstance(inner, dict | list)]

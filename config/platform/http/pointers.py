@@ -2,12 +2,12 @@
 
 
 def join(pointer: str, name: object) -> str:
-    """Return the pointer to a member, `~` and `/` in its name escaped."""
+    """Return the pointer to a member, with `~` and `/` escaped in its name."""
     return f"{pointer}/{str(name).replace('~', '~0').replace('/', '~1')}"
 
 
 def tokens(pointer: str) -> list[str]:
-    """Return the names and indices on the way that a pointer leads, none for the whole document."""
+    """Return the names and indexes in a pointer. The pointer to the whole document has none."""
     return [unescaped(token) for token in pointer.split("/")[1:]]
 
 

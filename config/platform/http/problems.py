@@ -4,7 +4,7 @@
 `"errors": [{"pointer", "code", "detail"}]` with RFC 6901 JSON Pointers such as `/items/17/effectiveDate`.
 Programs should check `code`; `type` is the same word as a URN.
 
-Texts are our own. Messages of Django, the database and other libraries never reach clients.
+Texts are our own. Messages of Django, the database, and other libraries never reach clients.
 `config.platform.http.error_handling` turns problems into responses.
 """
 
@@ -130,7 +130,7 @@ class BodyTooLarge(Problem):
     detail = "The request body is too large."
 
 
-class NoRoom(Problem):
+class DiskFull(Problem):
     status = 503
     code = "storage_unavailable"
     retry_after = 60
@@ -149,31 +149,19 @@ class DatabaseUnavailable(Problem):
     detail = "The database is not available at the moment. Try again in a few seconds."
 
 
-STATUS_CODES = {
-    400: "invalid",
-    401: NotAuthenticated.code,
-    403: NotPermitted.code,
-    404: NotFound.code,
-    405: "method_not_allowed",
-    406: "not_acceptable",
-    413: BodyTooLarge.code,
-    415: "unsupported_media_type",
-    429: "throttled",
-    500: Problem.code,
-    503: "unavailable",
-}
-STATUS_DETAILS = {
-    400: "The request is malformed.",
-    401: NotAuthenticated.detail,
-    403: NotPermitted.detail,
-    404: NotFound.detail,
-    405: "This path does not support this method.",
-    406: "None of the media types in the Accept header is available here.",
-    413: BodyTooLarge.detail,
-    415: "The media type of the body is not supported here.",
-    429: "Too many requests. Wait before you send the next one.",
-    500: "Unexpected error. If you report it, include the request ID.",
-    503: "The service is not available at the moment. Try again in a few seconds.",
+# Code and detail of the general problem of a status.
+STATUSES = {
+    400: ("invalid", "The request is malformed."),
+    401: (NotAuthenticated.code, NotAuthenticated.detail),
+    403: (NotPermitted.code, NotPermitted.detail),
+    404: (NotFound.code, NotFound.detail),
+    405: ("method_not_allowed", "This path does not support this method."),
+    406: ("not_acceptable", "None of the media types in the Accept header is available here."),
+    413: (BodyTooLarge.code, BodyTooLarge.detail),
+    415: ("unsupported_media_type", "The media type of the body is not supported here."),
+    429: ("throttled", "Too many requests. Wait before you send the next one."),
+    500: (Problem.code, "Unexpected error. If you report it, include the request ID."),
+    503: ("unavailable", "The service is not available at the moment. Try again in a few seconds."),
 }
 # Statuses whose details come from our views. Other details of DRF quote the request.
 OWN_WORDS = frozenset({403, 404, 409, 410, 422})
@@ -185,18 +173,18 @@ def phrase(status: int) -> str:
 
 def of_status(status: int) -> Problem:
     """Return the general problem of an HTTP status."""
-    problem = Problem(STATUS_DETAILS.get(status))
-    problem.status = status
-    problem.code = STATUS_CODES.get(status) or phrase(status).lower().replace(" ", "_")
+    code, detail = STATUSES.get(status) or (phrase(status).lower().replace(" ", "_"), None)
+    problem = Problem(detail)
+    problem.status, problem.code = status, code
     return problem
 
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def is_full(error: BaseException) -> bool:
     """Return whether the disk or the quota is full, and log it."""
-    if not (isinstance(error, OSError) and error.errno in NO_ROOM):
+    if not (isinstance(error, OSError) and error.errno in DISK_FULL):
         return False
     log.error("no_room", setting="TMPDIR", error=logs.describe(error))
     return True

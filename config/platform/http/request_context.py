@@ -1,4 +1,4 @@
-"""What every request carries: an id, and lines in the log that tell its route but not its path or query."""
+"""Request ids, and log lines of requests with their route instead of their path and query."""
 
 import re
 from collections.abc import Callable
@@ -10,24 +10,23 @@ from django.http import HttpRequest, HttpResponse
 from django_structlog import middlewares
 
 HEADER = "HTTP_X_REQUEST_ID"
-SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def request_id(request: HttpRequest) -> str:
-    """Return the request's id: the client's own X-Request-ID if it is sane, else a new one. It stays the same."""
-    request.META[HEADER] = taken = sane_id(str(request.META.get(HEADER, "")))
-    return taken
+    """Return the request's id: the client's X-Request-ID if it is valid, otherwise a new one. It stays the same."""
+    request.META[HEADER] = valid = valid_id_or_new(str(request.META.get(HEADER, "")))
+    return valid
 
 
-def sane_id(given: str) -> str:
-    return given if SANE_ID.fullmatch(given) else str(uuid4())
+def valid_id_or_new(given: str) -> str:
+    return given if VALID_ID.fullmatch(given) else str(uuid4())
 
 
 class RequestMiddleware(middlewares.RequestMiddleware):
-    """django-structlog's middleware with ids that are checked, answered as X-Request-ID, with routes for paths, and
-    with the code of the problem where the answer is one.
+    """django-structlog's middleware with validated ids, the header X-Request-ID, routes, and codes of problems.
 
-    It wants DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID: what it then trusts has been through `request_id`.
+    It requires DJANGO_STRUCTLOG_TRUST_UPSTREAM_REQUEST_ID: `request_id` has validated the trusted id.
     """
 
     def prepare(self, request: HttpRequest) -> None:
@@ -50,6 +49,6 @@ class RequestMiddleware(middlewares.RequestMiddleware):
 
     @staticmethod
     def format_request(request: HttpRequest) -> str:
-        """Return `GET /exports/<uuid:job_id>`. Paths hold keys and dates, and query strings hold links."""
+        """Return `GET /exports/<uuid:job_id>`. Paths contain keys and dates, and query strings contain links."""
         match = request.resolver_match
         return f"{request.method} /{match.route}" if match else f"{request.method} (no route)"

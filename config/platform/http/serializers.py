@@ -1,4 +1,4 @@
-"""The base of every serializer that reads input, and fields that take nothing for what it is not."""
+"""Base of the serializers for input, and fields without type coercion."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -14,12 +14,19 @@ MAX_NAME = 100
 
 
 class StrictSerializer(serializers.Serializer[Any]):
-    """A serializer that refuses what it would otherwise ignore.
+    """A serializer that rejects unknown and read-only fields.
 
-    A field it does not know is an error, `unknown_field` at `/name`; one that only the server sets is `read_only`.
-    They are told together with the errors of the known fields, so that a client mends a request in one round. So is
-    what a subclass's `refused` finds wrong between fields; `validate` would only be asked once all of them are good.
+    An unknown field is the error `unknown_field` at `/name`, and a field that only the server sets is `read_only`. They
+    are returned together with the errors of known fields, so that a client can fix all errors at once. Subclasses
+    extend `refused` to check combinations of fields; DRF calls `validate` only if all fields are valid.
     """
+
+    @classmethod
+    def read(cls, data: Any) -> Any:
+        """Return the validated data. Raises ValidationError."""
+        serializer = cls(data=data)
+        serializer.is_valid(raise_exception=True)
+        return serializer.validated_data
 
     def to_internal_value(self, data: Any) -> Any:
         refused = dict(islice(self.refused(data), MAX_ERRORS)) if isinstance(data, Mapping) else {}
@@ -43,7 +50,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 def merged(inside: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) -> dict[str, Any]:
-    """Put errors by field together. What is wrong with a whole field hides nothing of what is wrong inside it."""
+    """Merge errors by field. Errors of a whole field do not replace the errors inside it."""
     whole = api_settings.NON_FIELD_ERRORS_KEY
     together = {**inside, **refused}
     for name in inside.keys() & refused.keys():
@@ -53,18 +60,14 @@ def merged(inside: Mapping[str, Any], refused: Mapping[str, list[ErrorDetail]]) 
 
 
 class Nothing(StrictSerializer):
-    """The body of actions that take none: an empty one, or an object without fields."""
-
-    @classmethod
-    def read(cls, data: Any) -> None:
-        cls(data=data).is_valid(raise_exception=True)
+    """An empty body, or an object without fields."""
 
 
 # ---- Fields ---------------------------------------------------------------------------------------------------------
 
 
 class Text(serializers.CharField):
-    """A string as it is: no number is taken for one, and no white space is cut off."""
+    """A JSON string, without conversion of numbers and without trimming of whitespace."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(trim_whitespace=False, **options)
@@ -76,7 +79,7 @@ class Text(serializers.CharField):
 
 
 class FilledText(Text):
-    """One that is not just white space."""
+    """A string that contains more than whitespace."""
 
     def to_internal_value(self, data: Any) -> str:
         text = super().to_internal_value(data)

@@ -2,7 +2,7 @@
 
 While there are listeners, one task per web process and kind of stream reads new events for all subjects (jobs,
 documents) and passes them to the listeners as bytes. Without listeners it reads nothing. Apps define the read in a
-subclass of `Hub`.
+subclass of `EventHub`.
 
 Each listener has a position: the number of the last event that it received. A slow listener is skipped until its queue
 is empty. A client that reconnects with Last-Event-ID starts at an earlier position. So no listener loses an event, gets
@@ -22,11 +22,14 @@ from weakref import WeakKeyDictionary
 import orjson
 import structlog
 from asgiref.sync import SyncToAsync
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter
 
 from config.platform.http import graceful_shutdown
 from config.platform.http.problems import DATABASE_ERRORS, Problem
 from config.platform.observability import logs
+from config.platform.observability.metrics import CAUGHT
 
 log = structlog.get_logger(__name__)
 
@@ -86,14 +89,14 @@ def number_in(last_event_id: str) -> int | None:
 # ---- Listeners ------------------------------------------------------------------------------------------------------
 
 
-class News(Protocol):
+class Update(Protocol):
     """The new events of one subject."""
 
     @property
     def newest(self) -> int: ...
 
     @property
-    def is_the_end(self) -> bool: ...
+    def is_final(self) -> bool: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -104,28 +107,28 @@ class Listener(Generic[Subject]):
     user_id: int
     after: int
     waiting: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    over: str = ""  # why it ended
+    end_reason: str = ""
 
     @property
     def is_ready(self) -> bool:
         return self.waiting.empty()
 
-    def hear(self, news: Any) -> None:
-        if told := self.bytes_of(news):
-            self.waiting.put_nowait(told)
-        self.after = max(self.after, news.newest)
+    def send(self, update: Any) -> None:
+        if content := self.encode(update):
+            self.waiting.put_nowait(content)
+        self.after = max(self.after, update.newest)
 
-    def bytes_of(self, news: Any) -> bytes:
+    def encode(self, update: Any) -> bytes:
         """Return the events after this listener's position, as bytes."""
         raise NotImplementedError
 
-    def end(self, why: str) -> None:
-        if not self.over:
-            self.over = why
+    def end(self, reason: str) -> None:
+        if not self.end_reason:
+            self.end_reason = reason
             self.waiting.put_nowait(None)
 
 
-class Hub(Generic[Subject]):
+class EventHub(Generic[Subject]):
     """The listeners of this process, by subject, and the task that reads events for them."""
 
     poll_seconds: ClassVar[float] = POLL_SECONDS
@@ -133,30 +136,30 @@ class Hub(Generic[Subject]):
     def __init__(self) -> None:
         self.listeners: dict[Subject, set[Listener[Subject]]] = {}
         self.task: asyncio.Task[None] | None = None
-        self.is_blind = False
+        self.is_failing = False
         self.count = 0
         self.of_user: Counter[int] = Counter()
 
-    def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, News], bool]:
+    def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, Update], bool]:
         """Return the events after these positions, and whether there are more to read immediately.
 
         Runs in a thread, and must not keep its database connection.
         """
         raise NotImplementedError
 
-    def opened(self) -> None:
-        """Count an opened stream."""
+    def count_opened(self) -> None:
+        """Count an count_opened stream."""
 
-    def closed(self, why: str) -> None:
-        """Count a closed stream: `ended`, `left` or `renewed`."""
+    def count_closed(self, reason: str) -> None:
+        """Count a count_closed stream: `ended`, `left` or `renewed`."""
 
     def add(self, listener: Listener[Subject]) -> None:
         self.listeners.setdefault(listener.subject, set()).add(listener)
         self.count += 1
         self.of_user[listener.user_id] += 1
-        self.opened()
+        self.count_opened()
         if self.task is None:
-            graceful_shutdown.call(end_all)
+            graceful_shutdown.register(end_all)
             graceful_shutdown.watch()
             # A new context: that of the first listener has the ids of its request for logs, and its thread.
             self.task = asyncio.get_running_loop().create_task(self.run(), context=Context())
@@ -167,13 +170,13 @@ class Hub(Generic[Subject]):
             together.remove(listener)
             self.count -= 1
             self.of_user -= Counter({listener.user_id: 1})  # drops users without streams
-            self.closed(listener.over or "left")
+            self.count_closed(listener.end_reason or "left")
             if not together:
                 del self.listeners[listener.subject]
 
-    def end(self, listener: Listener[Subject], why: str) -> None:
+    def end(self, listener: Listener[Subject], reason: str) -> None:
         """Close a stream after the bytes in its queue."""
-        listener.end(why)
+        listener.end(reason)
         self.remove(listener)
 
     def end_all(self) -> None:
@@ -184,8 +187,9 @@ class Hub(Generic[Subject]):
         while self.listeners:
             try:
                 more = await self.read_and_send()
-                self.is_blind = False
+                self.is_failing = False
             except Exception as error:  # noqa: BLE001 - after any error, streams must not hang with heartbeats only
+                CAUGHT.labels("event_stream").inc()
                 self.log_once(error)
                 more = False
             await asyncio.sleep(0 if more else self.poll_seconds)
@@ -193,71 +197,71 @@ class Hub(Generic[Subject]):
 
     async def read_and_send(self) -> bool:
         """Read once and pass the events on. Return whether there are more to read immediately."""
-        asked = {
+        positions = {
             subject: min(ready)
             for subject, together in self.listeners.items()
             if (ready := [listener.after for listener in together if listener.is_ready])
         }
-        if not asked:
+        if not positions:
             return False
-        news, more = await asyncio.to_thread(self.read, asked)
-        for subject, told in news.items():
+        updates, more = await asyncio.to_thread(self.read, positions)
+        for subject, update in updates.items():
             for listener in list(self.listeners.get(subject, ())):
                 # A listener that was added during the read, at an earlier position, waits for the next round.
-                if listener.is_ready and listener.after >= asked[subject]:
-                    self.hand_out(told, listener)
+                if listener.is_ready and listener.after >= positions[subject]:
+                    self.deliver(update, listener)
         return more
 
-    def hand_out(self, news: News, listener: Listener[Subject]) -> None:
-        listener.hear(news)
-        if news.is_the_end:
+    def deliver(self, update: Update, listener: Listener[Subject]) -> None:
+        listener.send(update)
+        if update.is_final:
             self.end(listener, "ended")
 
     def log_once(self, error: Exception) -> None:
         """Log an error once, not twice a second. Streams stay open with heartbeats, and get the missed events later."""
-        if self.is_blind:
+        if self.is_failing:
             return
-        self.is_blind = True
+        self.is_failing = True
         if isinstance(error, DATABASE_ERRORS):
             log.warning("streams_wait_for_database", error=logs.describe(error))
         else:
             log.error("streams_broken", exc_info=error)
 
 
-AnyHub = TypeVar("AnyHub", bound=Hub[Any])
-hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[type[Hub[Any]], Hub[Any]]] = WeakKeyDictionary()
+AnyHub = TypeVar("AnyHub", bound=EventHub[Any])
+hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[type[EventHub[Any]], EventHub[Any]]] = WeakKeyDictionary()
 
 
 def hub(kind: type[AnyHub]) -> AnyHub:
     """Return the hub of this kind in the running event loop. A web process has one loop; tests have several."""
     of_loop: dict[Any, Any] = hubs.setdefault(asyncio.get_running_loop(), {})
-    its_hub: AnyHub = of_loop.setdefault(kind, kind())
-    return its_hub
+    found: AnyHub = of_loop.setdefault(kind, kind())
+    return found
 
 
-def all_hubs() -> Iterator[Hub[Any]]:
+def all_hubs() -> Iterator[EventHub[Any]]:
     """Yield the hubs of all kinds and loops. Thread-safe."""
     for of_loop in list(hubs.values()):
         yield from list(of_loop.values())
 
 
-def check_room(user_id: int) -> None:
+def check_limits(user_id: int) -> None:
     """Raise TooManyStreams or TooManyStreamsOfUser at the limit. Thread-safe; concurrent requests may exceed it."""
-    if sum(its_hub.count for its_hub in all_hubs()) >= MOST:
+    if sum(each.count for each in all_hubs()) >= MOST:
         raise TooManyStreams
     if streams_of(user_id) >= MOST_OF_A_USER:
         raise TooManyStreamsOfUser
 
 
 def streams_of(user_id: int) -> int:
-    return sum(its_hub.of_user[user_id] for its_hub in all_hubs())
+    return sum(each.of_user[user_id] for each in all_hubs())
 
 
 def end_all() -> None:
     """End all streams at shutdown, each after a complete event and with a regular end of the response."""
     for loop, of_loop in list(hubs.items()):
-        for its_hub in of_loop.values():
-            loop.call_soon_threadsafe(its_hub.end_all)
+        for each in of_loop.values():
+            loop.call_soon_threadsafe(each.end_all)
 
 
 # ---- Streams --------------------------------------------------------------------------------------------------------
@@ -275,10 +279,22 @@ def release_thread() -> None:
         executor.shutdown(wait=False)
 
 
-class Stream:
+def respond(opening: bytes, kind: type[EventHub[Any]], listener: Listener[Any] | None) -> HttpResponseBase:
+    """Return a stream of the opening and the listener's events; without a listener only the opening.
+
+    Raises TooManyStreams and TooManyStreamsOfUser.
+    """
+    if listener is None:
+        return HttpResponse(RETRY + opening, content_type=MEDIA_TYPE, headers=HEADERS)
+    check_limits(listener.user_id)
+    stream = EventStream(kind, listener, opening=RETRY + opening)
+    return StreamingHttpResponse(stream, content_type=MEDIA_TYPE, headers=HEADERS)
+
+
+class EventStream:
     """The response body: the opening, then events, with comments as heartbeats."""
 
-    def __init__(self, kind: type[Hub[Any]], listener: Listener[Any], *, opening: bytes) -> None:
+    def __init__(self, kind: type[EventHub[Any]], listener: Listener[Any], *, opening: bytes) -> None:
         self.kind = kind
         self.listener = listener
         self.opening = opening
@@ -288,17 +304,17 @@ class Stream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.opening
         release_thread()
-        self.loop, its_hub = asyncio.get_running_loop(), hub(self.kind)
+        self.loop, events = asyncio.get_running_loop(), hub(self.kind)
         if streams_of(self.listener.user_id) >= MOST_OF_A_USER:
-            return  # many streams opened at once, before they were counted; reconnects are rejected
-        its_hub.add(self.listener)
+            return  # many streams count_opened at once, before they were counted; reconnects are rejected
+        events.add(self.listener)
         try:
-            while (told := await self.next_part()) is not None:
-                yield told
+            while (part := await self.next_part()) is not None:
+                yield part
                 if time.monotonic() >= self.ends_at:
-                    its_hub.end(self.listener, "renewed")
+                    events.end(self.listener, "renewed")
         finally:
-            its_hub.remove(self.listener)
+            events.remove(self.listener)
 
     async def next_part(self) -> bytes | None:
         try:

@@ -25,13 +25,13 @@ from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
 from config.platform.http.addresses import counted_as
-from config.platform.http.circuit_breaker import Breaker
+from config.platform.http.circuit_breaker import CircuitBreaker
 from config.platform.http.problems import Problem
 
 if TYPE_CHECKING:  # DRF imports this module while it defines its views
     from rest_framework.views import APIView
 
-ANSWER_SECONDS = 0.25  # to connect, and for each response: an unresponsive server costs one of them
+RESPONSE_SECONDS = 0.25  # to connect, and for each response: an unresponsive server costs one of them
 PREFIX = "sluice:rate"
 # One per concurrent thread. A flood of requests could exhaust redis-py's 100, and an exhausted pool looks like
 # an unavailable server: the flood would disable the rate limits.
@@ -72,7 +72,7 @@ class Throttle(BaseThrottle):
         """Count the rejection in a metric of the app."""
 
 
-class PerUser(Throttle):
+class UserThrottle(Throttle):
     """Limit per user. Other methods than POST have a higher rate, because clients poll. Anonymous requests are not
     counted."""
 
@@ -84,7 +84,7 @@ class PerUser(Throttle):
         return name, "" if request.user.pk is None else str(request.user.pk)
 
 
-class PerAddress(Throttle):
+class AddressThrottle(Throttle):
     """Limit per address, for views without authentication."""
 
     requests: str
@@ -107,38 +107,38 @@ def rate(name: str) -> limits.RateLimitItem:
 # ---- The windows ----------------------------------------------------------------------------------------------------
 
 
-class Limiter(Breaker):
+class Limiter(CircuitBreaker):
     """The windows of all rates, behind a circuit breaker."""
 
-    away, back = "rates_not_counted", "rates_counted_again"
+    opened, closed = "rates_not_counted", "rates_counted_again"
 
     def __init__(self, url: str) -> None:
         super().__init__()
         pool: redis.ConnectionPool = redis.ConnectionPool.from_url(
             url,
             max_connections=MAX_CONNECTIONS,
-            socket_connect_timeout=ANSWER_SECONDS,
-            socket_timeout=ANSWER_SECONDS,
+            socket_connect_timeout=RESPONSE_SECONDS,
+            socket_timeout=RESPONSE_SECONDS,
             # redis-py would retry for seconds. Connections closed by the server are detected before use.
             retry=Retry(NoBackoff(), 0),
         )
-        # The client does not own this pool: without this, its connections would stay open after the client is gone.
+        # The client does not own this pool: without this, its connections would stay open after the client is closed.
         finalize(self, pool.disconnect).atexit = False
         self.windows = MovingWindowRateLimiter(RedisStorage("redis://", connection_pool=pool, key_prefix=PREFIX))
 
     def wait(self, rate: limits.RateLimitItem, who: str) -> int:
         """Count a request. Return 0, or above the limit the seconds until the next request may pass."""
-        if not self.may_ask():
+        if not self.allows_request():
             return 0
         try:
-            seconds = self.ask(rate, who)
+            seconds = self.hit(rate, who)
         except redis.RedisError as error:
-            self.note_silence(type(error).__name__)
+            self.record_failure(type(error).__name__)
             return 0
-        self.note_answer()
+        self.record_success()
         return seconds
 
-    def ask(self, rate: limits.RateLimitItem, who: str) -> int:
+    def hit(self, rate: limits.RateLimitItem, who: str) -> int:
         if self.windows.hit(rate, who):
             return 0
         room_at, remaining = self.windows.get_window_stats(rate, who)

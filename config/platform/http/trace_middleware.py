@@ -1,6 +1,6 @@
-"""The middleware that has each request begin a trace, or be a step in its caller's. Only there if TRACING."""
+"""Middleware that traces requests. Installed only with TRACING."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,40 +13,41 @@ from config.platform.http.addresses import client_address, within
 from config.platform.http.request_context import request_id
 from config.platform.observability import tracing
 
-PROBES = ("/livez", "/readyz", "/metrics")  # asked every few seconds, for ever
+PROBES = ("/livez", "/readyz", "/metrics")  # requested every few seconds
 
 
 @sync_and_async_middleware
 def middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
     if iscoroutinefunction(get_response):
-        answer: Callable[[HttpRequest], Awaitable[HttpResponse]] = get_response
 
-        async def handle_later(request: HttpRequest) -> HttpResponse:
-            with around(request) as answered:
-                response = await answer(request)
-                answered(response)
+        async def handle_async(request: HttpRequest) -> HttpResponse:
+            with span_of(request) as finish:
+                response: HttpResponse = await get_response(request)
+                finish(response)
                 return response
 
-        return handle_later
+        return handle_async
 
     def handle(request: HttpRequest) -> HttpResponse:
-        with around(request) as answered:
+        with span_of(request) as finish:
             response: HttpResponse = get_response(request)
-            answered(response)
+            finish(response)
             return response
 
     return handle
 
 
-def around(request: HttpRequest) -> AbstractContextManager[Callable[[HttpResponse], None]]:
+def span_of(request: HttpRequest) -> AbstractContextManager[Callable[[HttpResponse], None]]:
     if request.path_info in PROBES:
         return nullcontext(lambda _response: None)
     return tracing.request(request, request_id=request_id(request), is_trusted=is_trusted(request))
 
 
 def is_trusted(request: HttpRequest) -> bool:
-    """Whether the caller's trace is gone on with. Anybody can send a traceparent: it would choose what is sampled, and
-    put its requests into the trace of others."""
+    """Return whether to continue the caller's trace.
+
+    Any client can send a traceparent. It could control the sampling, and add its requests to the traces of others.
+    """
     networks = settings.SLUICE.tracing_parent_cidrs
     address = client_address(request) if networks else None
     return address is not None and within(address, networks)

@@ -1,12 +1,11 @@
-"""Which files a process counts in, where web and workers share a PROMETHEUS_MULTIPROC_DIR.
+"""Counters in files that web and workers share through PROMETHEUS_MULTIPROC_DIR.
 
-prometheus_client names them by process id. These repeat: in containers every process is one of the first few, and two
-that write one file lose counts. Where they do not repeat, every restart leaves files behind, which every scrape reads.
-Here a process takes the smallest number whose lock is free. The kernel drops the lock when the process is gone, however
-it ended and in whatever container; the next one goes on in the files of the dead, from the sums there.
+prometheus_client names these files by process id. Process ids repeat: in containers, every process has one of the first
+few, and two processes that write to one file lose counts. Where they do not repeat, each restart leaves files behind,
+and each scrape reads all of them. Here, a process takes the smallest number whose lock is free. The kernel releases the
+lock when the process ends, in any container, and the next process continues with the same files and their sums.
 
-That suits counters and histograms. What goes up and down is no process' to say: see
-`config.platform.http.metrics.register`.
+This suits counters and histograms. Gauges are read at each scrape: see `config.platform.http.metrics.register`.
 """
 
 import fcntl
@@ -20,8 +19,8 @@ from prometheus_client import Counter, values
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
-class Number:
-    """The number of this process: called for each count, so that a fork notices that it is another process now."""
+class ProcessNumber:
+    """The number of this process. prometheus_client calls it for each count, so a fork gets a number of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,14 +28,14 @@ class Number:
 
     def __call__(self) -> int:
         if self.pid != os.getpid():
-            self.number = self.take()
+            self.number = self.lock_free_number()
             self.pid = os.getpid()
         return self.number
 
-    def take(self) -> int:
-        """Lock the first number that is free. The descriptor stays open, and with it the lock.
+    def lock_free_number(self) -> int:
+        """Lock the smallest free number. The lock lasts as long as the open descriptor.
 
-        A fork inherits its parent's: the parent's number is free again when both are gone.
+        A fork inherits the descriptor: the parent's number becomes free when both processes have ended.
         """
         for number in count():
             descriptor = os.open(self.folder / f"{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -50,23 +49,23 @@ class Number:
 
 
 def configure() -> None:
-    """Count in shared files, if the variable names a folder. Called by the settings: the first metric comes later."""
+    """Count in shared files if the variable is set. The settings call this before the first metric is created."""
     if folder := os.environ.get(VARIABLE):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        values.ValueClass = values.MultiProcessValue(Number(Path(folder)))  # type: ignore[no-untyped-call]
+        values.ValueClass = values.MultiProcessValue(ProcessNumber(Path(folder)))  # type: ignore[no-untyped-call]
 
 
 def files() -> list[str]:
-    """Return the shared files. One that was made this moment, or whose maker died then, is empty and cannot be read."""
+    """Return the shared files, without empty ones: their process is creating them, or died while it did."""
     return [str(path) for path in Path(os.environ[VARIABLE]).glob("*.db") if path.stat().st_size]
 
 
 def counter(name: str, documentation: str, **labels: Iterable[str]) -> Counter:
-    """Return a counter whose labels' values are known, so that each series exists from the start, with 0.
+    """Return a counter with a series for each combination of label values, starting at 0.
 
-    Without that, the first failure of all would be no rise for Prometheus' `increase()`.
+    Without them, Prometheus' `increase()` would miss the first event of each series.
     """
-    made = Counter(name, documentation, list(labels))
+    metric = Counter(name, documentation, list(labels))
     for series in product(*labels.values()):
-        made.labels(*series)
-    return made
+        metric.labels(*series)
+    return metric

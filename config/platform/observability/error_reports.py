@@ -1,11 +1,11 @@
-"""Reports of errors to a Sentry, or what speaks its protocol. Off, and its library not loaded, without SENTRY_DSN.
+"""Error reports to Sentry or a compatible server. Without SENTRY_DSN, they are off and the library is not loaded.
 
-What is reported is what the log tells at level ERROR with an exception: each once, and with no more than its line has,
-the classes and codes of exceptions, their stacks without variables, and ids. What is expected, refusals and attempts
-that are made again, is told there as a warning at most.
+Each exception that is logged at level ERROR is reported once, with the same data as its log line: classes and codes of
+exceptions, stacks without variables, and ids. Expected errors, such as refusals and retried attempts, are at most
+warnings in the log and are not reported.
 
-Of the library only its client and transport are used. Its integrations would read requests, bodies, messages and
-variables first, and leave it to us to take out again what must not be there. docs/adr/0021 tells more.
+Only the client and transport of the library are used. Its integrations would collect requests, bodies, messages, and
+variables, from which private data would have to be removed again. See docs/adr/0021.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import logging
 import traceback
-from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,11 +21,14 @@ import structlog
 from django.conf import settings
 
 from config.platform.observability import logs
+from config.platform.observability.metrics import CAUGHT
 
 if TYPE_CHECKING:
     from sentry_sdk import Client
 
-END_SECONDS = 2  # for what is not sent yet at the end of a process
+log = structlog.get_logger(__name__)
+
+END_SECONDS = 2  # to send the remaining reports when a process ends
 IDS = ("action", "request_id", "job_id", "chunk_id", "etl_task_id", "stage", "task", "task_id", "trace_id", "code")
 MARK = "_was_reported"
 
@@ -34,7 +36,7 @@ client: Client | None = None
 
 
 def begin() -> None:
-    """Report from now on, if SENTRY_DSN is set. A fork goes on with a thread of its own."""
+    """Start reporting if SENTRY_DSN is set. A forked process sends its reports in a thread of its own."""
     global client  # noqa: PLW0603
     if settings.SLUICE.sentry_dsn and client is None:
         import sentry_sdk
@@ -56,14 +58,14 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Send what is left, in two seconds at most."""
+    """Send the remaining reports, in at most two seconds."""
     if client:
         client.flush(timeout=END_SECONDS)
 
 
 class Reporter(logging.Handler):
-    """Reports the exception of a log line. An exception that is told twice, where it is caught and where it is raised
-    again, is reported once."""
+    """Reports the exception of a log line. An exception that is logged, raised again and logged again is reported
+    once."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(level=logging.ERROR)
@@ -79,13 +81,16 @@ class Reporter(logging.Handler):
         )
         if error is None or getattr(error, MARK, False):
             return
-        with suppress(Exception):  # what cannot be reported must break nothing; it is in the log
+        try:
             setattr(error, MARK, True)
             self.client.capture_event(report(error, event | {"action": event.get("event")}, logger=record.name))
+        except Exception as failure:  # noqa: BLE001  a failed report must not break the code that logs
+            CAUGHT.labels("error_report").inc()
+            log.warning("error_report_failed", error=logs.describe(failure))  # at ERROR it would be reported again
 
 
 def report(error: BaseException, event: dict[str, Any], *, logger: str) -> Any:
-    """Return the event as Sentry takes it."""
+    """Return an event in Sentry's format."""
     known = structlog.contextvars.get_contextvars() | event
     tags = {name: str(logs.scrub_value(known[name], nesting=0)) for name in IDS if known.get(name)}
     return {

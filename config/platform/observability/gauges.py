@@ -1,7 +1,7 @@
-"""What waits, and for how long: read from the rows when Prometheus asks, by one statement of each app's.
+"""Gauges of queue lengths and ages, read from the database at each scrape by one statement per app.
 
-The web process that answers asks over a connection of its own, with short limits: when the database is away, or busy,
-`/metrics` still tells what was counted, and `sluice_database_up 0`.
+The web process uses a separate connection with short timeouts. If the database is unavailable or slow, `/metrics` still
+returns the counters, and `sluice_database_up 0`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,44 +21,44 @@ from config.platform.observability import logs
 
 log = structlog.get_logger(__name__)
 
-CONNECT_SECONDS = 2  # the shortest that libpq knows
-STATEMENT_SECONDS = 1  # of all together
+CONNECT_SECONDS = 2  # the minimum of libpq
+STATEMENT_SECONDS = 1  # for all statements together
 
 Row = dict[str, Any]
 
 
-class Part(NamedTuple):
-    """An app's gauges: a statement that gives one row, its parameters, and what the row tells."""
+class GaugeQuery(NamedTuple):
+    """An app's gauges: a statement that returns one row, its parameters, and the row's metrics."""
 
     statement: str
-    values: Callable[[], Mapping[str, object]]
-    tell: Callable[[Row], Iterator[Metric]]
+    parameters: Callable[[], Mapping[str, object]]
+    metrics: Callable[[Row], Iterator[Metric]]
 
 
-parts: list[Part] = []
+queries: list[GaugeQuery] = []
 
 
-def contribute(part: Part) -> None:
-    parts.append(part)
+def register(query: GaugeQuery) -> None:
+    queries.append(query)
 
 
 class Gauges(Collector):
-    """The state of everything, as seen by the database."""
+    """The gauges of all apps."""
 
     def collect(self) -> Iterable[Metric]:
-        up = GaugeMetricFamily("sluice_database_up", "Whether the database told what the other gauges say.")
+        up = GaugeMetricFamily("sluice_database_up", "Whether the database returned the values of the other gauges.")
         try:
-            told = [metric for part, row in zip(parts, ask(), strict=True) for metric in part.tell(row)]
+            metrics = [metric for query, row in zip(queries, fetch(), strict=True) for metric in query.metrics(row)]
         except psycopg.Error as error:
             log.warning("gauges_unavailable", error=logs.describe(error))
             up.add_metric([], 0)
             return [up]
         up.add_metric([], 1)
-        return [up, *told]
+        return [up, *metrics]
 
 
-def ask() -> list[Row]:
-    """Return a row for each part. Raises psycopg.Error when there is no answer within three seconds."""
+def fetch() -> list[Row]:
+    """Return the row of each query. Raises psycopg.Error if the database does not respond within three seconds."""
     url = make_conninfo(settings.SLUICE.database_url.get_secret_value(), dbname=connection.settings_dict["NAME"])
     with psycopg.connect(
         url,
@@ -66,15 +66,15 @@ def ask() -> list[Row]:
         tcp_user_timeout=CONNECT_SECONDS * 1000,
         row_factory=dict_row,
     ) as own:
-        own.execute(f"SET LOCAL statement_timeout = {STATEMENT_SECONDS * 1000 // max(1, len(parts))}")
-        return [own.execute(part.statement, part.values()).fetchall()[0] for part in parts]
+        own.execute(f"SET LOCAL statement_timeout = {STATEMENT_SECONDS * 1000 // max(1, len(queries))}")
+        return [own.execute(query.statement, query.parameters()).fetchall()[0] for query in queries]
 
 
-def plain(name: str, documentation: str, value: float) -> Metric:
+def gauge(name: str, documentation: str, value: float) -> Metric:
     return GaugeMetricFamily(name, documentation, value=float(value))
 
 
-def labelled(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:
+def labeled_gauge(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(name, documentation, labels=[label])
     for value, number in values.items():
         family.add_metric([value], float(number))

@@ -1,14 +1,14 @@
-"""Logs: one JSON object a line on stderr, with ids to find things by and without what people entrusted to us.
+"""Logs: one JSON object per line on stderr, with ids for correlation and without private data.
 
-An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Our own code logs one `action` word an event,
-`log.info("chunk_done", rows=12)`; a sentence that a library logs gets the action `library_message`.
-The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables; `trace_id` is there in traces.
-`request_finished` has the status as `code`, and of an answer that is a problem its code as `problem`: `rate_limited`
-and `quota_exceeded` are both 429.
+An event is `{"action", "level", "logger", "timestamp", …ids and facts}`. Our own code logs one `action` word per event,
+as in `log.info("chunk_done", rows=12)`; messages of libraries get the action `library_message`.
+The ids `request_id`, `job_id`, `chunk_id` come from structlog's context variables. With tracing, there is a `trace_id`.
+`request_finished` has the status as `code`, and the code of a problem response as `problem`: `rate_limited` and
+`quota_exceeded` are both 429.
 
-Never in a line: credentials, links, query strings, filters, bodies, row contents. Object paths only as a hash.
-Three nets hold that: libraries whose debug output has bodies in it are kept quiet whatever LOG_LEVEL says, exceptions
-are told by class and code instead of by message, and every value passes `scrub` on its way out.
+A line never contains credentials, links, query strings, filters, bodies, or rows. Object paths are hashed. Three layers
+ensure this: libraries whose debug output contains bodies are silenced at every LOG_LEVEL, exceptions are logged by
+class and code instead of by message, and every value passes through `scrub`.
 """
 
 import errno
@@ -37,15 +37,15 @@ log = structlog.get_logger(__name__)
 
 OURS = ("config", "exports", "etl", "rules", "django_structlog")
 
-# What these say is about the code. Any other message may quote data: int('…'), KeyError('…'), a constraint's DETAIL.
-SPEAKS_OF_CODE = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, ImproperlyConfigured)
+# Messages of these describe code. Other messages may quote data: int('…'), KeyError('…'), a constraint's DETAIL.
+SAFE_MESSAGES = (TypeError, AttributeError, NameError, ImportError, NotImplementedError, ImproperlyConfigured)
 MAX_FRAMES = 40
 MAX_CHAIN = 5
 MAX_NESTING = 4
 MAX_MESSAGE = 500
 
 REMOVED = "[removed]"
-# Numbers under these names stay: `token=17` is a fencing token, `items=12` a count.
+# Numbers with these names are kept: `token=17` is a fencing token, `items=12` a count.
 PRIVATE_NAMES = frozenset(
     {"authorization", "cookie", "cookies", "credentials", "headers", "password", "secret", "set_cookie", "token"}
     | {"link", "params", "presigned_url", "query", "query_string", "signed_url", "upload_url", "url", "user_agent"}
@@ -59,9 +59,9 @@ ERROR_CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,63}")
 
 
 def configure() -> None:
-    """Send structlog's events through the standard library's handlers. Call once, when the settings are read.
+    """Send structlog's events to the standard library's handlers. Call it once, from the settings.
 
-    What Python itself would print, messages and all, becomes an event too.
+    Python's own warnings and unhandled errors become events without messages.
     """
     structlog.configure(
         processors=[
@@ -73,14 +73,14 @@ def configure() -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    warnings.showwarning = tell_warning
-    threading.excepthook = tell_thread_failure
+    warnings.showwarning = log_warning
+    threading.excepthook = log_thread_failure
     if sys.unraisablehook is sys.__unraisablehook__:  # pytest has its own
-        sys.unraisablehook = tell_unraisable
+        sys.unraisablehook = log_unraisable
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
-    """Return Django's LOGGING for a level (of our own loggers) and a style, `json` or `console`.
+    """Return Django's LOGGING. `level` is for our own loggers; `style` is `json` or `console`.
 
     Lines go to stderr: the stdout of `issue_token` holds the token and nothing else.
     """
@@ -93,7 +93,7 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
                 "()": LineFormatter,
                 "foreign_pre_chain": context(),
                 "processors": [
-                    tell_exceptions,
+                    describe_exception,
                     name_action,
                     structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                     scrub_event,
@@ -102,34 +102,38 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             }
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-        # Strangers speak from WARNING on: botocore logs bodies at DEBUG, httpx whole URLs at INFO.
+        # Libraries log from WARNING on: botocore logs bodies at DEBUG, httpx logs URLs at INFO.
         "root": {"handlers": ["stderr"], "level": "ERROR" if level == "ERROR" else "WARNING"},
         "loggers": {
             **ours,
             "django": {"handlers": [], "level": "WARNING", "propagate": True},
-            # `request_finished` and `request_failed` tell the same with ids and without paths.
+            # `request_finished` and `request_failed` have the same facts, with ids and without paths.
             "django.request": silent(),
             "django.security.csrf": silent(),
             "django.server": silent(),
             "uvicorn": {"handlers": [], "level": "INFO", "propagate": True},
             "uvicorn.error": {"handlers": [], "level": "INFO", "propagate": True},
             "urllib3": silent(),
-            # A collector that takes nothing: `traces_not_sent` says so once a minute, without its address and words.
+            # `traces_not_sent` reports an unavailable collector once a minute, without its address and messages.
             "opentelemetry": silent(),
             "sentry_sdk": silent(),
-            # OPENAI_LOG, a variable of the library's own, would have it tell requests with documents in them.
+            # With OPENAI_LOG, the library would log requests, which contain documents.
             "openai": silent(),
-            # The URLs of webhooks are their owners' secrets; these log hosts and whole URLs.
+            # These log hosts and whole URLs, and webhook URLs are secret.
             "httpx2": silent(),
             "httpcore2": silent(),
-            "uvicorn.access": silent(),  # its lines hold query strings, and with them download links
+            "uvicorn.access": silent(),  # its lines contain query strings, which include download links
             "celery": {"handlers": [], "level": "INFO", "propagate": True},
-            # It logs results and messages of exceptions; `task_succeeded` and `task_failed` do without.
+            # It logs results and exception messages; `task_succeeded` and `task_failed` do not.
             "celery.app.trace": silent(),
-            # A line for each hint, and two for each drain that found nothing, would hide what chunks and jobs say.
+            # It logs a line for each wake-up message, and two for each task without work.
             "django_structlog.celery": {"handlers": [], "level": "WARNING", "propagate": True},
             "celery.beat": {"handlers": [], "level": "WARNING", "propagate": True},
-            "celery.worker.strategy": {"handlers": [], "level": "WARNING", "propagate": True},  # "received", each time
+            "celery.worker.strategy": {
+                "handlers": [],
+                "level": "WARNING",
+                "propagate": True,
+            },  # "received"
         },
     }
 
@@ -139,25 +143,20 @@ def silent() -> dict[str, Any]:
 
 
 def context() -> list[Processor]:
-    """Return the processors that say when, where and for what an event was."""
+    """Return the processors that add the time, the logger, the level, and ids."""
     return [
         structlog.contextvars.merge_contextvars,
-        tell_trace,
+        add_trace_id,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
 
 
-def no_trace() -> str:
-    return ""
+current_trace: Callable[[], str] = str  # config.platform.observability.tracing replaces it
 
 
-current_trace: Callable[[], str] = no_trace  # `config.platform.observability.tracing` has another once it is on
-
-
-def tell_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Say which trace an event belongs to, where there is one."""
+def add_trace_id(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     if trace_id := current_trace():
         event["trace_id"] = trace_id
     return event
@@ -166,43 +165,43 @@ def tell_trace(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 def renderer(style: str) -> Processor:
     if style == "console":
         return structlog.dev.ConsoleRenderer(event_key="action")
-    # json.dumps writes ASCII only, so that no value can end a line or forge one.
+    # json.dumps writes ASCII only, so no value can contain a line break and forge a line.
     return structlog.processors.JSONRenderer(serializer=json.dumps, default=str)
 
 
 class LineFormatter(structlog.stdlib.ProcessorFormatter):
-    """The formatter of every line. It swaps exceptions among a library's arguments for their description first."""
+    """The formatter of all lines. It removes the messages of exceptions in the arguments of a library's message."""
 
     def format(self, record: logging.LogRecord) -> str:
         record = logging.makeLogRecord(record.__dict__)
         if isinstance(record.args, tuple):
-            record.args = tuple(described(value) for value in record.args)
+            record.args = tuple(without_message(value) for value in record.args)
         elif isinstance(record.args, Mapping):
-            record.args = {name: described(value) for name, value in record.args.items()}
+            record.args = {name: without_message(value) for name, value in record.args.items()}
         return super().format(record)
 
 
 def name_action(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Put our own event word under `action`; a library's sentence goes to `message`.
+    """Store our own event word as `action`, and a library's message as `message`.
 
-    Of the sentence the first line stays: what follows it is data, as in Celery's "Received unregistered task".
+    Only the first line of a message is kept: data follows it, as in Celery's "Received unregistered task".
     """
     text = event.pop("event", "")
     if event["_from_structlog"]:
         event["action"] = text
     elif str(event.get("logger")).startswith("django.security"):
-        event["action"] = "request_suspicious"  # of the sentence, which quotes the request, `error` has the class
+        event["action"] = "request_suspicious"  # the message quotes the request; `error` has its class
     else:
         event["action"], event["message"] = "library_message", str(text).partition("\n")[0][:MAX_MESSAGE]
     return event
 
 
 # ---- Exceptions -------------------------------------------------------------------------------------------------
-def tell_exceptions(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def describe_exception(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Turn exceptions into `error` (class and code) and `exception` (the stack, without messages or variables)."""
     error = current_exception(event.pop("exc_info", None))
     if isinstance(given := event.pop("exception", None), BaseException):
-        # django-structlog hands over Celery's failures so, with the raw message beside it as `error`.
+        # django-structlog passes Celery's failures this way, with the raw message as `error`.
         error = given
         event.pop("error", None)
     if error is not None:
@@ -212,7 +211,7 @@ def tell_exceptions(_logger: WrappedLogger, _method: str, event: EventDict) -> E
 
 
 def current_exception(exc_info: object) -> BaseException | None:
-    """Return the exception that any of logging's forms of exc_info stands for: True, an exception, or a triple."""
+    """Return the exception of an exc_info, which may be True, an exception, or a tuple."""
     if isinstance(exc_info, BaseException):
         return exc_info
     if isinstance(exc_info, tuple):
@@ -221,7 +220,7 @@ def current_exception(exc_info: object) -> BaseException | None:
 
 
 def describe(error: BaseException) -> str:
-    """Return what may be told of an exception: its class and a code, never a message that may quote data.
+    """Return the class and code of an exception, without a message that may quote data.
 
     `psycopg.errors.UniqueViolation (SQLSTATE 23505)`, `ConnectionRefusedError (ECONNREFUSED)`,
     `botocore.errorfactory.NoSuchKey (NoSuchKey in GetObject)`, `exports.delivery.receipts.NotReady (not_ready)`,
@@ -238,10 +237,10 @@ def reason_of(error: BaseException) -> str | None:
         state = sqlstate(error)
         return f"SQLSTATE {state}" if state else None
     if isinstance(error, ClientError):
-        return f"{plain(error.response.get('Error', {}).get('Code'))} in {plain(error.operation_name)}"
+        return f"{safe_code(error.response.get('Error', {}).get('Code'))} in {safe_code(error.operation_name)}"
     if isinstance(error, OSError):
         return errno.errorcode.get(error.errno or 0)
-    if isinstance(error, SPEAKS_OF_CODE):
+    if isinstance(error, SAFE_MESSAGES):
         return scrub(str(error)[:500]) if str(error) else None
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and ERROR_CODE.fullmatch(code) else None
@@ -254,12 +253,12 @@ def sqlstate(error: BaseException | None) -> str | None:
     return error.sqlstate if isinstance(error, psycopg.Error) else None
 
 
-def plain(code: object) -> str:
+def safe_code(code: object) -> str:
     return code if isinstance(code, str) and ERROR_CODE.fullmatch(code) else "?"
 
 
 def stack_of(error: BaseException) -> str:
-    """Return the stacks of an exception and of what caused it, cause first, as file, line and source line."""
+    """Return the stacks of an exception and its causes, cause first, as file, line, and source line."""
     parts = []
     for link in reversed(list(chain_of(error))):
         parts += traceback.extract_tb(link.__traceback__, limit=-MAX_FRAMES).format()
@@ -278,12 +277,12 @@ def chain_of(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-def described(value: object) -> object:
+def without_message(value: object) -> object:
     return describe(value) if isinstance(value, BaseException) else value
 
 
-# ---- What others would print -------------------------------------------------------------------------------------
-def tell_warning(  # noqa: PLR0917  Python calls it so
+# ---- Output of Python and Celery -----------------------------------------------------------------------------------
+def log_warning(  # noqa: PLR0917  the signature of warnings.showwarning
     message: Warning | str,  # noqa: ARG001  it may quote data
     category: type[Warning],
     filename: str,
@@ -294,19 +293,19 @@ def tell_warning(  # noqa: PLR0917  Python calls it so
     log.warning("warning", category=category.__name__, place=f"{filename}:{lineno}")
 
 
-def tell_thread_failure(failure: threading.ExceptHookArgs) -> None:
+def log_thread_failure(failure: threading.ExceptHookArgs) -> None:
     if failure.exc_type is not SystemExit:
         log.error("thread_failed", exc_info=failure.exc_value)
 
 
-def tell_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+def log_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     log.error("unraisable_error", exc_info=unraisable.exc_value)
 
 
-def say(sentence: str, *_where: object) -> None:
-    """Write a library's sentence at once: for signal handlers, which must not wait for a lock that they interrupt."""
+def write_now(message: str, *_where: object) -> None:
+    """Write a library's message without locks: a signal handler may have interrupted the holder of the logging lock."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-    line = {"logger": "celery", "level": "info", "timestamp": now, "action": "library_message", "message": sentence}
+    line = {"logger": "celery", "level": "info", "timestamp": now, "action": "library_message", "message": message}
     with suppress(OSError):
         os.write(2, f"{json.dumps(line)}\n".encode())
 
@@ -342,10 +341,10 @@ def scrub_value(value: object, *, nesting: int) -> object:
 
 
 def scrub(text: str) -> str:
-    """Return the text without credentials and without anything that follows a question mark."""
+    """Return the text without credentials and query strings."""
     return CREDENTIAL.sub(REMOVED, QUERY_STRING.sub("?", text))
 
 
 def path_hash(path: str) -> str:
-    """Return 16 hex digits that stand for an object's path: the same path can be followed, nobody can read it."""
+    """Return a hash of an object's path, 16 hex digits, that correlates lines without revealing the path."""
     return hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:16]

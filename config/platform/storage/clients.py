@@ -41,7 +41,7 @@ def use_short_timeouts() -> None:
 
 
 class ClientProfile(NamedTuple):
-    """Endpoint, credentials and timeouts of a client. `process` keeps a fork from using its parent's sockets."""
+    """Endpoint, credentials, and timeouts of a client. `process` keeps a fork from using its parent's sockets."""
 
     process: int
     endpoint: AnyHttpUrl | None
@@ -94,7 +94,7 @@ def make(profile: ClientProfile) -> S3Client:
             tcp_keepalive=True,
         ),
     )
-    tracing.watch(client)
+    tracing.trace_calls(client)
     return client
 
 

@@ -1,4 +1,4 @@
-"""The last request of a write, the one that makes an object visible, and what to make of its answer."""
+"""The commit of a write: the request that makes an object visible, and the interpretation of its response."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ NO_METADATA: Mapping[str, str] = MappingProxyType({})
 ATTEMPTS = 2
 
 
-def unchecked() -> None:
-    """A checkpoint for writes that no lease stands behind."""
+def no_checkpoint() -> None:
+    """Do nothing: the checkpoint of writes without a lease."""
 
 
 @contextmanager
-def failing_as_upload() -> Iterator[None]:
-    """Whatever goes wrong with the storage in here is, to the caller, a failed upload."""
+def as_upload_failures() -> Iterator[None]:
+    """Translate storage errors into UploadFailed."""
     try:
         yield
     except (RequestFailed, Missing, Changed) as error:
-        # Missing: somebody aborted the upload. Changed: an object came and went. Both may do better next time.
+        # Missing: the upload was aborted. Changed: an object appeared and was deleted. A retry may help with both.
         raise UploadFailed(str(error), retryable=error.retryable or not isinstance(error, RequestFailed)) from None
 
 
 def signed(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Add a random id to an object's metadata, by which its writer knows it again."""
+    """Add a random id to an object's metadata, so that the writer can recognize its object."""
     return {**metadata, UPLOAD_ID: uuid4().hex}
 
 
 def condition(if_match: str | None) -> dict[str, Any]:
-    """Return the precondition of a write: the object replaced has this ETag, or, for None, there is none yet."""
+    """Return the precondition of a write: the existing object has this ETag, or for None, no object exists."""
     return {"IfNoneMatch": "*"} if if_match is None else {"IfMatch": quoted(if_match)}
 
 
@@ -54,12 +54,12 @@ def commit(
 ) -> str:
     """Send the request, at most twice, and return the object's ETag.
 
-    Whatever goes wrong, the object itself is asked: a reply that was lost, a timeout, a 412 or a "no such upload" may
-    all mean that our object is in place. If it carries our `upload` id and size, it is ours.
+    After an error, a HEAD request checks the object: a lost response, a timeout, a 412, or a "no such upload" may each
+    mean that the write succeeded. An object with our `upload` id and size is ours.
 
-    Raises Conflict when another object is in place than `if_match` allows; otherwise the error of the request.
+    Raises Conflict if an object exists that `if_match` does not allow; otherwise the error of the request.
     """
-    failure: StorageError = UploadFailed("the upload was not tried")
+    failure: StorageError = UploadFailed("the upload was not attempted")
     for _ in range(ATTEMPTS):
         checkpoint()
         try:

@@ -1,4 +1,4 @@
-"""Copies that the storage makes by itself."""
+"""Copies of objects within the storage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from config.platform.storage.commits import (
     ENCRYPTED,
     NO_METADATA,
     UPLOAD_ID,
+    as_upload_failures,
     commit,
     condition,
-    failing_as_upload,
+    no_checkpoint,
     signed,
-    unchecked,
 )
 from config.platform.storage.errors import Changed, Missing, RequestFailed, UploadFailed, request
 from config.platform.storage.objects import StoredObject, abort_quietly, bare, head, quoted
@@ -23,7 +23,7 @@ from config.platform.storage.objects import StoredObject, abort_quietly, bare, h
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
 
-# One request may copy 5 GiB, but it answers only when it is done, and that has to be within the read timeout.
+# One request may copy 5 GiB, but the response comes at the end, which must be within the read timeout.
 COPY_BYTES = 1024**3
 
 
@@ -36,19 +36,19 @@ def copy(
     sha256: str,
     metadata: Mapping[str, str] = NO_METADATA,
     if_match: str | None = None,
-    checkpoint: Callable[[], None] = unchecked,
+    checkpoint: Callable[[], None] = no_checkpoint,
 ) -> StoredObject:
-    """Copy an object, of any size, within the bucket; the condition on the target is that of an Upload.
+    """Copy an object of any size within the bucket, with the same condition on the target as an Upload.
 
-    `sha256` is what the caller knows of the content, and is passed on. Raises Missing or Changed for the source,
-    Conflict for the target, what `checkpoint` raises, and UploadFailed.
+    `sha256` is the known checksum of the content, and is returned. Raises Missing or Changed for the source, Conflict
+    for the target, errors of `checkpoint`, and UploadFailed.
     """
     source = head(source_key)
     if source is None:
-        raise Missing("the object to copy is gone")
+        raise Missing("the object to copy does not exist")
     if source.etag != if_match_source:
-        raise Changed("the object to copy is another one by now")
-    copying = Copying(
+        raise Changed("the object to copy was replaced")
+    operation = CopyOperation(
         origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(source.etag)},
         key=target_key,
         size=source.size,
@@ -57,14 +57,16 @@ def copy(
         checkpoint=checkpoint,
     )
     try:
-        etag = copying.as_a_whole() if source.size <= COPY_BYTES else copying.in_parts()
+        etag = operation.copy_at_once() if source.size <= COPY_BYTES else operation.copy_in_parts()
     except RequestFailed as error:
         raise UploadFailed(str(error), retryable=error.retryable) from None
     return StoredObject(key=target_key, etag=etag, size=source.size, sha256=sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copying:
+class CopyOperation:
+    """A copy with its source, target, and conditions."""
+
     origin: Mapping[str, Any]
     key: str
     size: int
@@ -72,7 +74,7 @@ class Copying:
     if_match: str | None
     checkpoint: Callable[[], None]
 
-    def as_a_whole(self) -> str:
+    def copy_at_once(self) -> str:
         """Copy in one request; return the ETag."""
         return self._commit(
             lambda: client().copy_object(
@@ -85,15 +87,15 @@ class Copying:
             )["CopyObjectResult"]["ETag"]
         )
 
-    def in_parts(self) -> str:
-        """Copy as a multipart upload, which is aborted if anything goes wrong; return the ETag."""
+    def copy_in_parts(self) -> str:
+        """Copy as a multipart upload, which is aborted after an error; return the ETag."""
         self.checkpoint()
         upload_id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=self.key, **self.headers))[
             "UploadId"
         ]
         try:
             parts = list(self._parts(upload_id))
-            with failing_as_upload():
+            with as_upload_failures():
                 return self._commit(
                     lambda: client().complete_multipart_upload(
                         Bucket=bucket(),

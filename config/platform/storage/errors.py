@@ -1,6 +1,6 @@
-"""What can go wrong, and botocore's errors put into these terms.
+"""Storage errors, and the translation of botocore's errors.
 
-Errors are raised `from None`: a botocore message may quote the URL, and with it the key of the object.
+Errors are raised `from None`, because a botocore message may quote the URL, which contains the object's key.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 VENDOR_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
-OUR_FAULT = (ParamValidationError, NoCredentialsError, PartialCredentialsError)
-NOTHING_THERE = {"NoSuchKey", "NoSuchUpload", "404"}
-PRECONDITION = {"PreconditionFailed", "412"}
+NOT_RETRYABLE = (ParamValidationError, NoCredentialsError, PartialCredentialsError)
+MISSING_CODES = {"NoSuchKey", "NoSuchUpload", "404"}
+PRECONDITION_CODES = {"PreconditionFailed", "412"}
 SERVER_ERROR = 500
-PASSING_STATUS = {408, 409, 429}
-PASSING_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "OperationAborted", "Throttling"}
+RETRYABLE_STATUSES = {408, 409, 429}
+RETRYABLE_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "OperationAborted", "Throttling"}
 
 
 class StorageError(Exception):
-    """The object storage did not do what was asked. `retryable`: the same may well succeed later."""
+    """A request to the object storage failed. `retryable`: the same request may succeed later."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
@@ -43,25 +43,25 @@ class RequestFailed(StorageError):
 
 
 class UploadFailed(StorageError):
-    """The object was not written, or nobody can say whether it was; ours is nowhere to be seen."""
+    """The object was not written, or the result is unknown and the object cannot be found."""
 
 
 class Missing(StorageError):
-    """There is no such object, or no such multipart upload."""
+    """The object or multipart upload does not exist."""
 
 
 class Changed(StorageError):
-    """The object is no longer the one that was meant: its ETag is another."""
+    """The object was replaced: it has another ETag."""
 
 
 class Conflict(StorageError):
-    """Somebody else's object is where ours should go; it was left alone.
+    """The condition of a write was not met, and nothing was written.
 
-    `head` describes it, or is None if the object that should have been replaced is gone.
+    `head` describes the existing object. None: the object to replace does not exist.
     """
 
     def __init__(self, head: Head | None) -> None:
-        super().__init__("another object is in place" if head else "the object to replace is gone")
+        super().__init__("another object exists" if head else "the object to replace does not exist")
         self.head = head
 
     @property
@@ -71,25 +71,27 @@ class Conflict(StorageError):
 
 def translate(error: Exception) -> StorageError:
     if isinstance(error, ClientError):
-        return translate_answer(error)
-    return RequestFailed(f"the request failed: {type(error).__name__}", retryable=not isinstance(error, OUR_FAULT))
+        return translate_response(error)
+    return RequestFailed(f"the request failed: {type(error).__name__}", retryable=not isinstance(error, NOT_RETRYABLE))
 
 
-def translate_answer(error: ClientError) -> StorageError:
-    # The code goes before the status: CompleteMultipartUpload and CopyObject may answer 200 with any error in the body,
-    # which botocore then reports as 500.
+def translate_response(error: ClientError) -> StorageError:
+    # The code takes precedence over the status: CompleteMultipartUpload and CopyObject may return status 200 with an
+    # error in the body, which botocore reports as 500.
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    message = f"{error.operation_name} was answered with {status} {code}"
-    if code in NOTHING_THERE:
+    message = f"{error.operation_name} returned {status} {code}"
+    if code in MISSING_CODES:
         return Missing(message)
-    if code in PRECONDITION:
+    if code in PRECONDITION_CODES:
         return Changed(message)
-    return RequestFailed(message, retryable=status >= SERVER_ERROR or status in PASSING_STATUS or code in PASSING_CODES)
+    return RequestFailed(
+        message, retryable=status >= SERVER_ERROR or status in RETRYABLE_STATUSES or code in RETRYABLE_CODES
+    )
 
 
 def attempt(call: Callable[[], T]) -> T:
-    """Return what `call` returns; its botocore errors become ours."""
+    """Return the result of `call`. Its botocore errors are translated."""
     try:
         return call()
     except VENDOR_ERRORS as error:
@@ -97,7 +99,7 @@ def attempt(call: Callable[[], T]) -> T:
 
 
 def request(call: Callable[[], T]) -> T:
-    """Return what `call` returns; a failure that may pass is tried once more, at once, and never again."""
+    """Return the result of `call`. A retryable failure is retried once, immediately."""
     try:
         return attempt(call)
     except RequestFailed as error:

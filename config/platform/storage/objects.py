@@ -1,4 +1,4 @@
-"""Objects that are there: describe, read, list, delete. And uploads that never ended: list, abort."""
+"""Reading, listing, and deleting of objects; listing and aborting of multipart uploads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 BLOCK_BYTES = 256 * 1024
-DELETE_BATCH = 1000  # the most keys that DeleteObjects takes
-RANGE_IS_EMPTY = "InvalidRange"
+DELETE_BATCH = 1000  # the limit of DeleteObjects
+EMPTY_RANGE = "InvalidRange"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """An object that we wrote. `size` in bytes, `sha256` of its content in hex."""
+    """A written object. `size` is in bytes, `sha256` is in hex."""
 
     key: str
     etag: str
@@ -68,7 +68,7 @@ class OpenUpload:
 
 
 def bare(etag: str) -> str:
-    """Take the quotes off an ETag: some answers of SeaweedFS have none, all of AWS's do."""
+    """Remove the quotes of an ETag. AWS always sends them, SeaweedFS only sometimes."""
     return etag.strip('"')
 
 
@@ -77,13 +77,13 @@ def quoted(etag: str) -> str:
 
 
 def now() -> datetime:
-    """Return the time by the object storage's clock, which the times of its objects and uploads come from."""
+    """Return the time of the object storage's clock, which also sets the times of objects and uploads."""
     reply = request(lambda: client().head_bucket(Bucket=bucket()))
     return parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
 
 
 def head(key: str) -> Head | None:
-    """Describe the object, or return None if there is none."""
+    """Return the description of the object, or None if it does not exist."""
     try:
         reply = request(lambda: client().head_object(Bucket=bucket(), Key=key))
     except Missing:
@@ -100,7 +100,7 @@ def head(key: str) -> Head | None:
 
 
 class Blocks(Iterator[bytes]):
-    """The blocks of a transfer, which ends with them, or with `close`: also one that nobody has taken any of."""
+    """The blocks of a download. `close` ends the download, even before the first block."""
 
     def __init__(self, blocks: Generator[bytes], end: Callable[[], object]) -> None:
         self._blocks, self._end = blocks, end
@@ -110,31 +110,31 @@ class Blocks(Iterator[bytes]):
 
     def close(self) -> None:
         self._blocks.close()
-        self._end()  # a generator that has not begun does not clean up
+        self._end()  # a generator that was never started runs no cleanup
 
 
 def read(key: str, *, if_match: str | None = None, start: int = 0) -> Blocks:
-    """Return the bytes from `start` to the end, in blocks of at most 256 KiB; nothing if the object ends before.
+    """Return the bytes from `start` to the end, in blocks of at most 256 KiB; none if the object is shorter.
 
-    The object is asked for at once: Missing and Changed (its ETag is not `if_match`) are raised by this call. A
-    transfer that breaks off is taken up again, once, where it broke, and only in the same object.
+    The request is sent immediately: this call raises Missing, and Changed if the ETag is not `if_match`. An interrupted
+    download is resumed once, if the object is still the same.
     """
     try:
         reply = request(lambda: get(key, if_match, start))
     except RequestFailed as error:
-        if RANGE_IS_EMPTY in str(error):
+        if EMPTY_RANGE in str(error):
             return Blocks(nothing(), lambda: None)
         raise
     return Blocks(transfer(key, reply, start), reply["Body"].close)
 
 
 def read_head(key: str, *, size: int, if_match: str | None = None) -> bytes:
-    """Return the first `size` bytes, or as many as there are. Raises Missing, Changed and RequestFailed as `read`."""
+    """Return the first `size` bytes, or fewer if the object is shorter. Raises the errors of `read`."""
     wanted = {} if if_match is None else {"IfMatch": quoted(if_match)}
     try:
         reply = request(lambda: client().get_object(Bucket=bucket(), Key=key, Range=f"bytes=0-{size - 1}", **wanted))  # type: ignore[arg-type]
     except RequestFailed as error:
-        if RANGE_IS_EMPTY in str(error):
+        if EMPTY_RANGE in str(error):
             return b""
         raise
     with closing(reply["Body"]) as body:
@@ -170,21 +170,21 @@ def transfer(key: str, reply: GetObjectOutputTypeDef, position: int) -> Generato
         finally:
             reply["Body"].close()
         resumed = True
-        reply = attempt(lambda: get(key, etag, position))  # noqa: B023 - called at once
+        reply = attempt(lambda: get(key, etag, position))  # noqa: B023 - called immediately
 
 
 # ---- Deleting -------------------------------------------------------------------------------------------------------
 
 
 def delete(key: str, *, if_match: str | None = None) -> None:
-    """Delete the object if it is there and, given `if_match`, has that ETag; raises Changed if it has another."""
+    """Delete the object if it exists. Raises Changed if its ETag is not `if_match`."""
     condition = {} if if_match is None else {"IfMatch": quoted(if_match)}
     with suppress(Missing):
         request(lambda: client().delete_object(Bucket=bucket(), Key=key, **condition))  # type: ignore[arg-type]
 
 
 def delete_many(keys: Iterable[str]) -> None:
-    """Delete what is there of these. Raises RequestFailed, at the end, if some could not be deleted."""
+    """Delete these objects as far as they exist. Raises RequestFailed at the end if some could not be deleted."""
     pending = list(dict.fromkeys(keys))
     failed = 0
     for start in range(0, len(pending), DELETE_BATCH):
@@ -194,7 +194,7 @@ def delete_many(keys: Iterable[str]) -> None:
 
 
 def delete_batch(keys: list[str]) -> int:
-    """Return how many could not be deleted."""
+    """Delete the objects, and return the number that could not be deleted."""
     reply = request(
         lambda: client().delete_objects(
             Bucket=bucket(), Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
@@ -207,7 +207,7 @@ def delete_batch(keys: list[str]) -> int:
 
 
 def list_objects(prefix: str) -> Iterator[Listed]:
-    """List the objects whose key begins with `prefix`, in the order of their keys, a page at a time."""
+    """Yield the objects with this prefix, in the order of their keys."""
     position: dict[str, str] = {}
     while True:
         page = request(lambda: client().list_objects_v2(Bucket=bucket(), Prefix=prefix, **position))  # type: ignore[arg-type]  # noqa: B023
@@ -221,7 +221,7 @@ def list_objects(prefix: str) -> Iterator[Listed]:
 
 
 def list_uploads(prefix: str) -> Iterator[OpenUpload]:
-    """List the multipart uploads that are open under keys that begin with `prefix`."""
+    """Yield the open multipart uploads with this prefix."""
     position: dict[str, str] = {}
     while True:
         page = request(lambda: client().list_multipart_uploads(Bucket=bucket(), Prefix=prefix, **position))  # type: ignore[arg-type]  # noqa: B023
@@ -233,13 +233,13 @@ def list_uploads(prefix: str) -> Iterator[OpenUpload]:
 
 
 def abort_upload(key: str, upload_id: str) -> None:
-    """Abort a multipart upload and drop its parts. One that is over already is no error."""
+    """Abort a multipart upload and delete its parts. One that has already ended is no error."""
     with suppress(Missing):
         request(lambda: client().abort_multipart_upload(Bucket=bucket(), Key=key, UploadId=upload_id))
 
 
 def abort_quietly(key: str, upload_id: str) -> None:
-    """Abort a multipart upload on the way out of an error. If that fails too, the sweep will do it."""
+    """Abort a multipart upload after another error. If that fails, the sweep does it."""
     try:
         abort_upload(key, upload_id)
     except StorageError as error:

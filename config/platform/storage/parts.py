@@ -1,4 +1,4 @@
-"""A multipart upload: parts that fill in memory, and threads that send them."""
+"""Multipart uploads: parts are filled in memory, and threads send them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = structlog.get_logger(__name__)
 
 MIB = 1024 * 1024
 PART_BYTES = 8 * MIB
-# Part sizes double after 1,700 parts (13 GiB), and then each time the object has doubled: 5 TiB come to 8,930 parts
-# of at most 4 GiB, where S3 allows 10,000 of at most 5 GiB.
+# Part sizes double after 1,700 parts (13 GiB), and then each time the object has doubled: 5 TiB take 8,930 parts of at
+# most 4 GiB. S3 allows 10,000 parts of at most 5 GiB.
 PARTS_OF_A_SIZE = 1700
-# Two threads, because a server that works on a part leaves its connection idle. With the part that fills and one
-# that waits there are four in memory, 32 MiB.
+# Two threads, because a connection is idle while the server processes a part. With the part that is being filled and
+# one that waits, there are four parts in memory, 32 MiB.
 SENDERS = 2
 WAITING = 1
-SLICE_BYTES = MIB  # sent in one go; each slice has the connect timeout for itself
+SLICE_BYTES = MIB  # sent at once; the connect timeout applies to each slice
 STOP_SECONDS = 30
 
 
@@ -51,9 +51,9 @@ POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux
 
 
 def allocate(size: int, *, at_once: bool = False) -> mmap.mmap:
-    """Return a buffer. Memory is used for what is written to it, or `at_once`; large ones lie in a file without a name.
+    """Return a buffer. Its memory is allocated as it is written to, or `at_once`. Large buffers are unnamed files.
 
-    Raises OSError if the disk is full: now, and not as a SIGBUS when the buffer is written to.
+    Raises OSError if the disk is full. Without this check, a write to the buffer would raise SIGBUS.
     """
     if size <= PART_BYTES:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (POPULATE if at_once else 0))
@@ -62,13 +62,13 @@ def allocate(size: int, *, at_once: bool = False) -> mmap.mmap:
         return mmap.mmap(file.fileno(), size)
 
 
-NOTHING = allocate(1)  # in the place of a buffer that was let go of
+NOTHING = allocate(1)  # replaces a released buffer
 
 
-class Body:
-    """A file for botocore over memory that is not copied.
+class BufferFile:
+    """A file for botocore over a buffer, without copies.
 
-    urllib3 reads files in 16 KiB; here it gets a slice of a size worth sending, whatever it asks for.
+    urllib3 reads 16 KiB at a time; `read` returns larger slices regardless of the requested size.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -91,26 +91,26 @@ class Body:
     def tell(self) -> int:
         return self._position
 
-    def forget(self) -> None:
-        """Let go of the memory. Whoever keeps this file, as the errors of a connection do, does not."""
+    def release(self) -> None:
+        """Release the memory, even if an error of the connection keeps a reference to this file."""
         self._view = memoryview(b"")
 
 
 @contextmanager
 def body(view: memoryview) -> Iterator[Any]:
-    """Give a request's body. botocore asks leave to send files (`Expect: 100-continue`), but not bytearrays."""
+    """Yield a request's body. botocore sends `Expect: 100-continue` for files, but not for bytearrays."""
     if len(view) <= SLICE_BYTES:
         yield bytearray(view)
         return
-    file = Body(view)
+    file = BufferFile(view)
     try:
         yield file
     finally:
-        file.forget()
+        file.release()
 
 
 @dataclass(slots=True)
-class Part:
+class UploadPart:
     number: int
     buffer: mmap.mmap
     used: int
@@ -119,14 +119,14 @@ class Part:
     def view(self) -> memoryview:
         return memoryview(self.buffer)[: self.used]
 
-    def give_up(self) -> mmap.mmap:
-        """Return the buffer, which is no longer this part's: errors hold what their frames worked with."""
+    def take_buffer(self) -> mmap.mmap:
+        """Return the buffer, and drop the reference to it: errors keep the objects of their frames alive."""
         buffer, self.buffer = self.buffer, NOTHING
         return buffer
 
 
-def forget_locals(error: BaseException | None) -> None:
-    """Have an error no longer hold what its frames worked with: buffers, of which there are few."""
+def clear_locals(error: BaseException | None) -> None:
+    """Clear the local variables of an error's frames, which keep buffers alive."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
@@ -139,9 +139,9 @@ def empty(kept: queue.Queue[Any] | queue.SimpleQueue[Any]) -> None:
 
 
 class Multipart:
-    """Sends the parts that it is given, two at a time, and hashes them in their order.
+    """Sends parts, two at a time, and hashes them in order.
 
-    An error in a thread stops the sending; `send` and `finish` raise it. Buffers come back through `spare`.
+    An error in a thread stops the upload; `send` and `finish` raise it. `spare` returns used buffers.
     """
 
     def __init__(self, key: str, *, headers: Mapping[str, Any], digest: _Hash, checkpoint: Callable[[], None]) -> None:
@@ -151,8 +151,8 @@ class Multipart:
         self._checkpoint = checkpoint
         self._numbers = 0
         self._etags: dict[int, str] = {}
-        self._waiting: queue.Queue[Part | None] = queue.Queue(WAITING)
-        # All at once: a file of 20 MB takes as much memory as one of 20 GB, whoever is slower.
+        self._waiting: queue.Queue[UploadPart | None] = queue.Queue(WAITING)
+        # Allocated at once, so memory does not depend on the size of the file.
         self._spare: queue.SimpleQueue[mmap.mmap] = queue.SimpleQueue()
         for _ in range(SENDERS + WAITING):
             self._spare.put(allocate(PART_BYTES, at_once=True))
@@ -162,10 +162,10 @@ class Multipart:
         self._senders: list[threading.Thread] = []
         self.id = ""
         try:
-            # After all that may fail for want of memory: nobody would abort an upload of which nobody knows.
+            # After all allocations: if one failed, an upload with an unknown id could not be aborted.
             self.id = request(lambda: client().create_multipart_upload(Bucket=bucket(), Key=key, **headers))["UploadId"]
             for _ in range(SENDERS):
-                thread = threading.Thread(target=tracing.carried(self._work), name="upload", daemon=True)
+                thread = threading.Thread(target=tracing.in_context(self._work), name="upload", daemon=True)
                 thread.start()
                 self._senders.append(thread)
         except BaseException:
@@ -173,13 +173,13 @@ class Multipart:
             raise
 
     def send(self, buffer: mmap.mmap, used: int) -> None:
-        """Hand a part over; waits while enough of them wait."""
+        """Queue a part. Blocks while the queue is full."""
         self.check()
         self._numbers += 1
-        self._waiting.put(Part(self._numbers, buffer, used))
+        self._waiting.put(UploadPart(self._numbers, buffer, used))
 
     def spare(self, size: int) -> mmap.mmap:
-        """Return a buffer of this size, one that was used before if possible: its memory is mapped already."""
+        """Return a buffer of this size, a used one if possible, because its memory is mapped."""
         with contextlib.suppress(queue.Empty):
             buffer = self._spare.get_nowait()
             if len(buffer) == size:
@@ -191,7 +191,7 @@ class Multipart:
             raise self._failure
 
     def finish(self) -> list[CompletedPartTypeDef]:
-        """Wait until all parts are sent, and return what CompleteMultipartUpload wants to know of them."""
+        """Wait until all parts are sent, and return the parts for CompleteMultipartUpload."""
         self._waiting.put(None)
         for thread in self._senders:
             thread.join()
@@ -199,25 +199,24 @@ class Multipart:
         return [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())]
 
     def abort(self) -> None:
-        """Stop sending and drop what was sent. Raises nothing: what stays behind is left to the sweep."""
+        """Stop sending and abort the upload. Raises nothing; the sweep deletes leftovers."""
         self._failure = self._failure or UploadFailed("the upload was aborted")
         self._aborted = True
         empty(self._waiting)
         self._waiting.put(None)
-        if not self._have_ended():
+        if not self._join():
             log.warning("upload_still_sending", path_hash=logs.path_hash(self.key))
         self.free()
         if self.id:
             abort_quietly(self.key, self.id)
 
     def free(self) -> None:
-        """Let go of the buffers. An error, also of a request that was made again, holds all this until garbage is
-        collected."""
-        forget_locals(self._failure)
+        """Release the buffers. Errors, even of retried requests, keep them alive until garbage collection."""
+        clear_locals(self._failure)
         empty(self._spare)
 
-    def _have_ended(self) -> bool:
-        """Wait for the senders, for some seconds. Whoever takes longer ends, and lets its buffer go, when it may."""
+    def _join(self) -> bool:
+        """Wait some seconds for the threads, and return whether they ended. Later, a thread ends by itself."""
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._senders:
             thread.join(max(0, deadline - time.monotonic()))
@@ -229,27 +228,27 @@ class Multipart:
                 self._record(lambda: self._upload(part))
             self._give_back(part)
 
-    def _give_back(self, part: Part) -> None:
-        """Make the part's buffer a spare one. Not in `_work`: what an error was raised in holds on to its callers."""
-        buffer = part.give_up()
+    def _give_back(self, part: UploadPart) -> None:
+        """Keep the part's buffer for reuse. A separate function, because errors keep the frames of `_work` alive."""
+        buffer = part.take_buffer()
         if not self._aborted:
             self._spare.put(buffer)
 
-    def _take(self) -> Part | None:
-        """Wait for a part and hash it. One thread at a time: the hash needs the parts in their order."""
+    def _take(self) -> UploadPart | None:
+        """Wait for a part and hash it. One thread at a time, because the hash needs the parts in order."""
         with self._turn:
             part = self._waiting.get()
             if part is None:
-                self._waiting.put(None)  # the end, for all of them
+                self._waiting.put(None)  # the end, for the other threads
             elif self._failure is None:
                 self._digest.update(part.view)
                 self._record(self._checkpoint)
             return part
 
-    def _upload(self, part: Part) -> None:
+    def _upload(self, part: UploadPart) -> None:
         self._etags[part.number] = bare(request(lambda: self._send(part))["ETag"])
 
-    def _send(self, part: Part) -> UploadPartOutputTypeDef:
+    def _send(self, part: UploadPart) -> UploadPartOutputTypeDef:
         with body(part.view) as content:
             return client().upload_part(
                 Bucket=bucket(), Key=self.key, UploadId=self.id, PartNumber=part.number, Body=content
@@ -258,5 +257,5 @@ class Multipart:
     def _record(self, step: Callable[[], None]) -> None:
         try:
             step()
-        except BaseException as error:  # noqa: BLE001 - it is raised in the thread that produces
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that produces the parts
             self._failure = self._failure or error

@@ -49,12 +49,15 @@ def replaces(key: str, **condition: Any) -> bool:
 
 
 def is_encrypted(key: str) -> bool:
-    return bool(attempt(lambda: client().head_object(Bucket=bucket(), Key=key)).get("ServerSideEncryption"))
+    return bool(attribute(key, "ServerSideEncryption"))
 
 
 def is_versioned(key: str) -> bool:
-    version = attempt(lambda: client().head_object(Bucket=bucket(), Key=key)).get("VersionId")
-    return version not in {None, "", "null"}
+    return attribute(key, "VersionId") not in {None, "", "null"}
+
+
+def attribute(key: str, name: str) -> Any:
+    return attempt(lambda: client().head_object(Bucket=bucket(), Key=key)).get(name)
 
 
 def upload_parts(key: str) -> None:

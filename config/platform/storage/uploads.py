@@ -1,4 +1,4 @@
-"""A streamed upload: bytes go in as they come, and become visible all at once, under a condition, or not at all."""
+"""Streamed uploads: an object becomes visible as a whole, under a condition, or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from config.platform.storage.commits import (
     ENCRYPTED,
     NO_METADATA,
     UPLOAD_ID,
+    as_upload_failures,
     commit,
     condition,
-    failing_as_upload,
+    no_checkpoint,
     signed,
-    unchecked,
 )
 from config.platform.storage.objects import StoredObject, bare
 from config.platform.storage.parts import NOTHING, Multipart, allocate, body, part_bytes
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Upload:
-    """One object in the making, as a context manager that aborts what was not committed.
+    """The upload of one object, as a context manager that aborts an uncommitted upload.
 
-    `if_match` is the ETag of the object that is to be replaced; with None there must be none yet. `checkpoint` is
-    called before the first request, before every part (from a sending thread, one at a time) and before the commit.
-    What it raises stops the upload, and comes out of the next `write` or of `commit`.
+    `if_match` is the ETag of the object to replace; with None, no object may exist. `checkpoint` is called before the
+    first request, before each part (from a sending thread, one at a time), and before the commit. An error of it stops
+    the upload, and is raised by the next `write` or by `commit`.
 
-    Memory stays at 32 MiB, whatever the size; parts beyond the first 13 GiB are larger and lie in nameless files on
-    disk. What fits into one part is one PUT, without threads.
+    Memory stays at 32 MiB for any size. Parts after the first 13 GiB are larger, and are in unnamed files on disk. An
+    object of one part is a single PUT without threads.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Upload:
         self._if_match = if_match
         self._checkpoint = checkpoint
         self._digest = hashlib.sha256()
-        self._sent = 0  # bytes that were handed over to be sent
+        self._sent = 0  # bytes of the queued parts
         self._used = 0  # bytes in the buffer
         self._size = part_bytes(0)
         self._buffer = allocate(self._size)
@@ -70,30 +70,30 @@ class Upload:
         self.abort()
 
     def write(self, block: bytes | bytearray | memoryview) -> None:
-        """Take a copy of the block. Waits while the storage is behind.
+        """Copy the block into the buffer. Blocks while the storage is slower.
 
-        Raises what `checkpoint` raised, or UploadFailed.
+        Raises the error of `checkpoint`, or UploadFailed.
         """
         self._expect_open()
-        with failing_as_upload():
+        with as_upload_failures():
             if self._multipart:
                 self._multipart.check()
             view = memoryview(block)
             while len(view) > 0:
                 if self._used == self._size:
-                    self._hand_over()
+                    self._send_part()
                 taken = min(len(view), self._size - self._used)
                 self._buffer[self._used : self._used + taken] = view[:taken]
                 self._used += taken
                 view = view[taken:]
 
     def commit(self) -> StoredObject:
-        """Make the object visible and return it. Called once.
+        """Make the object visible and return it. Call it once.
 
-        Raises what `checkpoint` raised, UploadFailed, or Conflict: then `replace` may follow.
+        Raises the error of `checkpoint`, UploadFailed, or Conflict, after which `replace` may be called.
         """
         self._expect_open()
-        with failing_as_upload():
+        with as_upload_failures():
             self._sent += self._used
             if self._multipart is None:
                 self._digest.update(self._last)
@@ -103,35 +103,35 @@ class Upload:
         return self._commit(self._if_match)
 
     def replace(self, conflict: Conflict) -> StoredObject:
-        """After `commit` raised `conflict`: put the same bytes in the place of the object that was in the way.
+        """Replace the object that caused `conflict`, raised by `commit`, with the same bytes.
 
-        Nothing is sent again: a multipart upload survives a 412. (Seen on SeaweedFS, and on AWS by others; of a 409
-        AWS says that it ends the upload, which comes out as UploadFailed.) Raises like `commit`: a Conflict anew if
-        that object has been replaced meanwhile.
+        Parts are not sent again, because a multipart upload survives a 412. (Seen on SeaweedFS, and on AWS by others.
+        After a 409, AWS ends the upload, which raises UploadFailed.) Raises the errors of `commit`. Another Conflict
+        means that the object was replaced again.
         """
         self._expect_open()
         return self._commit(conflict.etag)
 
     def abort(self) -> None:
-        """Drop what was not committed. Any number of times, and after a commit, where it does nothing."""
+        """Abort an uncommitted upload. It may be called repeatedly, and does nothing after a commit."""
         if self._multipart:
             if not self._over:
                 self._multipart.abort()
             self._multipart.free()
         self._over = True
-        self._buffer = NOTHING  # errors may hold this, too
+        self._buffer = NOTHING  # errors may keep this upload alive
 
     @property
     def _last(self) -> memoryview:
-        """What was written since the last part was handed over."""
+        """The bytes written since the last part."""
         return memoryview(self._buffer)[: self._used]
 
     def _expect_open(self) -> None:
         if self._over:
-            # Going on would commit the last part alone.
-            raise ValueError("the upload is over")
+            # Otherwise, the last part would be committed alone.
+            raise ValueError("the upload has ended")
 
-    def _hand_over(self) -> None:
+    def _send_part(self) -> None:
         if self._multipart is None:
             self._multipart = Multipart(
                 self._key, headers=self._headers, digest=self._digest, checkpoint=self._checkpoint
@@ -144,7 +144,7 @@ class Upload:
 
     def _commit(self, if_match: str | None) -> StoredObject:
         send = self._complete if self._multipart else self._put
-        with failing_as_upload():
+        with as_upload_failures():
             etag = commit(
                 lambda: send(condition(if_match)),
                 key=self._key,
@@ -157,7 +157,7 @@ class Upload:
         return StoredObject(key=self._key, etag=etag, size=self._sent, sha256=self._digest.hexdigest())
 
     def _put(self, precondition: Mapping[str, Any]) -> str:
-        # The hash of a single part is the hash of the file: the storage can check it for nothing.
+        # The hash of a single part is the hash of the file, so the storage can verify it without extra work.
         checksum = base64.b64encode(self._digest.digest()).decode()
         with body(self._last) as content:
             reply = client().put_object(
@@ -189,9 +189,9 @@ def put(
     content_type: str,
     metadata: Mapping[str, str] = NO_METADATA,
     if_match: str | None = None,
-    checkpoint: Callable[[], None] = unchecked,
+    checkpoint: Callable[[], None] = no_checkpoint,
 ) -> StoredObject:
-    """Store a small object in one go, under the same conditions as an Upload."""
+    """Store a small object, under the same conditions as an Upload."""
     with Upload(key, content_type=content_type, metadata=metadata, if_match=if_match, checkpoint=checkpoint) as upload:
         upload.write(content)
         return upload.commit()

@@ -99,7 +99,7 @@ class PasswordForm(PasswordChangeForm):
         label="Revoke all my API tokens",
         required=False,
         initial=True,
-        help_text="Recommended if someone else may know them.",
+        help_text="Recommended if they may have been exposed.",
     )
 
 

@@ -16,10 +16,12 @@ from django.forms import Form
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.generic import TemplateView, View
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
 from config.platform.http.paging import NewestFirst
-from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem
+from config.platform.http.problems import BadInput, NotAuthenticated, NotFound, Problem, input_errors
+from config.platform.http.serializers import StrictSerializer
 from config.platform.http.throttling import Throttle
 from config.platform.ui.templatetags.pages import duration
 
@@ -142,6 +144,14 @@ def problem_text(problem: Problem) -> str:
     if problem.retry_after:
         texts.append(f"Try again in {duration(problem.retry_after)}.")
     return " ".join(texts)
+
+
+def validated(serializer: type[StrictSerializer], data: Any) -> Any:
+    """Return the validated data of a serializer of the API. Raises BadInput."""
+    try:
+        return serializer.read(data)
+    except ValidationError as error:
+        raise BadInput(*input_errors(error.detail)) from None
 
 
 def show_in(form: Form, problem: Problem, *, fields: Callable[[str], str | None]) -> None:

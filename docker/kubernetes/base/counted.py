@@ -1,11 +1,11 @@
-"""`GET /metrics` of a worker's pod: what its processes have counted, from the files that they share with this one.
+"""`GET /metrics` of a worker's pod: the counters of its processes, from the files that they share with this one.
 
     python counted.py /var/lib/metrics 8000
 
-Not Sluice's own web process: that would have each pod answer the whole API, hold all secrets, ask the database for the
-same gauges again, and take several times the memory.
+Sluice's own web process would serve the whole API in each pod, need all secrets, query the gauges again, and take
+several times the memory.
 """
-# ruff: noqa: INP001 - it is mounted into a pod as it is, and imported by nothing
+# ruff: noqa: INP001 - mounted into a pod, and never imported
 
 import sys
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class Counted(Collector):
         self.folder = folder
 
     def collect(self) -> Iterable[Metric]:
-        # A file that was made this moment, or whose maker died then, is empty and cannot be read.
+        # An empty file cannot be read: its process is creating it, or died while it did.
         return MultiProcessCollector.merge([str(path) for path in self.folder.glob("*.db") if path.stat().st_size])
 
 

@@ -1,4 +1,4 @@
-"""Strategy: how a document is put to a model. A new one is a class, and an entry in ETL_STRATEGIES."""
+"""Base class of strategies: how a document is presented to a model. Register a new one in ETL_STRATEGIES."""
 
 import json
 from abc import ABC, abstractmethod
@@ -14,24 +14,23 @@ from rules.library.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResult:
-    """What a strategy made of a document. `places`: the first and last page that a value came from, by JSON Pointer,
-    where the strategy knows."""
+    """The result of a strategy. `places`: the first and last page of a value's piece, by JSON Pointer, if known."""
 
     answer: ParsedResponse
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Strategy(ABC):
-    """Has no state: one object may serve several documents at once."""
+    """A strategy has no state: one object may process several documents concurrently."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
-        """Return data that fits the rule's schema. Raises an EtlError, and what `context.check()` raises; a piece that
-        fails fails it all."""
+        """Return data that matches the rule's schema. Raises an EtlError, and the exceptions of `context.check()`. If a
+        piece fails, the document fails."""
 
 
 def as_json(data: Any) -> str:
-    """Return data as a model is shown it."""
+    """Return data as text for a prompt."""
     return json.dumps(data, ensure_ascii=False, indent=1)

@@ -6,7 +6,7 @@ from etl.core.stage_context import StageContext
 from etl.postprocessors import splitting
 from etl.postprocessors.conversation import Model, Question
 from etl.postprocessors.document_text import DocumentText
-from etl.postprocessors.schemas import relaxed, terse
+from etl.postprocessors.schemas import relax, strip_annotations
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
 from rules.library.content import RuleContent
@@ -20,7 +20,7 @@ GOING_ON = f"{COMBINING} What the first pieces gave is there in JSON already: ke
 
 
 class ChunkedSummarize(Strategy):
-    """Notes of each piece, guided by the schema; then one call puts them into the form, or two where they are long."""
+    """Notes of each piece, directed by the schema; then one call combines them, or two if they are long."""
 
     name: ClassVar[str] = "chunked-summarize"
 
@@ -31,14 +31,14 @@ class ChunkedSummarize(Strategy):
         notes = []
         for done, piece in enumerate(cut):
             context.progress(done, total)
-            notes.append(noted(piece, len(cut), rule, model=model))
+            notes.append(take_notes(piece, len(cut), rule, model=model))
         context.progress(len(cut), total)
-        found = combined(notes, rule, model=model)
+        found = combine(notes, rule, model=model)
         context.progress(total, total)
         return found
 
 
-def noted(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> str:
+def take_notes(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> str:
     schema = rule.json_schema or {}
     question = Question(
         label=f"notes-{piece.number}",
@@ -53,22 +53,22 @@ def noted(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> str:
     return f"Notes of {piece.pages}:\n{model.ask(question).data}"
 
 
-def combined(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyResult:
-    """Ask for the data in one call; in two when the notes are longer than what one call may hold."""
+def combine(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyResult:
+    """Request the data in one call, or in two if the notes are too long for one."""
     schema = rule.json_schema or {}
     most = settings.SLUICE.etl_postprocess_chunk_threshold_chars
     if sum(map(len, notes)) <= most or len(notes) == 1:
         data, task = "\n\n".join(notes), COMBINING
     else:
         first, rest = halves(notes)
-        loose = relaxed(schema)
+        loose = relax(schema)
         begun = Question(
             label="combine-1",
             task=HALFWAY,
             about="notes of the first pieces of a document",
             data="\n\n".join(first),
             schema=loose,
-            checked=terse(loose),
+            checked=strip_annotations(loose),
             wants_evidence=False,
         )
         data, task = "\n\n".join([f"So far:\n{as_json(model.ask(begun).data)}", *rest]), GOING_ON
@@ -85,7 +85,7 @@ def combined(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyRe
 
 
 def halves(notes: list[str]) -> tuple[list[str], list[str]]:
-    """Return the notes in two parts of about the same length; neither is empty where there are two notes."""
+    """Split the notes into two parts of similar length, neither of them empty."""
     middle, first = sum(map(len, notes)) / 2, 1
     while first < len(notes) - 1 and sum(map(len, notes[: first + 1])) <= middle:
         first += 1

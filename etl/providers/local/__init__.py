@@ -1,4 +1,4 @@
-"""The local provider: no server and no network, only the machine that the worker runs on."""
+"""The local provider: OCR on the worker's machine, without a server or network."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,8 @@ __all__ = ["LocalProvider"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because the process that reads the documents imports this package too: it shall know nothing of Django, its
-    # settings and their secrets, and start quickly.
+    # Imported late, because the reader process imports this package too. It must start quickly, and without Django,
+    # whose settings contain secrets.
     if name == "LocalProvider":
         from etl.providers.local.provider import LocalProvider
 

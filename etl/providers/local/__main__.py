@@ -2,7 +2,7 @@
 
 A request is a line of JSON on its standard input, which is a socket, and the document comes with it as an open file: it
 could not open one by itself. Answers are lines of JSON on what was its standard output. Knows nothing of Django, and
-nothing that is secret. Untrusted documents are parsed here, so it may crash, hang or be killed at any time; the worker
+nothing that is secret. Untrusted documents are parsed here, so it may crash, hang, or be killed at any time; the worker
 starts another.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from etl.providers.local.sandbox import confine
 
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-# Seconds after its document's time that it ends by itself, should the worker be gone and nobody have noticed.
+# Seconds after the document's deadline at which the process ends by itself, if its worker is gone.
 GRACE = 10
 REQUEST = 65_536  # bytes of one at most
 
@@ -33,19 +33,19 @@ def main(worker: int) -> None:
         from etl.providers.local.reading import read
         from etl.providers.local.recognition import Engine
     except Exception as error:  # noqa: BLE001 - whatever it is, documents have nothing to do with it
-        say(channel, {"broken": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
+        send(channel, {"broken": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
         return
-    say(channel, {"ready": True})
+    send(channel, {"ready": True})
     engine = Engine()
     for request, document in requests(asked):
         signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE)
         for message in read(engine, request, document):
-            say(channel, message)
+            send(channel, message)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def claimed_output() -> BinaryIO:
-    """Keep the standard output to ourselves, and give whoever else prints a hole instead."""
+    """Reserve the standard output for messages; other output goes to /dev/null."""
     channel = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 1)
@@ -62,7 +62,7 @@ def requests(asked: socket.socket) -> Iterator[tuple[dict[str, Any], BinaryIO]]:
             yield json.loads(line), document
 
 
-def say(channel: BinaryIO, message: dict[str, Any]) -> None:
+def send(channel: BinaryIO, message: dict[str, Any]) -> None:
     channel.write(json.dumps(message).encode() + b"\n")
     channel.flush()
 

@@ -1,4 +1,4 @@
-"""Text with a place on the page: what both ways of reading give, and what the layout is made from."""
+"""Text boxes: words with their position on a page, from text layers and recognition, for layout analysis."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from unicodedata import east_asian_width
 
-# A gap of this many times the size of the type parts two cells; a smaller one of at least SPACE parts two words.
+# Gaps as multiples of the type size: from CELL_GAP between cells, from SPACE between words.
 CELL_GAP = 0.9
 SPACE = 0.12
 
@@ -22,7 +22,7 @@ class Box:
     y1: float
     size: float
     bold: bool = False
-    score: float | None = None  # 0 to 1, how sure recognition was
+    score: float | None = None  # 0 to 1, confidence of the recognition
     tilt: float = 0.0  # radians, clockwise
 
     @property
@@ -49,19 +49,19 @@ def rows_of(boxes: Iterable[Box]) -> list[Row]:
 
 
 def in_row(box: Box, row: Row) -> bool:
-    # To the nearest of the last ones, not to the first: rows of a scan may climb.
+    # Compared with the nearest of the last boxes, not with the first: rows of a scan may be skewed.
     near = row[-1] if len(row) == 1 else min(row[-3:], key=lambda other: abs(other.x0 - box.x0))
     return abs(box.y0 + box.y1 - near.y0 - near.y1) < min(box.size, near.size)
 
 
 def cells_of(row: Row) -> Row:
-    """Join words that stand close together."""
+    """Join adjacent words into cells."""
     cells: list[Row] = []
     right = 0.0
     for box in sorted(row, key=lambda box: box.x0):
         last = cells[-1][-1] if cells else None
         if last and box.text == last.text and abs(box.x0 - last.x0) < 0.3 * box.size:
-            continue  # printed twice, which some programs do to make it bold
+            continue  # some programs print text twice to make it bold
         if last and box.x0 - right < CELL_GAP * max(box.size, last.size):
             cells[-1].append(box)
             right = max(right, box.x1)
@@ -92,7 +92,7 @@ def joined(words: list[Box]) -> Box:
 
 
 def glued(text: str, more: str) -> str:
-    """Return a text that goes on in another line. A hyphen at the end stays: nobody can tell which are meant."""
+    """Join two lines of a text. A hyphen at the end stays, because it may be part of the word."""
     if not text or not more:
         return text or more
     tight = (text[-1] == "-" and text[-2:-1].isalpha()) or (is_wide(text[-1]) and is_wide(more[0]))
@@ -100,18 +100,18 @@ def glued(text: str, more: str) -> str:
 
 
 def mean_score(boxes: Iterable[Box]) -> float | None:
-    """Return the mean of the scores, by characters; None when nothing was recognised."""
+    """Return the mean score, weighted by characters. None if no text was recognized."""
     scored = [(box.score, len(box.text)) for box in boxes if box.score is not None]
     total = sum(length for _, length in scored)
     return sum(score * length for score, length in scored) / total if total else None
 
 
 def is_wide(character: str) -> bool:
-    """Whether it is of a script that is written without spaces, or its punctuation."""
+    """Return whether a character belongs to a script without spaces, or is its punctuation."""
     return bool(character) and east_asian_width(character) in "WF"
 
 
 def body_size(boxes: Iterable[Box]) -> float:
-    """Return the size of the middle of the text, by characters."""
+    """Return the median type size, weighted by characters."""
     sizes = [box.size for box in boxes for _ in range(1 + len(box.text) // 8)]
     return median(sizes) if sizes else 0.0

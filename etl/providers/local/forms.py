@@ -22,7 +22,7 @@ def entries(page: Any, form: Any, place: Place) -> Iterator[Box]:
     for number in range(pdfium.FPDFPage_GetAnnotCount(page.raw)):
         note = pdfium.FPDFPage_GetAnnot(page.raw, number)
         try:
-            text = said(note, form)
+            text = note_text(note, form)
             area = pdfium.FS_RECTF()
             if text and pdfium.FPDFAnnot_GetRect(note, ctypes.byref(area)):
                 yield from lines(text, *place(area))
@@ -30,7 +30,7 @@ def entries(page: Any, form: Any, place: Place) -> Iterator[Box]:
             pdfium.FPDFPage_CloseAnnot(note)
 
 
-def said(note: Any, form: Any) -> str:
+def note_text(note: Any, form: Any) -> str:
     kind = pdfium.FPDFAnnot_GetSubtype(note)
     if kind == pdfium.FPDF_ANNOT_FREETEXT:
         return string(lambda *buffer: pdfium.FPDFAnnot_GetStringValue(note, b"Contents", *buffer))
@@ -45,7 +45,7 @@ def said(note: Any, form: Any) -> str:
 
 
 def string(get: Callable[..., int]) -> str:
-    """Return a text that PDFium gives as UTF-16 with a zero at the end, once it is told where to."""
+    """Return a text that PDFium writes into a buffer as zero-terminated UTF-16."""
     size = get(None, 0)
     buffer = (pdfium.FPDF_WCHAR * max(1, size // 2))()
     get(buffer, size)

@@ -1,4 +1,4 @@
-"""Images: PNG, JPEG, WebP, and TIFF with its pages. Runs only in the process that reads documents."""
+"""Images: PNG, JPEG, WebP, and TIFF with its pages. Runs only in the reader process."""
 
 from typing import Any, BinaryIO
 
@@ -15,7 +15,7 @@ FORMATS = {
     DocumentFormat.TIFF: "TIFF",
     DocumentFormat.WEBP: "WEBP",
 }
-# How a camera was held: EXIF's number, and what sets it right.
+# The EXIF orientation tag, and the transposition that corrects each value.
 ORIENTATION = 0x0112
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -26,24 +26,24 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# What Pillow raises when an image is not what it says it is; each format has its own way.
+# The exceptions that Pillow raises for damaged images. They differ between formats.
 DAMAGED = (OSError, SyntaxError, ValueError, KeyError, IndexError, TypeError, EOFError, OverflowError)
 
-# Our own bound, before anything is decoded, is tighter. Part of an image is never taken for the whole.
+# Sluice's own pixel limit is checked before decoding. Truncated images are rejected.
 Image.MAX_IMAGE_PIXELS = None
 ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
 class Pictures:
-    """An image, or the pages of a TIFF. A page that is not whole is not read."""
+    """An image, or the pages of a TIFF. Incomplete pages are not read."""
 
     is_cut_off = False
 
     def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
-            # Only the one decoder: Pillow's own guess may differ from ours. And not by name: then Pillow maps it, and
-            # takes the lines of an uncompressed TIFF on its side for those upright.
+            # Only the decoder of the detected format. An open file, not a path: Pillow would memory-map it, and then
+            # ignores the orientation of an uncompressed TIFF.
             self.image = Image.open(file, formats=[FORMATS[kind]])
         except (UnidentifiedImageError, *DAMAGED):
             raise FileCorrupt from None
@@ -66,7 +66,7 @@ class Pictures:
             raise FileCorrupt from None
 
     def check(self) -> None:
-        """Raise TooManyPixels by what the pages say of themselves."""
+        """Raise TooManyPixels by the declared sizes of the pages."""
         try:
             for number in range(self.pages):
                 self.image.seek(number)
@@ -81,7 +81,7 @@ class Pictures:
 
 
 def frames(image: Image.Image, most: int) -> int:
-    """Count the pages, and not on and on: they are a list that may have no end. One that is damaged is the last."""
+    """Count the pages, up to a limit, because the list may be cyclic. A damaged page is the last one."""
     count = 1
     try:
         while count <= most:
@@ -97,18 +97,18 @@ def frames(image: Image.Image, most: int) -> int:
 
 
 def pixels(image: Image.Image) -> Any:
-    """Return an image as it is to be seen, no larger than recognition wants it."""
+    """Return the pixels of an image, upright, and scaled down to the limits of recognition."""
     wide, high = image.size
     scale = clamped(wide, high, wide * high)
     if scale < 1:
         image.draft("RGB", (round(wide * scale), round(high * scale)))  # a JPEG can be decoded smaller
     image.load()
-    wide, high = image.size  # by now of a JPEG that is smaller, or of a TIFF that Pillow has turned
+    wide, high = image.size  # a JPEG may now be smaller, and Pillow has rotated a TIFF
     turn = TURNS.get(image.getexif().get(ORIENTATION) or 1)
     picture = eight_bits(image)
     scale = clamped(wide, high, wide * high)
     if scale < 1:
-        # First smaller and then anything else: copies of the whole cost memory.
+        # Scaled before other steps, because copies of the full image need memory.
         size = (max(1, round(wide * scale)), max(1, round(high * scale)))
         picture = picture.resize(size, Image.Resampling.BOX, reducing_gap=2.0)
     upright = on_white(picture if turn is None else picture.transpose(turn))

@@ -1,6 +1,6 @@
 """Makes Markdown of the boxes of a page: the order to read them in, tables, headings, paragraphs.
 
-Nothing is left out or made up. What cannot be told from the places of words is left as lines of text.
+No text is omitted or invented. Where the positions of words show no structure, lines of text are kept.
 """
 
 import re
@@ -117,7 +117,7 @@ def measured(rows: list[Row], body: float, right: float) -> Measure:
 
 
 def blocks(rows: list[Row], body: float, right: float) -> Iterator[str]:
-    """Yield tables, headings and paragraphs from top to bottom.
+    """Yield tables, headings, and paragraphs from top to bottom.
 
     `right`: where the column ends, if not where its text does.
     """

@@ -1,4 +1,4 @@
-"""What the readers of the kinds of documents have in common: bounds, and a page that is half read."""
+"""Limits and pages, which the readers of PDFs and images share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from typing import Any
 
 from etl.providers.local.boxes import Box
 
-# A page is recognised at most so large, in pixels. More costs time and memory, and reads no better.
+# Maximum size of a page for recognition, in pixels. Larger images need time and memory without better results.
 LONG_SIDE, SHORT_SIDE = 1600, 1132
-# A strip, such as a receipt, is recognised in pieces, and may be longer.
+# A strip, such as a receipt, is recognized in pieces, and may be longer.
 STRIP, LONGEST_STRIP = 2.2, 12_000
 
 
@@ -24,10 +24,10 @@ class DocumentLimits:
 
 @dataclass(slots=True, kw_only=True)
 class LocalPage:
-    """A page as its file has it. `draw` gives its pixels, as an array of rows of BGR, for recognition.
+    """A page before recognition. `draw` returns its pixels as an array of rows of BGR.
 
-    `parts`: the words of the text layer, apart for each direction that they run in. `scan`: whether to recognise it;
-    `hidden`: whether there are words on it that people do not see; `body`: the size of the usual text.
+    `parts`: the words of the text layer, one list for each text direction. `scan`: whether the page needs recognition;
+    `hidden`: whether it contains invisible words; `body`: the type size of body text.
     """
 
     draw: Callable[[], Any]
@@ -39,7 +39,7 @@ class LocalPage:
 
 
 def clamped(wide: float, high: float, pixels: int) -> float:
-    """Return the factor, at most 1, by which to shrink a page before it is recognised."""
+    """Return the scale, at most 1, for a page before recognition."""
     long, short = max(wide, high, 1), max(min(wide, high), 1)
     strip = min(SHORT_SIDE / short, LONGEST_STRIP / long)
     bound = strip if long > STRIP * short else LONG_SIDE / long

@@ -24,7 +24,7 @@ FEW_LETTERS, COVERED = 100, 0.5
 GARBLED = 0.15
 # What a PDF ends with, and how many bytes from its end at most.
 END, TAIL = b"%%EOF", 2048
-# The catalogue, how its object begins, how far before its name at most, and how often that name is looked for.
+# The catalog, how its object begins, how far before its name at most, and how often that name is looked for.
 CATALOG, OBJECT, REACH, TRIES = b"/Catalog", re.compile(rb"(\d{1,9}) \d{1,5} obj\b"), 2048, 50
 ENCRYPTED = re.compile(rb"/Encrypt\b|/Filter\s{0,9}/Standard\b")
 
@@ -38,7 +38,7 @@ class Pdf:
         self.is_cut_off = END not in content[-TAIL:]
         if self.is_cut_off and not has_its_table(content):
             raise FileCorrupt
-        self.document = mended(content) if self.is_cut_off else opened(content)
+        self.document = repaired(content) if self.is_cut_off else opened(content)
         # How much text there is of each size, in half points, up to the page that was read last.
         self.sizes: Counter[int] = Counter()
 
@@ -46,7 +46,7 @@ class Pdf:
         return len(self.document)
 
     def page(self, number: int) -> LocalPage:
-        """Return what the page's text layer says, and a way to draw it if that is not enough. `number` from 0."""
+        """Return the page's text layer, and a way to draw the page if that is not enough. `number` from 0."""
         page = self.document[number]
         layer = TextLayer(page)
         parts = layer.read()
@@ -112,7 +112,7 @@ def has_its_table(content: bytes) -> bool:
     return content[end : end + TAIL].lstrip().startswith(b"xref") or b"/XRef" in content[last : last + TAIL]
 
 
-def mended(content: bytes) -> pypdfium2.PdfDocument:
+def repaired(content: bytes) -> pypdfium2.PdfDocument:
     """Open a file that was cut off. Raises what `opened` does."""
     root = None if ENCRYPTED.search(content) else catalog(content)
     if root is None:
@@ -130,7 +130,7 @@ def with_an_end(content: bytes, root: bytes) -> bytes:
 
 
 def catalog(content: bytes) -> bytes | None:
-    """Return the number of the last catalogue.
+    """Return the number of the last catalog.
 
     Searched for from the end, since one expression for a whole object takes minutes on a file that is made for it.
     """

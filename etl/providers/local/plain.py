@@ -1,4 +1,4 @@
-"""Text and Markdown: taken as they are. Form feeds divide them into pages."""
+"""Text and Markdown files, unchanged. Form feeds separate pages."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from etl.core.errors import FileCorrupt, TooManyPages
 
 def pages(path: Path, *, most: int) -> list[str]:
     content = path.read_bytes()
-    if content.count(b"\f") > 2 * most + 1:  # before anything is split; a zero byte of UTF-16 may stand beside each
+    if content.count(b"\f") > 2 * most + 1:  # checked before splitting; in UTF-16, each form feed is two bytes
         raise TooManyPages
     try:
         text = content.decode(formats.encoding(content[:4]))

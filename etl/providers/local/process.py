@@ -1,7 +1,7 @@
 """The worker's end of the process that reads documents: starts it, asks it, watches it, ends it.
 
 The process stays for the next document, because starting it takes longer than most documents do. It is one for each
-worker process; whoever uses it must be alone with it.
+worker process, and must not be used concurrently.
 """
 
 import json
@@ -35,7 +35,7 @@ WITHOUT = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1"}
 MOST, RETIRED = 1024**3, 640 * 1024**2
 # Documents after which it is replaced in any case: libraries leak.
 DOCUMENTS = 100
-TICK = 0.2  # seconds between looks at the clock, the lease and its memory
+TICK = 0.2  # seconds between looks at the clock, the lease, and its memory
 ANSWER = 256 * 1024**2  # bytes of one line, far beyond what a page can have
 BLOCK = 1 << 18
 
@@ -134,7 +134,7 @@ class ReaderProcess:
             raise FileTooLarge("Reading the file takes more memory than allowed.")
 
     def memory(self) -> int:
-        """Return the resident bytes; 0 where the system does not say."""
+        """Return the resident memory in bytes; 0 if the system does not report it."""
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
@@ -153,7 +153,7 @@ class ReaderProcess:
         return Died()
 
     def last_words(self) -> str:
-        """Return what it said before it could speak to us: of the last line only the exception and a module's name."""
+        """Return the exception and a module's name from the last line of stderr, for a process that failed to start."""
         assert self.popen.stderr is not None  # noqa: S101 - for mypy
         os.set_blocking(self.popen.stderr.fileno(), False)
         said = (self.popen.stderr.read() or b"").decode(errors="replace").strip().rpartition("\n")[2]
@@ -181,7 +181,7 @@ def missing(reason: str, **facts: object) -> EngineMissing:
 
 
 def parsed(line: bytes) -> Message:
-    # It read a stranger's file: what it says is not to be trusted either.
+    # It has parsed an untrusted file, so its messages are not trusted either.
     try:
         message = json.loads(line)
     except ValueError:

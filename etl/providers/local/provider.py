@@ -1,6 +1,6 @@
-"""LocalProvider: documents read on the machine of the worker, without any server. ADR 13 says why in a process of
-their own."""
+"""LocalProvider: reads documents on the worker's machine, without a server. ADR 13: why in a sandboxed process."""
 
+import re
 import threading
 import time
 from collections.abc import Generator
@@ -9,8 +9,10 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+import structlog
 from django.conf import settings
 
+from config.platform.observability.metrics import CAUGHT
 from etl.core import errors
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, OcrFailed, UnsupportedFormat
@@ -20,11 +22,14 @@ from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, O
 from etl.providers.local import plain
 from etl.providers.local.process import Died, Message, ReaderProcess
 
+log = structlog.get_logger(__name__)
+
 PLAIN = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Raised when the version of what comes out changes while the libraries' do not.
 VERSION = "1"
 LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
-# What the process may say that went wrong, by the name of its class.
+REASON = re.compile(r"\w{1,80}( at [\w.<>-]{1,80}:\d{1,6})?", re.ASCII)
+# The errors that the process may report, by class name.
 KNOWN = {
     error.__name__: error
     for error in (
@@ -35,7 +40,7 @@ KNOWN = {
 
 
 class LocalProvider(OCRProvider):
-    """PDF by its text layer, scans and images by OCR, text as it is."""
+    """PDF by its text layer, scans, and images by OCR, text as it is."""
 
     name = "local"
     title = "The local provider"
@@ -134,7 +139,7 @@ def plainly(document: Document) -> Generator[Message]:
 
 # ---- The result -----------------------------------------------------------------------------------------------------
 class Texts:
-    """The Markdown while it grows, with what there is to say of its pages."""
+    """The growing Markdown and the facts about its pages."""
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
@@ -145,7 +150,9 @@ class Texts:
         self.seconds = 0.0
 
     def take(self, message: Message) -> None:
-        """Take what was said of a document. It comes from a process that may have gone wrong: nothing is assumed."""
+        """Add a message about a document. The process may be compromised, so nothing is assumed."""
+        if "reason" in message:
+            self.log_caught(message)
         if "error" in message:
             raise KNOWN.get(str(message["error"]), OcrFailed)
         try:
@@ -169,6 +176,16 @@ class Texts:
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         if confidence is not None and confidence < UNSURE:
             self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
+
+    def log_caught(self, message: Message) -> None:
+        """Log and count an exception that the process caught. It sends the class and the place, or is compromised."""
+        reason = str(message["reason"])
+        log.error(
+            "page_unreadable" if "failed" in message else "recognition_failed",
+            page=message.get("failed"),
+            reason=reason if REASON.fullmatch(reason) else "invalid",
+        )
+        CAUGHT.labels("page").inc()
 
     def fail(self, number: int) -> None:
         self.context.warn("page_failed", "The page could not be read.", page=number)

@@ -1,6 +1,7 @@
 """A document, read page by page into messages for the worker. Runs only in the process that reads documents."""
 
 import re
+import traceback
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -45,7 +46,7 @@ class Reading:
         yield {"done": True, "truncated": cut_off}
 
     def look(self) -> Iterator[Message]:
-        """Say only how many pages there are, having checked what can be checked without reading them."""
+        """Yield only the number of pages, after the checks that need no reading."""
         total = len(self.source)
         if total > self.limits.pages:
             raise TooManyPages
@@ -59,9 +60,9 @@ class Reading:
             facts = self.read(self.source.page(number))
         except (*OF_THE_DOCUMENT, EngineBroken, MemoryError):
             raise
-        except Exception:  # noqa: BLE001 - the libraries', for whatever is wrong with the page
+        except Exception as error:  # noqa: BLE001 - libraries raise anything for a damaged page; the worker logs it
             self.failed += 1
-            return {"failed": number + 1}
+            return {"failed": number + 1, "reason": place_of(error)}
         self.bytes += len(facts["text"].encode())
         if self.bytes > self.limits.text:
             raise FileTooLarge
@@ -73,14 +74,14 @@ class Reading:
             return {"text": layer, "method": "text" if layer else "none", "hidden": page.hidden}
         picture = page.draw()
         lines = self.engine.read(picture)
-        recognised = text_of(lines, 0.0, picture.shape[1])
-        if len(recognised) < len(layer):
+        recognized = text_of(lines, 0.0, picture.shape[1])
+        if len(recognized) < len(layer):
             return {"text": layer, "method": "text", "hidden": page.hidden}
         return {
-            "text": recognised,
-            "method": "ocr" if recognised else "none",
+            "text": recognized,
+            "method": "ocr" if recognized else "none",
             "confidence": mean_score(line for part in lines for line in part),
-            "hidden": False,  # what was recognised is what people see
+            "hidden": False,  # what was recognized is what people see
         }
 
     def close(self) -> None:
@@ -93,7 +94,7 @@ def text_of(parts: list[list[Box]], body: float, width: float) -> str:
 
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
     """Yield the messages about a document; the last has `done`, or `error`, which names a class of `etl.core.errors`,
-    or `broken`, which says why nothing can be recognised here."""
+    or `broken`, the reason why OCR is not available."""
     try:
         reading = Reading(
             engine, document=document, kind=DocumentFormat(request["kind"]), limits=DocumentLimits(**request["limits"])
@@ -108,12 +109,18 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
         yield {"error": FileTooLarge.__name__}
     except EngineNotLoaded as error:
         yield {"broken": reason(error.__cause__ or error)}
-    except EngineBroken:
-        yield {"error": OcrFailed.__name__}
+    except EngineBroken as error:
+        yield {"error": OcrFailed.__name__, "reason": place_of(error.__cause__ or error)}
+
+
+def place_of(error: BaseException) -> str:
+    """Return the class and place of an exception, without its message, which may quote the document."""
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    return " ".join([type(error).__name__, *(f"at {each.filename.rpartition('/')[2]}:{each.lineno}" for each in frame)])
 
 
 def reason(error: BaseException) -> str:
-    """Return the class of an exception, and the names of the modules or libraries that it is about, and nothing else of
-    what it says: `ModuleNotFoundError rapidocr`, `ImportError libGL.so.1`."""
+    """Return the class of an exception and the names of the modules or libraries in it, but not its message:
+    `ModuleNotFoundError rapidocr`, `ImportError libGL.so.1`."""
     names = [getattr(error, "name", None), *LIBRARY.findall(str(error))]
     return " ".join([type(error).__name__, *dict.fromkeys(str(name) for name in names if name)])[:200]

@@ -1,4 +1,4 @@
-"""Recognises text in pictures: rapidocr with the PP-OCRv6 models that come in its package, English and Chinese.
+"""Recognizes text in pictures: rapidocr with the PP-OCRv6 models that come in its package, English, and Chinese.
 
 Loaded when the first page needs it. Runs only in the process that reads documents, and never asks the network: the
 models are named by path.
@@ -20,7 +20,7 @@ from etl.providers.local.pages import LONG_SIDE, STRIP
 DETECTION, RECOGNITION = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
 # Lines are found in a smaller picture than they are read in: it takes a third of the time and finds the same.
 DETECTION_SIDE = 1280
-# How much may be recognised at once, as lines of 48 pixels that are so long together. Memory grows with it.
+# How much may be recognized at once, as lines of 48 pixels that are so long together. Memory grows with it.
 BATCH_WIDTH = 9600
 BATCH_LINES = 6
 # Lines that are less sure than this are dust.
@@ -33,7 +33,7 @@ TYPE = 0.8
 
 
 class EngineBroken(Exception):
-    """The engine failed. It says nothing about the document."""
+    """The engine failed, which is no property of the document."""
 
 
 class EngineNotLoaded(EngineBroken):
@@ -53,8 +53,8 @@ class Engine:
             parts = self.upright(picture)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, it is the engine's
-            raise EngineBroken from None
+        except Exception as error:  # whatever it is, it is the engine's
+            raise EngineBroken from error
         finally:
             self.seconds += perf_counter() - started
         return [straightened(part) for part in parts]
@@ -97,13 +97,13 @@ def loaded() -> Any:
     from rapidocr.inference_engine.onnxruntime import main as onnx
 
     class Rapid(rapid.RapidOCR):
-        """Recognises few lines at once where they are long; the original takes six, and then up to 1.3 GB."""
+        """Recognizes few lines at once where they are long; the original takes six, and then up to 1.3 GB."""
 
         def recognize_txt(self, img: list[Any]) -> Any:
             texts, scores = [""] * len(img), [0.0] * len(img)
-            recognise: Any = self._load_rec_model()  # type: ignore[no-untyped-call]
+            recognize: Any = self._load_rec_model()  # type: ignore[no-untyped-call]
             for group in batches(img):
-                out = recognise(TextRecInput(img=[img[index] for index in group], return_word_box=False))
+                out = recognize(TextRecInput(img=[img[index] for index in group], return_word_box=False))
                 for index, text, score in zip(group, out.txts, out.scores, strict=True):
                     texts[index], scores[index] = text, score
             found: dict[str, Any] = {"txts": tuple(texts), "scores": tuple(scores), "word_results": (None,) * len(img)}
@@ -148,7 +148,7 @@ def threads() -> int:
 
 
 def batches(lines: list[Any]) -> Iterator[list[int]]:
-    """Yield the numbers of lines to recognise together: of like length, since short ones are padded to the longest."""
+    """Yield the numbers of lines to recognize together: of like length, since short ones are padded to the longest."""
     length = [max(320.0, 48 * line.shape[1] / max(1, line.shape[0])) for line in lines]
     group: list[int] = []
     for index in sorted(range(len(lines)), key=length.__getitem__):

@@ -21,7 +21,7 @@ HYPHEN = re.compile("[\x02\ufffe]")
 WORD = re.compile("[^\\s\x02\ufffe]+[\x02\ufffe]?")
 # Not in text that means something: the replacement character, private characters, controls.
 MEANINGLESS = re.compile("[\ufffd\ue000-\uf8ff\x00\x01\x03-\x08\x0e-\x1f]")
-SAMPLE = 11  # every so many-th character is asked about, where a few tell enough
+SAMPLE = 11  # only every 11th character is examined, where a few are enough
 BOLD = re.compile(rb"bold|black|heavy", re.IGNORECASE)
 BOLD_WEIGHT = 600
 INVISIBLE = 3  # a way to draw text: not at all. PDF 32000-1:2008, 9.3.6
@@ -93,7 +93,7 @@ class TextLayer:
             _, top, x1, bottom = self.place(last, style.turn)
             y0, y1 = min(y0, top), max(y1, bottom)
         self.hidden = self.hidden or style.hidden or high < TINY or (style.white and self.is_on_paper(first))
-        # What the file says of the size need not be the truth: text can be scaled as a whole.
+        # The declared size may be wrong, because text can be scaled as a whole.
         size = style.size if 0.4 * high < style.size < 1.6 * high else max(0.1, 0.8 * high)
         return Box(text=HYPHEN.sub("-", text), x0=x0, y0=y0, x1=max(x0, x1), y1=y1, size=size, bold=style.bold)
 
@@ -112,7 +112,7 @@ class TextLayer:
         return known
 
     def styled(self, index: int, piece: Any) -> Style:
-        red, green, blue, alpha = self.colour(index)
+        red, green, blue, alpha = self.color(index)
         invisible = bool(piece) and pdfium.FPDFTextObj_GetTextRenderMode(piece) == INVISIBLE
         return Style(
             turn=round(-pdfium.FPDFText_GetCharAngle(self.raw, index) / (pi / 2)) % 4 * 90,
@@ -122,7 +122,7 @@ class TextLayer:
             hidden=invisible or alpha == 0,
         )
 
-    def colour(self, index: int) -> list[int]:
+    def color(self, index: int) -> list[int]:
         parts = [ctypes.c_uint() for _ in "rgba"]
         known = pdfium.FPDFText_GetFillColor(self.raw, index, *map(ctypes.byref, parts))
         return [part.value for part in parts] if known else [0, 0, 0, 255]
@@ -144,7 +144,7 @@ class TextLayer:
 
 
 def character(code: int) -> str:
-    """Return a character; PDFium gives half of a pair, or more than there is, for what it cannot tell."""
+    """Return a character, or a replacement for the surrogates and invalid values that PDFium returns."""
     return chr(code) if code <= sys.maxunicode and code not in SURROGATES else "\ufffd"
 
 

@@ -16,20 +16,20 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from etl.core.stage_context import StageContext
 
 MAX_MEMBERS = 2_000
-MAX_MEMBER_BYTES = 32 * 1024**2  # of what is read; JSON takes many times that when it is parsed
-MAX_TOTAL_BYTES = 1024**3  # of all members, by their own claims
+MAX_MEMBER_BYTES = 32 * 1024**2  # of a member that is read; parsed JSON takes many times that
+MAX_TOTAL_BYTES = 1024**3  # declared, of all members
 MAX_RATIO = 200
-RATIO_MATTERS = 4 * 1024**2  # small files of blanks pack very well
+RATIO_MATTERS = 4 * 1024**2  # small files of spaces compress very well
 BLOCK = 1024**2
 ENCRYPTED = 0x1
 
-# The record that ends an archive, and what zip64 puts right before it (APPNOTE 4.3.14 to 4.3.16).
+# The end record of an archive, and the zip64 records before it (APPNOTE 4.3.14 to 4.3.16).
 END = struct.Struct("<4s4H2LH")
 END_64 = struct.Struct("<4sQ2H2L4Q")
 LOCATOR_64 = struct.Struct("<4sLQL")
 END_SIGNATURE, END_64_SIGNATURE = b"PK\x05\x06", b"PK\x06\x06"
 MAX_COMMENT_BYTES = 2**16
-# Python makes an object of each entry of the directory: 46 bytes and a name become half a kilobyte.
+# Python creates an object for each entry: 46 bytes and a name become half a kilobyte.
 MAX_DIRECTORY_BYTES = 4 * 1024**2
 
 
@@ -45,7 +45,7 @@ class Archive:
     """An open archive, checked as far as possible without decompression."""
 
     def __init__(self, file: BinaryIO, *, members: int = MAX_MEMBERS) -> None:
-        """Raises DamagedArchive and UnsafeArchive. `members`: how many entries it may have."""
+        """Raises DamagedArchive and UnsafeArchive. `members`: the maximum number of entries."""
         check_directory(file)
         with readable():
             self._zip = ZipFile(file)
@@ -71,7 +71,7 @@ class Archive:
         return any(member.flag_bits & ENCRYPTED for member in self._members)
 
     def find(self, *endings: str) -> ZipInfo | None:
-        """Return the member whose name has the first of these ends; the least deep where there are several."""
+        """Return the member whose name has the first matching ending; of several, the one in the topmost folder."""
         for ending in endings:
             found = [member for member in self._members if member.filename.endswith(ending)]
             if found:
@@ -79,7 +79,7 @@ class Archive:
         return None
 
     def read(self, member: ZipInfo) -> bytes:
-        """Return a member's bytes. Raises UnsafeArchive when they are more than we read."""
+        """Return a member's bytes. Raises UnsafeArchive if there are too many."""
         if member.file_size > MAX_MEMBER_BYTES or unpacks_too_well(member):
             raise UnsafeArchive
         blocks: list[bytes] = []
@@ -92,7 +92,7 @@ class Archive:
         return b"".join(blocks)
 
     def measure(self, *, most: int, context: StageContext) -> int:
-        """Return how many bytes all members are, by unpacking them. Stops and raises UnsafeArchive above `most`."""
+        """Return the size of all members by decompressing them. Raises UnsafeArchive above `most`."""
         total = 0
         for member in self._members:
             for block in self._blocks(member):
@@ -104,7 +104,7 @@ class Archive:
 
     def _blocks(self, member: ZipInfo) -> Iterator[bytes]:
         if member.compress_type not in {ZIP_STORED, ZIP_DEFLATED}:
-            raise DamagedArchive  # the others may ask for any amount of memory
+            raise DamagedArchive  # other methods may need any amount of memory
         with readable(), self._zip.open(member) as file:
             while block := file.read(BLOCK):
                 yield block
@@ -112,7 +112,7 @@ class Archive:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """What zipfile and zlib raise over damaged, encrypted and strange archives."""
+    """Translate the errors of zipfile and zlib for damaged, encrypted, and unusual archives."""
     try:
         yield
     except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
@@ -120,7 +120,7 @@ def readable() -> Iterator[None]:
 
 
 def check_directory(file: BinaryIO) -> None:
-    """Refuse archives whose list of members alone would fill memory, before zipfile reads it."""
+    """Refuse an archive whose directory would fill memory, before zipfile reads it."""
     size = file.seek(0, 2)
     file.seek(max(0, size - MAX_COMMENT_BYTES - END.size - LOCATOR_64.size - END_64.size))
     tail = file.read()
@@ -136,7 +136,7 @@ def check_directory(file: BinaryIO) -> None:
 
 
 def end_of(tail: bytes) -> int:
-    """Return where the end record is; where zipfile finds it, so that both speak of the same one."""
+    """Return the position of the end record, found as zipfile finds it, so that both use the same one."""
     last = len(tail) - END.size
     if last >= 0 and tail.startswith(END_SIGNATURE, last) and tail.endswith(b"\0\0"):
         return last
@@ -144,7 +144,7 @@ def end_of(tail: bytes) -> int:
 
 
 def is_safe(member: ZipInfo) -> bool:
-    # zipfile has made / of the system's own separator, and cuts names at a zero byte: the name as it was is asked.
+    # zipfile replaces the system's separator by /, and cuts names at a zero byte: check the original name.
     name = member.orig_filename
     parts = name.split("/")
     is_inside = not name.startswith("/") and ".." not in parts and ":" not in parts[0] and not {"\\", "\0"} & set(name)

@@ -1,8 +1,8 @@
-"""What is looked at before a document leaves for a server: whether it is within the bounds that hold for all documents.
+"""Limits that are checked before a document is sent to a server.
 
-PDF and images are looked at by the local provider, in its own process, because looking at them means to parse them.
-Office files, ODF and EPUB are archives, and what they unpack to is measured by unpacking them: their own figures are
-claims. Nothing of it is kept.
+The local provider checks PDF and images in its sandboxed process, because that requires parsing. Office files, ODF, and
+EPUB are archives: they are decompressed to measure their size, because a decompression bomb lies about it. Nothing of
+that is kept.
 """
 
 from django.conf import settings
@@ -15,7 +15,7 @@ from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
 from etl.providers.mineru.supported_formats import IMAGES
 
-LOOKED_AT = IMAGES | {DocumentFormat.PDF}
+CHECKED_LOCALLY = IMAGES | {DocumentFormat.PDF}
 ARCHIVES = frozenset(
     {
         DocumentFormat.DOCX,
@@ -28,15 +28,15 @@ ARCHIVES = frozenset(
     }
 )
 MAX_PARTS = 10_000
-# How much larger than ETL_MAX_FILE_BYTES a document may be when it is unpacked.
+# Decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
 UNPACKED = 10
 
 
 def check(document: Document, *, reader: LocalProvider, context: StageContext) -> int | None:
-    """Return how many pages a document has, None where only its reader can tell. Raises BadDocument, and OcrFailed
-    when the process that looks dies of it.
+    """Return the number of pages, or None if only the server can count them. Raises BadDocument, and OcrFailed if the
+    sandboxed process dies.
     """
-    if document.kind in LOOKED_AT:
+    if document.kind in CHECKED_LOCALLY:
         return reader.look(document, context=context)
     if document.kind in ARCHIVES:
         measure(document, context=context)

@@ -35,7 +35,7 @@ from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol
 from etl.providers.mineru.supported_formats import IMAGES
 
 WORKING = {"waiting-file", "pending", "running", "converting"}
-# What the tiers of 4.0 run on here.
+# Models for the tiers of 4.0.
 MODELS = {"": "vlm", "flash": "pipeline", "basic": "pipeline", "standard": "vlm", "advanced": "vlm"}
 HTML_MODEL = "MinerU-HTML"
 
@@ -51,7 +51,7 @@ CODES: dict[str, type[EtlError]] = {
     "-60005": FileTooLarge,
     "-60006": TooManyPages,
     "-60007": ProviderUnavailable,  # no model
-    "-60008": OcrFailed,  # it could not download the document in time
+    "-60008": OcrFailed,  # the service could not download the document in time
     "-60009": ProviderUnavailable,  # its queue is full
     "-60010": OcrFailed,
     "-60011": OcrRefused,
@@ -104,19 +104,19 @@ class CloudV4(Protocol):
     def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
         try:
             self.client.download(state.url, into=into)
-        except ResultMissing:  # as if the job had failed: one of long ago is begun anew, a new one by the next attempt
+        except ResultMissing:  # as if the job had failed: an old job is submitted again, a new one by the next attempt
             raise JobFailed(OcrFailed("The OCR provider's result is not where it should be.")) from None
 
 
 def failure(data: dict[str, Any]) -> EtlError:
-    """Return the error of a job that failed: of its code, which may stand in the sentence alone, or of the sentence."""
+    """Return the error of a failed job, by its code, which may be only in the message, or by the message."""
     sentence = str(data.get("err_msg") or "")
-    code = str(data.get("err_code") or "") or next(iter(CODE.findall(sentence[: error_codes.SENTENCE_CHARACTERS])), "")
+    code = str(data.get("err_code") or "") or next(iter(CODE.findall(sentence[: error_codes.MESSAGE_CHARACTERS])), "")
     return CODES[code]() if code in CODES else error_codes.explain(code, sentence)
 
 
 def unwrap(response: MinerUResponse) -> dict[str, Any]:
-    """Return `data` of the envelope. Raises JobLost, and the error that its code or the status means."""
+    """Return `data` of the envelope. Raises JobLost, and the errors of its code or of the status."""
     code, gateway = envelope_code(response), response.text("msgCode")
     if gateway.startswith("A02"):
         raise ProviderForbidden

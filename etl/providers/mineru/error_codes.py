@@ -34,7 +34,7 @@ CODES: dict[str, type[EtlError]] = {
     "file_too_large": FileTooLarge,
     "parse_empty": EmptyDocument,
     "page_range_invalid": OcrRefused,
-    # What happened to the bytes on their way, not what they are.
+    # Transport errors, not properties of the document.
     "file_hash_mismatch": OcrFailed,
     "file_not_found": OcrFailed,
 }
@@ -47,16 +47,16 @@ SENTENCES: tuple[tuple[str, type[EtlError]], ...] = (
     (r"pages? .{0,40}(exceed|limit)|(exceed|limit).{0,40} pages?|页数超", TooManyPages),
     (r"(file|document) .{0,20}(too large|exceeds)|文件大小超", FileTooLarge),
     (r"data format error|not a (valid )?(pdf|zip)|file is (damaged|corrupt)|empty file", FileCorrupt),
-    (r"tier '[a-z-]+' not available", ProviderUnavailable),  # the server was started anew with less
+    (r"tier '[a-z-]+' not available", ProviderUnavailable),  # the server was restarted with fewer tiers
 )
-SENTENCE_CHARACTERS = 2_000  # of a sentence that are looked at
+MESSAGE_CHARACTERS = 2_000  # of a message that are searched
 CODE = re.compile(r"-?[A-Za-z0-9_]{1,40}")
 
 
 def explain(code: str, sentence: str, *, otherwise: type[EtlError] = OcrFailed) -> EtlError:
-    """Return the error that a server's code and sentence mean."""
+    """Return the error for a server's code and message."""
     log.info("mineru_refused", code=code if CODE.fullmatch(code) else "")
-    return kind(code, sentence[:SENTENCE_CHARACTERS], otherwise)()
+    return kind(code, sentence[:MESSAGE_CHARACTERS], otherwise)()
 
 
 def kind(code: str, sentence: str, otherwise: type[EtlError]) -> type[EtlError]:

@@ -1,9 +1,8 @@
-"""Markdown with pages, out of what a server found.
+"""Markdown with pages, built from a server's result.
 
-A server's own Markdown does not say where pages begin, so it is put together again from the pieces of the pages. What
-MinerU leaves out of its Markdown but has found is kept: headers and footers, in which letters have their sender and
-invoices their number. When the pieces do not hold all the text of the server's Markdown, that one is taken instead, as
-one page: a page number is worth less than a sentence.
+A server's own Markdown has no page boundaries, so the text is built from the blocks of each page. Headers and footers,
+which MinerU omits from its Markdown, are kept: letters have their sender there, and invoices their number. If the
+blocks do not have all text of the server's Markdown, that Markdown is one page: text matters more than page numbers.
 
 Images are not kept, so links to them lead nowhere and are left out; their captions, and what a model saw in them, stay.
 HTML tables stay as they are: Markdown has none that span cells.
@@ -25,7 +24,7 @@ NOT_TEXT = frozenset({"page_number"})
 TITLES = {"doc_title": 1, "paragraph_title": 2}
 DEEPEST = 6
 
-# Each part is bounded, or ends where another link may begin: a server's text must not cost the square of its length.
+# Each part is bounded, or ends where another link may start: the time must not be quadratic in the length of a text.
 IMAGE = re.compile(
     r"!\[((?:\\.|[^\[\]\\\n]){0,1000})\]"
     r"\((?:data:[\w/+=;,.:-]*|(?!https?://)[^)(!\[\s]{0,500})(?:\s{1,4}\"[^\"\n]{0,200}\")?\)",
@@ -33,16 +32,16 @@ IMAGE = re.compile(
 )
 TAG = re.compile(r"<[^<>]*>")
 BLANK_LINES = re.compile(r"\n{3,}")
-# What may be missing before pieces are taken for incomplete: words of image links and the like.
+# Characters that may be missing in complete blocks: words of image links, for example.
 SPARE_CHARACTERS, SPARE_SHARE = 20, 0.01
 
 
 def assemble(
     found: ParsedResult, *, kind: DocumentFormat, pages: int | None, most: int, context: StageContext
 ) -> tuple[str, tuple[Page, ...]]:
-    """Return the Markdown and its pages. `pages`: how many the document has, where we know.
+    """Return the Markdown and its pages. `pages`: the document's number of pages, if known.
 
-    Warns of pages that the server left out. Raises EmptyDocument when there is no text, and TooManyPages above `most`.
+    Warns about pages that the server omitted. Raises EmptyDocument if there is no text, and TooManyPages above `most`.
     """
     texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
@@ -58,13 +57,13 @@ def assemble(
 
 
 def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
-    """Return the text of each page, by its number from 0."""
+    """Return the text of each page by its number from 0."""
     if found.blocks is not None:
         texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
         if holds("\n\n".join(texts.values()), clean(found.markdown)):
             return texts
     found.blocks = None
-    context.warn("no_page_data", "The OCR provider did not say what is on which page.")
+    context.warn("no_page_data", "The OCR provider did not report the pages of the text.")
     return {0: clean(found.markdown)}
 
 
@@ -78,12 +77,12 @@ def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...
 
 
 def method(found: ParsedResult, kind: DocumentFormat) -> str:
-    return "ocr" if kind in IMAGES or found.recognised else "text"
+    return "ocr" if kind in IMAGES or found.recognized else "text"
 
 
-# ---- Pieces ---------------------------------------------------------------------------------------------------------
+# ---- Blocks ---------------------------------------------------------------------------------------------------------
 def render(block: Block) -> str:
-    """Return a piece as Markdown: its captions, its body, its footnotes; each protocol has its own names for them."""
+    """Return a block as Markdown: captions, body, footnotes. Each protocol has its own names for these."""
     kind = str(block.get("type"))
     if kind in NOT_TEXT:
         return ""
@@ -118,13 +117,13 @@ def strings(block: Block, *keys: str) -> list[str]:
 
 # ---- Text -----------------------------------------------------------------------------------------------------------
 def clean(text: str) -> str:
-    """Return text without links to images that are not kept, and without what would pass for our own marks."""
+    """Remove links to images, which are not kept, and defuse text that looks like a page marker."""
     text = without_useless(text.replace("\r\n", "\n"))
     return BLANK_LINES.sub("\n\n", unmarked(IMAGE.sub(r"\1", text))).strip()
 
 
 def holds(pieces: str, markdown: str) -> bool:
-    """Whether the pieces have all letters and digits of the Markdown, whatever their order and what is around them."""
+    """Return whether the blocks have all letters and digits of the Markdown, in any order."""
     wanted = letters(markdown)
     missing = wanted - letters(pieces)
     return missing.total() <= max(SPARE_CHARACTERS, SPARE_SHARE * wanted.total())

@@ -1,4 +1,4 @@
-"""The OCR provider MinerU, whichever of its three protocols the configured server speaks."""
+"""The OCR provider MinerU, for servers with any of its three protocols."""
 
 import time
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ log = structlog.get_logger(__name__)
 
 PROTOCOLS: dict[str, type[Protocol]] = {protocol.name: protocol for protocol in (V3, V4, CloudV4)}
 HOSTED_PATH = "/api/v4"
-TOO_NEW = (4, 1)  # takes other requests under the same paths
+TOO_NEW = (4, 1)  # has other requests at the same paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """What was found out about the configured server."""
+    """The detected protocol and tier of the configured server."""
 
     protocol: type[Protocol]
     tier: str
@@ -46,7 +46,7 @@ class MinerUProvider(OCRProvider):
 
     @property
     def formats(self) -> frozenset[DocumentFormat]:  # type: ignore[override]
-        """Submissions are checked against this without asking the server, so it is what any of them takes."""
+        """The formats that any server accepts, because submissions are checked without a request to it."""
         return supported_formats.OF_3 if settings.SLUICE.etl_mineru_protocol == "v3" else supported_formats.ALL
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
@@ -57,7 +57,7 @@ class MinerUProvider(OCRProvider):
                 done = jobs.run(self._protocol(client), document, context=context)
         except EtlError as error:
             if not isinstance(error, BadDocument):
-                self._server = None  # it may be another one by now
+                self._server = None  # it may have been replaced
             raise
         most: int = settings.SLUICE.etl_max_pages
         markdown, found = pages.assemble(done.result, kind=document.kind, pages=counted, most=most, context=context)
@@ -83,9 +83,9 @@ class MinerUProvider(OCRProvider):
         return {"version": ""} | protocol | {name: fact for name, fact in read.items() if fact} | done.state.facts
 
 
-# ---- Which server it is ---------------------------------------------------------------------------------------------
+# ---- Detection ------------------------------------------------------------------------------------------------------
 def find(client: MinerUClient) -> Server:
-    """Find out what the server speaks, and the best that it offers. Raises ProviderUnavailable."""
+    """Detect the server's protocol and its best tier. Raises ProviderUnavailable."""
     wanted, tier = settings.SLUICE.etl_mineru_protocol, settings.SLUICE.etl_mineru_tier
     protocol = PROTOCOLS[wanted] if wanted != "auto" else probe(client)
     if protocol is V4 and not tier:
@@ -104,11 +104,11 @@ def probe(client: MinerUClient) -> type[Protocol]:
     older = client.get("health")
     if older.text("status") and older.status == HTTPStatus.OK:
         return V3
-    raise unrecognised(newer, older)
+    raise unrecognized(newer, older)
 
 
-def unrecognised(*answers: MinerUResponse) -> EtlError:
-    """Return why no server was recognised: that it is out of order for now, or that it is none of ours."""
+def unrecognized(*answers: MinerUResponse) -> EtlError:
+    """Return the error for an unknown server: temporarily unavailable, or not a MinerU server."""
     try:
         for response in answers:
             raise_for_status(response)

@@ -1,4 +1,4 @@
-"""What a server found, out of an archive or JSON, in one shape for all protocols.
+"""Results of a server, from an archive or JSON, in one shape for all protocols.
 
 3.x and the hosted service list the pieces of all pages with their page (`content_list`), 4.0 has them page by page
 (`structured_content`). Which pages there are at all, blank ones included, stands in the latter or in `middle_json`.
@@ -22,24 +22,24 @@ ENDINGS = {
     "content_list": ("content_list.json",),
     "middle_json": ("layout.json", "middle.json", "middle_json.json"),
 }
-# Of what is said of pages, 32 KB each of 500: empty objects are many times as large in memory as in JSON.
+# JSON about pages, 32 KB for each of 500: empty objects are many times as large in memory as in JSON.
 MAX_JSON_BYTES = 16 * 1024**2
-MAX_PAGE = 10_000  # nobody's document; a larger number would only fill memory
+MAX_PAGE = 10_000  # no real document; a larger number would only fill memory
 
 Block = dict[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class ParsedResult:
-    """`blocks`: the pieces of each page, by its number from 0; None when the server said nothing of pages. All pages
-    that it has dealt with are keys, also blank ones.
+    """A server's result. `blocks` of each page by its number from 0; None if the server does not report pages. All
+    processed pages are keys, also blank ones.
     """
 
     markdown: str
     blocks: dict[int, list[Block]] | None = None
-    pages: int = 0  # of the document, as the server counts them; 0 when it does not say
+    pages: int = 0  # of the document, as the server counts them; 0 if unknown
     version: str = ""
-    recognised: bool | None = None  # whether characters were recognised, or the document's own text was read
+    recognized: bool | None = None  # whether characters were recognized, or the document's own text was read
     backend: str = ""
 
 
@@ -72,7 +72,7 @@ def of_archive(file: BinaryIO) -> ParsedResult:
 
 
 def loaded(opened: Archive, endings: tuple[str, ...]) -> Any:
-    """Return the JSON of a member. None where there is none that can be read: the Markdown has all the text anyway."""
+    """Return the JSON of a member, or None if it is unreadable: the Markdown has all text anyway."""
     member = opened.find(*endings)
     if member is None or member.file_size > MAX_JSON_BYTES:
         return None
@@ -105,7 +105,7 @@ def of_json(body: dict[str, Any]) -> ParsedResult:
 
 # ---- Pages ----------------------------------------------------------------------------------------------------------
 def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
-    """Return what there is, of which no more is loaded than is needed: `structured_content` has it all."""
+    """Return the first available source of pages. `structured_content` is complete, so no other is loaded beside it."""
     outcome = ParsedResult(markdown=markdown)
     structured = load("structured_content")
     if isinstance(structured, dict):
@@ -113,7 +113,7 @@ def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
         outcome.pages = number(structured, "metadata", "document", "page_count")
         outcome.version = text(structured, "metadata", "producer", "version")
         mode = text(structured, "extensions", "mineru", "parse_mode")
-        outcome.recognised = {"ocr": True, "txt": False}.get(mode)
+        outcome.recognized = {"ocr": True, "txt": False}.get(mode)
         return outcome
     listed = load("content_list")
     if isinstance(listed, list):
@@ -125,7 +125,7 @@ def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
 
 
 def by_page(pages: Any) -> dict[int, list[Block]] | None:
-    """Read `[{"page_idx": 0, "blocks": […]}]`; None when it is anything else."""
+    """Parse `[{"page_idx": 0, "blocks": […]}]`. None if it has another shape."""
     blocks: dict[int, list[Block]] = {}
     for page in pages if isinstance(pages, list) else []:
         place = index(page)
@@ -136,7 +136,7 @@ def by_page(pages: Any) -> dict[int, list[Block]] | None:
 
 
 def by_item(items: list[Any]) -> dict[int, list[Block]] | None:
-    """Read `[{"type": "text", "page_idx": 0, …}]`; None when it is anything else."""
+    """Parse `[{"type": "text", "page_idx": 0, …}]`. None if it has another shape."""
     blocks: dict[int, list[Block]] = defaultdict(list)
     for item in items:
         place = index(item)
@@ -147,11 +147,11 @@ def by_item(items: list[Any]) -> dict[int, list[Block]] | None:
 
 
 def add_middle(outcome: ParsedResult, middle: dict[str, Any]) -> None:
-    """Add what `middle_json` knows: the pages without a piece, the version, whether characters were recognised."""
+    """Add facts from `middle_json`: pages without blocks, the version, and whether text was recognized."""
     outcome.version = text(middle, "_version_name")
     outcome.backend = text(middle, "_backend")
     if outcome.backend == "vlm" or isinstance(middle.get("_ocr_enable"), bool):
-        outcome.recognised = middle.get("_ocr_enable") is not False
+        outcome.recognized = middle.get("_ocr_enable") is not False
     pages = middle.get("pdf_info")
     for place in map(index, pages if isinstance(pages, list) and outcome.blocks is not None else []):
         if place is not None and outcome.blocks is not None:
@@ -164,7 +164,7 @@ def index(page: Any) -> int | None:
 
 
 def text(body: Any, *path: str) -> str:
-    """Return a short string out of nested objects, "" where there is none."""
+    """Return a short string at a path in nested objects, or ""."""
     value = within(body, path)
     return value[:64] if isinstance(value, str) else ""
 

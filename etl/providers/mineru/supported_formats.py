@@ -1,4 +1,4 @@
-"""What kinds of document MinerU takes."""
+"""Document formats that MinerU accepts."""
 
 from etl.core.formats import DocumentFormat
 

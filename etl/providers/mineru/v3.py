@@ -1,6 +1,6 @@
 """MinerU 3.x, self-hosted: `mineru-api` up to 3.4 (its `protocol_version` 2).
 
-It has no tiers but backends, takes the bytes, cannot be stopped, and answers with an archive when asked to.
+It has backends instead of tiers, accepts the bytes, cannot cancel a job, and returns an archive on request.
 """
 
 from http import HTTPStatus
@@ -13,14 +13,14 @@ from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, rais
 from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, job_id, milliseconds
 
 WORKING = {"pending", "processing"}
-# What the tiers of 4.0 run on here. Without one the server's own default is taken, which is its best.
+# Backends for the tiers of 4.0. Without one, the server uses its default, which is its best.
 BACKENDS = {
     "flash": "pipeline",
     "basic": "pipeline",
     "standard": "hybrid-engine",
     "advanced": "hybrid-engine",
 }
-# The archive without images: pages come from the content list, and from the middle JSON which of them there are.
+# The archive without images: the content list has the text of pages, and the middle JSON lists all pages.
 WANTED = {
     "return_md": "true",
     "return_content_list": "true",
@@ -71,7 +71,7 @@ class V3(Protocol):
 
 
 def check(response: MinerUResponse) -> None:
-    """Raise what `{"detail": …}` and its status mean."""
+    """Raise the error of `{"detail": …}` and its status."""
     raise_for_status(response)
     if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
         raise WrongProtocol

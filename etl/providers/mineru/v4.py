@@ -1,8 +1,8 @@
 """MinerU 4.0, self-hosted: `mineru-api` 4.0.x.
 
 It takes the bytes, has tiers, of which one is always named (without one it refuses PDF where it has no models), and
-can be told to cancel. Its JSON has all images in it, its archive has them beside, so the archive is asked for; both
-are read.
+can cancel a job. Its JSON includes all images; its archive has them as files, so the archive is requested. Both can be
+read.
 """
 
 from http import HTTPStatus
@@ -17,7 +17,7 @@ from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol
 WORKING = {"queued", "running"}
 OVER = {"completed", "partial"}
 TIERS = ("flash", "basic", "standard", "advanced")
-DEFAULT_TIER = "standard"  # the server's own
+DEFAULT_TIER = "standard"  # the server's default
 FORMATS = ["markdown", "structured_content", "zip"]
 
 
@@ -90,7 +90,7 @@ def facts(body: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
 
 
 def best(response: MinerUResponse) -> str:
-    """Return the best of the tiers that a server offers, by `GET /v1/tiers`."""
+    """Return a server's best tier, from `GET /v1/tiers`."""
     raise_for_status(response)
     if response.status != HTTPStatus.OK:
         return DEFAULT_TIER
@@ -100,7 +100,7 @@ def best(response: MinerUResponse) -> str:
 
 
 def check(response: MinerUResponse) -> None:
-    """Raise what `{"error": {"type", "code", "message", "param"}}` and its status mean."""
+    """Raise the error of `{"error": {"type", "code", "message", "param"}}` and its status."""
     code = response.text("error", "code")
     if code == "quota_exceeded":
         raise ProviderForbidden

@@ -1,4 +1,4 @@
-from argparse import ArgumentParser
+from argparse import ArgumentParser, BooleanOptionalAction
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -10,18 +10,22 @@ from exports.source import database
 
 
 class Command(BaseCommand):
-    help = "Creates a dataset, or changes the one of that name. Checks that its function is there and fits."
+    help = "Create a dataset, or update an existing one. Checks that its function exists and returns a table."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name")
         parser.add_argument("--function", required=True, metavar="SCHEMA.NAME", help="used exactly as written")
         parser.add_argument("--base-path", required=True, metavar="PATH", help="prefix in S3_BUCKET")
-        parser.add_argument("--schema-version", type=int, metavar="N")
         parser.add_argument("--key-pattern", metavar="REGEX")
-        parser.add_argument("--statement-timeout", type=int, metavar="SECONDS")
-        parser.add_argument("--max-concurrency", type=int, metavar="N")
         parser.add_argument("--formats", metavar="LIST", help="such as csv,jsonl")
-        parser.add_argument("--reuse-max-age", type=int, metavar="SECONDS")
+        for name, unit in NUMBERS.items():
+            parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar=unit)
+
+        parser.add_argument(
+            "--allow-writes",
+            action=BooleanOptionalAction,
+            help="run the function in a read-write transaction, and commit it after all rows were read",
+        )
 
     def handle(self, *, name: str, **options: Any) -> None:
         dataset = Dataset.objects.filter(name=name).first() or Dataset(name=name)
@@ -42,26 +46,17 @@ class Command(BaseCommand):
         self.stdout.write(f"dataset {name}: {dataset.function} to {dataset.base_path}/")
 
 
-FIELDS = (
-    "function",
-    "base_path",
-    "schema_version",
-    "key_pattern",
-    "statement_timeout",
-    "max_concurrency",
-    "formats",
-    "reuse_max_age",
-)
+NUMBERS = {"schema_version": "N", "statement_timeout": "SECONDS", "max_concurrency": "N", "reuse_max_age": "SECONDS"}
+FIELDS = ("function", "base_path", "key_pattern", "formats", "allow_writes", *NUMBERS)
 
 
 def check_function(dataset: Dataset) -> None:
     """Raise CommandError unless the source has a function (text, date) of that name which returns a table."""
     try:
-        with database.Session() as session:
-            columns = session.columns(dataset.schema_and_name)
+        with database.SourceSession() as session:
+            columns = session.describe(dataset.schema_and_name)
     except ExportError as error:
-        raise CommandError(
-            f"{dataset.function}(key text, effective_date date) cannot be used: {error.code} {error.detail}".strip()
-        ) from None
+        why = f"{error.code} {error.detail}".strip()
+        raise CommandError(f"{dataset.function}(key text, effective_date date) cannot be called: {why}") from None
     if not columns:
         raise CommandError(f"{dataset.function} returns no columns; it must return a table.")

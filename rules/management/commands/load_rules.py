@@ -6,12 +6,12 @@ from rules.loading import system_rules
 
 
 class Command(BaseCommand):
-    help = "Loads the system rules: those that come with Sluice, and the files in ETL_RULES_DIR. Hides what is gone."
+    help = "Loads the system rules: the included ones, and the files in ETL_RULES_DIR. Rules without a file are hidden."
 
     def handle(self, **_options: Any) -> None:
         outcome = system_rules.load_all()
-        for word in ("made", "changed", "restored", "hidden"):
+        for word in ("created", "changed", "restored", "hidden"):
             for slug in getattr(outcome, word):
                 self.stdout.write(f"{word}: {slug}")
-        if outcome.flaws:
-            raise CommandError("\n".join(map(str, outcome.flaws)))
+        if outcome.errors:
+            raise CommandError("\n".join(map(str, outcome.errors)))

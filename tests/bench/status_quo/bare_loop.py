@@ -1,8 +1,7 @@
-"""The least that exports: COPY and put_object, slice by slice, without a ledger or a queue.
+"""The minimal exporter: COPY and put_object per slice, without job tables or a queue.
 
-A process that is told by lines on its standard input. The first one is JSON, `[["JFK", "2013-02-15", "its/path"], …]`.
-It says `ready` once it has imported, connected and made its client; at each further line it exports all of them, and
-says `done`.
+Controlled by lines on stdin. The first one is JSON, `[["JFK", "2013-02-15", "its/path"], …]`. It prints `ready`
+after imports and connections. At each further line, it exports all slices, and prints `done`.
 """
 
 import json
@@ -27,14 +26,14 @@ def main() -> None:
     with psycopg.connect(
         os.environ["SOURCE_DATABASE_URL"], autocommit=True, options="-c timezone=UTC -c datestyle=ISO"
     ) as source:
-        say("ready")
+        print_line("ready")
         while sys.stdin.readline():
             for key, day, path in slices:
                 storage.put_object(
                     Bucket=bucket, Key=path, Body=copied(source, key, day), ContentType="text/csv; charset=utf-8",
                     ServerSideEncryption="AES256",
                 )  # fmt: skip
-            say("done")
+            print_line("done")
 
 
 def copied(source: psycopg.Connection, key: str, day: str) -> bytes:
@@ -43,7 +42,7 @@ def copied(source: psycopg.Connection, key: str, day: str) -> bytes:
 
 
 def client() -> "S3Client":
-    """Return a client that is as cheap as Sluice's: it neither signs bodies nor sums them up."""
+    """Return a client that is as cheap as Sluice's: it neither signs bodies nor computes checksums."""
     made: S3Client = boto3.client(
         "s3",
         endpoint_url=os.environ["S3_ENDPOINT_URL"],
@@ -61,7 +60,7 @@ def client() -> "S3Client":
     return made
 
 
-def say(word: str) -> None:
+def print_line(word: str) -> None:
     print(word, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The clients of the status quo: each reads slice after slice and page after page, over a connection that it keeps."""
+"""The clients of the status quo: each reads slice by slice and page by page, over a persistent connection."""
 
 import http.client
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +18,8 @@ TIMEOUT_SECONDS = 60
 
 
 def read(ports: Sequence[int], token: str, pairs: Iterable[Pair]) -> int:
-    """Have the clients read these slices between them, at these ports. Returns the number of rows that they got."""
-    waiting = iter(list(pairs))  # an iterator over a list hands out each item once, also to threads
+    """Read these slices with all clients together, at these ports. Returns the number of rows."""
+    waiting = iter(list(pairs))  # an iterator over a list yields each item once, also to threads
     with ThreadPoolExecutor(CLIENTS) as threads:
         return sum(threads.map(lambda n: client(ports[n % len(ports)], token, waiting), range(CLIENTS)))
 
@@ -38,9 +38,9 @@ def pages(connection: http.client.HTTPConnection, token: str, pair: Pair) -> Ite
     while True:
         query = urlencode({"origin": pair.key, "date": pair.effective_date.isoformat(), **place})
         connection.request("GET", f"/flights?{query}", headers={"Authorization": f"Bearer {token}"})
-        answer = connection.getresponse()
-        content = answer.read()
-        assert answer.status == HTTPStatus.OK, content
+        response = connection.getresponse()
+        content = response.read()
+        assert response.status == HTTPStatus.OK, content
         page = orjson.loads(content)
         yield page["results"]
         if page["next"] is None:

@@ -1,8 +1,7 @@
-"""The least that exports and loses nothing: the bare loop, with Sluice's claim and end of each slice, and a condition
-on its PUT.
+"""The minimal reliable exporter: the bare loop with Sluice's claim and end of each slice, and a conditional PUT.
 
-Told by lines like the bare loop. It takes whatever slices wait; there is no queue, no lease that is renewed, no retry,
-no log, and nothing is counted.
+Controlled by lines like the bare loop. It claims any waiting slice, without a queue, lease renewal, retries, logs,
+or metrics.
 """
 
 import hashlib
@@ -14,13 +13,13 @@ import django
 import psycopg
 
 from config.platform.storage.commits import condition
-from tests.bench.status_quo.bare_loop import client, copied, say
+from tests.bench.status_quo.bare_loop import client, copied, print_line
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
     from exports.worker.leases import Claim
-    from exports.worker.transitions import Result
+    from exports.worker.transitions import ChunkResult
 
 
 def main() -> None:
@@ -32,23 +31,23 @@ def main() -> None:
     with psycopg.connect(
         os.environ["SOURCE_DATABASE_URL"], autocommit=True, options="-c timezone=UTC -c datestyle=ISO"
     ) as source:
-        say("ready")
+        print_line("ready")
         while sys.stdin.readline():
             while claim := leases.claim(backend="safe-loop"):
                 transitions.finish([(claim, export(claim, source, storage))])
-            say("done")
+            print_line("done")
 
 
-def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "Result":
+def export(claim: "Claim", source: psycopg.Connection, storage: "S3Client") -> "ChunkResult":
     from exports.core.states import Source
-    from exports.worker.transitions import Result
+    from exports.worker.transitions import ChunkResult
 
     content = copied(source, claim.pair.key, claim.pair.effective_date.isoformat())
     stored = storage.put_object(
         Bucket=os.environ["S3_BUCKET"], Key=claim.path, Body=content, ContentType="text/csv; charset=utf-8",
         ServerSideEncryption="AES256", **condition(claim.known_file.etag if claim.known_file else None),
     )  # fmt: skip
-    return Result(
+    return ChunkResult(
         source=Source.LIVE,
         etag=stored["ETag"].strip('"'),
         sha256=hashlib.sha256(content).hexdigest(),

@@ -1,4 +1,6 @@
-"""Sluice's own settings, with one endpoint more and a pool for the source, as a service without exports would have."""
+"""Sluice's settings with an additional endpoint and a pool for the source, like a service without exports would
+have.
+"""
 
 from config import settings as shipped
 from config.platform.db.base import pool_of
@@ -9,7 +11,7 @@ DATABASES = {
     **shipped.DATABASES,
     "source": {
         **shipped.database(shipped.env.source_url),
-        # Pooled as our own is. And its statement is prepared, which spares Postgres the planning; Django would not.
+        # Pooled like Sluice's own database, and with prepared statements, which spare Postgres the planning.
         "OPTIONS": {
             "pool": pool_of(shipped.env.database_pool_size),
             "server_side_binding": True,

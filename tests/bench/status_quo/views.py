@@ -1,4 +1,4 @@
-"""The status quo: the rows of a slice as JSON, a page at a time, by keyset on the index that the function uses too."""
+"""The status quo: the rows of a slice as JSON pages, with keyset pagination on the index that the function uses too."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 PAGE = 100
-# As the function of the dataset gives them.
+# As the dataset's function returns them.
 COLUMNS = (
     "flight_date", "carrier", "flight", "tailnum", "origin", "dest", "sched_dep_time", "dep_time", "dep_delay",
     "sched_arr_time", "arr_time", "arr_delay", "air_time", "distance", "time_hour",
 )  # fmt: skip
-# One row more than a page: whether there is another page costs no second statement.
+# One row more than a page, so that the check for another page needs no second statement.
 READ = f"""
 SELECT {", ".join(COLUMNS)}, id FROM demo.flights
 WHERE origin = %s::text AND flight_date = %s::date AND (time_hour, id) > (%s::timestamptz, %s::integer)
@@ -23,15 +23,15 @@ BEGINNING = "-infinity,0"
 
 
 class Flights(APIView):
-    """`GET /flights?origin=JFK&date=2013-02-15&after=…`: the page behind the place that the one before named."""
+    """`GET /flights?origin=JFK&date=2013-02-15&after=…`: the page after the cursor of the previous one."""
 
     throttle_classes = ()
 
     def get(self, request: Request) -> Response:
-        asked = request.query_params
-        hour, _, number = str(asked.get("after", BEGINNING)).partition(",")
+        parameters = request.query_params
+        hour, _, number = str(parameters.get("after", BEGINNING)).partition(",")
         with connections["source"].cursor() as cursor:
-            cursor.execute(READ, [asked["origin"], asked["date"], hour, int(number)])
+            cursor.execute(READ, [parameters["origin"], parameters["date"], hour, int(number)])
             rows = cursor.fetchall()
         page = rows[:PAGE]
         return Response({

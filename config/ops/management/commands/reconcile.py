@@ -31,7 +31,7 @@ STEPS: tuple[tuple[str, Callable[[], int]], ...] = (
 UNKNOWN: tuple[tuple[str, Callable[..., int]], ...] = (
     ("files", exports.unknown_files),
     ("delivered objects", exports.unknown_deliveries),
-    ("artefacts of documents", documents.unknown_artifacts),
+    ("artifacts of documents", documents.unknown_artifacts),
 )
 WRONG_BUCKET = (
     "Nothing was changed: none of the files in the database that were checked are in this bucket. Check that S3_BUCKET "

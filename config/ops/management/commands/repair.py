@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import structlog
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from knox.models import AuthToken
 
 from config.platform import storage
@@ -91,27 +92,17 @@ def withdraw(receipt: Receipt) -> str:
     return "Revoked, and its object is deleted."
 
 
-def wake(task: Task) -> str:
-    return etl_repair.wake(task)
-
-
 def redeliver(webhook: Webhook) -> str:
     subscriptions.change(webhook, enabled=True)
     return f"Enabled. {subscriptions.redeliver_failed(webhook)} failed deliveries will be sent again."
 
 
-def revoke_tokens(user: Model) -> str:
+def revoke_tokens(user: User) -> str:
     deleted, _ = AuthToken.objects.filter(user=user).delete()
     return f"Revoked {deleted} tokens."
 
 
-def users() -> QuerySet[Any]:
-    from django.contrib.auth.models import User
-
-    return User.objects.all()
-
-
-class Action(NamedTuple):
+class RepairAction(NamedTuple):
     """An action on rows, which are selected by `column`."""
 
     help: str
@@ -126,15 +117,17 @@ PERIODIC: dict[str, tuple[str, Callable[[], str]]] = {
     "purge": ("delete jobs older than EXPORT_JOB_RETENTION_DAYS now", purge),
 }
 ACTIONS = {
-    "cancel": Action("cancel jobs", cancel, Job.objects.all),
-    "retry": Action("restart the failed chunks of failed jobs", retry, Job.objects.all),
-    "release": Action("release running chunks from their workers", release, Chunk.objects.all),
-    "free": Action("free slots of lost workers once their source call has ended", free, Slot.objects.all),
-    "revoke-links": Action("revoke the open links of jobs", revoke_links, Receipt.objects.all),
-    "withdraw": Action("revoke the receipts of jobs and delete their objects", withdraw, Receipt.objects.all),
-    "wake": Action("send the wake-up messages of documents again and rebuild lost run-states", wake, Task.objects.all),
-    "redeliver": Action("enable webhooks and send failed deliveries again", redeliver, Webhook.objects.all),
-    "revoke-tokens": Action("revoke all API tokens of users", revoke_tokens, users, "username"),
+    "cancel": RepairAction("cancel jobs", cancel, Job.objects.all),
+    "retry": RepairAction("restart the failed chunks of failed jobs", retry, Job.objects.all),
+    "release": RepairAction("release running chunks from their workers", release, Chunk.objects.all),
+    "free": RepairAction("free slots of lost workers once their source call has ended", free, Slot.objects.all),
+    "revoke-links": RepairAction("revoke the open links of jobs", revoke_links, Receipt.objects.all),
+    "withdraw": RepairAction("revoke the receipts of jobs and delete their objects", withdraw, Receipt.objects.all),
+    "wake": RepairAction(
+        "send the wake-up messages of documents again and rebuild lost run-states", etl_repair.wake, Task.objects.all
+    ),
+    "redeliver": RepairAction("enable webhooks and send failed deliveries again", redeliver, Webhook.objects.all),
+    "revoke-tokens": RepairAction("revoke all API tokens of users", revoke_tokens, User.objects.all, "username"),
 }
 
 

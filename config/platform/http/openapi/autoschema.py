@@ -1,6 +1,6 @@
 """OpenAPI extensions of drf-spectacular: authentication, strict input, and the common error responses.
 
-`Schema` is DRF's DEFAULT_SCHEMA_CLASS. It derives the responses about authentication, rates, bodies and media types
+`Schema` is DRF's DEFAULT_SCHEMA_CLASS. It derives the responses about authentication, rates, bodies, and media types
 from the classes of a view, so that the schema cannot become outdated.
 """
 
@@ -15,7 +15,15 @@ from rest_framework.permissions import SAFE_METHODS
 from config.platform.http.auth import SessionAuthentication
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.response_schemas import as_serializer
-from config.platform.http.openapi.responses import INPUT_ERROR, PROBLEM, SHARED, Answer, Meanings, Refusal, described
+from config.platform.http.openapi.responses import (
+    INPUT_ERROR,
+    PROBLEM,
+    SHARED,
+    LinkedResponse,
+    Meanings,
+    ProblemResponses,
+    described,
+)
 from config.platform.http.problems import CONTENT_TYPE, phrase
 
 CSRF = {
@@ -106,11 +114,13 @@ class Schema(AutoSchema):
         if direction == "request":  # a webhook: the receiver responds
             return bodies
         declared: Any = self.get_response_serializers()
-        answers: Mapping[Any, Any] = declared if isinstance(declared, Mapping) else {}
-        for status, answer in answers.items():
-            if isinstance(answer, Answer):
-                bodies[str(status)]["links"] = answer.links
-        own = {key[0]: answer.meanings for key, answer in answers.items() if isinstance(answer, Refusal)}
+        responses: Mapping[Any, Any] = declared if isinstance(declared, Mapping) else {}
+        for status, response in responses.items():
+            if isinstance(response, LinkedResponse):
+                bodies[str(status)]["links"] = response.links
+        own = {
+            key[0]: response.meanings for key, response in responses.items() if isinstance(response, ProblemResponses)
+        }
         given = {status: examples_in(bodies.get(str(status), {})) for status in own}
         for status, body in bodies.items():
             body["description"] = body["description"] or phrase(int(status))

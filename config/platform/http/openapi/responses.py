@@ -1,10 +1,11 @@
-"""Building blocks for the responses of views in the schema: problems, links, headers and examples.
+"""Building blocks for the responses of views in the schema: problems, links, headers, and examples.
 
 `config.platform.http.openapi.autoschema` turns them into OpenAPI. Nothing here runs during a request.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
@@ -18,8 +19,8 @@ from config.platform.http.problems import (
     BodyTooLarge,
     CSRFFailed,
     DatabaseUnavailable,
+    DiskFull,
     InputError,
-    NoRoom,
     NotAuthenticated,
     Problem,
     of_status,
@@ -69,7 +70,7 @@ PROBLEM = {
         },
     },
 }
-SOMEWHERE = InputError(pointer="/name", code="unknown_field", detail="Unknown field.")
+EXAMPLE_ERROR = InputError(pointer="/name", code="unknown_field", detail="Unknown field.")
 
 Meanings = Mapping[str, str]  # detail texts by problem code
 
@@ -77,25 +78,20 @@ Meanings = Mapping[str, str]  # detail texts by problem code
 # ---- Problems -------------------------------------------------------------------------------------------------------
 
 
-class Refusal(OpenApiResponse):
-    """The problems of one status."""
+class ProblemResponses(OpenApiResponse):
+    """The documented problems of one status."""
 
     def __init__(self, meanings: Meanings) -> None:
         super().__init__(PROBLEM_REF)
         self.meanings = dict(meanings)
 
 
-def problems(*kinds: type[Problem]) -> dict[tuple[int, str], Refusal]:
+def problems(*kinds: type[Problem]) -> dict[tuple[int, str], ProblemResponses]:
     """Return the entries of these problems for `responses` of `extend_schema`.
 
-    The common ones, for authentication, rates and so on, are added automatically.
+    The common ones, for authentication, rates, and so on, are added automatically.
     """
-    return {(status, CONTENT_TYPE): Refusal(meanings) for status, meanings in by_status(*kinds).items()}
-
-
-def problem(meanings: Meanings) -> Refusal:
-    """Return the response of one status from its codes and their meanings."""
-    return Refusal(meanings)
+    return {(status, CONTENT_TYPE): ProblemResponses(meanings) for status, meanings in by_status(*kinds).items()}
 
 
 def by_status(*kinds: type[Problem] | Problem) -> dict[int, dict[str, str]]:
@@ -116,7 +112,7 @@ SHARED: dict[str, dict[int, dict[str, str]]] = {
     "RateLimited": by_status(RateLimited),
     "InternalError": by_status(of_status(500)),
     "Unavailable": by_status(DatabaseUnavailable),
-    "UnavailableToWrites": by_status(DatabaseUnavailable, NoRoom),
+    "UnavailableToWrites": by_status(DatabaseUnavailable, DiskFull),
 }
 
 
@@ -124,7 +120,7 @@ def described(status: int, meanings: Meanings, given: Mapping[str, Any]) -> dict
     """Return the Response Object of a status, with its codes and an example of each."""
     schema = {**PROBLEM_REF, "properties": {"code": {"enum": list(meanings)}}}
     shown = {each["value"]["code"] for each in given.values()}
-    made = {code: {"value": example(status, code, said)} for code, said in meanings.items() if code not in shown}
+    made = {code: {"value": example(status, code, detail)} for code, detail in meanings.items() if code not in shown}
     examples = {**given, **made}
     headers = headers_of(status)
     return {
@@ -139,9 +135,8 @@ def example(status: int, code: str, detail: str) -> dict[str, Any]:
     shown.status, shown.code = status, code
     body = shown.body() | {"requestId": REQUEST_ID}
     if status == BadInput.status:
-        pointer, of_code = ("/file", code) if code != BadInput.code else (SOMEWHERE.pointer, SOMEWHERE.code)
-        said = detail if code != BadInput.code else SOMEWHERE.detail
-        body["errors"] = [{"pointer": pointer, "code": of_code, "detail": said}]
+        error = InputError(pointer="/file", code=code, detail=detail) if code != BadInput.code else EXAMPLE_ERROR
+        body["errors"] = [asdict(error)]
     return body
 
 
@@ -159,7 +154,7 @@ def headers_of(status: int) -> dict[str, Any]:
 # ---- Responses with links -------------------------------------------------------------------------------------------
 
 
-class Answer(OpenApiResponse):
+class LinkedResponse(OpenApiResponse):
     """A response with links to the next operations."""
 
     def __init__(self, shape: Any, about: str, **links: dict[str, Any]) -> None:
@@ -167,8 +162,8 @@ class Answer(OpenApiResponse):
         self.links = links
 
 
-def to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
-    """Return a Link Object. Parameters are expressions: `to("getExport", "…", jobId="$response.body#/jobId")`."""
+def link_to(operation: str, about: str, **parameters: str) -> dict[str, Any]:
+    """Return a Link Object. Parameters are expressions: `link_to("getExport", "…", jobId="$response.body#/jobId")`."""
     return {"operationId": operation, "description": about, "parameters": parameters}
 
 
@@ -210,10 +205,10 @@ def idempotency_key(description: str) -> OpenApiParameter:
     )
 
 
-def asked(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
+def request_example(name: str, value: Any, about: str = "", *, media_type: str | None = None) -> OpenApiExample:
     """`media_type`: for requests with several."""
     return OpenApiExample(name, value, description=about, request_only=True, media_type=media_type)
 
 
-def answered(name: str, value: Any, *, status: int = 200) -> OpenApiExample:
-    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)])
+def response_example(name: str, value: Any, *, status: int = 200, media_type: str | None = None) -> OpenApiExample:
+    return OpenApiExample(name, value, response_only=True, status_codes=[str(status)], media_type=media_type)

@@ -50,7 +50,7 @@ class BoundedBackend(httpcore2.SyncBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Connect to the first address that answers. Raises AddressBlocked, too."""
+        """Connect to the first address that responds. May raise AddressBlocked."""
         failure: Exception = httpcore2.ConnectError("The host has no address.")
         for address in self._addresses(host, port, timeout):
             limit = self._deadline.limit(timeout, httpcore2.ConnectTimeout)

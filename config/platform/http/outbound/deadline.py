@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """End of a call. A peer that sends one byte a second never exceeds the timeout of a single read, so this is
-    checked before each wait on the network.
+    """The time limit of a call, checked before each wait on the network.
 
-    `remaining`: the caller's own limit. It returns the seconds left, and may raise to abort the call, for example
-    when a lease is lost.
+    Timeouts of single reads are not enough: a peer that sends one byte per second never exceeds them. `remaining` is
+    the caller's own limit. It returns the seconds left, and may raise an error to abort the call, for example when a
+    lease is lost.
     """
 
     def __init__(self, seconds: float = math.inf, *, remaining: Callable[[], float] = lambda: math.inf) -> None:
@@ -26,7 +26,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def limit(self, timeout: float | None, late: type[Exception]) -> float:
-        """Return the seconds that one wait may take. Raises `late` when none are left, and what `remaining` raises."""
+        """Return the time limit of one wait in seconds. Raises `late` after the deadline, and errors of `remaining`."""
         left = min(self._end - time.monotonic(), self._remaining())
         if left <= 0:
             raise late

@@ -51,7 +51,7 @@ class SsrfGuard:
         return within(address, self.allowed) or (scheme == "https" and is_public(address))
 
     def check(self, texts: Iterable[str], *, scheme: str) -> list[str]:
-        """Return the addresses to connect to. Raises AddressBlocked unless every one of them is permitted."""
+        """Return the addresses to connect to. Raises AddressBlocked unless all of them are permitted."""
         addresses = [parse(text) for text in texts]
         if not all(self.permits(address, scheme=scheme) for address in addresses):
             raise AddressBlocked

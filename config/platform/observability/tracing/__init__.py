@@ -1,13 +1,13 @@
-"""Traces: what a request led to, through messages and workers to each chunk, stage and S3 call. Off unless TRACING.
+"""Traces of requests, messages, chunks, stages, and S3 calls. Off without TRACING.
 
-`span(…)` is around a step, `tell(…)` says what came of it. While tracing is off both do nothing, and OpenTelemetry is
-not loaded: only `config.platform.observability.tracing.recorder` imports it.
+`span(…)` surrounds a step, and `annotate(…)` adds attributes to it. While tracing is off, both do nothing, and
+OpenTelemetry is not loaded: only `config.platform.observability.tracing.recorder` imports it.
 
-A worker that wakes works for whatever job is next, so a message's trace is not its chunks' trace. Jobs and tasks carry
-their request's `traceparent` in their row; a span that is given one is that request's child, whoever does the work, and
-has a link to the message's run. docs/adr/0021 tells why.
+A wake-up message does not determine which job a worker takes next, so chunks do not belong to the message's trace. The
+row of a job or task has the `traceparent` of its request. A span with this parent is a child of the request in every
+process, and has a link to the message's span. docs/adr/0021 explains this.
 
-Never in a span: what no log line may hold. Values are numbers, ids and words of ours.
+Spans contain no private data, like log lines. Values are numbers, ids, and fixed words.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ recorder: Recorder | None = None
 
 
 def begin(role: Role) -> None:
-    """Trace from now on, if TRACING says so. Before a process forks: its children send what they trace themselves."""
+    """Start tracing if TRACING is set. Call it before the process forks: each child sends its own spans."""
     global recorder  # noqa: PLW0603
     if settings.SLUICE.tracing and recorder is None:
         from config.platform.observability.tracing.recorder import Recorder
@@ -45,46 +45,48 @@ def begin(role: Role) -> None:
 
 
 def end() -> None:
-    """Send what is left, in two seconds at most. What comes later is lost."""
+    """Send the remaining spans, in at most two seconds. Later spans are lost."""
     if recorder:
         recorder.end()
 
 
 def span(name: str, *, parent: str | None = None, **facts: Fact) -> AbstractContextManager[object]:
-    """Be around a step of the current trace, or of the trace that `parent`, a traceparent, belongs to.
+    """Surround a step of the current trace, or of the trace of `parent`, a traceparent.
 
-    Without a trace that it belongs to, there is no span: of what beat begins, there are only log lines.
+    Without a trace there is no span. Work that beat starts has log lines only.
     """
     return recorder.step(name, parent, facts) if recorder else nullcontext()
 
 
-def tell(*, failed: str = "", **facts: Fact) -> None:
-    """Say what came of the current step; `failed` is a code or a class."""
+def annotate(*, failed: str = "", **facts: Fact) -> None:
+    """Add attributes to the current step. `failed` is a code or class, and marks the step as failed."""
     if recorder:
-        recorder.tell(failed, facts)
+        recorder.annotate(failed, facts)
 
 
-def parent() -> str:
-    """Return what makes others children of the current step: a W3C traceparent, or "" where nothing is traced."""
-    return recorder.parent() if recorder else ""
+def traceparent() -> str:
+    """Return the W3C traceparent of the current step, or "" without a trace."""
+    return recorder.traceparent() if recorder else ""
 
 
-def carried(call: Callable[P, T]) -> Callable[P, T]:
-    """Return a call that other threads make as a part of the current step."""
-    return recorder.carried(call) if recorder else call
+def in_context(call: Callable[P, T]) -> Callable[P, T]:
+    """Return the call bound to the current step, for use in other threads."""
+    return recorder.in_context(call) if recorder else call
 
 
 def request(
     request: HttpRequest, *, request_id: str, is_trusted: bool
 ) -> AbstractContextManager[Callable[[HttpResponse], None]]:
-    """Be around a request; what comes of it is called with the response. Only who is trusted goes on with a trace of
-    its own; others' traces are linked."""
+    """Surround a request, and yield a function to call with the response.
+
+    The traces of trusted callers are continued. Other traces are linked only.
+    """
     if recorder:
         return recorder.request(request, request_id=request_id, is_trusted=is_trusted)
     return nullcontext(lambda _response: None)
 
 
-def watch(client: S3Client) -> None:
-    """Have each call of this client be a step."""
+def trace_calls(client: S3Client) -> None:
+    """Record each call of this client as a step."""
     if recorder:
-        recorder.watch(client)
+        recorder.trace_calls(client)

@@ -1,7 +1,7 @@
 """The OpenTelemetry SDK and its OTLP/HTTP exporter behind `config.platform.observability.tracing`.
 
-Its instrumentations of Celery, Django and botocore stay out: they put messages of exceptions, URLs and headers into
-spans. Everything here is set by name.
+OpenTelemetry's instrumentations of Celery, Django, and botocore are not used: they put exception messages, URLs, and
+headers into spans. Here, each attribute is set by name.
 """
 
 from __future__ import annotations
@@ -32,30 +32,32 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-END_MILLISECONDS = 2000  # for the last spans of a process that ends
-TELL_SECONDS = 60  # between two lines about a collector that takes nothing
+END_MILLISECONDS = 2000  # to send the last spans when a process ends
+LOG_SECONDS = 60  # between two log lines about an unavailable collector
 SERVER_ERROR = 500
 HEADER = "traceparent"
-RUN = context.create_key("run")  # of what a worker does between the steps of jobs
+RUN = context.create_key("run")  # set while a worker runs a task
 W3C = TraceContextTextMapPropagator()
 
 
-class Quiet(SpanExporter):
-    """Sends spans to a collector; and says once a minute how many it did not take, where the SDK would say so for each
-    attempt, with the collector's address and the words of its answer."""
+class QuietExporter(SpanExporter):
+    """Sends spans to a collector, and logs lost spans once a minute.
+
+    The SDK would log each attempt, with the collector's address and response.
+    """
 
     def __init__(self) -> None:
         self.inner = OTLPSpanExporter()
         self.lost = 0
-        self.told_at = -float(TELL_SECONDS)
+        self.logged_at = -float(LOG_SECONDS)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self.inner.export(spans)
         if result is not SpanExportResult.SUCCESS:
             self.lost += len(spans)
-            if time.monotonic() - self.told_at >= TELL_SECONDS:
+            if time.monotonic() - self.logged_at >= LOG_SECONDS:
                 log.warning("traces_not_sent", spans=self.lost)
-                self.told_at, self.lost = time.monotonic(), 0
+                self.logged_at, self.lost = time.monotonic(), 0
         return result
 
     def shutdown(self) -> None:
@@ -63,15 +65,15 @@ class Quiet(SpanExporter):
 
 
 class Recorder:
-    """The spans of a process, and of those forked from it: each has a thread of its own that sends them."""
+    """The spans of a process and its forks. Each process sends its spans in a thread of its own."""
 
     def __init__(self, role: str) -> None:
         self.role = role
         self.pid = -1
         self.starting = Lock()
         self.batches: BatchSpanProcessor | None = None
-        self.made: trace.Tracer | None = None
-        self.publishing = local()  # one in each thread; of one that could not be sent nothing is heard any more
+        self.own_tracer: trace.Tracer | None = None
+        self.publishing = local()  # per thread: the span of a message that could not be sent is dropped
         self.running: dict[str, ExitStack] = {}
         signals.before_task_publish.connect(self.begin_publish)
         signals.after_task_publish.connect(self.end_publish)
@@ -82,15 +84,15 @@ class Recorder:
     # ---- The process ------------------------------------------------------------------------------------------------
     @property
     def tracer(self) -> trace.Tracer:
-        """This process' own, made with its first span: a fork has no threads of its parent's."""
-        if self.made is None or self.pid != os.getpid():
+        """The tracer of this process, created with its first span: a fork does not inherit its parent's threads."""
+        if self.own_tracer is None or self.pid != os.getpid():
             with self.starting:
-                if self.made is None or self.pid != os.getpid():
-                    self.batches = BatchSpanProcessor(Quiet())
+                if self.own_tracer is None or self.pid != os.getpid():
+                    self.batches = BatchSpanProcessor(QuietExporter())
                     provider = TracerProvider(resource=self.resource(), shutdown_on_exit=False)
                     provider.add_span_processor(self.batches)
-                    self.made, self.pid = provider.get_tracer("sluice"), os.getpid()
-        return self.made
+                    self.own_tracer, self.pid = provider.get_tracer("sluice"), os.getpid()
+        return self.own_tracer
 
     def resource(self) -> Resource:
         is_named = os.environ.get("OTEL_SERVICE_NAME") or SERVICE_NAME in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
@@ -98,7 +100,7 @@ class Recorder:
 
     def end(self) -> None:
         if self.batches and self.pid == os.getpid():
-            # The public method has no limit of its own, and waits for 30 s.
+            # The public method has no timeout parameter, and waits for 30 s.
             self.batches._batch_processor.shutdown(END_MILLISECONDS)
 
     # ---- Steps ------------------------------------------------------------------------------------------------------
@@ -111,18 +113,18 @@ class Recorder:
                 return
             where, links = context.get_current(), []
         else:
-            its = self.remote(parent)
-            if its is None:
-                with nowhere():
+            remote = parse_traceparent(parent)
+            if remote is None:
+                with without_trace():
                     yield
                 return
-            where = trace.set_span_in_context(its, context.Context())
+            where = trace.set_span_in_context(remote, context.Context())
             links = [Link(current)] if current.is_valid else []
-        with self.around(name, where=where, facts=facts, links=links):
+        with self.span(name, where=where, facts=facts, links=links):
             yield
 
     @contextmanager
-    def around(
+    def span(
         self,
         name: str,
         *,
@@ -132,7 +134,7 @@ class Recorder:
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> Iterator[Span]:
         with self.tracer.start_as_current_span(
-            name, where, kind, named(facts), links, record_exception=False, set_status_on_exception=False
+            name, where, kind, with_prefix(facts), links, record_exception=False, set_status_on_exception=False
         ) as span:
             try:
                 yield span
@@ -140,19 +142,13 @@ class Recorder:
                 fail(span, type(error).__qualname__)  # not its message, which may quote data
                 raise
 
-    def tell(self, failed: str, facts: Mapping[str, Fact]) -> None:
+    def annotate(self, failed: str, facts: Mapping[str, Fact]) -> None:
         span = trace.get_current_span()
-        span.set_attributes(named(facts))
+        span.set_attributes(with_prefix(facts))
         if failed:
             fail(span, failed)
 
-    def remote(self, parent: str) -> Span | None:
-        """Return the span that a traceparent stands for; None if it stands for none. Its tracestate is not asked for:
-        that is anybody's text."""
-        span = trace.get_current_span(W3C.extract({HEADER: parent}, context.Context()))
-        return span if span.get_span_context().is_valid else None
-
-    def parent(self) -> str:
+    def traceparent(self) -> str:
         its = trace.get_current_span().get_span_context()
         return f"00-{its.trace_id:032x}-{its.span_id:016x}-{its.trace_flags:02x}" if its.is_valid else ""
 
@@ -160,32 +156,32 @@ class Recorder:
         its = trace.get_current_span().get_span_context()
         return f"{its.trace_id:032x}" if its.is_valid else ""
 
-    def carried(self, call: Callable[P, T]) -> Callable[P, T]:
+    def in_context(self, call: Callable[P, T]) -> Callable[P, T]:
         where = context.get_current()
 
-        def carry(*args: P.args, **kwargs: P.kwargs) -> T:
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
             token = context.attach(where)
             try:
                 return call(*args, **kwargs)
             finally:
                 context.detach(token)
 
-        return carry
+        return run
 
     # ---- Requests ---------------------------------------------------------------------------------------------------
     @contextmanager
     def request(
         self, request: HttpRequest, *, request_id: str, is_trusted: bool
     ) -> Iterator[Callable[[HttpResponse], None]]:
-        """A span named by method and route, `POST /exports`: paths hold keys and dates, query strings hold links."""
-        caller = self.remote(request.META.get("HTTP_TRACEPARENT", ""))
+        """Surround a request with a span named by method and route, such as `POST /exports`: paths are private."""
+        caller = parse_traceparent(request.META.get("HTTP_TRACEPARENT", ""))
         where = trace.set_span_in_context(caller, context.Context()) if caller and is_trusted else context.Context()
-        links = [Link(bare(caller))] if caller and not is_trusted else []
-        with self.around(
+        links = [Link(without_state(caller))] if caller and not is_trusted else []
+        with self.span(
             method_of(request), where=where, facts={"request_id": request_id}, links=links, kind=SpanKind.SERVER
         ) as span:
 
-            def answered(response: HttpResponse) -> None:
+            def finish(response: HttpResponse) -> None:
                 route = f"/{request.resolver_match.route}" if request.resolver_match else ""
                 span.update_name(f"{method_of(request)} {route}".strip())
                 span.set_attributes(
@@ -198,13 +194,13 @@ class Recorder:
                 if response.status_code >= SERVER_ERROR:
                     fail(span, str(response.status_code))
 
-            yield answered
+            yield finish
 
     # ---- Messages ---------------------------------------------------------------------------------------------------
     def begin_publish(self, sender: str, headers: dict[str, Any], body: Any, **_later: object) -> None:
-        """Have the message carry the trace on. Not a mere hint of one worker to the next: whatever job is next may be
-        anybody's, and the trace would never end."""
-        headers.pop(HEADER, None)  # of the message that is worked on now, if the sender took its headers along
+        """Add the trace to the message, unless it is a wake-up message from a worker: the next job may be another
+        user's, and the trace would never end."""
+        headers.pop(HEADER, None)  # of the current message, if the sender copied its headers
         kwargs = body[1]
         if not trace.get_current_span().get_span_context().is_valid or (context.get_value(RUN) and not kwargs):
             return
@@ -220,23 +216,23 @@ class Recorder:
     def begin_run(self, task_id: str, task: Any, **_later: object) -> None:
         run = self.running[task_id] = ExitStack()
         run.callback(context.detach, context.attach(context.set_value(RUN, True, context.Context())))
-        if sent_by := self.remote(str(task.request.get(HEADER) or "")):
+        if sent_by := parse_traceparent(str(task.request.get(HEADER) or "")):
             where = trace.set_span_in_context(sent_by, context.Context())
-            run.enter_context(self.around(f"run {task.name}", where=where, facts={}, kind=SpanKind.CONSUMER))
+            run.enter_context(self.span(f"run {task.name}", where=where, facts={}, kind=SpanKind.CONSUMER))
 
     def end_run(self, task_id: str, state: str | None = None, **_later: object) -> None:
         if run := self.running.pop(task_id, None):
             if state == "FAILURE":
-                self.tell("FAILURE", {})
+                self.annotate("FAILURE", {})
             run.close()
 
     # ---- S3 ---------------------------------------------------------------------------------------------------------
-    def watch(self, client: S3Client) -> None:
-        """Spans of calls have the operation's name and the answer's status. Keys are paths of objects."""
+    def trace_calls(self, client: S3Client) -> None:
+        """Record calls with the operation and the status. Keys are omitted, because they are object paths."""
         events = client.meta.events
         events.register("before-call.s3", self.begin_call)
         events.register("after-call.s3", self.end_call)
-        events.register("after-call-error.s3", self.break_call)
+        events.register("after-call-error.s3", self.fail_call)
 
     def begin_call(self, model: Any, context: dict[str, Any], **_later: object) -> None:
         if trace.get_current_span().get_span_context().is_valid:
@@ -250,15 +246,15 @@ class Recorder:
                 fail(span, str(parsed.get("Error", {}).get("Code", http_response.status_code))[:64])
             span.end()
 
-    def break_call(self, exception: BaseException, context: dict[str, Any], **_later: object) -> None:
+    def fail_call(self, exception: BaseException, context: dict[str, Any], **_later: object) -> None:
         if span := context.pop(HEADER, None):
             fail(span, type(exception).__qualname__)
             span.end()
 
 
 @contextmanager
-def nowhere() -> Iterator[None]:
-    """Work of a trace that nobody knows is no part of the one that happens to be here."""
+def without_trace() -> Iterator[None]:
+    """Detach work with an invalid traceparent from the current trace."""
     token = context.attach(context.Context())
     try:
         yield
@@ -266,16 +262,22 @@ def nowhere() -> Iterator[None]:
         context.detach(token)
 
 
-def named(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+def with_prefix(facts: Mapping[str, Fact]) -> dict[str, Fact]:
     return {f"sluice.{name}": value for name, value in facts.items()}
 
 
-def fail(span: Span, why: str) -> None:
+def fail(span: Span, reason: str) -> None:
     span.set_status(StatusCode.ERROR)
-    span.set_attribute("error.type", why)
+    span.set_attribute("error.type", reason)
 
 
-def bare(span: Span) -> trace.SpanContext:
+def parse_traceparent(text: str) -> Span | None:
+    """Return the span of a traceparent, or None if it is invalid. The tracestate, a free text, is ignored."""
+    span = trace.get_current_span(W3C.extract({HEADER: text}, context.Context()))
+    return span if span.get_span_context().is_valid else None
+
+
+def without_state(span: Span) -> trace.SpanContext:
     its = span.get_span_context()
     return trace.SpanContext(
         its.trace_id, its.span_id, is_remote=True, trace_flags=its.trace_flags, trace_state=TraceState()
@@ -283,6 +285,6 @@ def bare(span: Span) -> trace.SpanContext:
 
 
 def method_of(request: HttpRequest) -> str:
-    """Return the method, if it is one: it is whatever a client sends."""
+    """Return the method, or `_OTHER` for an unknown one, because clients choose it."""
     known = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
     return request.method if request.method in known else "_OTHER"

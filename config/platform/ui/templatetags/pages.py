@@ -1,4 +1,4 @@
-"""Template filters for times, sizes, numbers and statuses."""
+"""Template filters for times, sizes, numbers, and statuses."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 register = template.Library()
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-# Colours of the status badges. The text is always shown too, for readers who cannot distinguish colours.
+# Colors of the status badges. The text is always shown too, for users who cannot distinguish colors.
 TONES = {
     "good": ("success", "done", "completed", "active", "open", "enabled", "delivered"),
     "bad": ("failed", "disabled", "expired", "revoked", "dead"),

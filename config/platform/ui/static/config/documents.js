@@ -16,7 +16,7 @@ class Upload {
     this.tries = 0;
     this.item = queue.template.content.firstElementChild.cloneNode(true);
     this.bar = this.item.querySelector("progress");
-    this.said = this.item.querySelector(".upload-said");
+    this.message = this.item.querySelector(".upload-message");
     this.item.querySelector(".upload-name").textContent = file.name;
     this.bar.setAttribute("aria-label", file.name);
     this.button("cancel").addEventListener("click", () => this.cancel());
@@ -30,7 +30,7 @@ class Upload {
   }
 
   show(text, { ended = false, again = false } = {}) {
-    this.said.textContent = text;
+    this.message.textContent = text;
     this.button("cancel").hidden = ended;
     this.button("again").hidden = !again;
     this.bar.hidden = ended;
@@ -55,7 +55,7 @@ class Upload {
   progress(event) {
     if (!event.lengthComputable) return;
     this.bar.value = (100 * event.loaded) / event.total;
-    this.said.textContent = event.loaded === event.total ? "Processing …" : `${Math.floor(this.bar.value)} %`;
+    this.message.textContent = event.loaded === event.total ? "Processing …" : `${Math.floor(this.bar.value)} %`;
   }
 
   answered() {
@@ -66,7 +66,7 @@ class Upload {
       const link = document.createElement("a");
       link.href = `${this.queue.page}/${answer.task_id}`;
       link.textContent = "Uploaded. View progress";
-      this.said.append(link);
+      this.message.append(link);
       this.queue.ended(this, true);
       return;
     }
@@ -74,8 +74,8 @@ class Upload {
     const wait = this.request.getResponseHeader("Retry-After");
     const later = wait ? ` Try again in ${wait} s.` : "";
     const isOut = [401, 403].includes(this.request.status);
-    const said = isOut ? "You are signed out. Reload the page to sign in." : errors || answer.detail || "Unknown error.";
-    this.show(`Upload failed: ${said}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
+    const message = isOut ? "You are signed out. Reload the page to sign in." : errors || answer.detail || "Unknown error.";
+    this.show(`Upload failed: ${message}${later}`, { ended: true, again: [409, 429].includes(this.request.status) || this.request.status >= 500 });
     this.queue.ended(this, false);
   }
 

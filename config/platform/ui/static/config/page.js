@@ -38,7 +38,7 @@ document.addEventListener("click", async (event) => {
 
 // ---- Failures -------------------------------------------------------------------------------------------------------
 // If an htmx request fails, the page keeps its content and input, and shows an error until the next success.
-function told(xhr) {
+function explain(xhr) {
   const words = new DOMParser().parseFromString(xhr?.responseText ?? "", "text/html").querySelector("main p")?.textContent;
   return words || (xhr?.status ? `The server returned an error (${xhr.status}).` : "Could not reach the server.");
 }
@@ -50,7 +50,7 @@ document.addEventListener("htmx:afterRequest", (event) => {
   const note = document.createElement("p");
   note.id = "trouble";
   note.className = "message error";
-  note.textContent = `${told(event.detail.xhr)} Your input is kept. This page may be out of date.`;
+  note.textContent = `${explain(event.detail.xhr)} Your input is kept. This page may be out of date.`;
   document.getElementById("messages")?.append(note);
 });
 
@@ -89,7 +89,7 @@ class Follower {
   constructor(place) {
     this.place = place;
     this.failures = 0;
-    this.told = -SPACING_MS;
+    this.lastUpdate = -SPACING_MS;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.rest() : this.begin()));
     document.addEventListener("htmx:afterSettle", () => this.hasEnded() && this.rest());
     // Drop late updates after the end: they contain nothing new, and would close what the user has opened since.
@@ -131,9 +131,9 @@ class Follower {
     if (this.soon) return;
     this.soon = window.setTimeout(() => {
       this.soon = 0;
-      this.told = performance.now();
+      this.lastUpdate = performance.now();
       if (document.contains(this.place)) htmx.trigger(this.place, "news");
-    }, Math.max(0, this.told + SPACING_MS - performance.now()));
+    }, Math.max(0, this.lastUpdate + SPACING_MS - performance.now()));
   }
 
   stopPolling() {

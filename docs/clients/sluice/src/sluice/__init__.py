@@ -1,3 +1,3 @@
-"""The command line of Sluice: it knows the HTTP API, and nothing else of the service."""
+"""The command line of Sluice, a client of its HTTP API."""
 
 __version__ = "0.1.0"

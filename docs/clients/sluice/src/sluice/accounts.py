@@ -28,7 +28,7 @@ def login(
     checked = settings.checked_url(url, insecure=insecure_http)
     token = sys.stdin.readline() if token_stdin else typer.prompt("Token", hide_input=True, err=True)
     account = Account(url=checked, token=settings.checked_token(token.strip()))
-    limits = ask(session, account)
+    limits = fetch_limits(session, account)
     path = settings.save(account)
     session.terminal.info(f"Signed in to {checked}. Credentials are stored in {path}.")
     if session.terminal.as_json:
@@ -43,7 +43,7 @@ def logout(session: Session) -> None:
 def whoami(session: Session) -> None:
     """Show the server, the source of the token, and whether the token is valid."""
     account = settings.load()
-    limits = ask(session, account)
+    limits = fetch_limits(session, account)
     if session.terminal.as_json:
         session.terminal.json({"url": account.url, "source": account.source, "limits": limits})
         return
@@ -51,7 +51,7 @@ def whoami(session: Session) -> None:
 
 
 def limits(session: Session) -> None:
-    """Show the daily quota, its usage and the other limits."""
+    """Show the daily quota, its usage, and the other limits."""
     response = session.api.get(LIMITS)
     if session.terminal.as_json:
         session.terminal.json(response)
@@ -66,7 +66,7 @@ def day_of(name: str, response: dict[str, Any]) -> tuple[str, ...]:
     return (name, *(number(response[each]) for each in ("used", "limit", "remaining")), moment(response["resetsAt"]))
 
 
-def ask(session: Session, account: Account) -> Any:
+def fetch_limits(session: Session, account: Account) -> Any:
     """Return the limits, which only a valid token can read. Raises CliError, also if it is not a Sluice server."""
     response = session.api_of(account).get(LIMITS)
     if not isinstance(response, dict) or "jobsPerDay" not in response:

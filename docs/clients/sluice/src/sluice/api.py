@@ -53,12 +53,12 @@ class Api:
     # ---- Requests ---------------------------------------------------------------------------------------------------
 
     def get(self, path: str, params: Params = None, *, away: float = AWAY_SECONDS) -> Any:
-        return checked_json(self.ask("GET", path, params=params, repeatable=True, away=away))
+        return checked_json(self.request("GET", path, params=params, repeatable=True, away=away))
 
     def post(self, path: str, body: Any = None, *, repeatable: bool = False) -> Any:
-        return checked_json(self.ask("POST", path, body=lambda: {"json": body or {}}, repeatable=repeatable))
+        return checked_json(self.request("POST", path, body=lambda: {"json": body or {}}, repeatable=repeatable))
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -109,12 +109,14 @@ class Api:
         """
         timeout = httpx2.Timeout(self.within(read), connect=self.within(CONNECT_SECONDS))
         url = self.account.url + path
-        with self.client.stream("GET", url, headers={"Accept": "*/*"} | dict(headers or {}), timeout=timeout) as answer:
-            self.debug(f"GET {path} {answer.status_code} {id_of(answer)}")
-            if not answer.is_success:
-                read_some(answer)
-                raise problem_of(answer)
-            yield answer
+        with self.client.stream(
+            "GET", url, headers={"Accept": "*/*"} | dict(headers or {}), timeout=timeout
+        ) as response:
+            self.debug(f"GET {path} {response.status_code} {id_of(response)}")
+            if not response.is_success:
+                read_some(response)
+                raise problem_of(response)
+            yield response
 
     def pages(self, path: str, params: dict[str, Any], *, limit: int) -> Iterator[dict[str, Any]]:
         """Yield up to `limit` results of a list over its pages. Only the cursor of `next` is used, not its host."""

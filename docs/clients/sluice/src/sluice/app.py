@@ -32,7 +32,7 @@ def root(
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Manage the exports, documents and rules of a Sluice server."""
+    """Manage the exports, documents, and rules of a Sluice server."""
 
 
 accounts.add_to(app)

@@ -147,7 +147,7 @@ class Body:
         return {"content": self.text, "headers": {"Content-Type": "application/json", "Content-Length": str(size)}}
 
     def place(self, pointer: str) -> str:
-        """Convert a JSON Pointer of the server to the option, argument or line that the user gave."""
+        """Convert a JSON Pointer of the server to the option, argument, or line that the user gave."""
         if found := re.fullmatch(r"/items/(\d+)(?:/(.*))?", pointer):
             number, column = int(found[1]), found[2]
             return f"{self.item(number)}{f', {column}' if column else ''}"

@@ -48,7 +48,7 @@ def path_of(session: Session, rule: str) -> str:
 
 @command(app, "list")
 def list_rules(session: Session, *, limit: Limit = 200) -> None:
-    """List the rules you can use, your own and the system's. --json prints one line each."""
+    """List the rules that you can use: your own and the system's. --json prints one line each."""
     rules = session.api.pages(ROOT, {"limit": min(limit, MOST)}, limit=limit)
     print_list(session, ("ID", "NAME", "MODE", "VERSION", "OWNER", "UPDATED"), rules, summary)
 
@@ -100,14 +100,14 @@ def delete(
     path = path_of(session, rule)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete the rule {rule}?", abort=True, err=True)
-    session.api.ask("DELETE", path, repeatable=True)
+    session.api.request("DELETE", path, repeatable=True)
     session.terminal.info("Deleted.")
 
 
 def send(session: Session, method: str, path: str, file: str) -> dict[str, Any]:
     fields = read(file)
     try:
-        response: dict[str, Any] = session.api.ask(
+        response: dict[str, Any] = session.api.request(
             method, path, body=lambda: {"json": fields}, repeatable=method != "POST"
         ).json()
     except Problem as problem:

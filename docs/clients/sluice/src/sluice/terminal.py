@@ -1,4 +1,4 @@
-"""Output: data to stdout, messages to stderr, and colour only on terminals that support it."""
+"""Output: data to stdout, messages to stderr, and color only on terminals that support it."""
 
 import io
 import json
@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-# Control characters that a terminal would obey: names, texts and messages come from other people.
+# Control characters that a terminal would obey: names, texts, and messages come from other people.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 COLOURS = {
     "success": "green", "done": "green", "completed": "green", "active": "green",

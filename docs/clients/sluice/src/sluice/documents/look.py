@@ -40,7 +40,7 @@ def summary(task: dict[str, Any]) -> tuple[str, ...]:
 
 @command(app, "show")
 def show(session: Session, task: Task) -> None:
-    """Show a document: its progress, rule and error."""
+    """Show a document: its progress, rule, and error."""
     response = session.api.get(path_of(task))
     if session.terminal.as_json:
         session.terminal.json(response)

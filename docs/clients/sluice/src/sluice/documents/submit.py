@@ -59,7 +59,7 @@ def submit(
         session.terminal.info(f"Wait for it with: sluice document wait {accepted[0]['task_id']}")
 
 
-def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: bool | None, key: str) -> dict[str, Any]:
+def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: bool | None, key: str) -> Any:
     size = path.stat().st_size
     if direct is None:
         direct = size > DIRECT_BYTES
@@ -67,9 +67,9 @@ def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: boo
         with path.open("rb") as file:
             if direct:
                 body = {"file_key": upload(session, path.name, file, size), "rule_id": rule_id}
-                return ask(session, key, json=body)
+                return send(session, key, json=body)
             fields = {} if rule_id is None else {"rule_id": str(rule_id)}
-            return ask(session, key, file=file, data=fields, files={"file": (path.name, file, type_of(path.name))})
+            return send(session, key, file=file, data=fields, files={"file": (path.name, file, type_of(path.name))})
     except Problem as problem:
         problem.locate(lambda pointer: {"/rule_id": "--rule"}.get(pointer, str(path)))
         if not problem.document.get("errors"):
@@ -79,18 +79,17 @@ def submit_one(session: Session, path: Path, rule_id: int | None, *, direct: boo
         raise CliError(f"{path} cannot be read: {error.strerror}.", code=Exit.USAGE) from None
 
 
-def ask(session: Session, key: str, *, file: BinaryIO | None = None, **body: Any) -> dict[str, Any]:
+def send(session: Session, key: str, *, file: BinaryIO | None = None, **body: Any) -> Any:
     """Send the request, and again if the response is lost: the idempotency key prevents a second task."""
 
-    def request() -> dict[str, Any]:
+    def arguments() -> dict[str, Any]:
         if file:
             file.seek(0)
         return body
 
     headers = {"Idempotency-Key": key}
-    answer = session.api.ask("POST", f"{ROOT}/submit", body=request, headers=headers, repeatable=True)
-    accepted: dict[str, Any] = checked_json(answer)
-    return accepted
+    response = session.api.request("POST", f"{ROOT}/submit", body=arguments, headers=headers, repeatable=True)
+    return checked_json(response)
 
 
 def type_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that change an export: cancel, retry, replay and link."""
+"""Commands that change an export: cancel, retry, replay, and link."""
 
 from typing import Annotated
 
@@ -60,8 +60,8 @@ def link(
     ] = AGENT,
 ) -> None:
     """Print a new link, which works once. The previous link is revoked."""
-    answer = session.api.ask("POST", f"{path_of(job)}/link", repeatable=True, headers={"User-Agent": user_agent})
-    response = answer.json()
+    headers = {"User-Agent": user_agent}
+    response = session.api.request("POST", f"{path_of(job)}/link", repeatable=True, headers=headers).json()
     if session.terminal.as_json:
         session.terminal.json(response)
     else:

@@ -120,7 +120,7 @@ def download(
 
 
 def fetch(session: Session, job: dict[str, Any], *, output: str, force: bool) -> dict[str, Any]:
-    """Download the file of a successful job. Return its id, path, size and checksum."""
+    """Download the file of a successful job. Return its id, path, size, and checksum."""
     wanted = Wanted.of(job)
     target = None if output == "-" else target_of(output, wanted)
     if target and already_downloaded(target, wanted, force=force):

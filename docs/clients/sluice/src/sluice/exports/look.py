@@ -1,4 +1,4 @@
-"""Commands that show exports, chunks, events and datasets."""
+"""Commands that show exports, chunks, events, and datasets."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -32,12 +32,12 @@ def list_exports(
 
 def summary(job: dict[str, Any]) -> tuple[str, ...]:
     response = job["progress"]
-    slices = f"{number(response['done'])}/{number(response['total'])}"
+    chunks = f"{number(response['done'])}/{number(response['total'])}"
     return (
         job["jobId"],
         job["dataset"],
         job["status"],
-        slices,
+        chunks,
         number(response["rows"]),
         size(response["bytes"]),
         moment(job["createdAt"]),

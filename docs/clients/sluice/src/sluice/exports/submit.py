@@ -98,15 +98,14 @@ def body_of(options: dict[str, Any], chunks: list[str], csv: str | None) -> item
     return items.Body(options, None if "filters" in options else items.of_arguments(chunks))
 
 
-def send(session: Session, path: str, body: items.Body, headers: dict[str, str]) -> dict[str, Any]:
+def send(session: Session, path: str, body: items.Body, headers: dict[str, str]) -> Any:
     """Send the request, and again if the response is lost: the idempotency key prevents a second export."""
     try:
-        answer = session.api.ask("POST", path, body=body.as_request, headers=headers, repeatable=True)
+        response = session.api.request("POST", path, body=body.as_request, headers=headers, repeatable=True)
     except Problem as problem:
         problem.locate(body.place)
         raise
-    response: dict[str, Any] = checked_json(answer)
-    return response
+    return checked_json(response)
 
 
 def show_preview(session: Session, response: dict[str, Any]) -> None:

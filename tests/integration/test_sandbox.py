@@ -45,7 +45,7 @@ except OSError as error:
 @needs_root
 @pytest.mark.parametrize("without", FEWER_STEPS, ids=str)
 @pytest.mark.parametrize("name", ["environ", "mem"])
-def test_it_cannot_look_into_its_worker(name: str, without: list[str]) -> None:
+def test_the_sandbox_cannot_inspect_its_worker(name: str, without: list[str]) -> None:
     """B12: the worker knows the keys to everything. Each step that a system may lack is made up for by another."""
     assert confined(f"open(f'/proc/{{os.getppid()}}/{name}', 'rb').read(9)", without=without) == "PermissionError"
 
@@ -64,7 +64,7 @@ def test_it_cannot_look_into_its_worker(name: str, without: list[str]) -> None:
         "os.kill(os.getppid(), 0)",
     ],
 )
-def test_it_reaches_nothing_that_it_is_not_made_of(deed: str, tmp_path: Path) -> None:
+def test_the_sandbox_reads_only_its_own_files(deed: str, tmp_path: Path) -> None:
     """B12."""
     tmp_path.joinpath("document").write_bytes(b"another's")
     assert confined(deed, THERE=str(tmp_path)) == "PermissionError"
@@ -73,7 +73,7 @@ def test_it_reaches_nothing_that_it_is_not_made_of(deed: str, tmp_path: Path) ->
 
 @needs_root
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
-def test_it_has_no_network(without: list[str]) -> None:
+def test_the_sandbox_has_no_network(without: list[str]) -> None:
     """B13: no network, ever."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -84,7 +84,7 @@ def test_it_has_no_network(without: list[str]) -> None:
 
 
 @needs_root
-def test_it_is_not_root_and_cannot_become_it() -> None:
+def test_the_sandbox_cannot_become_root() -> None:
     assert confined("os.getresuid(), os.getgroups()") == f"{(sandbox.STRANGER,) * 3} []"
     facts = confined("open('/proc/self/status').read()", without=["leave_files"])
     assert "NoNewPrivs:\t1" in facts
@@ -94,7 +94,7 @@ def test_it_is_not_root_and_cannot_become_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
-def test_it_can_read_documents_with_what_is_left(without: list[str], tmp_path: Path) -> None:
+def test_the_sandbox_can_read_documents(without: list[str], tmp_path: Path) -> None:
     """B13. With recognition, which loads most of its libraries late; and it leaves nothing in anybody's home."""
     omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without)
     code = f"""
@@ -118,7 +118,7 @@ for message in read(Engine(), dict(kind="jpg", limits=limits), document):
 
 
 @pytest.mark.parametrize("signal", ["celeryd_init", "worker_process_init", "beat_init"])
-def test_the_processes_of_celery_hide_their_secrets(signal: str) -> None:
+def test_celery_processes_hide_their_secrets(signal: str) -> None:
     """B12: from everybody of the same user, which the process that reads documents may be."""
     code = f"""
 import ctypes, config

@@ -39,19 +39,19 @@ def texts(content: bytes) -> tuple[bool, list[str]]:
         pdf.close()
 
 
-def test_it_reads_all_pages_while_only_the_table_is_cut(whole: bytes) -> None:
+def test_it_reads_all_pages_if_only_the_xref_table_is_truncated(whole: bytes) -> None:
     """B18: at every position of the cut, also inside a string of the trailer."""
     cuts = [*range(2, 100), *range(100, 430, 7)]
     assert [missing for missing in cuts if texts(whole[:-missing]) != (True, TEXTS)] == []
 
 
-def test_it_refuses_a_file_whose_pages_are_cut(whole: bytes) -> None:
+def test_it_refuses_a_file_with_truncated_pages(whole: bytes) -> None:
     """B18: with a font or a page's content missing, a page would read as empty."""
     end = whole.rfind(b"\nxref")
     assert [share for share in range(40, 100, 3) if not is_refused(whole[: end * share // 100])] == []
 
 
-def test_it_reads_a_cut_table_that_is_a_stream() -> None:
+def test_it_reads_a_truncated_xref_stream() -> None:
     body = b"5 0 obj\n<< >>\nendobj\n"
     table = b"6 0 obj\n<< /Type /XRef /ID [<0011"
     assert has_its_table(body + table)
@@ -79,7 +79,7 @@ def test_it_is_fast_on_hostile_files(unit: bytes) -> None:
     assert least_of_three(lambda: (catalog(content), has_its_table(content))) < 0.5
 
 
-def test_it_finds_the_catalog_wherever_it_is_named() -> None:
+def test_it_finds_every_form_of_catalog_reference() -> None:
     assert catalog(b"7 0 obj\n<< /Pages 2 0 R /Type /Catalog >>\nendobj") == b"7"
     assert catalog(b"7 0 obj\n<< /Type /Catalog >>\n8 0 obj (words)" + b" " * 4_000 + b"(of a /Catalog)") == b"7"
     assert catalog(b"7 0 obj\n<< /Type /Pages >>") is None

@@ -32,7 +32,7 @@ def records() -> set[tuple[str | None, str]]:
 
 
 # ---- Asking ---------------------------------------------------------------------------------------------------------
-def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
+def test_confirmations_list_affected_and_skipped_rows_with_reasons(
     pages: Client, failed: Job, dataset: Dataset, alice: User
 ) -> None:
     fine = make_job(dataset, alice, chunks=1, key="LGA")
@@ -40,15 +40,15 @@ def test_it_says_before_what_it_will_touch_and_what_it_leaves_alone_and_why(
     response = select(pages, "retry", failed, fine)
 
     words = " ".join(text_of(response).split())
-    assert "This will change 1 job of 2 jobs selected." in words
-    assert "Unchanged: 1 job" in words
+    assert "This will change 1 export of 2 exports selected." in words
+    assert "Unchanged: 1 export" in words
     assert "This export has not failed. Only failed exports can be retried." in words
     assert json.loads(form_in(response)[1]["chosen"])[0][0] == str(failed.pk)
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
 
 
-def test_looking_changes_nothing(pages: Client, failed: Job, delivered: Receipt) -> None:
+def test_get_requests_change_nothing(pages: Client, failed: Job, delivered: Receipt) -> None:
     before = [list(model.objects.order_by("pk").values()) for model in (Job, Chunk, Link, Receipt, File)]
     for row, verb in (
         (failed, "retry"), (failed, "replay"), (delivered, "revoke"), (Link.objects.get(), "revoke"),
@@ -59,9 +59,7 @@ def test_looking_changes_nothing(pages: Client, failed: Job, delivered: Receipt)
     assert [list(model.objects.order_by("pk").values()) for model in (Job, Chunk, Link, Receipt, File)] == before
 
 
-def test_a_page_has_the_buttons_that_would_do_something(
-    pages: Client, failed: Job, dataset: Dataset, alice: User
-) -> None:
+def test_a_page_has_only_applicable_buttons(pages: Client, failed: Job, dataset: Dataset, alice: User) -> None:
     waiting = make_job(dataset, alice, chunks=1, key="EWR")
     for job, there, absent in ((failed, "retry", "cancel"), (waiting, "cancel", "retry")):
         text = text_of(pages.get(page_of(job)))
@@ -69,9 +67,7 @@ def test_a_page_has_the_buttons_that_would_do_something(
         assert page_of(job, absent) not in text
 
 
-def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
-    pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """C2: however many are selected, no more are read than are done."""
     monkeypatch.setattr(confirmed_actions, "MOST", 1)
     chunks = list(failed.chunks.order_by("-pk"))
@@ -95,14 +91,14 @@ def test_what_is_selected_beyond_the_bound_waits_for_the_next_time(
     ["", "no json", "[1]", '[["nonsense", ""]]', '[["\\u0000", ""]]', "{}[]", "[" * 200_000, f"[]{' ' * 2_000_000}"],
     ids=range(8),
 )
-def test_a_form_that_is_none_is_refused(pages: Client, failed: Job, chosen: str) -> None:
+def test_an_invalid_form_is_refused(pages: Client, failed: Job, chosen: str) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
 
     assert pages.post(action, fields | {"chosen": chosen}).status_code == 400
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
-def test_it_leads_back_to_where_it_came_from_and_nowhere_else(pages: Client, failed: Job) -> None:
+def test_actions_redirect_only_to_their_origin(pages: Client, failed: Job) -> None:
     url = list_of("job", status__exact="failed")
     chosen = {"action": "retry", "_selected_action": [failed.pk], "select_across": "0", "index": "0"}
     assert confirm(pages, pages.post(url, chosen))["Location"] == url
@@ -111,7 +107,7 @@ def test_it_leads_back_to_where_it_came_from_and_nowhere_else(pages: Client, fai
 
 
 # ---- Jobs -----------------------------------------------------------------------------------------------------------
-def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
+def test_it_retries_selected_jobs_and_logs_the_action(
     pages: Client, staff: User, failed: Job, dataset: Dataset, alice: User
 ) -> None:
     another, fine = make_job(dataset, alice, chunks=2, key="EWR"), make_job(dataset, alice, chunks=1, key="LGA")
@@ -122,8 +118,8 @@ def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
     response = pages.post(action, fields | {"chosen": json.dumps([*both, [str(fine.pk), ""]])})
 
     assert said(response) == [
-        "Retried 2 jobs.",
-        "Unchanged: 1 job. This export has not failed. Only failed exports can be retried.",
+        "Retried 2 exports.",
+        "Unchanged: 1 export. This export has not failed. Only failed exports can be retried.",
     ]
     assert set(Job.objects.values_list("status", "failed")) == {("running", 0), ("pending", 0)}
     assert Chunk.objects.filter(status="pending").count() == 4
@@ -136,42 +132,42 @@ def test_it_retries_selected_jobs_says_what_it_did_and_puts_it_on_record(
     assert "2 failed chunks queued" in text_of(pages.get("/admin/admin/logentry/"))
 
 
-def test_a_second_click_does_nothing(pages: Client, failed: Job) -> None:
+def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
     action, fields = form_in(pages.get(page_of(failed, "retry")))
     pages.post(action, fields)
     fail(failed, chunks=1)  # it has run, and failed again, before the second one comes
 
     response = pages.post(action, fields)
 
-    assert said(response)[-1] == "Unchanged: 1 job. Changed since you selected it."
+    assert said(response)[-1] == "Unchanged: 1 export. Changed since you selected it."
     assert LogEntry.objects.count() == 1
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
-def test_it_retries_a_delivery_alone(pages: Client, failed: Job) -> None:
+def test_it_retries_only_a_delivery(pages: Client, failed: Job) -> None:
     fail(failed, chunks=0)
 
-    assert said(press(pages, failed, "retry")) == ["Retried 1 job. Delivery queued; no chunks had failed."]
+    assert said(press(pages, failed, "retry")) == ["Retried 1 export. Delivery queued; no chunks had failed."]
 
 
-def test_a_retry_over_the_owners_quota_says_so(pages: Client, failed: Job, alice: User) -> None:
+def test_a_retry_over_the_owner_s_quota_is_refused_with_the_reason(pages: Client, failed: Job, alice: User) -> None:
     Allowance.objects.create(user=alice, daily_chunks=0)
 
     (words,) = said(press(pages, failed, "retry"))
-    assert words.startswith("Unchanged: 1 job. The owner's quota: This takes 2 chunks, and 0 of today's 0 are left.")
+    assert words.startswith("Unchanged: 1 export. The owner's quota: This needs 2 chunks, and 0 of today's 0 are left.")
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
 
 
-def test_it_cancels(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_cancels_jobs(pages: Client, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, chunks=2)
 
-    assert said(press(pages, job, "cancel")) == ["Cancelled 1 job. 2 chunks cancelled."]
+    assert said(press(pages, job, "cancel")) == ["Cancelled 1 export. 2 chunks cancelled."]
     assert Job.objects.get().status == "cancelled"
     assert records() == {(str(job.pk), "Cancelled: 2 chunks cancelled.")}
 
 
-def test_it_replays_for_the_owner_once(pages: Client, failed: Job, alice: User) -> None:
+def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alice: User) -> None:
     """The new job is as the old one: whose it is, and to whom its link is bound."""
     Job.objects.filter(pk=failed.pk).update(network="192.0.2.0/24", agent="0123456789abcdef")
     action, fields = form_in(pages.get(page_of(failed, "replay")))
@@ -180,12 +176,12 @@ def test_it_replays_for_the_owner_once(pages: Client, failed: Job, alice: User) 
 
     new = Job.objects.exclude(pk=failed.pk).get()
     assert (new.user, new.total, new.network, new.agent) == (alice, 3, "192.0.2.0/24", "0123456789abcdef")
-    assert said(first) == [f"Replayed 1 job. New export {new.pk}."]
-    assert said(second)[-1] == f"Unchanged: 1 job. Already replayed as export {new.pk}."
+    assert said(first) == [f"Replayed 1 export. New export {new.pk}."]
+    assert said(second)[-1] == f"Unchanged: 1 export. Already replayed as export {new.pk}."
     assert records() == {(str(failed.pk), f"Replayed: New export {new.pk}.")}
 
 
-def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
+def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
     pages: Client, failed: Job, dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that is away costs two seconds a row."""
@@ -195,7 +191,7 @@ def test_it_stops_in_time_and_says_what_it_did_not_begin_with(
 
     response = confirm(pages, select(pages, "retry", failed, another))
 
-    assert said(response)[1] == "Unchanged: 1 job. Time limit reached. Repeat the action for these."
+    assert said(response)[1] == "Unchanged: 1 export. Time limit reached. Repeat the action for these."
     assert Job.objects.filter(status="failed").count() == LogEntry.objects.count() == 1
 
 
@@ -227,7 +223,7 @@ def test_it_retries_chunks_of_several_jobs(pages: Client, failed: Job, dataset: 
     assert LogEntry.objects.count() == 4
 
 
-def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_it_releases_the_chunk_of_a_lost_worker_immediately(pages: Client, dataset: Dataset, alice: User) -> None:
     """C2, A11, A13: whoever held it writes nothing any more, and its slot stays taken until its call is over."""
     make_job(dataset, alice, chunks=1)
     held = claim()
@@ -250,7 +246,7 @@ def test_it_gives_the_chunk_of_a_lost_worker_back_at_once(pages: Client, dataset
     leases.renew(again)
 
 
-def test_a_second_click_leaves_the_next_worker_alone(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_a_repeated_release_does_not_affect_the_next_worker(pages: Client, dataset: Dataset, alice: User) -> None:
     make_job(dataset, alice, chunks=1)
     claim()
     action, fields = form_in(pages.get(page_of(Chunk.objects.get(), "release")))
@@ -261,7 +257,7 @@ def test_a_second_click_leaves_the_next_worker_alone(pages: Client, dataset: Dat
     leases.renew(next_one)
 
 
-def test_a_lease_is_withdrawn_from_its_holder_alone(dataset: Dataset, alice: User) -> None:
+def test_a_lease_is_withdrawn_only_from_the_displayed_holder(dataset: Dataset, alice: User) -> None:
     """A11: also when the row was read a moment too early."""
     make_job(dataset, alice, chunks=1)
     first = claim()
@@ -297,7 +293,7 @@ def test_an_invalidated_file_is_not_reused(pages: Client, delivered: Receipt, da
     assert records() == {(file.path, "Invalidated: Exports no longer reuse it.")}
 
 
-def test_a_file_that_was_replaced_meanwhile_is_left_alone(pages: Client, delivered: Receipt) -> None:
+def test_a_file_replaced_in_the_meantime_is_not_invalidated(pages: Client, delivered: Receipt) -> None:
     action, fields = form_in(pages.get(page_of(File.objects.get(), "invalidate")))
     File.objects.update(etag="a later one's")
 
@@ -305,11 +301,9 @@ def test_a_file_that_was_replaced_meanwhile_is_left_alone(pages: Client, deliver
     assert File.objects.exists()
 
 
-def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
-    pages: Client, delivered: Receipt, settings: Any
-) -> None:
+def test_a_revoked_link_is_unusable_and_can_be_replaced(pages: Client, delivered: Receipt, settings: Any) -> None:
     link = Link.objects.get()
-    nobody = links.Client(address=None, user_agent="")
+    nobody = links.LinkClient(address=None, user_agent="")
 
     assert said(press(pages, link, "revoke")) == ["Revoked 1 link. The link is revoked."]
 
@@ -319,32 +313,32 @@ def test_a_revoked_link_works_no_more_and_its_owner_may_make_another(
     assert "Only a link that still works can be revoked" in text_of(pages.get(page_of(link, "revoke")))
 
 
-def test_a_link_that_can_not_be_used_any_more_is_not_revoked(delivered: Receipt) -> None:
+def test_an_unusable_link_is_not_revoked(delivered: Receipt) -> None:
     """A22: what happened to it stays on record."""
     link = Link.objects.get()
-    links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
+    links.redeem(delivered.pk, links.token_of(link), links.LinkClient(address=None, user_agent=""))
 
-    with pytest.raises(links.NotOpen):
+    with pytest.raises(links.LinkNotOpen):
         links.revoke(link)
     link.refresh_from_db()
     assert link.revoked_at is None
 
 
-def test_a_revoked_receipt_gives_nothing_any_more(pages: Client, delivered: Receipt) -> None:
+def test_a_revoked_receipt_yields_no_download(pages: Client, delivered: Receipt) -> None:
     link = Link.objects.get()
 
     response = press(pages, delivered, "revoke")
 
     assert said(response) == ["Revoked 1 receipt. Its link is revoked, and its object is deleted within a minute."]
     with pytest.raises(links.LinkUnusable):
-        links.redeem(delivered.pk, links.token_of(link), links.Client(address=None, user_agent=""))
+        links.redeem(delivered.pk, links.token_of(link), links.LinkClient(address=None, user_agent=""))
     with pytest.raises(links.ReceiptExpired):
         links.mint(delivered)
     Receipt.objects.update(expires_at=timezone.now() - timedelta(minutes=1))
     assert Receipt.objects.due_for_deletion().get() == delivered
 
 
-def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client, dataset: Dataset, alice: User) -> None:
+def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset: Dataset, alice: User) -> None:
     """A13: not while its worker may be there."""
     make_job(dataset, alice, chunks=1)
     held = claim()
@@ -361,7 +355,7 @@ def test_a_slot_is_released_when_its_call_is_ended_and_not_before(pages: Client,
     assert not Slot.objects.held().exists()
 
 
-def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
+def test_a_slot_stays_taken_while_the_source_is_unavailable(
     pages: Client, dataset: Dataset, alice: User, settings: Any
 ) -> None:
     """A13."""
@@ -374,7 +368,7 @@ def test_a_slot_stays_taken_while_the_source_cannot_be_asked(
 
     (words,) = said(press(pages, slot, "release"))
 
-    assert words.startswith("Unchanged: 1 slot. The source database did not answer")
+    assert words.startswith("Unchanged: 1 slot. The source database did not respond")
     assert Slot.objects.held().exists()
 
 
@@ -393,7 +387,8 @@ def viewer(transactional_db: None) -> Client:
     return client
 
 
-def test_who_may_look_may_not_touch(viewer: Client, pages: Client, failed: Job, delivered: Receipt) -> None:
+@pytest.mark.slow
+def test_view_permission_does_not_allow_actions(viewer: Client, pages: Client, failed: Job, delivered: Receipt) -> None:
     hook = Webhook.objects.create(user=failed.user, url="https://a.example", events=[], secret="x", enabled=False)
     delivery = Delivery.objects.create(webhook=hook, type="webhook.test", body="{}", status="failed")
     rows: list[tuple[Any, str]] = [
@@ -413,7 +408,7 @@ def test_who_may_look_may_not_touch(viewer: Client, pages: Client, failed: Job, 
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
-def test_who_is_no_staff_is_sent_to_the_login(failed: Job, alice: User) -> None:
+def test_other_users_are_sent_to_the_login(failed: Job, alice: User) -> None:
     client = Client()
     client.force_login(alice)
     for url in (page_of(failed, "retry"), reverse("admin:exports_job_do_retry")):
@@ -421,7 +416,7 @@ def test_who_is_no_staff_is_sent_to_the_login(failed: Job, alice: User) -> None:
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
 
-def test_it_wants_the_forms_token(staff: User, failed: Job) -> None:
+def test_actions_require_a_csrf_token(staff: User, failed: Job) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(staff)
     action, fields = form_in(client.get(page_of(failed, "retry")))
@@ -430,6 +425,6 @@ def test_it_wants_the_forms_token(staff: User, failed: Job) -> None:
     assert client.post(action, fields).status_code == 302
 
 
-def test_it_knows_no_row_by_a_wrong_id(pages: Client, slots: int) -> None:
+def test_wrong_ids_match_no_row(pages: Client, slots: int) -> None:
     assert pages.get("/admin/exports/job/nonsense/change/").status_code == 302  # Django's: to the index, with a message
     assert pages.get("/admin/exports/job/nonsense/retry/").status_code == 404

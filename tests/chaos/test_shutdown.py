@@ -1,4 +1,4 @@
-"""Work that is to stop: a job is cancelled, a worker is told to leave. Rows 16 and 17 of docs/reliability.md."""
+"""Work that has to stop: a job is cancelled, or a worker shuts down. Rows 16 and 17 of docs/reliability.md."""
 
 import time
 
@@ -11,11 +11,11 @@ from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS
 from tests.waiting import let_pass, wait_until
 
-SOFT_SHUTDOWN_SECONDS = 3  # in settings.py beside this
+SOFT_SHUTDOWN_SECONDS = 3  # in settings.py of this folder
 
 
-def test_a_job_that_is_cancelled_stops_its_workers_at_the_next_part(site: Site) -> None:
-    """16: all of them are in the middle of their upload."""
+def test_a_cancelled_job_stops_its_workers_at_the_next_part(site: Site) -> None:
+    """16: all workers are in the middle of their upload."""
     site.slots = running = 8
     keys = [f"K{number}" for number in range(running)]
     for key in keys:
@@ -34,7 +34,7 @@ def test_a_job_that_is_cancelled_stops_its_workers_at_the_next_part(site: Site) 
     answer = site.client.post(f"/exports/{job.pk}/cancel")
     assert answer.status_code == 200, answer.text
     assert used(site) == before
-    let_pass(1)  # a worker asks whether its lease is still its own once a second at most
+    let_pass(1)  # a worker checks its lease once a second at most
     cancelled_at = time.monotonic()
     site.points.release("part handed over")
     wait_until(lambda: not list(storage.list_uploads("things/")))
@@ -50,12 +50,12 @@ def test_a_job_that_is_cancelled_stops_its_workers_at_the_next_part(site: Site) 
 
 
 def used(site: Site) -> int:
-    """Return how many chunks of its daily quota the owner has used."""
+    """Return how many chunks of the daily quota the owner has used."""
     return Usage.objects.filter(user=site.owner).aggregate(chunks=Sum("chunks"))["chunks"] or 0
 
 
-def test_a_worker_that_is_told_to_leave_hands_its_chunks_on(site: Site) -> None:
-    """17: it finishes what it can finish soon; the rest is begun anew by the other one, at no cost."""
+def test_graceful_shutdown_hands_chunks_to_another_worker(site: Site) -> None:
+    """17: it finishes short work, and another worker takes over the rest at no cost."""
     site.source.behave("QUERY", rows=10, pause=60)
     site.source.behave("UPLOAD", rows=TWO_PARTS)
     site.points.arm("part handed over", "wait", key="UPLOAD")
@@ -70,20 +70,20 @@ def test_a_worker_that_is_told_to_leave_hands_its_chunks_on(site: Site) -> None:
     site.wait_for_workers()
     site.source.behave("QUERY", rows=10)
 
-    told_at, told_on = time.monotonic(), timezone.now()
+    terminated_at, terminated_on = time.monotonic(), timezone.now()
     leaving.ask_to_stop()
     site.points.release("about to commit")
     wait_until(lambda: not leaving.alive)
     left_at = time.monotonic()
     site.settle(job)
 
-    site.measured("17: a worker that is told to leave is gone", left_at - told_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS)
-    begun_anew = Chunk.objects.filter(job=job, started_at__gt=told_on)
-    assert begun_anew.count() == 2
-    latest = max(chunk.started_at - told_on for chunk in begun_anew if chunk.started_at)
-    site.measured("17: its work was begun by another", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    site.measured("17: graceful shutdown of a worker", left_at - terminated_at, soft_shutdown=SOFT_SHUTDOWN_SECONDS)
+    restarted = Chunk.objects.filter(job=job, started_at__gt=terminated_on)
+    assert restarted.count() == 2
+    latest = max(chunk.started_at - terminated_on for chunk in restarted if chunk.started_at)
+    site.measured("17: another worker takes over", latest.total_seconds(), soft_shutdown=SOFT_SHUTDOWN_SECONDS)
     chunks = dict(Chunk.objects.filter(job=job).values_list("key", "attempts"))
-    assert chunks == {"SOON": 1, "QUERY": 1, "UPLOAD": 1}, "an attempt was burned"
+    assert chunks == {"SOON": 1, "QUERY": 1, "UPLOAD": 1}, "an attempt was counted"
     assert site.source.calls() == 5
-    assert '"lease_expired"' not in site.logs(), "the work waited for a lease"
+    assert '"lease_expired"' not in site.logs(), "the work waited for the lease to expire"
     assert leaving.exit_status == 0

@@ -22,21 +22,21 @@ BY_LINK = "exports/<uuid:job_id>/download"
 OPEN_TO_ALL = {"admin/login/", "admin/logout/"}
 
 
-def test_every_parameter_of_a_path_has_an_object_of_alices(belongings: dict[str, Any]) -> None:
+def test_every_path_parameter_has_an_object_of_alice(belongings: dict[str, Any]) -> None:
     """A new route with an id fails here until there is something to ask for."""
     assert len(OWNED) > 40
     for route in OWNED:
         assert route.names <= belongings.keys(), f"{route}: give belongings() its object"
 
 
-def test_the_walk_knows_every_documented_operation_with_an_id() -> None:
+def test_the_walk_covers_every_documented_operation_with_an_id() -> None:
     document = yaml.safe_load((settings.BASE_DIR / "docs" / "openapi.yaml").read_text())
     documented = [(path, set(methods) - {"head"}) for path, methods in document["paths"].items() if "{" in path]
     walked = [route.methods - {"head"} for route in OWNED if not route.is_page]
     assert sorted(map(sorted, walked)) == sorted(sorted(methods) for _, methods in documented)
 
 
-def test_alice_finds_her_own(belongings: dict[str, Any], alice: User) -> None:
+def test_owners_reach_their_own_objects(belongings: dict[str, Any], alice: User) -> None:
     """Without this the others could be asking for what is not there for anybody."""
     for route in OWNED:
         if "get" in route.methods and route.path != BY_LINK:
@@ -46,7 +46,7 @@ def test_alice_finds_her_own(belongings: dict[str, Any], alice: User) -> None:
 
 
 @pytest.mark.parametrize("how", ["token", "session"])
-def test_a_strangers_is_not_there_whatever_is_asked_of_it(
+def test_objects_of_other_users_return_404_on_every_route(
     belongings: dict[str, Any], bob: User, state: Callable[[], State], how: str
 ) -> None:
     asking = client_of(bob) if how == "token" else browser_of(bob)
@@ -67,7 +67,7 @@ def ask(asking: Client | APIClient, method: str, route: Route, belongings: dict[
     return asking.generic(method.upper(), path, "{}", content_type="application/json")
 
 
-def test_a_page_wants_a_session_and_not_a_token(
+def test_pages_require_a_session_and_refuse_tokens(
     belongings: dict[str, Any], alice: User, state: Callable[[], State]
 ) -> None:
     """So no script with a token can do what only a person should."""
@@ -80,7 +80,7 @@ def test_a_page_wants_a_session_and_not_a_token(
     assert state() == before
 
 
-def test_who_is_nobody_gets_401_and_never_learns_what_there_is(
+def test_unauthenticated_requests_get_401_for_existing_and_unknown_objects(
     belongings: dict[str, Any], state: Callable[[], State]
 ) -> None:
     before = state()
@@ -91,9 +91,7 @@ def test_who_is_nobody_gets_401_and_never_learns_what_there_is(
     assert state() == before
 
 
-def test_a_link_without_its_token_is_nothing_to_strangers_and_owners_alike(
-    belongings: dict[str, Any], alice: User, bob: User
-) -> None:
+def test_a_link_without_its_token_is_404_for_everyone(belongings: dict[str, Any], alice: User, bob: User) -> None:
     path = f"/exports/{belongings['job_id']}/download"
     for asking in (client_of(alice), client_of(bob), APIClient()):
         answer = asking.get(path)
@@ -102,7 +100,7 @@ def test_a_link_without_its_token_is_nothing_to_strangers_and_owners_alike(
 
 
 # ---- Staff ----------------------------------------------------------------------------------------------------------
-def test_no_page_of_the_staffs_opens_for_others(
+def test_admin_pages_are_closed_to_other_users(
     belongings: dict[str, Any], bob: User, state: Callable[[], State], dataset: Dataset
 ) -> None:
     """Also not for a token of the staff's: it is for people."""

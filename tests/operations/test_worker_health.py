@@ -23,43 +23,43 @@ def rabbitmq(tmp_path: Path) -> Iterator[RabbitMQ]:
 
 @pytest.fixture
 def worker(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[Process]:
-    """Told of the broker by a file, as in compose.yaml."""
+    """A worker that reads the broker's URL from a file, as in compose.yaml."""
     file = tmp_path / "broker"
     file.write_text(f"{rabbitmq.url}\n")
     environment = {**os.environ, "CELERY_BROKER_URL": "", "CELERY_BROKER_URL_FILE": str(file)}
-    process = processes.worker("heard", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
+    process = processes.worker("checked", queues="nothing", concurrency=1, root=tmp_path, environment=environment)
     process.start()
     yield process
     process.kill()
 
 
-def listen(worker: Process) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(DOCKER / "worker_heard.py")]
+def check_health(worker: Process) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(DOCKER / "worker_health.py")]
     return subprocess.run(command, env=worker.environment, check=False, capture_output=True, text=True, timeout=60)
 
 
-def test_it_is_heard_by_rabbitmq_only_while_it_runs_and_leaves_no_queue(rabbitmq: RabbitMQ, worker: Process) -> None:
-    wait_until(lambda: listen(worker).returncode == 0, limit=120)
+def test_the_check_passes_only_while_the_worker_runs_and_leaves_no_queue(rabbitmq: RabbitMQ, worker: Process) -> None:
+    wait_until(lambda: check_health(worker).returncode == 0, limit=120)
     worker.kill()
-    silence = listen(worker)
+    silence = check_health(worker)
 
     assert silence.returncode == 1
     assert "no heartbeat of this worker within 8 seconds" in silence.stderr
-    assert "heard." not in rabbitmq.ctl("list_queues", "name")
+    assert "health." not in rabbitmq.ctl("list_queues", "name")
 
 
-def test_it_is_heard_by_the_second_broker_where_the_first_is_away(rabbitmq: RabbitMQ, worker: Process) -> None:
+def test_the_check_uses_the_second_broker_when_the_first_is_down(rabbitmq: RabbitMQ, worker: Process) -> None:
     [port] = ports.free(1)
     away = f"amqp://sluice:password@127.0.0.1:{port}//"
-    wait_until(lambda: listen(worker).returncode == 0, limit=120)
+    wait_until(lambda: check_health(worker).returncode == 0, limit=120)
     Path(worker.environment["CELERY_BROKER_URL_FILE"]).write_text(f"{away};{rabbitmq.url}\n")
 
-    assert listen(worker).returncode == 0
+    assert check_health(worker).returncode == 0
     worker.kill()
-    assert "seconds: " in listen(worker).stderr
+    assert "seconds: " in check_health(worker).stderr
 
 
-def test_the_check_of_the_broker_in_compose_passes_while_it_listens(rabbitmq: RabbitMQ) -> None:
+def test_the_compose_broker_check_passes_while_it_listens(rabbitmq: RabbitMQ) -> None:
     """As it is written, but for the port, and the name of the node that it asks."""
     kind, check = SERVICES["rabbitmq"]["healthcheck"]["test"]
     program = f"{scripts() / 'rabbitmq-diagnostics'} --node {rabbitmq.node}"

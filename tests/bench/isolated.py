@@ -1,4 +1,6 @@
-"""One benchmark in a process and on servers of its own: `python -m tests.bench.alone MODULE FILE ROUNDS QUICK`."""
+"""One benchmark in a separate process with separate servers: `python -m tests.bench.isolated MODULE FILE ROUNDS
+QUICK`.
+"""
 
 import sys
 from importlib import import_module

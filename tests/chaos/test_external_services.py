@@ -1,6 +1,6 @@
-"""Somebody else's OCR server and language model at their worst. Row 20 of docs/reliability.md.
+"""External OCR servers and language models with faults. Row 20 of docs/reliability.md.
 
-One worker meets all of it in one go: which trouble a document meets is written in the document.
+One worker handles all faults in one test. The document's text selects its fault.
 """
 
 import threading
@@ -27,7 +27,7 @@ from tests.integration.test_llm import drip, hang
 from tests.integration.test_mineru import GIGABYTES, bomb
 
 STAGE_SECONDS, CALL_SECONDS, ATTEMPTS = 10, 1.5, 2
-# An attempt's time, or two with a pause between them; and what a busy machine may add.
+# The time of one attempt, or two with a pause between them, plus a tolerance for a busy machine.
 WITHIN = ATTEMPTS * (STAGE_SECONDS + 1) + 30
 SHORT = {
     **REAL,
@@ -49,8 +49,8 @@ ARCHIVES: dict[bytes, Callable[[], bytes]] = {
 }
 
 
-class Troubled(V4Server):
-    """A MinerU that does to each document what stands in it: `<html>500</html>`."""
+class FaultyMinerU(V4Server):
+    """A MinerU server that injects the fault that a document names: `<html>500</html>`."""
 
     over: threading.Event
 
@@ -68,7 +68,7 @@ class Troubled(V4Server):
             "503": reply_json(503, {"error": "later"}, Retry_After="3600"),
             "429": reply_json(429, {"error": "slow down"}, Retry_After="1"),
             "401": answer(401),
-            "never": self.never,
+            "never": self.never_respond,
             "garbage": answer(200, b"<html>It works!</html>"),
             "cut off": self.hang_up,
             "elsewhere": answer(302, Location="http://127.0.0.2:9/"),
@@ -84,7 +84,7 @@ class Troubled(V4Server):
             return reply_zip(self.result)
         return super().tell(job, call, is_result=is_result)
 
-    def never(self, _to: BaseHTTPRequestHandler) -> None:
+    def never_respond(self, _to: BaseHTTPRequestHandler) -> None:
         self.over.wait(120)
 
     def hang_up(self, to: BaseHTTPRequestHandler) -> None:
@@ -92,7 +92,7 @@ class Troubled(V4Server):
         to.close_connection = True
 
     def endless(self, to: BaseHTTPRequestHandler) -> None:
-        """Send a result of which there is always more, slowly."""
+        """Send an endless result, slowly."""
         to.send_response(200)
         to.send_header("Content-Type", "application/zip")
         to.end_headers()
@@ -100,7 +100,7 @@ class Troubled(V4Server):
             to.wfile.write(b"PK\x03\x04")
 
 
-OCR_TROUBLES = {
+OCR_ERRORS = {
     "500": "provider_unavailable",
     "503": "provider_unavailable",
     "429": "provider_unavailable",
@@ -120,8 +120,8 @@ OCR_TROUBLES = {
 
 
 @pytest.fixture
-def mineru() -> Iterator[Troubled]:
-    server = Troubled()
+def mineru() -> Iterator[FaultyMinerU]:
+    server = FaultyMinerU()
     server.over = threading.Event()
     with serving(server):
         yield server
@@ -129,8 +129,8 @@ def mineru() -> Iterator[Troubled]:
 
 
 @pytest.mark.timeout(180)
-def test_whatever_an_ocr_server_does_a_document_has_its_documented_error(site: Site, mineru: Troubled) -> None:
-    """20: MinerU answers 500, 429, never, garbage, with a zip that leads out of its folder, or unpacks to 10 GB."""
+def test_every_ocr_server_fault_maps_to_its_documented_error(site: Site, mineru: FaultyMinerU) -> None:
+    """20: MinerU answers with 500, 429, not at all, garbage, or a zip with path traversal or 10 GB of contents."""
     settings = {**SHORT, "ETL_OCR_PROVIDER": "mineru", "ETL_MINERU_URL": mineru.base, "ETL_MINERU_PROTOCOL": "v4"}
     site.start_web(**settings)
     site.start_worker(ALL, children=6, **settings)
@@ -141,15 +141,15 @@ def test_whatever_an_ocr_server_does_a_document_has_its_documented_error(site: S
     pids = sorted(site.children())
 
     began = time.monotonic()
-    tasks = {name: submit(site, f"<html>{name}</html>", name="a.html", rule=rule) for name in OCR_TROUBLES}
+    tasks = {name: submit(site, f"<html>{name}</html>", name="a.html", rule=rule) for name in OCR_ERRORS}
     settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: fifteen troubles of an OCR server, over", time.monotonic() - began)
+    site.measured("20: fifteen faults of an OCR server", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
-        name: (code, "ocr") for name, code in OCR_TROUBLES.items()
+        name: (code, "ocr") for name, code in OCR_ERRORS.items()
     }
     assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
-    assert sorted(site.children()) == pids, "a worker's process has died of it"
+    assert sorted(site.children()) == pids, "a worker process crashed"
     assert max(map(memory, pids)) < MOST_MEMORY
     after = submit(site, "<html>good</html>", name="a.html", rule=rule)
     settle(after)
@@ -190,8 +190,8 @@ SAYS: dict[str, tuple[Said, str]] = {
 
 
 @pytest.mark.timeout(180)
-def test_whatever_a_model_says_a_document_has_its_documented_error(site: Site, models: ModelServer) -> None:
-    """20: the model answers prose, JSON that is cut off, nothing, 429, never, or without end."""
+def test_every_model_fault_maps_to_its_documented_error(site: Site, models: ModelServer) -> None:
+    """20: the model answers with prose, truncated JSON, nothing, 429, not at all, or endlessly."""
 
     def say(request: Request) -> Said:
         return next((reply for name, (reply, _) in SAYS.items() if f"({name})" in request.message("user")), gives(GOOD))
@@ -213,13 +213,13 @@ def test_whatever_a_model_says_a_document_has_its_documented_error(site: Site, m
     began = time.monotonic()
     tasks = {name: submit(site, f"Invoice INV-2024-17 ({name})", rule=rule) for name in SAYS}
     settle(*tasks.values(), limit=2 * WITHIN)
-    site.measured("20: sixteen troubles of a model, over", time.monotonic() - began)
+    site.measured("20: sixteen faults of a model", time.monotonic() - began)
 
     assert {name: code_of(task) for name, task in tasks.items()} == {
         name: (code, "postprocess") for name, (_, code) in SAYS.items()
     }
     assert {name: seconds for name, task in tasks.items() if (seconds := lasted(task)) > WITHIN} == {}
-    assert sorted(site.children()) == pids, "a worker's process has died of it"
+    assert sorted(site.children()) == pids, "a worker process crashed"
     assert max(map(memory, pids)) < MOST_MEMORY
     after = submit(site, "Invoice INV-2024-17 (good)", rule=rule)
     settle(after)

@@ -1,9 +1,10 @@
-"""Listeners of one event stream, each with a connection of its own: `python -m tests.bench.listeners_crowd`.
+"""Listeners of one event stream, each with a separate connection: `python -m tests.bench.listeners_clients`.
 
-The first line on stdin says where, what and as whom: a `Place` as JSON. Each line after it is a number: so many more
-come. Lines on stdout are JSON: `{"listening": 500}` when all of them have heard the beginning, and for each chunk that
-changes `{"change": 17, "last": 1234.5}` when all of them have heard of it, with the moment at which the last one did,
-on the monotonic clock, which all processes of a machine share. At the end of stdin they leave.
+The first line on stdin is a `Place` as JSON: where to connect, to what, and as whom. Each later line is the number
+of additional listeners. Lines on stdout are JSON: `{"listening": 500}` when all of them have received the snapshot,
+and for each changed chunk `{"change": 17, "last": 1234.5}` when all of them have received it, with the time at
+which the last one did, on the monotonic clock, which all processes of a machine share. They disconnect at the end
+of stdin.
 """
 
 import asyncio
@@ -13,23 +14,23 @@ import time
 from collections import Counter
 from typing import Any, NamedTuple
 
-AT_ONCE = 10  # that come at the same time
+AT_ONCE = 10  # concurrent connection attempts
 
 
 class Place(NamedTuple):
     host: str
     port: int
     path: str
-    tokens: list[str]  # taken in turn
+    tokens: list[str]  # used in rotation
 
 
 class Listener:
-    def __init__(self, crowd: "Crowd", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, crowd: "Listeners", reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.crowd, self.reader, self.writer = crowd, reader, writer
-        self.heard = 0
+        self.received = 0
 
     async def begin(self, token: str) -> None:
-        """Ask, and return when the snapshot is here."""
+        """Send the request, and return when the snapshot has arrived."""
         place = self.crowd.place
         self.writer.write(
             f"GET {place.path} HTTP/1.1\r\nHost: {place.host}:{place.port}\r\nUser-Agent: bench\r\n"
@@ -45,19 +46,19 @@ class Listener:
             while True:
                 number, name = await self.event()
                 if name == b"chunk":
-                    self.hear(number)
+                    self.record(number)
         except (OSError, EOFError, AssertionError) as error:
-            tell(lost=repr(error))
+            print_progress(lost=repr(error))
 
-    def hear(self, number: int) -> None:
-        assert number > self.heard, f"{number} after {self.heard}"
-        self.heard = number
-        self.crowd.hear(number)
+    def record(self, number: int) -> None:
+        assert number > self.received, f"{number} after {self.received}"
+        self.received = number
+        self.crowd.record(number)
 
     async def event(self) -> tuple[int, bytes]:
-        """Return the number and the name of the next event, when all of it is here.
+        """Return the number and the name of the next complete event.
 
-        What HTTP puts between parts of a body, their lengths, are lines too, which begin like none of an event.
+        Chunk lengths of the HTTP body are lines too, and do not start like a line of an event.
         """
         number, name = 0, b""
         while line := await self.reader.readline():
@@ -70,20 +71,20 @@ class Listener:
         raise EOFError
 
 
-class Crowd:
+class Listeners:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.count = 0
         self.tasks: list[asyncio.Task[None]] = []
-        self.heard: Counter[int] = Counter()
+        self.received: Counter[int] = Counter()
         self.door = asyncio.Semaphore(AT_ONCE)
 
-    async def grow(self, more: int) -> None:
+    async def add(self, more: int) -> None:
         numbers = range(self.count, self.count + more)
         come = await asyncio.gather(*(self.enter(number) for number in numbers))
         self.count += more
         self.tasks += [asyncio.create_task(listener.listen()) for listener in come]
-        tell(listening=self.count)
+        print_progress(listening=self.count)
 
     async def enter(self, number: int) -> Listener:
         async with self.door:
@@ -91,20 +92,20 @@ class Crowd:
             await listener.begin(self.place.tokens[number % len(self.place.tokens)])
             return listener
 
-    def hear(self, number: int) -> None:
-        self.heard[number] += 1
-        if self.heard[number] == self.count:
-            tell(change=number, last=time.monotonic())
+    def record(self, number: int) -> None:
+        self.received[number] += 1
+        if self.received[number] == self.count:
+            print_progress(change=number, last=time.monotonic())
 
 
-def tell(**facts: Any) -> None:
+def print_progress(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
 async def main() -> None:
-    crowd = Crowd(Place(**json.loads(sys.stdin.readline())))
+    crowd = Listeners(Place(**json.loads(sys.stdin.readline())))
     while line := await asyncio.to_thread(sys.stdin.readline):
-        await crowd.grow(int(line))
+        await crowd.add(int(line))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The faults of a soak: each does harm to a running site, and mends what does not mend itself.
+"""The faults of a soak. Each is injected into a running site, and removed afterward if it does not end by itself.
 
-A schedule is made from a seed before anything happens: the same seed gives the same faults at the same moments, and
-the same choices among those that live then.
+The schedule is computed from a seed in advance: the same seed gives the same faults at the same times, with the same
+choices among the processes that run then.
 """
 
 import signal
@@ -19,13 +19,13 @@ from tests.chaos.points import POINTS
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
 
-MOST_SECONDS = 6.0  # of a fault that lasts: twice a lease
+MOST_SECONDS = 6.0  # of a lasting fault: two leases
 POINTS_TO_DIE_AT = sorted(name for name in POINTS if name != "reaper took back")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`at` and `seconds`: from the start of the soak, and how long it lasts. `pick`: which of those that are there."""
+    """`at` and `seconds`: offset from the start of the soak, and duration. `pick` selects a running process."""
 
     at: float
     kind: str
@@ -34,8 +34,9 @@ class Fault:
 
 
 def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
-    """Return faults of all kinds for so many seconds, one `every` so often on average. Each kind comes in its turn, in
-    an order of chance, so that none is left out."""
+    """Return a schedule of faults for so many seconds, on average one per `every` seconds. All kinds alternate in a
+    random order, so that none is left out.
+    """
     faults: list[Fault] = []
     kinds: list[str] = []
     at = every
@@ -47,12 +48,12 @@ def schedule(random: Random, seconds: float, *, every: float) -> list[Fault]:
     return faults
 
 
-class Harm:
+class FaultInjector:
     def __init__(self, site: Site) -> None:
         self.site = site
 
     def do(self, fault: Fault) -> None:
-        """Do the harm, and return when it is over."""
+        """Inject the fault, and return when it is over."""
         KINDS[fault.kind](self, fault)
 
     # ---- Workers ----------------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class Harm:
             time.sleep(fault.seconds)
             process_tree.send(pid, signal.SIGCONT)
 
-    def tell_worker_to_leave(self, fault: Fault) -> None:
+    def terminate_worker(self, fault: Fault) -> None:
         worker = self.worker(fault)
         worker.stop()
         worker.start()
@@ -112,11 +113,11 @@ class Harm:
             if messages:
                 broker.lpush(queue, *messages)
 
-    # ---- The database -----------------------------------------------------------------------------------------------
+    # ---- The database ----------------------------------------------------------------------------------------------
 
     def restart_database(self, _fault: Fault) -> None:
         server = self.site.servers.postgres
-        process_tree.send(server.pid, signal.SIGQUIT)  # what `pg_ctl stop -m immediate` sends
+        process_tree.send(server.pid, signal.SIGQUIT)  # the signal of `pg_ctl stop -m immediate`
         server.started().wait(20)
         server.start()
 
@@ -130,7 +131,7 @@ class Harm:
     def lose_commit(self, _fault: Fault) -> None:
         self.site.postgres.lose_reply_to("COMMIT")
 
-    # ---- Wires ------------------------------------------------------------------------------------------------------
+    # ---- Connections -----------------------------------------------------------------------------------------------
 
     def stall(self, fault: Fault) -> None:
         self.hold(fault, Proxy.stall)
@@ -138,7 +139,7 @@ class Harm:
     def refuse(self, fault: Fault) -> None:
         self.hold(fault, Proxy.refuse)
 
-    def crawl(self, fault: Fault) -> None:
+    def slow_down(self, fault: Fault) -> None:
         self.hold(fault, lambda proxy: proxy.slow(200_000))
 
     def reset(self, fault: Fault) -> None:
@@ -155,22 +156,22 @@ class Harm:
         return wires[fault.pick % len(wires)]
 
 
-KINDS: dict[str, Callable[[Harm, Fault], None]] = {
-    "kill -9 of a child": Harm.kill_child,
-    "kill -9 of a worker": Harm.kill_worker,
-    "SIGSTOP and SIGCONT of a child": Harm.stop_child,
-    "SIGTERM of a worker": Harm.tell_worker_to_leave,
-    "kill -9 at a point": Harm.die_at_a_point,
-    "kill -9 of a beat": Harm.kill_beat,
-    "kill -9 of the web process": Harm.kill_web,
-    "FLUSHALL": Harm.flush_broker,
-    "broker restarted empty": Harm.restart_broker_empty,
-    "messages tripled, shuffled": Harm.double_messages,
-    "database restarted at once": Harm.restart_database,
-    "all sessions ended": Harm.end_sessions,
-    "reply to COMMIT lost": Harm.lose_commit,
-    "a wire stalls": Harm.stall,
-    "a wire refuses": Harm.refuse,
-    "a wire crawls": Harm.crawl,
-    "a wire is reset": Harm.reset,
+KINDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
+    "kill -9 of a child": FaultInjector.kill_child,
+    "kill -9 of a worker": FaultInjector.kill_worker,
+    "SIGSTOP and SIGCONT of a child": FaultInjector.stop_child,
+    "SIGTERM of a worker": FaultInjector.terminate_worker,
+    "kill -9 at a point": FaultInjector.die_at_a_point,
+    "kill -9 of a beat": FaultInjector.kill_beat,
+    "kill -9 of the web process": FaultInjector.kill_web,
+    "FLUSHALL": FaultInjector.flush_broker,
+    "broker restarted empty": FaultInjector.restart_broker_empty,
+    "messages tripled, shuffled": FaultInjector.double_messages,
+    "database restarted at once": FaultInjector.restart_database,
+    "all sessions ended": FaultInjector.end_sessions,
+    "reply to COMMIT lost": FaultInjector.lose_commit,
+    "a wire stalls": FaultInjector.stall,
+    "a wire refuses": FaultInjector.refuse,
+    "a wire crawls": FaultInjector.slow_down,
+    "a wire is reset": FaultInjector.reset,
 }

@@ -1,0 +1,13 @@
+"""Metrics of the platform."""
+
+from config.platform.observability.counters import counter
+
+# Counted where a broad `except Exception` lets other work continue.
+CAUGHT = counter(
+    "sluice_caught_errors_total",
+    "Exceptions of any class that were caught and logged so that other work could continue.",
+    place=[
+        *("chunk", "cleanup", "completion", "doctor", "error_report", "event_stream", "readiness"),
+        *("page", "recovery", "stage", "webhook"),
+    ],
+)

@@ -1,0 +1,106 @@
+"""Broad `except Exception` handlers of exports and documents: each logs the exception and counts it, and goes on."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from structlog.testing import capture_logs
+
+from etl import runstate
+from etl.core.states import Phase
+from etl.maintenance import recovery
+from etl.pipeline import execution
+from etl.runstate import TransitionResult, Verdict
+from exports.delivery import bundles
+from exports.models import Chunk, Dataset
+from exports.webhooks import request
+from exports.worker import completion
+from exports.worker import execution as chunks
+from tests.broker import valkey
+from tests.integration.etl_factories import make_task
+from tests.integration.etl_rehearsal import row_of, run, seen
+from tests.integration.factories import make_job
+from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixture
+from tests.unit.test_caught_errors import counted, fail
+
+
+def errors(lines: list[Any], event: str) -> list[str]:
+    """Return the classes of the exceptions in these log lines."""
+    found = [line for line in lines if line["event"] == event]
+    return [type(line["exc_info"]).__name__ if line["exc_info"] is not True else "active" for line in found]
+
+
+def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(dataset, alice, 1)
+    before = counted("chunk")
+    monkeypatch.setattr("exports.source.encoding.copy_statement", fail)
+    with capture_logs() as lines:
+        chunks.drain()
+
+    assert (Chunk.objects.get().status, Chunk.objects.get().error_detail) == ("retrying", "unexpected error")
+    assert errors(lines, "unexpected_error") == ["active"]
+    assert counted("chunk") == before + 1
+
+
+def test_an_unexpected_error_ends_an_attempt_of_a_completion(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(dataset, alice, 1)
+    chunks.drain()
+    before = counted("completion")
+    monkeypatch.setattr(bundles, "make", fail)
+    with capture_logs() as lines:
+        completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_detail, job.completion_token) == ("running", "unexpected error", None)
+    assert errors(lines, "unexpected_error") == ["active"]
+    assert counted("completion") == before + 1
+
+
+def test_an_unexpected_error_is_the_outcome_of_a_webhook_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = counted("webhook")
+    monkeypatch.setattr("exports.webhooks.url_guard.configured", fail)
+    with capture_logs() as lines:
+        response = request.post("https://shop.example", body=b"{}", headers={})
+
+    assert (response.status, response.error) == (None, request.UNEXPECTED)
+    assert errors(lines, "unexpected_error") == ["active"]
+    assert counted("webhook") == before + 1
+
+
+@pytest.mark.usefixtures("rehearsed")
+@pytest.mark.parametrize("step", ["run", "find"], ids=["during an attempt", "after the last attempt"])
+def test_an_unexpected_error_ends_a_stage(alice: User, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    task = make_task(alice)
+    for _ in range(3 if step == "find" else 0):
+        runstate.start(task.pk, phase=Phase.OCR)
+        valkey().hset(runstate.key_of(task.pk), "lease_until", 0)
+    broken = replace(execution.STAGES[Phase.OCR], run=fail if step == "run" else execution.STAGES[Phase.OCR].run)
+    monkeypatch.setitem(execution.STAGES, Phase.OCR, replace(broken, find=fail))
+    before = counted("stage")
+    with capture_logs() as lines:
+        assert run(task, Phase.OCR) == [False]
+
+    assert (row_of(task).status, seen(task).attempts["ocr"]) == (("pending", 1) if step == "run" else ("failed", 3))
+    assert errors(lines, "unexpected_error") == ["Unforeseen"]
+    assert counted("stage") == before + 1
+
+
+@pytest.mark.usefixtures("rehearsed")
+def test_an_unexpected_error_does_not_stop_the_recovery_of_other_tasks(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(alice)
+    before = counted("recovery")
+    monkeypatch.setattr(recovery, "is_old_enough", fail)
+    recovery_pass = recovery.RecoveryPass()
+    with capture_logs() as lines:
+        recovery_pass.repair(task, TransitionResult(Verdict.GONE))
+    recovery_pass.close()
+
+    assert errors(lines, "task_not_recovered") == ["active"]
+    assert counted("recovery") == before + 1

@@ -1,0 +1,280 @@
+"""A call of a dataset's function leaves nothing in the session for the next call, and column names change no data."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from config.dev.stack.postgres import SUPERUSER
+from exports.core.errors import PermanentSourceError, RowTooLarge, SourceCancelled, SourceError
+from exports.core.planning import Dialect, Pair, Shape
+from exports.source import database, encoding
+from tests import servers
+
+PAIR = Pair("JFK", date(2024, 2, 29))
+
+
+@pytest.fixture
+def session() -> Any:
+    with database.SourceSession() as session:
+        yield session
+
+
+def call(
+    session: database.SourceSession,
+    name: str,
+    shape: Shape | None = None,
+    *,
+    timeout: int = 30,
+    allow_writes: bool = False,
+) -> bytes:
+    shape = shape or Shape()
+    with session.ending_calls():
+        session.begin(timeout=timeout, allow_writes=allow_writes)
+        columns = session.columns(("data", name)) if encoding.needs_columns(shape) else []
+        statement = encoding.copy_statement(("data", name), PAIR, shape, columns)
+        return b"".join(encoding.Encoding(session.stream(statement), shape))
+
+
+def function(connection: psycopg.Connection, name: str, body: str, *, columns: str = "value text") -> None:
+    connection.execute(f"""
+        CREATE FUNCTION data.{name}(key text, effective_date date) RETURNS TABLE ({columns})
+        LANGUAGE plpgsql AS $$ BEGIN {body} END $$
+    """)
+
+
+# What a function may leave behind, and an expression that a later call must evaluate as in a new session.
+TRACES = {
+    "time zone": ("PERFORM set_config('TimeZone', 'Asia/Tokyo', false);", "current_setting('TimeZone')"),
+    "date style": ("PERFORM set_config('DateStyle', 'German', false);", "current_date::text"),
+    "digits": ("PERFORM set_config('extra_float_digits', '-15', false);", "(0.1::float8 + 0.2)::text"),
+    "bytea output": ("PERFORM set_config('bytea_output', 'escape', false);", "'\\x00ff'::bytea::text"),
+    "timeout": ("PERFORM set_config('statement_timeout', '1', false);", "current_setting('statement_timeout')"),
+    "lock timeout": ("PERFORM set_config('lock_timeout', '1', false);", "current_setting('lock_timeout')"),
+    "tenant": ("PERFORM set_config('app.tenant', 'acme', false);", "nullif(current_setting('app.tenant', true), '')"),
+    "search path": ("PERFORM set_config('search_path', 'pg_catalog', false);", "current_setting('search_path')"),
+    "role": ("SET ROLE pg_monitor;", "current_user::text"),
+    "name": ("PERFORM set_config('application_name', 'mine', false);", "current_setting('application_name')"),
+    "advisory lock": (
+        "PERFORM pg_advisory_lock(4711);",
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711)::text",
+    ),
+    "prepared statement": (
+        "IF NOT EXISTS (SELECT 1 FROM pg_prepared_statements) THEN EXECUTE 'PREPARE mine AS SELECT 1'; END IF;",
+        "(SELECT count(*) FROM pg_prepared_statements)::text",
+    ),
+    "channel": ("EXECUTE 'LISTEN mine';", "(SELECT count(*) FROM pg_listening_channels())::text"),
+    "temporary table": (
+        "CREATE TEMP TABLE leftover AS SELECT 1 AS n;",
+        "(SELECT count(*) FROM pg_class WHERE relname = 'leftover' AND relpersistence = 't')::text",
+    ),
+    "held cursor": (
+        "EXECUTE 'DECLARE mine CURSOR WITH HOLD FOR SELECT 1';",
+        "(SELECT count(*) FROM pg_cursors WHERE name = 'mine')::text",
+    ),
+}
+
+
+@pytest.fixture
+def a_role() -> Iterator[None]:
+    """A role that functions of the source may assume."""
+    with psycopg.connect(servers.started[0].postgres.url(SUPERUSER), autocommit=True) as admin:
+        admin.execute("GRANT pg_monitor TO source")
+        yield
+        admin.execute("REVOKE pg_monitor FROM source")
+
+
+@pytest.mark.usefixtures("a_role")
+@pytest.mark.parametrize("allow_writes", [False, True])
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_call_leaves_no_trace(
+    source_db: psycopg.Connection, session: database.SourceSession, trace: str, *, allow_writes: bool
+) -> None:
+    """A39."""
+    leave, look = TRACES[trace]
+    function(source_db, "rude", f"RETURN QUERY SELECT 'x'::text; {leave}")
+    function(source_db, "polite", f"RETURN QUERY SELECT {look};")
+    clean = call(session, "polite")
+    backend = session._connection.info.backend_pid if session._connection else 0
+
+    try:
+        call(session, "rude", allow_writes=allow_writes)
+    except SourceError:
+        assert not allow_writes  # a read-only transaction refuses it
+
+    assert call(session, "polite") == clean
+    assert session._connection
+    assert session._connection.info.backend_pid == backend  # the session was kept
+
+
+def test_a_failed_call_leaves_no_trace_and_keeps_the_session(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """A39."""
+    leave = (
+        "PERFORM set_config('TimeZone', 'Asia/Tokyo', false); PERFORM pg_advisory_lock(4711); RAISE division_by_zero;"
+    )
+    function(source_db, "rude", leave)
+    function(
+        source_db, "polite",
+        "RETURN QUERY SELECT current_setting('TimeZone') || count(*) FROM pg_locks WHERE objid = 4711;",
+    )  # fmt: skip
+    clean = call(session, "polite")
+    backend = session._connection.info.backend_pid if session._connection else 0
+    with pytest.raises(SourceError):
+        call(session, "rude")
+
+    assert call(session, "polite") == clean
+    assert session._connection
+    assert session._connection.info.backend_pid == backend
+
+
+def test_calls_are_read_only_unless_writes_are_allowed(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    """A39."""
+    source_db.execute("CREATE TABLE data.audit (key text)")
+    function(source_db, "writing", "INSERT INTO data.audit VALUES (key); RETURN QUERY SELECT 'x'::text;")
+    with pytest.raises(SourceError, match="25006"):
+        call(session, "writing")
+    assert source_db.execute("SELECT count(*) FROM data.audit").fetchone() == (0,)
+
+    call(session, "writing", allow_writes=True)
+    assert source_db.execute("SELECT key FROM data.audit").fetchall() == [("JFK",)]
+
+
+# ---- Names of columns -----------------------------------------------------------------------------------------------
+ALIASES = ["line", "call", "part", "parts", "place", "t", "row", "rows", "value", "d"]
+NAMES = [
+    *ALIASES,
+    "select",
+    "User",
+    "Öl",
+    'with "quotes"',
+    "two words",
+    "a,b",
+    "x" * 63,
+    "é" * 31,
+    "=sum",
+    "key_",
+    "%s",
+    "{}",
+]
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(dialect=Dialect(formula_policy="escape")), Shape(format="jsonl")])
+def test_columns_of_any_name_keep_their_values(
+    source_db: psycopg.Connection, session: database.SourceSession, shape: Shape
+) -> None:
+    """A20."""
+    names = sql.SQL(", ").join(sql.SQL("{} text").format(sql.Identifier(name)) for name in NAMES)
+    values = sql.SQL(", ").join(sql.Literal(f"v{index}") for index in range(len(NAMES)))
+    source_db.execute(sql.SQL("CREATE TYPE data.wide AS ({})").format(names))
+    source_db.execute(
+        sql.SQL(
+            "CREATE FUNCTION data.wide(key text, effective_date date) RETURNS SETOF data.wide LANGUAGE sql AS {}"
+        ).format(sql.Literal(sql.SQL("SELECT {}").format(values).as_string(source_db)))
+    )
+    data = call(session, "wide", shape).decode()
+
+    if shape.format == "jsonl":
+        assert list(json.loads(data).items()) == [(name, f"v{index}") for index, name in enumerate(NAMES)]
+    else:
+        header, row = csv.reader(io.StringIO(data, newline=""))
+        escaped = ["'=sum" if name == "=sum" and shape.dialect.formula_policy == "escape" else name for name in NAMES]
+        assert header == escaped
+        assert row == [f"v{index}" for index in range(len(NAMES))]
+
+
+@pytest.mark.parametrize("kind", ["data.pair", "text", "bytea[]"])
+def test_a_column_named_like_the_alias_of_the_row_loses_no_other_column(
+    source_db: psycopg.Connection, session: database.SourceSession, kind: str
+) -> None:
+    source_db.execute("CREATE TYPE data.pair AS (a int, b int)")
+    value = {"data.pair": "ROW(1, 2)::data.pair", "text": "'x'::text", "bytea[]": "ARRAY['\\x00'::bytea]"}[kind]
+    function(source_db, "lines", f"RETURN QUERY SELECT 7, {value}, 9;", columns=f"id int, line {kind}, total int")
+
+    row = json.loads(call(session, "lines", Shape(format="jsonl")))
+
+    assert (row["id"], row["total"], list(row)) == (7, 9, ["id", "line", "total"])
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(format="jsonl"), Shape(dialect=Dialect(formula_policy="escape"))])
+def test_a_function_that_returns_single_values_works_in_every_format(
+    source_db: psycopg.Connection, session: database.SourceSession, shape: Shape
+) -> None:
+    source_db.execute("""
+        CREATE FUNCTION data.names(key text, effective_date date) RETURNS SETOF text
+        LANGUAGE sql AS $$ SELECT 'Ann' UNION ALL SELECT 'Bo' $$
+    """)
+    data = call(session, "names", shape)
+
+    expected = b'{"call":"Ann"}\n{"call":"Bo"}\n' if shape.format == "jsonl" else b"call\nAnn\nBo\n"
+    assert data == expected
+
+
+def test_an_escaped_name_that_is_too_long_is_an_error(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    name = "=" + "x" * 62
+    function(source_db, "long", "RETURN QUERY SELECT 'x'::text;", columns=f'"{name}" text')
+
+    with pytest.raises(PermanentSourceError, match="63 bytes"):
+        call(session, "long", Shape(dialect=Dialect(formula_policy="escape")))
+    assert call(session, "long").startswith(name.encode())
+
+
+# ---- Formulas -------------------------------------------------------------------------------------------------------
+DISGUISES = ["", " ", "\t", "\r", "\n", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u2060\u200d "]
+FORMULAS = [*(f"{before}=1+1" for before in DISGUISES), "+1+1", "-1+1", "@SUM(A1)", "\nx"]
+
+
+@pytest.mark.parametrize("value", [*FORMULAS, "\uff1d1+1", "\uff0b1+1", "\uff0d1+1", "\uff20SUM(A1)"])
+def test_formulas_are_escaped_in_every_disguise(
+    source_db: psycopg.Connection, session: database.SourceSession, value: str
+) -> None:
+    """A20."""
+    body = sql.Literal(value).as_string(source_db)
+    function(source_db, "cells", f"RETURN QUERY SELECT {body}::text;")
+
+    data = call(session, "cells", Shape(dialect=Dialect(formula_policy="escape"))).decode()
+
+    assert next(iter(list(csv.reader(io.StringIO(data, newline="")))[1:])) == [f"'{value}"]
+
+
+@pytest.mark.parametrize("value", ["x=1", "-5", "+.5e-10", "a\u00a0=1", "１", "naïve", ""])
+def test_other_values_are_not_escaped(
+    source_db: psycopg.Connection, session: database.SourceSession, value: str
+) -> None:
+    function(source_db, "cells", f"RETURN QUERY SELECT '{value}'::text;")
+
+    data = call(session, "cells", Shape(dialect=Dialect(formula_policy="escape"))).decode()
+
+    assert next(iter(list(csv.reader(io.StringIO(data, newline="")))[1:])) == [value]
+
+
+# ---- Bounds ---------------------------------------------------------------------------------------------------------
+def test_a_row_that_is_too_large_is_an_error_of_its_own(
+    source_db: psycopg.Connection, session: database.SourceSession, settings: Any
+) -> None:
+    settings.SLUICE = settings.SLUICE.model_copy(update={"export_max_row_bytes": 1024**2})
+    function(source_db, "large", "RETURN QUERY SELECT repeat('x', n) FROM unnest(ARRAY[10, 2000000]) n;")
+
+    with pytest.raises(RowTooLarge, match="2,000,001 bytes, and the limit is 1,048,576"):
+        call(session, "large")
+
+
+def test_a_call_that_an_administrator_cancels_is_no_timeout(
+    source_db: psycopg.Connection, session: database.SourceSession
+) -> None:
+    function(source_db, "cancelled", "PERFORM pg_cancel_backend(pg_backend_pid()); PERFORM pg_sleep(5); RETURN;")
+    with pytest.raises(SourceCancelled) as caught:
+        call(session, "cancelled")
+
+    assert caught.value.retryable

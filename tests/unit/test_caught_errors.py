@@ -1,0 +1,120 @@
+"""Broad `except Exception` handlers: the exception is logged and counted, and other work continues."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import structlog
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from config.ops.doctor import examination
+from config.ops.doctor.findings import Subject, failure
+from config.platform.cleanup import run_steps
+from config.platform.http import health, sse
+from config.platform.observability import error_reports
+
+
+class Unforeseen(Exception):
+    """An exception that no code handles by its class."""
+
+
+def fail(*_arguments: object, **_options: object) -> Any:
+    raise Unforeseen("private")
+
+
+def counted(place: str) -> float:
+    return REGISTRY.get_sample_value("sluice_caught_errors_total", {"place": place}) or 0.0
+
+
+def test_a_cleanup_step_that_fails_is_named_and_the_next_one_runs() -> None:
+    before, ran = counted("cleanup"), []
+
+    def succeed() -> None:
+        ran.append("succeed")
+
+    with capture_logs() as lines:
+        assert run_steps(fail, succeed) == ["fail"]
+
+    assert ran == ["succeed"]
+    assert [(line["event"], line["step"], line["exc_info"]) for line in lines] == [
+        ("cleanup_step_failed", "fail", True)
+    ]
+    assert counted("cleanup") == before + 1
+
+
+@pytest.mark.parametrize(
+    ("opens", "results"),
+    [(nullcontext, ["things.fail", "things.later"]), (fail, ["things.reachable"])],
+    ids=["a check fails", "the subject cannot be opened"],
+)
+def test_a_doctor_check_that_fails_is_a_finding(opens: Any, results: list[str]) -> None:
+    def later(_opened: object) -> Any:
+        yield from ()
+        yield failure("It was checked.", "Nothing.")
+
+    before = counted("doctor")
+    subject: Subject[Any] = Subject(name="things", open=opens, checks=(fail, later), unreachable="Look.")
+    with capture_logs() as lines:
+        found = examination.examine([subject])
+
+    assert [result.check for result in found] == results
+    assert [(line["event"], line["error"]) for line in lines] == [("doctor_check_failed", f"{__name__}.Unforeseen")]
+    assert counted("doctor") == before + 1
+
+
+def test_a_probe_that_fails_makes_its_part_not_ready() -> None:
+    before = counted("readiness")
+    with capture_logs() as lines:
+        assert health.outcome("storage", fail) == health.UNKNOWN
+
+    assert [(line["event"], line["part"], line["error"]) for line in lines] == [
+        ("readiness_failed", "storage", f"{__name__}.Unforeseen")
+    ]
+    assert counted("readiness") == before + 1
+
+
+def test_an_event_hub_that_cannot_read_logs_it_once_and_reads_again() -> None:
+    class FailingHub(sse.EventHub[int]):
+        poll_seconds = 0.0
+        reads = 0
+
+        def read(self, after: Mapping[int, int]) -> Any:
+            self.reads += 1
+            if self.reads == 3:
+                self.listeners.clear()
+            raise Unforeseen
+
+    async def run() -> None:
+        hub = FailingHub()
+        hub.listeners = {1: {sse.Listener(1, 1, 0)}}
+        await hub.run()
+
+    before = counted("event_stream")
+    with capture_logs() as lines:
+        asyncio.run(run())
+
+    assert [(line["event"], type(line["exc_info"])) for line in lines] == [("streams_broken", Unforeseen)]
+    assert counted("event_stream") == before + 3
+
+
+def test_an_error_report_that_fails_does_not_fail_the_code_that_logs() -> None:
+    class Client:
+        capture_event = fail
+
+    before = counted("error_report")
+    logger = logging.getLogger("test_caught_errors")
+    handler = error_reports.Reporter(Client())  # type: ignore[arg-type]
+    logger.addHandler(handler)
+    try:
+        with capture_logs() as lines:
+            logger.error("It broke.", exc_info=ValueError("private"))
+    finally:
+        logger.removeHandler(handler)
+
+    assert [(line["event"], line["error"]) for line in lines] == [("error_report_failed", f"{__name__}.Unforeseen")]
+    assert counted("error_report") == before + 1
+    assert structlog.is_configured()
