@@ -77,6 +77,7 @@ def sluice(generated: Path, web: Web, token: str) -> Iterator[Sluice]:
         yield signed_in
 
 
+@pytest.mark.slow
 def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     """No operation is left out, and every body has a type: the generator leaves out what it does not understand."""
     names = [path.relative_to(generated).with_suffix("") for path in generated.rglob("*.py")]
@@ -95,6 +96,7 @@ def test_the_whole_client_is_generated_and_importable(generated: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, workers: Workers) -> None:
     workers.start()
     item = models.ExportItem(key="JFK", effective_date=date(2024, 2, 29))
@@ -124,6 +126,7 @@ def test_it_runs_an_export(sluice: Sluice, models: Any, dataset: Dataset, worker
     assert [each.job_id for each in page.results] == [accepted.job_id]
 
 
+@pytest.mark.slow
 def test_it_processes_a_document(sluice: Sluice, models: Any, workers: Workers, alice: User) -> None:
     workers.start("etl-ocr,etl-postprocess", concurrency=1)
     file = part("types").File(payload=io.BytesIO(TEXT), file_name="invoice.txt", mime_type="text/plain")

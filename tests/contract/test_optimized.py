@@ -17,6 +17,7 @@ def optimized(transactional_db: None, tmp_path_factory: pytest.TempPathFactory) 
         yield running
 
 
+@pytest.mark.slow
 def test_errors_keep_their_texts(optimized: Web, token: str) -> None:
     with httpx2.Client(base_url=optimized.url, headers={"Authorization": f"Bearer {token}"}) as client:
         nowhere = client.get("/nowhere", headers={"Accept": "application/json"}).json()

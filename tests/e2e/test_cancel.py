@@ -1,6 +1,7 @@
 """Cancelling a job while real workers run its chunks (A19). A2, A11, A13."""
 
 import psycopg
+import pytest
 from django.contrib.auth.models import User
 from rest_framework.test import APIClient
 
@@ -13,6 +14,7 @@ from tests.integration.test_execution import empty_bucket  # noqa: F401 - a fixt
 from tests.waiting import wait_until
 
 
+@pytest.mark.slow
 def test_cancelling_a_job_ends_running_calls_within_a_third_of_the_lease(
     dataset: Dataset, alice: User, api: APIClient, source_db: psycopg.Connection, workers: Workers
 ) -> None:

@@ -95,6 +95,7 @@ def has_expected_result(task: Task) -> bool:
 
 
 # ---- The chain ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_each_stage_enqueues_the_next(alice: User, rule: Rule, workers: Workers) -> None:
     """B2: each stage runs on its own queue. Recovery does not run here. A failed attempt keeps the chain."""
     workers.start("etl-ocr", concurrency=2)

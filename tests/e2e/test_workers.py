@@ -85,6 +85,7 @@ def test_a_job_runs_to_its_receipt(dataset: Dataset, api: APIClient, workers: Wo
     assert not Slot.objects.held().exists()
 
 
+@pytest.mark.slow
 def test_the_chunk_of_a_killed_worker_ends_with_the_same_bytes(
     slow: Dataset, alice: User, source_db: psycopg.Connection, workers: Workers
 ) -> None:

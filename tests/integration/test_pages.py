@@ -51,6 +51,7 @@ def test_sign_in_attempts_are_limited_per_minute(carol: User, settings: LazySett
     assert staff.status_code == 200
 
 
+@pytest.mark.slow
 def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "1/hour"})
     for number in range(BY_NAME):
@@ -60,6 +61,7 @@ def test_sign_in_attempts_count_by_name_across_addresses(carol: User, settings: 
     assert "Too many attempts" in sign_in(Client(), "CAROL", PASSWORD, REMOTE_ADDR="192.0.2.9")
 
 
+@pytest.mark.slow
 def test_one_address_cannot_lock_out_other_users(carol: User, settings: LazySettings) -> None:
     settings.SLUICE = settings.SLUICE.model_copy(update={"sign_in_rate": "2/min"})
     for _ in range(2 * BY_NAME + 5):

@@ -47,6 +47,7 @@ def test_the_deployment_checks_pass_with_safe_settings(tmp_path: Path) -> None:
     assert "no issues" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"DEBUG": "true"}, {"SECRET_KEY": "a" * 60}, {"TRUSTED_PROXY_CIDRS": ""}])
 def test_the_deployment_checks_fail_with_unsafe_settings(tmp_path: Path, variables: dict[str, str]) -> None:
     assert checked(tmp_path, **variables).returncode != 0
