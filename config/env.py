@@ -210,6 +210,7 @@ class Environment(BaseSettings):
     export_backoff_max_seconds: Annotated[Seconds, not_below("export_backoff_base_seconds")] = Field(
         60, validate_default=True
     )
+    export_storage_patience_seconds: int = Field(3600, ge=0)
     export_max_chunks_per_job: int = Field(10_000, ge=1)
     export_daily_jobs: int = Field(1_000, ge=0)
     export_daily_chunks: int = Field(100_000, ge=0)

@@ -130,7 +130,14 @@ class EarlierUpload:
         """Copy exactly the bytes that were checked. Raises StorageUnavailable."""
         key = new_key(self.kind)
         with unchanged():
-            storage.copy(self.key, key, if_match_source=self.head.etag, content_type=self.kind.media_type, sha256="")
+            storage.copy(
+                self.key,
+                key,
+                if_match_source=self.head.etag,
+                size=self.head.size,
+                content_type=self.kind.media_type,
+                sha256="",
+            )
         filename = shown_name(self.name, default=f"document.{self.kind.value}")
         return StoredDocument(key=key, kind=self.kind, size=self.head.size, filename=filename)
 

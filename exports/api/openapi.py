@@ -221,8 +221,9 @@ prefetch does not use it up either. For 403, `code` contains the reason. The own
 FILE: dict[str, Any] = {
     "summary": "Download a file of a manifest",
     "description": "The target of each `url` in a manifest (`delivery: manifest`): redirects to object storage. The "
-    "owner can use it any number of times until the receipt expires. 410 `file_superseded`: a later export replaced "
-    "the file with newer data.",
+    "owner can use it any number of times until the receipt expires, and always gets the bytes that the manifest "
+    "describes. 410 `file_superseded` is possible for other deliveries: a later export replaced the file with newer "
+    "data before the first request for it.",
     "tags": DOWNLOADS,
     "parameters": [location(302, "Presigned URL, valid for one minute at most."), NO_STORE],
 }

@@ -1,13 +1,20 @@
-"""Bundles: the delivered object of a job, as a copy of one file, one joined file, a zip, or a manifest.
+"""Bundles: the delivered objects of a job. A copy of one file, one joined file, a zip, or a manifest with copies of all
+files.
+
+Chunk files lie at paths where later exports replace them, so a delivery consists of copies. They are in a folder of
+their own attempt, and nothing changes them until they are deleted.
 
 All are streamed: memory does not grow with the number or the size of the files.
 """
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import orjson
@@ -24,8 +31,22 @@ from exports.source import encoding
 # The folder of delivered objects. No dataset overlaps with it: a base path never begins with an underscore.
 PREFIX = "_receipts"
 READERS = 8
+# How often a chunk adopts a newer file before its bundle is started again.
+ADOPTIONS = 20
 # Files up to this size are prefetched, so that a bundle of many small files does not wait for each.
 SMALL_BYTES = 1024 * 1024
+
+
+T = TypeVar("T")
+# Returns the chunk after it adopted the newer file at its path. Raises FileGone if no such file is recorded.
+Adopt = Callable[[Chunk], Chunk]
+
+
+class FilesDiffer(Exception):
+    text = (
+        "the files have different columns: the dataset's function changed, but its schema version did not. Export "
+        'again with "reuse": "never"'
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,58 +58,93 @@ class Bundle:
     file_name: str
 
 
-def make(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
-    """Create the delivered object. It is a copy, so that later exports never change it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt to bundle a job.
 
-    `checkpoint` is called before each part and before the commit, and its exceptions end the work. Raises FileGone when
-    a chunk's object was replaced or deleted.
+    `checkpoint` is called before each part and before each commit, and its exceptions end the work.
     """
+
+    job: Job
+    token: int
+    checkpoint: Callable[[], None]
+    adopt: Adopt
+
+    @property
+    def folder(self) -> str:
+        """The folder of the delivered objects. It contains the token: a stale attempt can only leave orphans."""
+        return f"{PREFIX}/{self.job.job_id}/{self.token}"
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {"job": str(self.job.job_id), "token": str(self.token)}
+
+
+def make(attempt: Attempt) -> Bundle:
+    """Create the delivered object and return it.
+
+    Raises FileGone when a chunk's object was deleted, or replaced by one that no row references, and FilesDiffer.
+    """
+    job = attempt.job
     if job.delivery == DeliveryKind.SINGLE and job.total == 1:
-        return copy_of_one(job, token, checkpoint)
-    file_name, content_type, blocks = MAKERS[job.delivery](job)
+        return copy_of_one(attempt)
+    file_name, content_type, blocks = MAKERS[job.delivery](attempt)
     with storage.Upload(
-        key_of(job, token, file_name),
+        f"{attempt.folder}/{file_name}",
         content_type=content_type,
-        metadata={"job": str(job.job_id), "token": str(token)},
+        metadata=attempt.metadata,
         if_match=None,
-        checkpoint=checkpoint,
+        checkpoint=attempt.checkpoint,
     ) as upload:
         for block in blocks:
             upload.write(block)
         return Bundle(stored=upload.commit(), content_type=content_type, file_name=file_name)
 
 
-def key_of(job: Job, token: int, file_name: str) -> str:
-    """Return an object key with the token: a stale attempt can only leave an orphan."""
-    return f"{PREFIX}/{job.job_id}/{token}/{file_name}"
+def copy_of_one(attempt: Attempt) -> Bundle:
+    job = attempt.job
 
+    def copied(chunk: Chunk) -> storage.StoredObject:
+        return copy_file(chunk, f"{attempt.folder}/{file_name}", content_type, attempt.metadata, attempt.checkpoint)
 
-def copy_of_one(job: Job, token: int, checkpoint: Callable[[], None]) -> Bundle:
     chunk = job.chunks.get()
     file_name = planning.file_name(chunk.pair, job.shape).rpartition("/")[2]
     content_type = encoding.content_type(job.shape)
+    _, stored = adopting(chunk, partial(copied, chunk), copied, attempt.adopt)
+    return Bundle(stored=stored, content_type=content_type, file_name=file_name)
+
+
+def copy_file(
+    chunk: Chunk,
+    key: str,
+    content_type: str,
+    metadata: dict[str, str],
+    checkpoint: Callable[[], None] = lambda: None,
+) -> storage.StoredObject:
+    """Copy a chunk's file within the bucket. Raises FileGone if it has changed since the chunk was done."""
     try:
-        stored = storage.copy(
+        return storage.copy(
             chunk.path,
-            key_of(job, token, file_name),
+            key,
             if_match_source=chunk.etag,
+            size=chunk.bytes or 0,
             content_type=content_type,
             sha256=chunk.sha256,
+            metadata=metadata,
             checkpoint=checkpoint,
         )
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
-    return Bundle(stored=stored, content_type=content_type, file_name=file_name)
 
 
 # ---- The kinds ------------------------------------------------------------------------------------------------------
 
 
-def as_zip(job: Job) -> tuple[str, str, Iterable[bytes]]:
-    return f"{base_name(job)}.zip", "application/zip", zipped(job)
+def as_zip(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
+    return f"{base_name(attempt.job)}.zip", "application/zip", zipped(attempt.job, attempt.adopt)
 
 
-def zipped(job: Job) -> Iterator[bytes]:
+def zipped(job: Job, adopt: Adopt) -> Iterator[bytes]:
     """Yield a zip of the files under YYYY/MM/DD/, and a manifest.json that describes exactly these files."""
     is_packed = job.compression == Compression.GZIP
     archive = ZipStream(
@@ -96,7 +152,7 @@ def zipped(job: Job) -> Iterator[bytes]:
         compress_level=None if is_packed else encoding.GZIP_LEVEL,
     )
     entries = []
-    for chunk, blocks in contents(job):
+    for chunk, blocks in contents(job, adopt):
         entries.append(entry_of(job, chunk))
         archive.add(blocks, planning.file_name(chunk.pair, job.shape))
         yield from archive.file()
@@ -104,25 +160,60 @@ def zipped(job: Job) -> Iterator[bytes]:
     yield from archive.finalize()
 
 
-def as_manifest(job: Job) -> tuple[str, str, Iterable[bytes]]:
-    chunks = job.chunks.in_request_order().iterator(chunk_size=1000)
-    blocks = manifest_of(job, (entry_of(job, chunk) for chunk in chunks))
-    return f"{base_name(job)}.manifest.json", "application/json", blocks
+def as_manifest(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
+    """Copy all files, and list them."""
+    job = attempt.job
+    entries = (entry_of(job, chunk) for chunk, _ in each_file(job, partial(copy_to_folder, attempt), attempt.adopt))
+    return f"{base_name(job)}.manifest.json", "application/json", manifest_of(job, entries)
 
 
-def as_single(job: Job) -> tuple[str, str, Iterable[bytes]]:
+def copy_to_folder(attempt: Attempt, chunk: Chunk) -> storage.StoredObject:
+    key = key_of_file(attempt.folder, attempt.job, chunk)
+    content_type = encoding.content_type(attempt.job.shape)
+    return copy_file(chunk, key, content_type, attempt.metadata, attempt.checkpoint)
+
+
+def folder_of(key: str) -> str:
+    """Return the folder of a delivery, by the key of an object in it."""
+    return "/".join(key.split("/", 3)[:3])
+
+
+def key_of_file(folder: str, job: Job, chunk: Chunk) -> str:
+    """Return the key of the copy of a chunk's file in the folder of a delivery."""
+    return f"{folder}/files/{planning.file_name(chunk.pair, job.shape)}"
+
+
+def as_single(attempt: Attempt) -> tuple[str, str, Iterable[bytes]]:
     """Join all files: one header, then the rows of every file. JSON documents become one array."""
-    blocks = json_array(job) if job.format == Format.JSON else with_one_header(job)
+    job = attempt.job
+    blocks = (json_array if job.format == Format.JSON else with_one_header)(job, attempt.adopt)
     return f"{base_name(job)}{job.shape.extension}", encoding.content_type(job.shape), blocks
 
 
-def with_one_header(job: Job) -> Iterator[bytes]:
-    for _, blocks in contents(job, without_header=True):
-        yield from blocks
+def with_one_header(job: Job, adopt: Adopt) -> Iterator[bytes]:
+    """Yield the rows of all files after one header. Raises FilesDiffer if a file has another header."""
+    header = None
+    for chunk, blocks in contents(job, adopt):
+        own, rows = cut(blocks, chunk.header_bytes)
+        if header is None:
+            header = unpacked(job, own)
+            yield own
+        elif unpacked(job, own) != header:
+            raise FilesDiffer(FilesDiffer.text)
+        yield from rows
 
 
-def json_array(job: Job) -> Iterator[bytes]:
-    for chunk, blocks in contents(job):
+def cut(blocks: Iterable[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first `size` bytes, and the blocks after them."""
+    remaining = iter(blocks)
+    head = b""
+    while len(head) < size and (block := next(remaining, None)) is not None:
+        head += block
+    return head[:size], chain([head[size:]], remaining)
+
+
+def json_array(job: Job, adopt: Adopt) -> Iterator[bytes]:
+    for chunk, blocks in contents(job, adopt):
         yield packed(job, b"[\n" if chunk.seq == 0 else b",\n")
         yield from blocks
     yield packed(job, b"]\n")
@@ -132,7 +223,12 @@ def packed(job: Job, text: bytes) -> bytes:
     return b"".join(encoding.gzip([text])) if job.compression == Compression.GZIP else text
 
 
-MAKERS: dict[str, Callable[[Job], tuple[str, str, Iterable[bytes]]]] = {
+def unpacked(job: Job, header: bytes) -> bytes:
+    """Return the text of a file's header. Equal headers may be compressed differently by other versions of zlib."""
+    return zlib.decompress(header, wbits=31) if job.compression == Compression.GZIP and header else header
+
+
+MAKERS: dict[str, Callable[[Attempt], tuple[str, str, Iterable[bytes]]]] = {
     DeliveryKind.ZIP: as_zip,
     DeliveryKind.MANIFEST: as_manifest,
     DeliveryKind.SINGLE: as_single,
@@ -175,44 +271,65 @@ def entry_of(job: Job, chunk: Chunk) -> dict[str, Any]:
 # ---- Reading the files ----------------------------------------------------------------------------------------------
 
 
-def contents(job: Job, *, without_header: bool = False) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
-    """Yield every chunk with its file's bytes, in request order. `without_header`: only the first keeps its header.
+def contents(job: Job, adopt: Adopt) -> Iterator[tuple[Chunk, Iterable[bytes]]]:
+    """Yield every chunk with its file's bytes, in request order.
 
     A few threads prefetch small files, which takes at most READERS x SMALL_BYTES of memory.
     """
-    waiting: deque[tuple[Chunk, int, Future[bytes] | None]] = deque()
+    for chunk, ahead in each_file(job, small_file, adopt):
+        yield (chunk, [ahead]) if ahead is not None else adopting(chunk, partial(large_file, chunk), large_file, adopt)
+
+
+def small_file(chunk: Chunk) -> bytes | None:
+    """Return a small file, and None for a large one. Raises FileGone."""
+    return b"".join(blocks_of(chunk)) if (chunk.bytes or 0) <= SMALL_BYTES else None
+
+
+def large_file(chunk: Chunk) -> Iterator[bytes]:
+    """Return the blocks of a file, of which the first was read. Raises FileGone."""
+    blocks = blocks_of(chunk)
+    return chain([next(blocks, b"")], blocks)
+
+
+def each_file(job: Job, work: Callable[[Chunk], T], adopt: Adopt) -> Iterator[tuple[Chunk, T]]:
+    """Yield every chunk, in request order, with the result of `work`, which a few threads do ahead of their turn."""
+    waiting: deque[tuple[Chunk, Future[T]]] = deque()
     with ThreadPoolExecutor(READERS) as pool:
         for chunk in job.chunks.in_request_order().iterator(chunk_size=1000):
-            start = chunk.header_bytes if without_header and chunk.seq else 0
-            small = (chunk.bytes or 0) <= SMALL_BYTES
-            waiting.append((chunk, start, pool.submit(whole, chunk, start) if small else None))
+            waiting.append((chunk, pool.submit(work, chunk)))
             if len(waiting) >= READERS:
-                yield ready(*waiting.popleft())
-        for each in waiting:
-            yield ready(*each)
+                first, result = waiting.popleft()
+                yield adopting(first, result.result, work, adopt)
+        for each, result in waiting:
+            yield adopting(each, result.result, work, adopt)
 
 
-def ready(chunk: Chunk, start: int, ahead: Future[bytes] | None) -> tuple[Chunk, Iterable[bytes]]:
-    return chunk, [ahead.result()] if ahead else blocks_of(chunk, start)
+def adopting(chunk: Chunk, first: Callable[[], T], work: Callable[[Chunk], T], adopt: Adopt) -> tuple[Chunk, T]:
+    """Return the chunk with the result of `first`. If its file was replaced, the chunk adopts the newer file, and
+    `work` is done with that. Raises FileGone."""
+    for _ in range(ADOPTIONS):
+        try:
+            return chunk, first()
+        except FileGone:
+            chunk = adopt(chunk)
+            first = partial(work, chunk)
+    raise FileGone
 
 
-def whole(chunk: Chunk, start: int) -> bytes:
-    return b"".join(blocks_of(chunk, start))
-
-
-def blocks_of(chunk: Chunk, start: int) -> Iterator[bytes]:
+def blocks_of(chunk: Chunk) -> Iterator[bytes]:
     """Yield the file's bytes. Raises FileGone if it has changed since the chunk was done."""
-    if start == chunk.bytes:
+    if not chunk.bytes:
         return
     try:
-        yield from storage.read(chunk.path, if_match=chunk.etag, start=start)
+        yield from storage.read(chunk.path, if_match=chunk.etag)
     except (storage.Missing, storage.Changed) as error:
         raise FileGone from error
 
 
 def chunks_without_file(job: Job) -> list[int]:
     """Return the ids of the chunks whose object was replaced or deleted."""
-    with ThreadPoolExecutor(READERS) as pool:
-        chunks = list(job.chunks.all())
-        heads = pool.map(storage.head, [chunk.path for chunk in chunks])
-        return [chunk.pk for chunk, head in zip(chunks, heads, strict=True) if not head or head.etag != chunk.etag]
+    return [
+        chunk.pk
+        for chunk, head in each_file(job, lambda chunk: storage.head(chunk.path), lambda chunk: chunk)
+        if not head or head.etag != chunk.etag
+    ]

@@ -1,5 +1,6 @@
 """Downloads of single files of a successful job, as its manifest links them."""
 
+from contextlib import suppress
 from datetime import date
 
 import structlog
@@ -8,7 +9,9 @@ from django.utils import timezone
 
 from config.platform import storage
 from config.platform.http.problems import NotFound, Problem, StorageUnavailable
+from exports.core.errors import FileGone
 from exports.core.states import JobStatus
+from exports.delivery import bundles
 from exports.delivery.links import ReceiptExpired
 from exports.models import Chunk, File, Job
 from exports.source import encoding
@@ -29,30 +32,39 @@ class FileSuperseded(Problem):
 def presign(job: Job, *, key: str, effective_date: date) -> str:
     """Return a URL of the file that lives for EXPORT_PRESIGN_SECONDS.
 
-    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes lie at its path by now, and StorageUnavailable.
+    The URL is that of a copy, which no later export replaces. A manifest's copies were made with it; those of other
+    deliveries are made by the first request for a file.
+
+    Raises NoSuchFile, ReceiptExpired, FileSuperseded when other bytes are at its path by now, and StorageUnavailable.
     """
     chunk = job.chunks.filter(key=key, effective_date=effective_date).first()
     if chunk is None or job.status != JobStatus.SUCCESS:
         raise NoSuchFile
     if job.receipt.expires_at <= timezone.now():
         raise ReceiptExpired
-    if not is_unchanged(chunk):
-        raise FileSuperseded
+    copied = bundles.key_of_file(bundles.folder_of(job.receipt.object_key), job, chunk)
+    try:
+        if storage.head(copied) is None:
+            copy(job, chunk, copied)
+    except storage.StorageError as error:
+        log.warning("storage_unavailable", error=str(error))
+        raise StorageUnavailable from None
     return storage.presign_download(
-        chunk.path,
+        copied,
         seconds=settings.SLUICE.export_presign_seconds,
         content_type=encoding.content_type(job.shape),
         file_name=chunk.path.rpartition("/")[2],
     )
 
 
-def is_unchanged(chunk: Chunk) -> bool:
-    """Return whether the object at the path still has the chunk's bytes. Another ETag may still mean the same bytes."""
-    try:
-        head = storage.head(chunk.path)
-    except storage.StorageError as error:
-        log.warning("storage_unavailable", error=str(error))
-        raise StorageUnavailable from None
-    if head is None or head.etag == chunk.etag:
-        return head is not None
-    return File.objects.filter(path=chunk.path, etag=head.etag, sha256=chunk.sha256).exists()
+def copy(job: Job, chunk: Chunk, key: str) -> None:
+    """Copy the file unless a concurrent request did. Raises FileSuperseded and StorageError."""
+    # Another ETag may mean the same bytes.
+    same = File.objects.filter(path=chunk.path, sha256=chunk.sha256).exclude(etag=chunk.etag)
+    for etag in (chunk.etag, *same.values_list("etag", flat=True)):
+        chunk.etag = etag
+        with suppress(FileGone):
+            with suppress(storage.Conflict):
+                bundles.copy_file(chunk, key, encoding.content_type(job.shape), metadata={"job": str(job.job_id)})
+            return
+    raise FileSuperseded

@@ -196,8 +196,7 @@ def unknown_deliveries(*, delete: bool) -> int:
         # In this order: a completion that ends between the two queries has its receipt by the second.
         under_way = Job.objects.filter(completion_token__isnull=False).values_list("pk", flat=True)
         live = {f"{bundles.PREFIX}/{job_id}" for job_id in under_way}
-        named = set(Receipt.objects.filter(object_key__in=batch).values_list("object_key", flat=True))
-        unknown = [key for key in batch if key not in named and "/".join(key.split("/")[:2]) not in live]
+        unknown = [key for key in storage_cleanup.undelivered(batch) if "/".join(key.split("/")[:2]) not in live]
         found += len(unknown)
         if delete:
             storage.delete_many(unknown)

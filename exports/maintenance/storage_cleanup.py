@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 import structlog
 from django.conf import settings
@@ -64,10 +65,18 @@ def delete_revoked(receipt: Receipt) -> None:
 
 
 def delete_delivered(receipts: list[Receipt]) -> int:
-    storage.delete_many([receipt.object_key for receipt in receipts])
+    """Delete the delivered objects of receipts, with the copies of single files beside them."""
+    folders = [f"{bundles.folder_of(receipt.object_key)}/" for receipt in receipts]
+    with ThreadPoolExecutor(HEAD_THREADS) as pool:
+        for _ in pool.map(delete_folder, folders):
+            pass
     Receipt.objects.filter(pk__in=[receipt.pk for receipt in receipts]).update(deleted_at=Now())
     log.info("receipts_expired", receipts=len(receipts))
     return len(receipts)
+
+
+def delete_folder(prefix: str) -> None:
+    storage.delete_many(item.key for item in storage.list_objects(prefix))
 
 
 # ---- Unreferenced objects -------------------------------------------------------------------------------------------
@@ -80,14 +89,31 @@ def delete_orphans() -> int:
     doctor run does not count: no client was ever promised its deletion.
     """
     young = storage.now() - GRACE
-    found = [item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young]
-    named = set(Receipt.objects.filter(object_key__in=found, deleted_at=None).values_list("object_key", flat=True))
-    orphans = [key for key in found if key not in named]
-    storage.delete_many(orphans)
-    if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
-        metrics.TTL_VIOLATIONS.inc(violations)
-    log.info("orphans_deleted", objects=len(orphans))
-    return len(orphans)
+    old = (item.key for item in storage.list_objects(f"{bundles.PREFIX}/") if item.last_modified < young)
+    deleted = 0
+    while batch := list(islice(old, BATCH)):
+        orphans = undelivered(batch)
+        storage.delete_many(orphans)
+        deleted += len(orphans)
+        if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
+            metrics.TTL_VIOLATIONS.inc(violations)
+    log.info("orphans_deleted", objects=deleted)
+    return deleted
+
+
+def undelivered(keys: list[str]) -> list[str]:
+    """Return those of the objects that belong to no delivery. A delivery's folder has the name of its job."""
+    jobs = {part for key in keys if (part := job_of(key))}
+    kept = Receipt.objects.filter(job_id__in=jobs, deleted_at=None).values_list("object_key", flat=True)
+    folders = {bundles.folder_of(key) for key in kept}
+    return [key for key in keys if bundles.folder_of(key) not in folders]
+
+
+def job_of(key: str) -> UUID | None:
+    """Return the job's id in the key of a delivered object, and None for other keys."""
+    with suppress(ValueError):
+        return UUID(key.split("/")[1])
+    return None
 
 
 def delete_unreferenced() -> int:

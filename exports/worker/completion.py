@@ -4,6 +4,7 @@ A completion has a lease like a chunk, and can be repeated: an attempt that dies
 which no receipt names and the sweep deletes.
 """
 
+import time
 from collections.abc import Callable
 from functools import partial
 from uuid import UUID
@@ -24,7 +25,7 @@ from exports.core import events, metrics, wakeups
 from exports.core.errors import FileGone
 from exports.core.states import JobStatus
 from exports.delivery import bundles, receipts
-from exports.models import Job
+from exports.models import Chunk, Job
 from exports.webhooks.wakeups import wake_senders
 from exports.worker import transitions
 from exports.worker.heartbeat import heartbeat
@@ -52,6 +53,8 @@ def complete(job_id: UUID) -> None:
             log.warning("completion_lost")
         except storage.StorageError as error:
             fail(job, token, str(error))
+        except bundles.FilesDiffer as error:
+            fail(job, token, str(error), may_retry=False)
         except Exception:
             log.exception("unexpected_error")
             CAUGHT.labels("completion").inc()
@@ -64,12 +67,16 @@ def complete(job_id: UUID) -> None:
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
-    """Return the bundle, or None if a file was gone: then its chunk has been repaired or queued."""
-    try:
-        return bundles.make(job, token, checkpoint)
-    except FileGone:
-        repair(job, token)
-        return None
+    """Return the bundle, or None if a file was gone: then its chunk has been queued for another export."""
+    attempt = bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(adopt, token))
+    for _ in range(bundles.ADOPTIONS):
+        try:
+            return bundles.make(attempt)
+        except FileGone:
+            if export_missing_again(job, token):
+                return None
+    fail(job, token, "files were replaced meanwhile")
+    return None
 
 
 def unclaimed_jobs() -> list[UUID]:
@@ -177,15 +184,15 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
     wake_senders()
 
 
-def fail(job: Job, token: int, detail: str) -> None:
-    """Record a failed attempt, and schedule the next one unless it was the last."""
+def fail(job: Job, token: int, detail: str, *, may_retry: bool = True) -> None:
+    """Record a failed attempt, and schedule the next one unless it was the last or cannot help."""
     delay = transitions.retry_delay(job.completion_attempts)
     status = sql.scalar(
         FAIL,
         job=job.job_id,
         token=token,
         detail=transitions.truncated(detail),
-        attempts=settings.SLUICE.export_max_attempts,
+        attempts=settings.SLUICE.export_max_attempts if may_retry else 0,
         delay=delay,
     )
     if status is None:
@@ -208,27 +215,28 @@ def fail_exhausted() -> None:
 
 # ---- Replaced and missing files -------------------------------------------------------------------------------------
 
-# Another job replaced a file between the end of the chunk and the bundle. The new file is as good: same key and date,
-# read later. The chunks adopt it, and the job's sums change with them. The job's row is locked first, which only the
-# holder of the completion may do. It cannot deadlock with the end of a chunk, because all chunks are done.
+# Another job replaced a file between the end of the chunk and the bundle. The new file is as good: same key, date, and
+# schema version, read later. The chunk adopts it, and the job's sums change with it. The job's row is locked first,
+# which only the holder of the completion may do. It cannot deadlock with the end of a chunk: all chunks are done.
 ADOPT = """
 WITH ours AS MATERIALIZED (
     SELECT job_id, schema_version FROM exports_jobs
     WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+), before AS MATERIALIZED (
+    SELECT c.id, c.rows, c.bytes FROM exports_chunk c JOIN ours ON ours.job_id = c.job_id WHERE c.id = %(chunk)s
 ), newer AS (
     UPDATE exports_chunk c
     SET etag = f.etag, sha256 = f.sha256, rows = f.rows, bytes = f.bytes, header_bytes = f.header_bytes,
         data_as_of = f.data_as_of
     FROM exports_file f, ours
-    WHERE c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
+    WHERE c.id = %(chunk)s AND c.job_id = ours.job_id AND c.status = 'done' AND f.path = c.path
       AND f.schema_version = ours.schema_version AND f.etag <> c.etag
-    RETURNING c.id, f.rows, f.bytes
-), gain AS (
-    SELECT sum(n.rows - c.rows) AS rows, sum(n.bytes - c.bytes) AS bytes, count(*) AS files
-    FROM newer n JOIN exports_chunk c ON c.id = n.id
+    RETURNING c.id, c.rows, c.bytes
+), summed AS (
+    UPDATE exports_jobs j SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes
+    FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
 )
-UPDATE exports_jobs j SET rows = j.rows + gain.rows, bytes = j.bytes + gain.bytes
-FROM gain WHERE j.job_id = (SELECT job_id FROM ours) AND gain.files > 0 RETURNING gain.files
+SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted
 """
 
 # The object is missing or unreferenced, so the chunk is exported again. This is the only transition from done to
@@ -236,8 +244,13 @@ FROM gain WHERE j.job_id = (SELECT job_id FROM ours) AND gain.files > 0 RETURNIN
 REDO = (
     """
 WITH ours AS MATERIALIZED (
-    SELECT job_id FROM exports_jobs
-    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying') FOR UPDATE
+    SELECT job_id, is_young
+    FROM exports_jobs CROSS JOIN LATERAL (
+        SELECT coalesce(started_at > clock_timestamp() - %(patience)s * interval '1 second', false) AS is_young
+    ) age
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+      AND (is_young OR completion_attempts < %(attempts)s)
+    FOR UPDATE OF exports_jobs
 ), back AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
@@ -255,8 +268,9 @@ WITH ours AS MATERIALIZED (
     UPDATE exports_jobs j
     SET done = j.done - lost.chunks, rows = j.rows - lost.rows, bytes = j.bytes - lost.bytes,
         reused = j.reused - lost.reused, degraded = j.degraded - lost.degraded,
-        completion_token = NULL, completion_lease_until = NULL, event_seq = j.event_seq + lost.chunks + 2
-    FROM lost WHERE j.job_id = (SELECT job_id FROM ours)
+        completion_token = NULL, completion_lease_until = NULL, event_seq = j.event_seq + lost.chunks + 2,
+        completion_attempts = j.completion_attempts - ours.is_young::int
+    FROM lost, ours WHERE j.job_id = ours.job_id
     RETURNING j.job_id, j.event_seq, j.status, j.status AS was, lost.chunks
 )
 """
@@ -265,17 +279,50 @@ WITH ours AS MATERIALIZED (
 )
 
 
-def repair(job: Job, token: int) -> None:
-    """Adopt newer files, and queue the chunks whose files are gone for another export.
+# A writer records its file some milliseconds after the object changed.
+RECORDED_WITHIN = 2.0
+LOOK_AGAIN = 0.02
 
-    The last attempt fails the job instead, since no attempt would be left to bundle the new files.
+
+def adopt(token: int, chunk: Chunk) -> Chunk:
+    """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
+
+    Raises LeaseLost, and FileGone if none is recorded within RECORDED_WITHIN seconds.
     """
-    adopted = sql.scalar(ADOPT, job=job.job_id, token=token)
+    until = time.monotonic() + RECORDED_WITHIN
+    while True:
+        row = sql.one(ADOPT, job=chunk.job_id, token=token, chunk=chunk.pk)
+        if not row or not row["ours"]:
+            raise LeaseLost
+        if row["adopted"]:
+            log.info("newer_file_adopted", chunk_id=chunk.pk)
+            return Chunk.objects.get(pk=chunk.pk)
+        if time.monotonic() > until:
+            raise FileGone
+        time.sleep(LOOK_AGAIN)
+
+
+def export_missing_again(job: Job, token: int) -> int:
+    """Queue the chunks whose files are gone for another export, and return how many there are.
+
+    For EXPORT_STORAGE_PATIENCE_SECONDS this costs no attempt, because another schema version of the dataset may be
+    exported to the same paths. Later, the last attempt fails the job.
+    """
     chunks = bundles.chunks_without_file(job)
-    if not chunks or job.completion_attempts >= settings.SLUICE.export_max_attempts:
-        fail(job, token, "files were replaced meanwhile")
-        return
-    redone = sql.scalar(REDO, job=job.job_id, token=token, chunks=chunks)
-    log.warning("files_gone", adopted=adopted or 0, redone=redone)
-    if redone:
-        wakeups.chunks(waiting=redone)
+    if not chunks:
+        return 0
+    patience = settings.SLUICE.export_storage_patience_seconds
+    redone: int | None = sql.scalar(
+        REDO,
+        job=job.job_id,
+        token=token,
+        chunks=chunks,
+        patience=patience,
+        attempts=settings.SLUICE.export_max_attempts,
+    )
+    if redone is None:
+        fail(job, token, "files were deleted or replaced meanwhile")
+        return len(chunks)
+    log.warning("files_gone", redone=redone)
+    wakeups.chunks(waiting=redone)
+    return redone

@@ -220,8 +220,9 @@ class Model:
         self.jobs[job].leave_completion()
         return len(again)
 
-    def redo(self, job: UUID, pks: list[int]) -> int:
-        """Files of chunks that are done are gone."""
+    def redo(self, job: UUID, pks: list[int], *, is_young: bool) -> int:
+        """Files of chunks that are done are gone. For a young job, this costs no attempt."""
+        self.jobs[job].attempts -= is_young
         for pk in pks:
             chunk = self.chunks[pk]
             was_reused = chunk.source == "reused"

@@ -5,21 +5,29 @@ import gzip
 import hashlib
 import io
 import json
+import threading
 import time
 import urllib.request
 import zipfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from uuid import uuid4
 
+import psycopg
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from config.platform import storage
 from config.platform.db import sql
 from config.platform.heartbeat import LeaseLost
 from exports.core.planning import Dialect, Shape
-from exports.delivery import bundles, links
+from exports.delivery import bundles, chunk_files, links
 from exports.jobs import actions
+from exports.maintenance import storage_cleanup
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.worker import completion, execution
 from exports.worker.heartbeat import heartbeat
@@ -27,6 +35,7 @@ from tests.conftest import client_of
 from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
+from tests.waiting import wait_until
 
 CLIENT = links.LinkClient(address="127.0.0.1", user_agent="tests")
 
@@ -142,7 +151,7 @@ def test_a_completion_without_its_lease_issues_no_receipt(dataset: Dataset, alic
 
     job.refresh_from_db()
     with heartbeat(lambda: None) as beat:
-        delivery = bundles.make(job, stale, beat.check)
+        delivery = bundles.make(attempt_of(job, stale, beat.check))
     with pytest.raises(LeaseLost):
         completion.issue(job, stale, delivery)
     assert Receipt.objects.get().object_key != delivery.stored.key
@@ -184,12 +193,19 @@ def test_the_stale_one_of_two_completions_changes_nothing(dataset: Dataset, alic
     with pytest.raises(LeaseLost):
         completion.issue(job, stale, bundle)
     completion.fail(job, stale, "too late")
-    for statement in (completion.ADOPT, completion.REDO, completion.RELEASE):
-        assert sql.scalar(statement, job=job.pk, token=stale, chunks=[before[1]["id"]]) is None
+    with pytest.raises(LeaseLost):
+        completion.adopt(stale, Chunk.objects.get())
+    values = {"chunks": [before[1]["id"]], "patience": 3600, "attempts": 4}
+    for statement in (completion.REDO, completion.RELEASE):
+        assert sql.scalar(statement, job=job.pk, token=stale, **values) is None
 
     assert (Job.objects.values().get(), Chunk.objects.values().get()) == before
     assert not Receipt.objects.exists()
     completion.issue(job, fresh, bundle)
+
+
+def attempt_of(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Attempt:
+    return bundles.Attempt(job=job, token=token, checkpoint=checkpoint, adopt=partial(completion.adopt, token))
 
 
 def complete_now(job: Job) -> None:
@@ -203,11 +219,10 @@ def test_a_file_replaced_by_another_job_is_delivered_in_its_new_version(dataset:
     execution.drain()
     make_job(dataset, alice, 2, reuse="never")
     execution.drain()
-    completion.complete(job.pk)  # finds the change
-    complete_now(job)
+    completion.complete(job.pk)
 
     job.refresh_from_db()
-    assert job.status == "success"
+    assert (job.status, job.completion_attempts) == ("success", 1)
     assert set(job.chunks.values_list("etag", flat=True)) == set(File.objects.values_list("etag", flat=True))
 
 
@@ -236,7 +251,7 @@ def test_a_missing_file_at_the_last_attempt_fails_the_job(dataset: Dataset, alic
     job = make_job(dataset, alice, 2)
     execution.drain()
     storage.delete(PATH)
-    Job.objects.update(completion_attempts=3)
+    Job.objects.update(completion_attempts=3, started_at=timezone.now() - timedelta(hours=2))
     completion.complete(job.pk)
 
     job.refresh_from_db()
@@ -285,7 +300,9 @@ def test_a_stale_completion_changes_no_chunk(dataset: Dataset, alice: User) -> N
     make_job(dataset, alice, 1, reuse="never")
     execution.drain()
     before = (list(job.chunks.values()), Job.objects.values().get(pk=job.pk))
-    completion.repair(job, stale)
+    with pytest.raises(LeaseLost):
+        completion.adopt(stale, job.chunks.get())
+    completion.export_missing_again(job, stale)
 
     assert (list(job.chunks.values()), Job.objects.values().get(pk=job.pk)) == before
 
@@ -447,8 +464,205 @@ def test_only_the_owner_downloads_files_of_a_manifest(dataset: Dataset, alice: U
     assert client_of(bob).post(f"/exports/{job.pk}/link").status_code == 404
     assert api.get(f"/exports/{job.pk}/files/JFK/1999-01-01").status_code == 404
 
-    storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
-    superseded = api.get(url)
-    assert (superseded.status_code, superseded.json()["code"]) == (410, "file_superseded")
     Receipt.objects.update(expires_at="2000-01-01T00:00Z")
     assert api.get(url).json()["code"] == "receipt_expired"
+
+
+def fetched(url: str) -> bytes:
+    with urllib.request.urlopen(url) as reply:  # noqa: S310
+        return bytes(reply.read())
+
+
+def test_a_manifest_gives_its_bytes_after_the_files_were_replaced(
+    dataset: Dataset, alice: User, api: APIClient
+) -> None:
+    """A38."""
+    job = make_job(dataset, alice, 2, delivery="manifest")
+    entries = json.loads(delivered(finish(job)))["files"]
+    before = api.get(entries[0]["url"])["Location"]
+    storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
+
+    for url in (before, api.get(entries[0]["url"])["Location"]):
+        assert hashlib.sha256(fetched(url)).hexdigest() == entries[0]["sha256"]
+    storage.delete(PATH)
+    assert fetched(api.get(entries[0]["url"])["Location"]) == CONTENT
+
+
+def test_a_file_of_a_zip_is_copied_by_its_first_request(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A38: later exports do not change what the URL gives. Replaced before that, it is superseded."""
+    job = make_job(dataset, alice, 2, delivery="zip")
+    finish(job)
+    first, second = (
+        f"/exports/{job.pk}/files/{chunk.key}/{chunk.effective_date}" for chunk in job.chunks.order_by("seq")
+    )
+    url = api.get(first)["Location"]
+    for chunk in job.chunks.all():
+        storage.put(chunk.path, b"newer", content_type="text/csv", if_match=chunk.etag)
+
+    assert fetched(url) == fetched(api.get(first)["Location"]) == CONTENT
+    superseded = api.get(second)
+    assert (superseded.status_code, superseded.json()["code"]) == (410, "file_superseded")
+
+
+def test_an_equal_file_with_another_etag_is_not_superseded(dataset: Dataset, alice: User, api: APIClient) -> None:
+    job = make_job(dataset, alice, 2, delivery="zip")
+    finish(job)
+    newer = storage.put(PATH, b"newer", content_type="text/csv", if_match=job.chunks.get(seq=0).etag)
+    File.objects.filter(path=PATH).update(etag=newer.etag)  # as if another upload of the same bytes had that ETag
+
+    assert fetched(api.get(f"/exports/{job.pk}/files/JFK/2024-02-28")["Location"]) == b"newer"
+
+
+def test_copies_of_files_are_deleted_with_their_delivery(dataset: Dataset, alice: User) -> None:
+    """A26."""
+    receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
+    kept = finish(make_job(dataset, alice, 2, delivery="manifest"))
+    folder = f"_receipts/{receipt.pk}/"
+    assert len(list(storage.list_objects(folder))) == 3
+    Receipt.objects.filter(pk=receipt.pk).update(expires_at="2000-01-01T00:00Z")
+    storage_cleanup.delete_expired()
+
+    assert list(storage.list_objects(folder)) == []
+    assert len(list(storage.list_objects(f"_receipts/{kept.pk}/"))) == 3
+
+
+def test_the_sweep_keeps_the_copies_of_live_deliveries(
+    dataset: Dataset, alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A26: it deletes those of attempts that died."""
+    monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-10))
+    receipt = finish(make_job(dataset, alice, 2, delivery="manifest"))
+    live = {item.key for item in storage.list_objects("_receipts/")}
+    for orphan in (f"_receipts/{receipt.pk}/1/files/a.csv", f"_receipts/{uuid4()}/2/files/b.csv"):
+        storage.put(orphan, b"x", content_type="text/csv")
+
+    assert storage_cleanup.delete_orphans() == 2
+    assert {item.key for item in storage.list_objects("_receipts/")} == live
+
+
+# ---- Data that change while others export the same ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("delivery", "chunks"), [("zip", 3), ("single", 3), ("single", 1), ("manifest", 3)])
+def test_a_delivery_is_its_ledger_while_its_files_are_replaced(
+    dataset: Dataset, alice: User, delivery: str, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A38: the files are replaced again each time that the bundle has begun to read one."""
+    job = make_job(dataset, alice, chunks, delivery=delivery)
+    execution.drain()
+    versions = iter(range(100))
+
+    def replace_one() -> None:
+        """Export a newer file to the first path, as another job would."""
+        if (number := next(versions)) < 6:
+            chunk = job.chunks.get(seq=number % chunks)
+            content = b"id,name\n" + b"%d,x\n" % number
+            head = storage.head(chunk.path)
+            assert head
+            stored = storage.put(chunk.path, content, content_type="text/csv", if_match=head.etag)
+            File.objects.filter(path=chunk.path).update(
+                etag=stored.etag, sha256=stored.sha256, rows=1, bytes=stored.size, header_bytes=8
+            )
+
+    File.objects.update(header_bytes=8)
+    adopt = completion.adopt
+
+    def replaced_again(token: int, chunk: Chunk) -> Chunk:
+        newer = adopt(token, chunk)
+        replace_one()
+        return newer
+
+    monkeypatch.setattr(completion, "adopt", replaced_again)
+    for _ in range(chunks):
+        replace_one()
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.completion_attempts) == ("success", 1)
+    rows = list(job.chunks.order_by("seq"))
+    assert (job.rows, job.bytes) == (sum(c.rows or 0 for c in rows), sum(c.bytes or 0 for c in rows))
+    check_ledger(Receipt.objects.get(pk=job.pk), rows)
+
+
+def check_ledger(receipt: Receipt, chunks: list[Chunk]) -> None:
+    """Compare the delivered bytes with what the receipt, the manifest and the chunks say of them."""
+    content = delivered(receipt)
+    job = receipt.job
+    if job.delivery == "zip":
+        archive = zipfile.ZipFile(io.BytesIO(content))
+        files = {entry["fileName"]: entry["sha256"] for entry in json.loads(archive.read("manifest.json"))["files"]}
+        assert {name: hashlib.sha256(archive.read(name)).hexdigest() for name in files} == files
+        assert list(files.values()) == [chunk.sha256 for chunk in chunks]
+    elif job.delivery == "manifest":
+        for chunk, entry in zip(chunks, json.loads(content)["files"], strict=True):
+            url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
+            assert hashlib.sha256(fetched(url)).hexdigest() == chunk.sha256 == entry["sha256"]
+    elif len(chunks) == 1:
+        assert receipt.checksum == chunks[0].sha256
+    else:
+        assert content.count(b"\n") == receipt.rows + 1
+
+
+def test_no_job_fails_because_others_export_the_same_files(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, settings: LazySettings
+) -> None:
+    """A38: every file is replaced several times a second, each time by other bytes."""
+    settings.SLUICE = settings.SLUICE.model_copy(
+        update={"export_backoff_base_seconds": 0.1, "export_backoff_max_seconds": 0.1}
+    )
+    source_db.execute("""
+        CREATE FUNCTION data.rows_now(key text, effective_date date) RETURNS TABLE (k text, n int, at text)
+        LANGUAGE sql AS $$ SELECT key, n, clock_timestamp()::text FROM generate_series(1, 1 + length(key)) n $$
+    """)
+    dataset.function = "data.rows_now"
+    dataset.save()
+    jobs = [make_job(dataset, alice, 12, delivery=delivery) for delivery in ("zip", "manifest", "single")]
+    execution.drain()
+    ended = threading.Event()
+
+    def export_again() -> None:
+        while not ended.is_set():
+            make_job(dataset, alice, 12, reuse="never")
+            execution.drain()
+
+    def finish_all() -> None:
+        try:
+            wait_until(lambda: not File.objects.filter(etag__in=jobs[0].chunks.values("etag")).exists())
+            for _ in range(60):
+                for job in jobs:
+                    completion.complete(job.pk)
+                    job.refresh_from_db()
+                if all(job.has_ended for job in jobs):
+                    break
+                execution.drain()
+                time.sleep(0.05)
+        finally:
+            ended.set()
+
+    steps = [finish_all, export_again, export_again]
+    in_threads(3, lambda number: steps[number]())
+
+    assert [job.status for job in jobs] == ["success"] * 3
+    for job in jobs:
+        check_ledger(job.receipt, list(job.chunks.order_by("seq")))
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_files_with_different_columns_are_not_joined(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection, compression: str
+) -> None:
+    """A38: the function was changed in the source, and the schema version was not raised."""
+    shape = Shape(compression=compression)
+    finish(make_job(dataset, alice, 1, shape=shape))
+    source_db.execute("DROP FUNCTION data.rows_for")
+    source_db.execute("""
+        CREATE FUNCTION data.rows_for(key text, effective_date date) RETURNS TABLE (k text, d date)
+        LANGUAGE sql AS $$ SELECT key, effective_date $$
+    """)
+    job = make_job(dataset, alice, 2, delivery="single", shape=shape)
+    execution.drain()
+    completion.complete(job.pk)
+
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+    assert "different columns" in job.error_detail

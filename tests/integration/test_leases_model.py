@@ -311,11 +311,13 @@ class Exports(RuleBasedStateMachine):
             self.model.jobs[completing.job].leave_completion()
             self.model.jobs[completing.job].attempts -= 1
 
-    @rule(completing=completings, number=st.integers(1, 3))
-    def find_files_gone(self, completing: Completing, number: int) -> None:
-        chunks = self.model.jobs[completing.job].chunks[:number]
-        redone = sql.scalar(completion.REDO, job=completing.job, token=completing.token, chunks=chunks)
-        assert redone == (self.model.redo(completing.job, chunks) if self.is_current(completing) else None)
+    @rule(completing=completings, number=st.integers(1, 3), is_young=st.booleans())
+    def find_files_gone(self, completing: Completing, number: int, is_young: bool) -> None:  # noqa: FBT001
+        job = self.model.jobs[completing.job]
+        values = {"chunks": job.chunks[:number], "patience": 3600 if is_young else 0, "attempts": MAX_ATTEMPTS}
+        redone = sql.scalar(completion.REDO, job=completing.job, token=completing.token, **values)
+        may = self.is_current(completing) and (is_young or job.attempts < MAX_ATTEMPTS)
+        assert redone == (self.model.redo(completing.job, job.chunks[:number], is_young=is_young) if may else None)
 
     @rule()
     def give_up(self) -> None:

@@ -181,9 +181,14 @@ def of_completion(rows: Million) -> dict[str, Case]:
         "read all files": Case(
             work=lambda _: list(whole.chunks.in_request_order().iterator(chunk_size=1000)), by=(OF_JOB,), most=LARGE
         ),
-        "take newer files over": Case(before=token, work=outcome(completion.ADOPT), by=(OF_JOB, ACTIVE), most=LARGE),
-        "read files again": Case(
-            before=token, work=outcome(completion.REDO, chunks=chunks), by=(ACTIVE,), most=len(chunks)
+        "adopt a newer file": Case(
+            before=token, work=outcome(completion.ADOPT, chunk=chunks[0]), by=("exports_chunk_pkey", ACTIVE), most=10
+        ),
+        "export files again": Case(
+            before=token,
+            work=outcome(completion.REDO, chunks=chunks, patience=3600, attempts=4),
+            by=(ACTIVE,),
+            most=len(chunks),
         ),
     }
 

@@ -50,7 +50,7 @@ def carry_on() -> None:
 
 @pytest.fixture
 def folder() -> str:
-    return f"tests/{uuid4()}"
+    return f"_receipts/tests/{uuid4()}"
 
 
 @pytest.fixture
@@ -654,6 +654,7 @@ def make_copy(source: storage.StoredObject, target: str, *, if_match: str | None
         source.key,
         target,
         if_match_source=source.etag,
+        size=source.size,
         content_type="application/zip",
         sha256=source.sha256,
         metadata={"job": "8"},
@@ -819,7 +820,7 @@ def test_it_presigns_for_the_public_address(key: str, settings: LazySettings) ->
     settings.SLUICE = settings.SLUICE.model_copy(
         update={"s3_public_endpoint_url": AnyHttpUrl("https://files.example.com/")}
     )
-    assert presign(key).startswith(f"https://files.example.com/{bucket()}/tests/")
+    assert presign(key).startswith(f"https://files.example.com/{bucket()}/_receipts/tests/")
 
 
 @pytest.mark.parametrize(

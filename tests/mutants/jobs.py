@@ -70,9 +70,21 @@ MUTANTS = [
     ),
     COMPLETION(
         name="let a stale completion reread files",
-        old="    SELECT job_id FROM exports_jobs\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
-        new="    SELECT job_id FROM exports_jobs\n    WHERE job_id = %(job)s AND",
+        old="    ) age\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
+        new="    ) age\n    WHERE job_id = %(job)s AND",
         tests=completion("the_stale_one_of_two_completions_changes_nothing"),
+    ),
+    COMPLETION(
+        name="deliver other bytes than a chunk's newer row describes",
+        old="SET etag = f.etag, sha256 = f.sha256,",
+        new="SET etag = f.etag,",
+        tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
+    ),
+    COMPLETION(
+        name="keep the sums of a job that adopted a newer file",
+        old="SET rows = j.rows + n.rows - b.rows, bytes",
+        new="SET rows = j.rows, bytes",
+        tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
     ),
     COMPLETION(
         name="refund a reused chunk twice",

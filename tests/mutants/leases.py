@@ -169,14 +169,14 @@ MUTANTS = [
     ),
     STORAGE(
         name="delete objects whose receipt is about to be written",
-        old="if item.last_modified < young]",
-        new="]",
+        old="if item.last_modified < young)",
+        new=")",
         tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     STORAGE(
         name="delete objects that receipts name",
-        old="orphans = [key for key in found if key not in named]",
-        new="orphans = found",
+        old="orphans = undelivered(batch)",
+        new="orphans = batch",
         tests=sweeper("orphans_are_deleted_and_objects_of_live_receipts_kept"),
     ),
     RETENTION(

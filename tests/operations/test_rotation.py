@@ -213,8 +213,8 @@ def use(store: Administered, settings: LazySettings) -> Use:
 def pairs(store: Administered) -> tuple[Keys, Keys]:
     """The first pair of each of the two users."""
     name = os.urandom(4).hex()
-    service = store.user(f"service-{name}", policy("service", bucket=store.bucket, base_path="none"))
-    download = store.user(f"download-{name}", policy("download", bucket=store.bucket, base_path="things"))
+    service = store.user(f"service-{name}", policy("service", bucket=store.bucket))
+    download = store.user(f"download-{name}", policy("download", bucket=store.bucket))
     return service, download
 
 

@@ -91,7 +91,7 @@ class SeaweedFS(LocalServer):
                 ],
                 # Developers create datasets freely, so all paths are allowed.
                 "policies": [
-                    {"name": name, "content": policy(name, bucket=self.bucket, base_path="*")}
+                    {"name": name, "content": policy(name, bucket=self.bucket)}
                     for name in ("service", "download")
                 ],
             }),
@@ -179,9 +179,9 @@ def identity(name: str, key: str, secret: str, **rights: list[str]) -> dict[str,
     return {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], **rights}
 
 
-def policy(name: str, *, bucket: str, base_path: str) -> str:
+def policy(name: str, *, bucket: str) -> str:
     """Return a policy of docs/iam/ for this bucket and base path."""
-    return (IAM / f"{name}.json").read_text().replace("BUCKET", bucket).replace("BASE_PATH", base_path)
+    return (IAM / f"{name}.json").read_text().replace("BUCKET", bucket)
 
 
 def weed() -> Path:

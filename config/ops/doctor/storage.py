@@ -36,12 +36,13 @@ def check_conditions(key: str) -> Finding:
         "PUT with If-None-Match": lambda: probe.replaces(key),
         "PUT with If-Match": lambda: probe.replaces(key, if_match="0" * 32),
         "CompleteMultipartUpload with If-None-Match": lambda: probe.replaces_by_parts(key),
+        "CopyObject with x-amz-copy-source-if-match": lambda: probe.copies_another_version(key),
     }
     ignored = [name for name, overwrites in attempts.items() if overwrites()]
     if ignored:
         return failure(
-            f"It ignores conditions of writes ({', '.join(ignored)}): late workers can overwrite files.",
-            f"Use a storage that supports If-None-Match and If-Match on writes, such as AWS and SeaweedFS 4: {PAGE}.",
+            f"It ignores conditions ({', '.join(ignored)}): files can be overwritten, or copies differ.",
+            f"Use a storage that supports conditions on writes and copies, such as AWS and SeaweedFS 4: {PAGE}.",
         )
     return ok("Conditional writes work.")
 

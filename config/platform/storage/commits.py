@@ -54,8 +54,8 @@ def commit(
 ) -> str:
     """Send the request, at most twice, and return the object's ETag.
 
-    After an error, a HEAD request checks the object: a lost response, a timeout, a 412, or a "no such upload" may each
-    mean that the write succeeded. An object with our `upload` id and size is ours.
+    After an error, a HEAD request, if it succeeds, checks the object: a lost response, a timeout, a 412, or a "no such
+    upload" may each mean that the write succeeded. An object with our `upload` id and size is ours.
 
     Raises Conflict if an object exists that `if_match` does not allow; otherwise the error of the request.
     """
@@ -66,7 +66,12 @@ def commit(
             return bare(attempt(send))
         except (RequestFailed, Missing, Changed) as error:
             failure = error
-        found = head(key)
+        try:
+            found = head(key)
+        except RequestFailed:
+            if failure.retryable:
+                continue
+            break
         if found and found.metadata.get(UPLOAD_ID) == upload and found.size == size:
             return found.etag
         if is_taken(found, if_match):

@@ -17,8 +17,8 @@ from config.platform.storage.commits import (
     no_checkpoint,
     signed,
 )
-from config.platform.storage.errors import Changed, Missing, RequestFailed, UploadFailed, request
-from config.platform.storage.objects import StoredObject, abort_quietly, bare, head, quoted
+from config.platform.storage.errors import RequestFailed, UploadFailed, request
+from config.platform.storage.objects import StoredObject, abort_quietly, bare, quoted
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import CompletedPartTypeDef
@@ -32,6 +32,7 @@ def copy(
     target_key: str,
     *,
     if_match_source: str,
+    size: int,
     content_type: str,
     sha256: str,
     metadata: Mapping[str, str] = NO_METADATA,
@@ -40,27 +41,22 @@ def copy(
 ) -> StoredObject:
     """Copy an object of any size within the bucket, with the same condition on the target as an Upload.
 
-    `sha256` is the known checksum of the content, and is returned. Raises Missing or Changed for the source, Conflict
-    for the target, errors of `checkpoint`, and UploadFailed.
+    `size` and `sha256` are those of the source with the ETag `if_match_source`, and are returned. Raises Missing or
+    Changed for the source, Conflict for the target, errors of `checkpoint`, and UploadFailed.
     """
-    source = head(source_key)
-    if source is None:
-        raise Missing("the object to copy does not exist")
-    if source.etag != if_match_source:
-        raise Changed("the object to copy was replaced")
     operation = CopyOperation(
-        origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(source.etag)},
+        origin={"CopySource": {"Bucket": bucket(), "Key": source_key}, "CopySourceIfMatch": quoted(if_match_source)},
         key=target_key,
-        size=source.size,
+        size=size,
         headers={"ContentType": content_type, "Metadata": signed(metadata), **ENCRYPTED},
         if_match=if_match,
         checkpoint=checkpoint,
     )
     try:
-        etag = operation.copy_at_once() if source.size <= COPY_BYTES else operation.copy_in_parts()
+        etag = operation.copy_at_once() if size <= COPY_BYTES else operation.copy_in_parts()
     except RequestFailed as error:
         raise UploadFailed(str(error), retryable=error.retryable) from None
-    return StoredObject(key=target_key, etag=etag, size=source.size, sha256=sha256)
+    return StoredObject(key=target_key, etag=etag, size=size, sha256=sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from botocore.exceptions import ClientError
 
 from config.platform.storage.clients import bucket, client, connect, download_profile, main_profile, presign_download
 from config.platform.storage.commits import ENCRYPTED
+from config.platform.storage.copies import copy
 from config.platform.storage.errors import VENDOR_ERRORS, Changed, Conflict, StorageError, attempt, translate
 from config.platform.storage.objects import delete, head
 from config.platform.storage.uploads import put
@@ -45,6 +46,17 @@ def replaces(key: str, **condition: Any) -> bool:
         put(key, CONTENT, content_type=TYPE, **condition)
     except Conflict:
         return False
+    return True
+
+
+def copies_another_version(key: str) -> bool:
+    """Return whether a copy succeeds although its condition names another version of the source."""
+    text: dict[str, Any] = {"content_type": TYPE, "sha256": "", "size": len(CONTENT)}
+    try:
+        copy(key, beside(key), if_match_source="0" * 32, **text)
+    except Changed:
+        return False
+    delete(beside(key))
     return True
 
 
