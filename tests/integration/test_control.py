@@ -191,7 +191,8 @@ def test_a_cancel_includes_chunks_released_at_the_same_time(dataset: Dataset, al
     def redo() -> None:
         try:
             with transaction.atomic():
-                assert sql.scalar(completion.REDO, job=job.pk, token=token, chunks=chunks[:1]) == 1
+                limits = {"patience": 3600, "attempts": 4}
+                assert sql.scalar(completion.REDO, job=job.pk, token=token, chunks=chunks[:1], **limits) == 1
                 redone.set()
                 assert asked.wait(30)
                 wait_until(waits_for_a_lock)

@@ -63,6 +63,7 @@ def clean() -> None:
             "UPDATE exports_slot SET token = NULL, lease_until = NULL, job_id = NULL, chunk_id = NULL, backend = ''"
         )
     lose_messages()
+    sql.scalar("SELECT setval('exports_turn_seq', 1)")  # claims alternate by it: an example must be repeatable
 
 
 @dataclass(frozen=True)
