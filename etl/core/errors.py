@@ -172,6 +172,10 @@ class StorageUnavailable(StageLost):
     detail = "The object storage is unreachable, or it rejected our request."
 
 
+class StorageRefused(StorageUnavailable):
+    """Costs no attempt for EXPORT_STORAGE_PATIENCE_SECONDS."""
+
+
 class DatabaseUnavailable(StageLost):
     detail = "The database is unreachable."
 

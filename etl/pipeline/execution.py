@@ -31,6 +31,7 @@ from etl.core.errors import (
     OutOfTime,
     StageLost,
     StageTimeout,
+    StorageRefused,
     StorageUnavailable,
     UnexpectedError,
 )
@@ -175,7 +176,7 @@ class StageRun:
 
     def attempt(self) -> str:
         """Return the outcome, as the metrics label it."""
-        if self.state.attempts[self.state.phase] == 1:
+        if self.state.attempts[self.state.phase] == 1 and not self.state.refused_at:
             metrics.task_moved(self.state.status)
         try:
             return self.succeed()
@@ -192,6 +193,7 @@ class StageRun:
             raise
 
     def succeed(self) -> str:
+        storage.require_writable()  # nothing is computed that cannot be stored
         return self.finish(self.stage.run(self.state, self.context))
 
     def finish(self, done: Any) -> str:
@@ -205,6 +207,11 @@ class StageRun:
         facts = {"code": error.code, "attempt": attempt}
         tracing.annotate(failed=error.code)
         try:
+            if isinstance(error, StorageRefused) and (refused_at := self.refused_at()):
+                delay = delay_after(attempt, error)
+                self.wait(delay, refused_at=refused_at)
+                log.warning("stage_waits_for_storage", **facts, delay=round(delay, 1))
+                return "retried"
             if error.transient and (may_wait or attempt < runstate.most_attempts(self.state.phase)):
                 delay = delay_after(attempt, error)
                 self.wait(delay)
@@ -215,6 +222,12 @@ class StageRun:
             return self.report_lease_loss()
         log.warning("stage_failed", **facts)
         return "failed"
+
+    def refused_at(self) -> float:
+        """Return when the storage first refused this stage. 0: for too long, so that the attempt counts."""
+        now = time.time()
+        since = self.state.refused_at or now
+        return since if now - since < settings.SLUICE.export_storage_patience_seconds else 0
 
     def fail_exhausted(self) -> str:
         """End a stage that has no attempts left. The last one may have stored its output before it died."""
@@ -233,10 +246,12 @@ class StageRun:
             return self.handle_failure(as_etl_error(error, self.stage))
         return self.handle_failure(StageLost(code=self.stage.code))
 
-    def wait(self, delay: float) -> None:
+    def wait(self, delay: float, *, refused_at: float = 0) -> None:
         wakes_up = delay <= dispatch.LONGEST_COUNTDOWN
         verdict = self.retry_while_leased(
-            lambda move_id: runstate.wait(self.state, delay=delay, wakes_up=wakes_up, move_id=move_id)
+            lambda move_id: runstate.wait(
+                self.state, delay=delay, wakes_up=wakes_up, refused_at=refused_at, move_id=move_id
+            )
         )
         if verdict is not Verdict.MOVED:
             raise Fenced
@@ -277,6 +292,9 @@ def as_etl_error(error: Exception, stage: Stage) -> EtlError:
         return stage.timeout()
     if isinstance(error, storage.StorageError):
         log.warning("storage_failed", error=str(error))
+        if error.is_outage:
+            storage.doubt()
+            return StorageRefused(code=stage.code)
         return StorageUnavailable(code=stage.code)
     if isinstance(error, DATABASE_ERRORS):
         log.warning("database_unavailable", error=logs.describe(error))

@@ -70,6 +70,8 @@ class RunState:
     token: str = ""
     lease_until: float = 0
     available_at: float = 0
+    # When the storage first refused this stage: epoch seconds by the worker's clock, 0 if it did not.
+    refused_at: float = 0
     # The result is too large for Redis; the row has it once the end is recorded.
     result_is_elsewhere: bool = False
     created_at: datetime
@@ -145,7 +147,7 @@ def read_fields(task_id: int, had: Mapping[str, str]) -> RunState:
     plain: dict[str, Any] = {
         **{name: int(had[name]) for name in WHOLE_NUMBERS},
         **{name: had.get(name, "") for name in TEXTS},
-        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at")},
+        **{name: float(had.get(name) or 0) for name in ("lease_until", "available_at", "refused_at")},
     }
     return RunState(
         task_id=task_id,

@@ -167,7 +167,7 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
         id=move_id,
         **held(state),
         **ADVANCE.conditions(),
-        set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, "step": "", **facts},
+        set={"phase": Phase.POSTPROCESS, "markdown_key": markdown_key, "step": "", "refused_at": "0", **facts},
         drop=True,
         delay=0,
         hinted=0,  # the chain sends the next message
@@ -175,15 +175,20 @@ def advance(state: RunState, *, markdown_key: str, move_id: str | None = None, *
     )
 
 
-def wait(state: RunState, *, delay: float, wakes_up: bool, move_id: str | None = None) -> Verdict:
+def wait(
+    state: RunState, *, delay: float, wakes_up: bool, refused_at: float = 0, move_id: str | None = None
+) -> Verdict:
     """Return the lease and schedule the next attempt after `delay` seconds.
 
-    `wakes_up`: the caller sends a wake-up message with that delay. Raises Unavailable.
+    `wakes_up`: the caller sends a wake-up message with that delay. `refused_at`: when the storage first refused the
+    stage; then the attempt is returned too. Raises Unavailable.
     """
+    refused = {"increase": returned(state), "set": {"refused_at": str(refused_at)}} if refused_at else {}
     return move(
         state.task_id,
         id=move_id,
         **held(state),
+        **refused,
         drop=True,
         delay=delay,
         hinted=delay if wakes_up else -settings.SLUICE.etl_recovery_seconds,
@@ -193,8 +198,11 @@ def wait(state: RunState, *, delay: float, wakes_up: bool, move_id: str | None =
 
 def release(state: RunState) -> Verdict:
     """Return the lease and the attempt, for a worker that shuts down. Raises Unavailable."""
-    returned = {f"attempts_{state.phase}": -1}
-    return move(state.task_id, **held(state), drop=True, delay=0, increase=returned, visible=True).verdict
+    return move(state.task_id, **held(state), drop=True, delay=0, increase=returned(state), visible=True).verdict
+
+
+def returned(state: RunState) -> dict[str, int]:
+    return {f"attempts_{state.phase}": -1}
 
 
 def complete(

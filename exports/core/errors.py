@@ -67,6 +67,13 @@ class ChunkUploadFailed(ExportError):
     text = "The object storage did not accept the file, and the immediate retry failed too."
 
 
+class StorageRefused(ChunkUploadFailed):
+    """Costs no attempt for EXPORT_STORAGE_PATIENCE_SECONDS."""
+
+    retryable = True
+    text = "The object storage cannot be reached, or it refuses writes."
+
+
 class UploadConflict(ChunkUploadFailed):
     retryable = True
     text = "Other workers replaced the object at this path before each attempt to write it."
@@ -105,7 +112,7 @@ EXPLANATIONS: dict[str, tuple[str, str]] = {
     ),
     "EXPORT_UPLOAD_FAILED": (
         "The object storage did not accept the file",
-        "The upload and its immediate retry failed. Nothing was written. Retry the failed chunks.",
+        "It was down, refused writes, or rejected this file. Nothing was written. Retry the failed chunks later.",
     ),
     "EXPORT_WORKER_LOST": (
         "Workers crashed or failed on this chunk",

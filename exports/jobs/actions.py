@@ -49,7 +49,7 @@ RETRY = (
 WITH again AS (
     UPDATE exports_chunk
     SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        error_code = '', error_detail = '', charged = true
+        refused_at = NULL, error_code = '', error_detail = '', charged = true
     WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
     RETURNING id, job_id, status, seq
@@ -60,7 +60,7 @@ WITH again AS (
     SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL,
         error_code = CASE WHEN j.failed > delta.chunks THEN j.error_code ELSE '' END,
         error_detail = CASE WHEN j.failed > delta.chunks THEN j.error_detail ELSE '' END,
-        completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL,
+        completion_attempts = 0, completion_token = NULL, completion_lease_until = NULL, refused_at = NULL,
         event_seq = j.event_seq + delta.chunks + 2
     FROM (SELECT count(*) AS chunks FROM again) delta
     WHERE j.job_id = %(job)s AND j.status = 'failed'

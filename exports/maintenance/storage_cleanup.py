@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from config.platform import storage
-from config.platform.storage import probe
+from config.platform.storage import writability
 from exports.core import metrics
 from exports.core.states import ChunkStatus
 from exports.delivery import bundles
@@ -95,7 +95,7 @@ def delete_orphans() -> int:
         orphans = undelivered(batch)
         storage.delete_many(orphans)
         deleted += len(orphans)
-        if violations := sum(not key.startswith(probe.PREFIX) for key in orphans):
+        if violations := sum(not key.startswith(writability.PREFIX) for key in orphans):
             metrics.TTL_VIOLATIONS.inc(violations)
     log.info("orphans_deleted", objects=deleted)
     return deleted

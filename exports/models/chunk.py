@@ -30,6 +30,7 @@ class Chunk(models.Model):
     attempts = models.PositiveSmallIntegerField(default=0, help_text="Counted at the claim, so a killed worker counts")
     token = models.BigIntegerField(null=True, blank=True)
     lease_until = models.DateTimeField(null=True, blank=True)
+    refused_at = models.DateTimeField(null=True, blank=True, help_text="When the storage first refused its file")
     available_at = models.DateTimeField(null=True, blank=True, help_text="When the next attempt may start")
 
     charged = models.BooleanField(db_default=True, help_text="Its charge can still come back")

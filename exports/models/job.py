@@ -124,6 +124,7 @@ class Job(models.Model):
 
     completion_token = models.BigIntegerField(null=True, blank=True)
     completion_lease_until = models.DateTimeField(null=True, blank=True)
+    refused_at = models.DateTimeField(null=True, blank=True, help_text="When the storage first refused its delivery")
     completion_attempts = models.PositiveSmallIntegerField(default=0)
     event_seq = models.BigIntegerField(db_default=0, help_text="The newest number of its events")
 

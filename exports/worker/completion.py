@@ -35,6 +35,11 @@ log = structlog.get_logger(__name__)
 
 def complete(job_id: UUID) -> None:
     """Bundle a job's files and issue its receipt, unless it is not ready or another worker has claimed it."""
+    try:
+        storage.require_writable()
+    except storage.StorageError as error:
+        log.warning("storage_unavailable", error=str(error))  # the reaper sends the message again
+        return
     token = claim(job_id)
     if token is None:
         return
@@ -43,27 +48,34 @@ def complete(job_id: UUID) -> None:
         tracing.span("completion", parent=job.traceparent, job_id=str(job_id)),
         bound_contextvars(job_id=str(job_id), request_id=job.request_id),
     ):
-        try:
-            with heartbeat(partial(renew, job_id, token)) as beat:
-                bundle = make_or_repair(job, token, beat.check)
-            if bundle:
-                issue(job, token, bundle)
-        except LeaseLost:
-            # Taken over, or cancelled. The object of this attempt has its own token in its key; the sweep deletes it.
-            log.warning("completion_lost")
-        except storage.StorageError as error:
-            fail(job, token, str(error))
-        except bundles.FilesDiffer as error:
-            fail(job, token, str(error), may_retry=False)
-        except Exception:
-            log.exception("unexpected_error")
-            CAUGHT.labels("completion").inc()
-            fail(job, token, "unexpected error")
-        except BaseException:
-            # Shutdown: another worker may start now, and no attempt is counted.
-            sql.scalar(RELEASE, job=job_id, token=token)
-            wakeups.completion(job_id)
-            raise
+        attempt(job, token)
+
+
+def attempt(job: Job, token: int) -> None:
+    """Bundle and issue under the token of a claim, and record the outcome."""
+    try:
+        with heartbeat(partial(renew, job.job_id, token)) as beat:
+            bundle = make_or_repair(job, token, beat.check)
+        if bundle:
+            issue(job, token, bundle)
+    except LeaseLost:
+        # Taken over, or cancelled. The object of this attempt has its own token in its key; the sweep deletes it.
+        log.warning("completion_lost")
+    except storage.StorageError as error:
+        if error.is_outage:
+            storage.doubt()
+        fail(job, token, str(error), is_refused=error.is_outage)
+    except bundles.FilesDiffer as error:
+        fail(job, token, str(error), may_retry=False)
+    except Exception:
+        log.exception("unexpected_error")
+        CAUGHT.labels("completion").inc()
+        fail(job, token, "unexpected error")
+    except BaseException:
+        # Shutdown: another worker may start now, and no attempt is counted.
+        sql.scalar(RELEASE, job=job.job_id, token=token)
+        wakeups.completion(job.job_id)
+        raise
 
 
 def make_or_repair(job: Job, token: int, checkpoint: Callable[[], None]) -> bundles.Bundle | None:
@@ -124,17 +136,29 @@ WITH moved AS (
     + "SELECT job_id FROM moved"
 )
 
+# A refusal by the storage returns the attempt, unless the storage has refused the delivery for too long.
 # Before the last attempt, the lease's end is the time of the next one: then the reaper wakes a worker for it.
 FAIL = (
     """
-WITH failed AS (
-    UPDATE exports_jobs
-    SET status = CASE WHEN completion_attempts >= %(attempts)s THEN 'failed' ELSE status END,
-        finished_at = CASE WHEN completion_attempts >= %(attempts)s THEN clock_timestamp() END,
+WITH ours AS MATERIALIZED (
+    SELECT job_id, completion_attempts - waits::int AS attempts,
+           NOT waits AND completion_attempts >= %(attempts)s AS ends
+    FROM exports_jobs CROSS JOIN LATERAL (
+        SELECT %(refused)s AND coalesce(refused_at > clock_timestamp() - %(patience)s * interval '1 second', true)
+               AS waits
+    ) refusal
+    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
+    FOR UPDATE OF exports_jobs
+), failed AS (
+    UPDATE exports_jobs j
+    SET status = CASE WHEN ours.ends THEN 'failed' ELSE status END,
+        finished_at = CASE WHEN ours.ends THEN clock_timestamp() END,
+        completion_attempts = ours.attempts,
+        refused_at = CASE WHEN %(refused)s THEN coalesce(refused_at, clock_timestamp()) END,
         error_code = 'EXPORT_BUNDLE_FAILED', error_detail = %(detail)s, completion_token = NULL,
         completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1
-    WHERE job_id = %(job)s AND completion_token = %(token)s AND status IN ('running', 'retrying')
-    RETURNING job_id, event_seq, status
+    FROM ours WHERE j.job_id = ours.job_id
+    RETURNING j.job_id, j.event_seq, j.status
 ), moved AS (
     SELECT * FROM failed WHERE status = 'failed'
 )
@@ -184,8 +208,11 @@ def issue(job: Job, token: int, bundle: bundles.Bundle) -> None:
     wake_senders()
 
 
-def fail(job: Job, token: int, detail: str, *, may_retry: bool = True) -> None:
-    """Record a failed attempt, and schedule the next one unless it was the last or cannot help."""
+def fail(job: Job, token: int, detail: str, *, may_retry: bool = True, is_refused: bool = False) -> None:
+    """Record a failed attempt, and schedule the next one unless it was the last or cannot help.
+
+    `is_refused`: by the storage; for EXPORT_STORAGE_PATIENCE_SECONDS, such an attempt does not count.
+    """
     delay = transitions.retry_delay(job.completion_attempts)
     status = sql.scalar(
         FAIL,
@@ -193,6 +220,8 @@ def fail(job: Job, token: int, detail: str, *, may_retry: bool = True) -> None:
         token=token,
         detail=transitions.truncated(detail),
         attempts=settings.SLUICE.export_max_attempts if may_retry else 0,
+        refused=is_refused,
+        patience=settings.SLUICE.export_storage_patience_seconds,
         delay=delay,
     )
     if status is None:
@@ -254,7 +283,7 @@ WITH ours AS MATERIALIZED (
 ), back AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
-        error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused'
+        refused_at = NULL, error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused'
     FROM exports_chunk was, ours
     WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
     RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source

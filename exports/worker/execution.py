@@ -3,7 +3,6 @@
 Execution is at-least-once and its effect exactly-once: a worker may die at any line, and any line may run twice.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from exports.core.errors import (
     ExportError,
     SourceConnectionsExhausted,
     SourceFailed,
+    StorageRefused,
     UploadConflict,
     WorkerFailed,
 )
@@ -49,18 +49,6 @@ REUSE_BATCH = 200
 REUSE_THREADS = 8
 
 
-# Set when the last upload failed. Then nothing is claimed until the object store responds. An upload has one immediate
-# retry, so an outage of a minute would fail every chunk that was claimed in it.
-storage_suspect = threading.Event()
-
-
-def require_storage() -> None:
-    """Check the object store if the last upload failed. Raises StorageError while it does not respond."""
-    if storage_suspect.is_set():
-        storage.ping()
-        storage_suspect.clear()
-
-
 def drain() -> None:
     """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
@@ -76,7 +64,7 @@ def export_some(session: database.SourceSession) -> bool:
     until = time.monotonic() + TURN_SECONDS
     some = False
     while time.monotonic() < until:
-        require_storage()
+        storage.require_writable()  # nothing is read from the source that cannot be stored
         claim = leases.claim(backend=session.backend)
         if claim is None:
             break
@@ -95,7 +83,7 @@ def export_some(session: database.SourceSession) -> bool:
 
 @contextmanager
 def stop_without_servers() -> Iterator[None]:
-    """Stop when the database or the object store is unavailable, or the source accepts no connection.
+    """Stop when the database is unavailable, the source accepts no connection, or the storage accepts no writes.
 
     The reaper wakes a worker later.
     """
@@ -107,6 +95,8 @@ def stop_without_servers() -> Iterator[None]:
         log.warning("database_unavailable", error=logs.describe(error))
     except storage.StorageError as error:
         log.warning("storage_unavailable", error=str(error))
+    except StorageRefused as error:
+        log.warning("storage_unavailable", error=error.detail)
 
 
 def run_chunk(claim: Claim, session: database.SourceSession) -> None:
@@ -124,17 +114,12 @@ def run_chunk(claim: Claim, session: database.SourceSession) -> None:
         # connection take the chunk, and the reaper wakes the others.
         transitions.release([claim])
         raise
-    except ExportError as error:
-        record_failure(claim, error, keep_slot=session.may_run_on)
     except OperationalError:
         raise
-    except SoftTimeLimitExceeded:
-        record_failure(claim, WorkerFailed("over the worker's time limit"), keep_slot=session.may_run_on)
-        raise
     except Exception as error:
-        log.exception("unexpected_error")
-        CAUGHT.labels("chunk").inc()
-        record_failure(claim, WorkerFailed(describe_unexpected(error)), keep_slot=session.may_run_on)
+        record_failure(claim, as_export_error(error), keep_slot=session.may_run_on)
+        if isinstance(error, StorageRefused | SoftTimeLimitExceeded):
+            raise
     except BaseException:
         # Shutdown: release the chunk now instead of at the lease's expiry, and count no attempt.
         transitions.release([claim], keep_slot=session.may_run_on)
@@ -142,10 +127,18 @@ def run_chunk(claim: Claim, session: database.SourceSession) -> None:
         raise
 
 
-def describe_unexpected(error: Exception) -> str:
-    """Return the text that users see for an unexpected error. It is specific if the host is out of disk or memory."""
+def as_export_error(error: Exception) -> ExportError:
+    """Translate an unexpected exception. Its text is specific if the host is out of disk or memory."""
+    if isinstance(error, ExportError):
+        return error
+    if isinstance(error, SoftTimeLimitExceeded):
+        return WorkerFailed("over the worker's time limit")
+    log.error("unexpected_error", exc_info=error)
+    CAUGHT.labels("chunk").inc()
     lacks_resources = isinstance(error, OSError | MemoryError)
-    return f"the worker could not continue: {logs.describe(error)}" if lacks_resources else "unexpected error"
+    return WorkerFailed(
+        f"the worker could not continue: {logs.describe(error)}" if lacks_resources else "unexpected error"
+    )
 
 
 def produce(claim: Claim, session: database.SourceSession) -> ChunkResult:
@@ -157,6 +150,9 @@ def produce(claim: Claim, session: database.SourceSession) -> ChunkResult:
         except storage.Conflict:
             raise UploadConflict from None
         except storage.StorageError as error:
+            if error.is_outage:
+                storage.doubt()
+                raise StorageRefused(str(error)) from error
             raise ChunkUploadFailed(str(error)) from error
         except ExportError:
             if session.cancelled:  # by the heartbeat
@@ -239,7 +235,6 @@ def record_success(claim: Claim, result: ChunkResult, *, seconds: float) -> None
 
 def record_failure(claim: Claim, error: ExportError, *, keep_slot: bool) -> None:
     """Record that an attempt failed. After the last one, an older file may be used instead."""
-    (storage_suspect.set if isinstance(error, ChunkUploadFailed) else storage_suspect.clear)()
     delay = transitions.delay_after(claim, error)
     if (
         delay is None

@@ -62,6 +62,7 @@ class Claim:
     may_adopt: bool  # the job requests reuse
     may_reuse: bool  # and the known file has the right version and is not too old
     may_degrade: bool  # the job accepts the known file, of the right version, when the source fails
+    refused_for: float  # seconds since the storage first refused the chunk's file; 0 if it did not
     began: bool  # this claim moved the job from pending or retrying to running
 
 
@@ -120,7 +121,7 @@ WITH turn AS MATERIALIZED (
         lease_until = clock_timestamp() + %(lease)s * interval '1 second', started_at = clock_timestamp()
     FROM fence WHERE c.id = fence.chunk_id
     RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
-              fence.was_retrying
+              c.refused_at, fence.was_retrying
 ), start_job AS (
     UPDATE exports_jobs j
     SET started_at = coalesce(j.started_at, clock_timestamp()), event_seq = j.event_seq + 1,
@@ -152,6 +153,7 @@ SELECT t.id, t.token, t.attempts, t.job_id, t.key, t.effective_date, t.path, t.s
            AS may_reuse,
        j.allow_degraded AND f.schema_version = j.schema_version AS may_degrade,
        EXISTS (SELECT 1 FROM moved) AS began,
+       coalesce(extract(epoch FROM t.started_at - t.refused_at)::float, 0) AS refused_for,
        f.etag, f.sha256, f.rows, f.bytes, f.header_bytes, f.data_as_of
 FROM take_chunk t
 JOIN exports_jobs j ON j.job_id = t.job_id
@@ -190,7 +192,8 @@ WITH head AS MATERIALIZED (
     SET status = 'running', token = nextval('exports_fence_seq'), started_at = clock_timestamp(),
         lease_until = clock_timestamp() + %(lease)s * interval '1 second'
     FROM pick WHERE c.id = pick.id
-    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at
+    RETURNING c.id, c.token, c.attempts, c.job_id, c.dataset_id, c.key, c.effective_date, c.path, c.started_at,
+              c.refused_at
 ), start_job AS (
     UPDATE exports_jobs j SET started_at = clock_timestamp(), status = 'running', event_seq = j.event_seq + 1
     WHERE j.job_id = (SELECT job_id FROM head) AND j.status = 'pending'
@@ -209,7 +212,7 @@ def claim_reusable(*, batch: int) -> list[Claim]:
 CLAIM_COLUMNS = (
     *("token", "attempts", "job_id", "request_id", "traceparent", "dataset", "schema_version", "statement_timeout"),
     "allow_writes",
-    *("path", "may_adopt", "began"),
+    *("path", "may_adopt", "refused_for", "began"),
 )
 
 

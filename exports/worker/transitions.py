@@ -13,7 +13,7 @@ from django.conf import settings
 from config.platform import backoff
 from config.platform.db import sql
 from exports.core import events
-from exports.core.errors import ExportError
+from exports.core.errors import ExportError, StorageRefused
 from exports.core.states import Source
 from exports.jobs import quotas
 from exports.worker.leases import Claim, KnownFile
@@ -179,6 +179,8 @@ FAIL = """
 WITH ended AS (
     UPDATE exports_chunk
     SET status = %(status)s, token = NULL, lease_until = NULL, error_code = %(code)s, error_detail = %(detail)s,
+        attempts = greatest(attempts - %(uncounted)s, 0),
+        refused_at = CASE WHEN %(refused)s THEN coalesce(refused_at, clock_timestamp()) END,
         available_at = CASE WHEN %(status)s = 'retrying'
                             THEN clock_timestamp() + %(delay)s * interval '1 second' END,
         finished_at = CASE WHEN %(status)s = 'failed' THEN clock_timestamp() END
@@ -201,6 +203,8 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
         status="failed" if delay is None else "retrying",
         code=error.code,
         detail=truncated(error.detail),
+        uncounted=int(waits_for_storage(claim, error)),
+        refused=isinstance(error, StorageRefused),
         delay=delay or 0,
     )
     return JobProgress(**row) if row else None
@@ -208,8 +212,16 @@ def fail(claim: Claim, error: ExportError, *, delay: float | None, keep_slot: bo
 
 def delay_after(claim: Claim, error: ExportError) -> float | None:
     """Return the seconds before the next attempt, or None if it cannot help or the attempts are used up."""
-    again = error.retryable and claim.attempts < settings.SLUICE.export_max_attempts
+    env = settings.SLUICE
+    if waits_for_storage(claim, error):
+        return max(env.export_backoff_base_seconds, min(claim.refused_for / 4, env.export_backoff_max_seconds))
+    again = error.retryable and claim.attempts < env.export_max_attempts
     return retry_delay(claim.attempts) if again else None
+
+
+def waits_for_storage(claim: Claim, error: ExportError) -> bool:
+    """Return whether the attempt does not count, because the storage accepts no writes at present."""
+    return isinstance(error, StorageRefused) and claim.refused_for < settings.SLUICE.export_storage_patience_seconds
 
 
 def truncated(detail: str) -> str:

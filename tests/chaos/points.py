@@ -22,7 +22,7 @@ FOLDER = "CHAOS_POINTS"  # the environment variable with the folder
 POINTS = {
     "chunk claimed": ("exports.worker.leases:claim", "after"),
     "export begun": ("exports.worker.execution:export", "before"),
-    "call about to begin": ("exports.source.database:Session.stream", "before"),
+    "call about to begin": ("exports.source.database:SourceSession.stream", "before"),
     "part handed over": ("config.platform.storage.parts:Multipart.send", "after"),
     "about to commit": ("config.platform.storage.uploads:Upload._commit", "before"),
     "PUT checked": ("config.platform.storage.uploads:Upload._put", "before"),
@@ -41,7 +41,7 @@ POINTS = {
     "OCR handed over": ("etl.runstate:advance", "after"),
     "post-processing begun": ("etl.pipeline.stages.postprocess:warn_of_loss", "after"),
     "model answered": ("etl.postprocessors.client:call", "after"),
-    "answer kept": ("etl.pipeline.response_cache:StoredJournal.keep", "after"),
+    "answer kept": ("etl.pipeline.response_cache:StoredResponseCache.put", "after"),
     "output stored": ("etl.pipeline.stages.postprocess:process", "after"),
     "end decided": ("etl.runstate:complete", "after"),
     "end written": ("etl.pipeline.completion:write", "after"),

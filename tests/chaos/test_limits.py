@@ -8,7 +8,7 @@ from pathlib import Path
 from config.dev.stack import processes
 from exports.models import Chunk, Job
 from tests.chaos.site import QUEUES, Site
-from tests.chaos.test_storage import outcomes, paths, retried, visible
+from tests.chaos.test_storage import outcomes, paths, visible
 from tests.chaos.test_workers import TWO_PARTS
 from tests.waiting import wait_until
 
@@ -64,6 +64,14 @@ def test_a_worker_without_memory_reports_it_and_recovers(site: Site) -> None:
     assert outcomes(job) == {"A": LOST, "B": LOST}
     assert visible() == paths(warm, "done")
     assert_recovers(site, job, resource.RLIMIT_AS)
+
+
+def retried(site: Site, job: Job) -> None:
+    """Retry the failed chunks as a user, and wait for the end."""
+    site.allowed.retried.add(str(job.pk))
+    response = site.client.post(f"/exports/{job.pk}/retry")
+    assert response.status_code == 202, response.text
+    site.settle(job)
 
 
 def virtual_memory(pid: int) -> int:

@@ -4,45 +4,41 @@ import time
 
 from config.platform import storage
 from exports.models import Chunk, Job
+from tests.chaos.documents import ALL, attempts, ocr_calls, rehearsed_rule, settle, status, submit
 from tests.chaos.site import Site
 from tests.chaos.test_workers import TWO_PARTS
 from tests.integration import faulty_s3
 from tests.integration.faulty_s3 import Handler
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
-DONE, FAILED = ("done", "", 1), ("failed", "EXPORT_UPLOAD_FAILED", 1)
+DONE = ("done", "", 1)
 
 
 def answer_503(handler: Handler, _body: bytes) -> None:
     handler.answer(503, [], b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Later.</Message></Error>")
 
 
-# Key -> the requests that fail: method, suffix of the path, fault, and count; and the chunk's outcome. One failure is
-# retried at once. Two failures end the chunk at its first attempt.
+# Key -> the requests that fail: method, suffix of the path, fault, count; and whether the chunk is called again. One
+# failure is retried at once. After two, the chunk waits until the storage accepts writes, and no attempt counts.
 SMALL = {
-    "PUT-500": ("PUT", "", faulty_s3.answer_500, 1, DONE),
-    "PUT-503": ("PUT", "", answer_503, 1, DONE),
-    "PUT-503-TWICE": ("PUT", "", answer_503, 2, FAILED),
-    "PUT-CLOSED": ("PUT", "", faulty_s3.lose_request, 1, DONE),
-    "PUT-UNANSWERED": ("PUT", "", faulty_s3.lose_reply, 1, DONE),
+    "PUT-500": ("PUT", "", faulty_s3.answer_500, 1, False),
+    "PUT-503": ("PUT", "", answer_503, 1, False),
+    "PUT-503-TWICE": ("PUT", "", answer_503, 2, True),
+    "PUT-CLOSED": ("PUT", "", faulty_s3.lose_request, 1, False),
+    "PUT-UNANSWERED": ("PUT", "", faulty_s3.lose_reply, 1, False),
 }
 LARGE = {
-    "BEGIN-500-TWICE": ("POST", "?uploads", faulty_s3.answer_500, 2, FAILED),
-    "PART-503": ("PUT", "?uploadId=", answer_503, 1, DONE),
-    "PARTS-CLOSED": (
-        "PUT",
-        "?uploadId=",
-        faulty_s3.lose_request,
-        3,
-        FAILED,
-    ),  # of two parts, so one part of them twice
-    "COMPLETE-ERROR-IN-200": ("POST", "?uploadId=", faulty_s3.answer_200_with_error, 1, DONE),
-    "COMPLETE-UNANSWERED": ("POST", "?uploadId=", faulty_s3.lose_reply, 1, DONE),
-    "COMPLETE-500-TWICE": ("POST", "?uploadId=", faulty_s3.answer_500, 2, FAILED),
+    "BEGIN-500-TWICE": ("POST", "?uploads", faulty_s3.answer_500, 2, True),
+    "PART-503": ("PUT", "?uploadId=", answer_503, 1, False),
+    # Of two parts, so one part of them twice.
+    "PARTS-CLOSED": ("PUT", "?uploadId=", faulty_s3.lose_request, 3, True),
+    "COMPLETE-ERROR-IN-200": ("POST", "?uploadId=", faulty_s3.answer_200_with_error, 1, False),
+    "COMPLETE-UNANSWERED": ("POST", "?uploadId=", faulty_s3.lose_reply, 1, False),
+    "COMPLETE-500-TWICE": ("POST", "?uploadId=", faulty_s3.answer_500, 2, True),
 }
 
 
-def test_a_failed_storage_request_is_retried_once_before_the_chunk_fails(site: Site) -> None:
+def test_failed_storage_requests_cost_no_attempt(site: Site) -> None:
     """10: each chunk of the job has a different fault."""
     troubles = {**SMALL, **LARGE}
     for key in LARGE:
@@ -57,14 +53,36 @@ def test_a_failed_storage_request_is_retried_once_before_the_chunk_fails(site: S
         site.settle(job)
         assert [trouble.text for trouble in proxy.troubles if trouble.times > 1] == [], "a fault was not triggered"
 
-        assert outcomes(job) == {key: trouble[-1] for key, trouble in troubles.items()}
-        assert paths(job, "failed").isdisjoint(visible()), "an incomplete file is visible"
+        assert (job.status, outcomes(job)) == ("success", dict.fromkeys(troubles, DONE))
         assert paths(job, "done") == visible()
         assert not list(storage.list_uploads("things/"))
-        assert site.source.calls() == len(troubles)
+        assert site.source.calls() == len(troubles) + sum(again for *_, again in troubles.values())
 
-        retried(site, job)
-        assert (job.status, job.done) == ("success", len(troubles))
+
+def test_a_storage_that_refuses_writes_pauses_everything(site: Site) -> None:
+    """10: it answers all other requests, as with a full disk. Then every job and document ends by success."""
+    rule = rehearsed_rule(site)
+    with faulty_s3.running(site.servers.seaweedfs.url) as proxy:
+        for method in ("PUT", "POST"):
+            proxy.trouble(method, "", faulty_s3.answer_500, times=100_000)
+        site.start_worker(ALL, S3_ENDPOINT_URL=proxy.url, children=4)
+        site.start_beat()
+        site.start_web()
+        site.wait_for_workers()
+        keys = [f"K{number}" for number in range(75)]
+        jobs = [site.submit(*keys[n::3], delivery=kind) for n, kind in enumerate(("single", "zip", "manifest"))]
+        document = submit(site, "A page.", rule=rule)
+        let_pass(10)
+        assert set(Chunk.objects.values_list("status", flat=True)) == {"pending"}
+        assert (site.source.calls(), ocr_calls(document)) == (0, 0), "work was done that could not be stored"
+
+        proxy.troubles.clear()
+        over_at = time.monotonic()
+        site.settle(*jobs)
+        settle(document)
+        site.measured("10: 75 chunks and a document after a full disk", time.monotonic() - over_at)
+        assert ({job.status for job in jobs}, status(document)) == ({"success"}, "completed")
+        assert (site.source.calls(), attempts(document)) == (len(keys), (1, 1))
 
 
 def outcomes(job: Job) -> dict[str, tuple[str, str, int]]:
@@ -80,15 +98,7 @@ def visible() -> set[str]:
     return {item.key for item in storage.list_objects("things/")}
 
 
-def retried(site: Site, job: Job) -> None:
-    """Retry the failed chunks as a user, and wait for the end."""
-    site.allowed.retried.add(str(job.pk))
-    response = site.client.post(f"/exports/{job.pk}/retry")
-    assert response.status_code == 202, response.text
-    site.settle(job)
-
-
-def test_a_stuck_part_is_retried_once_before_the_chunk_fails(site: Site) -> None:
+def test_a_stuck_part_is_retried_once_before_the_chunk_waits(site: Site) -> None:
     """10: no part of the file is visible meanwhile, and other chunks continue."""
     for key, times in (("STUCK", 1), ("STUCK-TWICE", 2)):
         site.source.behave(key, rows=TWO_PARTS)
@@ -103,12 +113,10 @@ def test_a_stuck_part_is_retried_once_before_the_chunk_fails(site: Site) -> None
     assert paths(job, "done") == visible()
     site.settle(job)
 
-    site.measured("10: the chunk fails after two stuck parts", time.monotonic() - began_at)
-    assert outcomes(job) == {"STUCK": DONE, "STUCK-TWICE": FAILED, "A": DONE}
+    site.measured("10: the chunk ends after two stuck parts", time.monotonic() - began_at)
+    assert (job.status, outcomes(job)) == ("success", {"STUCK": DONE, "STUCK-TWICE": DONE, "A": DONE})
     assert paths(job, "done") == visible()
-    assert site.source.calls() == 3
-    retried(site, job)
-    assert job.status == "success"
+    assert site.source.calls() == 4
 
 
 def test_lost_storage_replies_cost_nothing(site: Site) -> None:
@@ -128,7 +136,7 @@ def test_lost_storage_replies_cost_nothing(site: Site) -> None:
 
 
 def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) -> None:
-    """10: a delivery waits for the end of an outage. A chunk fails, and a user can retry it."""
+    """10: chunks and deliveries wait for the end of an outage."""
     site.source.behave("LARGE", rows=TWO_PARTS)
     site.points.arm("part handed over", "wait")
     site.start_worker()
@@ -143,13 +151,12 @@ def test_closed_connections_are_reopened_and_outages_are_survived(site: Site) ->
     assert (job.status, outcomes(job)) == ("success", {"LARGE": DONE})
 
     site.storage.refuse()
-    failed = site.submit("SMALL")
-    site.settle(failed)
-    assert (failed.status, outcomes(failed)) == ("failed", {"SMALL": FAILED})
+    waiting = site.submit("SMALL")
+    wait_until(lambda: "chunk_retrying" in site.logs())
     assert visible() == paths(job, "done")
     site.storage.pass_on()
-    retried(site, failed)
-    assert failed.status == "success"
+    site.settle(waiting)
+    assert (waiting.status, outcomes(waiting)) == ("success", {"SMALL": DONE})
 
     site.points.arm("bundle claimed", "wait")
     waiting = site.submit("OTHER")

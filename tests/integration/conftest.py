@@ -10,6 +10,7 @@ from django.conf import LazySettings
 from config.platform import wakeups
 from config.platform.http import throttling
 from config.platform.observability import gauges
+from config.platform.storage import writability
 from etl.pipeline import dispatch as etl_dispatch
 from etl.runstate import script
 from exports.webhooks import sender
@@ -47,7 +48,7 @@ def patience() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker learned of the object store in another test does not hold in this one."""
-    execution.storage_suspect.clear()
+    writability.in_doubt.clear()
 
 
 @pytest.fixture

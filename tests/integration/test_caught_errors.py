@@ -41,7 +41,7 @@ def test_an_unexpected_error_ends_an_attempt_of_a_chunk(
         chunks.drain()
 
     assert (Chunk.objects.get().status, Chunk.objects.get().error_detail) == ("retrying", "unexpected error")
-    assert errors(lines, "unexpected_error") == ["active"]
+    assert errors(lines, "unexpected_error") == ["Unforeseen"]
     assert counted("chunk") == before + 1
 
 

@@ -19,6 +19,7 @@ import pytest
 from django.conf import LazySettings
 from django.contrib.auth.models import User
 from django.utils import timezone
+from pydantic import AnyHttpUrl
 from rest_framework.test import APIClient
 
 from config.platform import storage
@@ -32,6 +33,7 @@ from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt
 from exports.worker import completion, execution
 from exports.worker.heartbeat import heartbeat
 from tests.conftest import client_of
+from tests.integration import faulty_s3
 from tests.integration.factories import end_chunk, make_job
 from tests.integration.test_execution import CONTENT, PATH, empty_bucket  # noqa: F401 - a fixture
 from tests.integration.test_leases import in_threads
@@ -538,6 +540,48 @@ def test_the_sweep_keeps_the_copies_of_live_deliveries(
 
     assert storage_cleanup.delete_orphans() == 2
     assert {item.key for item in storage.list_objects("_receipts/")} == live
+
+
+# ---- A storage that refuses writes ----------------------------------------------------------------------------------
+
+
+def test_a_refused_delivery_costs_no_attempt(dataset: Dataset, alice: User, settings: LazySettings) -> None:
+    """A40: until patience is over."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", str(job.pk), faulty_s3.answer_500, times=1000)
+        for _ in range(6):
+            complete_now(job)
+        job.refresh_from_db()
+        assert (job.status, job.completion_attempts) == ("running", 0)
+        Job.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
+        for _ in range(4):
+            complete_now(job)
+        job.refresh_from_db()
+        assert (job.status, job.error_code) == ("failed", "EXPORT_BUNDLE_FAILED")
+
+        proxy.troubles.clear()
+        actions.retry(job)
+        completion.complete(job.pk)
+        job.refresh_from_db()
+        assert job.status == "success"
+
+
+def test_no_completion_begins_while_the_storage_refuses_writes(
+    dataset: Dataset, alice: User, settings: LazySettings
+) -> None:
+    """A40."""
+    job = make_job(dataset, alice, 2)
+    execution.drain()
+    storage.doubt()
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
+        completion.complete(job.pk)
+
+    assert completion.unclaimed_jobs() == [job.pk]
 
 
 # ---- Data that change while others export the same ------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_an_object_storage_failure_does_not_degrade_an_export(
     execution.drain()
 
     chunk = job.chunks.get()
-    assert (chunk.status, chunk.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
+    assert (chunk.status, chunk.error_code) == ("retrying", "EXPORT_UPLOAD_FAILED")
 
 
 def test_the_manifest_names_the_snapshots(older: Job, dataset: Dataset, alice: User, source_db: Any) -> None:

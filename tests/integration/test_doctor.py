@@ -24,7 +24,7 @@ from config.ops.doctor import database, examination, peers, redis, source, stora
 from config.ops.doctor.findings import Subject, ok
 from config.platform import storage as objects
 from config.platform.http import health
-from config.platform.storage import probe
+from config.platform.storage import writability
 from etl.providers.local import sandbox
 from exports.models import Dataset, Slot, Tick
 from tests.integration import faulty_s3
@@ -87,8 +87,8 @@ def test_it_runs_every_check_and_cleans_up(settings: LazySettings) -> None:
     every |= {f"broker.{check.__name__.removeprefix('check_')}" for check in redis.CHECKS}
     every -= {"source.conflicts"}  # of a replica alone
     assert {line["check"] for line in document["findings"]} == every
-    assert not list(objects.list_objects(probe.PREFIX))
-    assert not list(objects.list_uploads(probe.PREFIX))
+    assert not list(objects.list_objects(writability.PREFIX))
+    assert not list(objects.list_uploads(writability.PREFIX))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -359,7 +359,7 @@ def ignore_conditions(handler: Handler, body: bytes) -> None:
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_it_finds_a_storage_that_ignores_conditional_writes(proxy: faulty_s3.Proxy, method: str) -> None:
     assert passes(storage.SUBJECT, "conditions")
-    proxy.trouble(method, probe.PREFIX, ignore_conditions, times=99)
+    proxy.trouble(method, writability.PREFIX, ignore_conditions, times=99)
     level, text = examine(storage.SUBJECT, "conditions")
     assert level == "failure"
     assert ("PUT with If-None-Match, PUT with If-Match" if method == "PUT" else "CompleteMultipart") in text
@@ -387,7 +387,7 @@ def test_it_finds_a_storage_without_encryption(proxy: faulty_s3.Proxy) -> None:
         plain = [each for each in headers if each[0].lower() != "x-amz-server-side-encryption"]
         handler.answer(status, plain, content)
 
-    proxy.trouble("HEAD", probe.PREFIX, in_the_clear, times=99)
+    proxy.trouble("HEAD", writability.PREFIX, in_the_clear, times=99)
     level, text = examine(storage.SUBJECT, "encryption")
     assert level == "warning"
     assert "SSE-S3" in text

@@ -557,8 +557,39 @@ def test_a_storage_failure_is_transient(alice: User, proxy: Proxy) -> None:
     task = make_task(alice)
     proxy.trouble("GET", "documents", answer_500, times=2)
     assert run(task, Phase.OCR) == [False]
-    assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 1)
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("mineru_parsing", 0)
     assert run_when_due(task, Phase.OCR)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_a_storage_that_refuses_writes_pauses_a_stage(alice: User, proxy: Proxy, phase: Phase) -> None:
+    """A40: it answers every other request. The engine is asked once in vain, and the attempts do not count."""
+    task = make_task(alice)
+    if phase == Phase.POSTPROCESS:
+        run(task, Phase.OCR)
+    proxy.trouble("PUT", "", answer_500, times=1000)
+    assert run(task, phase) == [False]
+    for _ in range(5):
+        assert not run_when_due(task, phase)
+    state = seen(task)
+    assert (state.has_ended, state.attempts[phase]) == (False, 0)
+    assert state.refused_at > 0
+    assert len(rehearsal.calls(f"ocr-{task.pk}")) == 1
+
+    proxy.troubles.clear()
+    assert run_when_due(task, phase)
+    assert (seen(task).attempts[phase], seen(task).refused_at) == (1, 0 if phase == Phase.OCR else state.refused_at)
+
+
+def test_a_refused_stage_fails_when_patience_is_over(alice: User, proxy: Proxy, rehearsed: Change) -> None:
+    """A40."""
+    rehearsed(export_storage_patience_seconds=0)
+    task = make_task(alice)
+    proxy.trouble("PUT", "", answer_500, times=1000)
+    run(task, Phase.OCR)
+    for _ in range(2):
+        run_when_due(task, Phase.OCR)
+    assert (seen(task).status, seen(task).attempts["ocr"]) == ("failed", 3)
 
 
 def test_an_end_that_did_not_reach_its_row_is_final(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,28 @@ import hashlib
 import os
 import socket
 import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from django.conf import LazySettings
 from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.db import connection
-from pydantic import AnyHttpUrl, SecretStr
+from django.utils import timezone
+from pydantic import AnyHttpUrl
 
 from config.platform import storage
 from config.platform.heartbeat import LeaseLost
 from exports.core.planning import Shape
+from exports.jobs import actions
 from exports.maintenance import lost_leases
-from exports.models import Chunk, Dataset, File, Slot
+from exports.models import Chunk, Dataset, File, Job, Slot
 from exports.source import database
-from exports.worker import execution, leases, transitions
+from exports.worker import completion, execution, leases, transitions
+from tests.integration import faulty_s3
 from tests.integration.factories import make_job, result_of
 
 PATH = "things/2024/02/28/JFK_20240228.csv"
@@ -343,20 +349,114 @@ def test_an_unexpected_error_is_recorded_as_a_failed_attempt(
     assert not Slot.objects.held().exists()
 
 
-def test_a_failed_upload_records_its_reason(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A17: one immediate retry, then EXPORT_UPLOAD_FAILED."""
-    wrong = SecretStr("wrong")
-    settings.SLUICE = settings.SLUICE.model_copy(update={"s3_secret_access_key": wrong})
+@pytest.fixture
+def proxy(settings: LazySettings) -> Iterator[faulty_s3.Proxy]:
+    """The way to the object storage."""
+    with faulty_s3.running(str(settings.SLUICE.s3_endpoint_url)) as proxy:
+        settings.SLUICE = settings.SLUICE.model_copy(update={"s3_endpoint_url": AnyHttpUrl(proxy.url)})
+        yield proxy
+
+
+def rejects(status: int, code: str) -> Callable[[faulty_s3.Handler, bytes], None]:
+    text = faulty_s3.ERROR.replace(b"InternalError", code.encode())
+    return lambda handler, _body: handler.answer(status, [], text)
+
+
+def test_a_rejected_file_fails_its_chunk(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
+    """A17: EXPORT_UPLOAD_FAILED. Another attempt would be rejected too."""
+    proxy.trouble("PUT", "things/", rejects(400, "KeyTooLongError"))
     job = make_job(dataset, alice, 1)
     execution.drain()
 
     job.refresh_from_db()
     assert (job.status, job.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
-    assert "403" in job.error_detail
+    assert "400" in job.error_detail
 
 
-def test_a_storage_outage_costs_a_worker_one_chunk(dataset: Dataset, alice: User, settings: Any) -> None:
-    """A17: the others are not begun while it lasts, however often their worker is woken."""
+REFUSALS = {
+    "failing": faulty_s3.answer_500,
+    "full": rejects(507, "InsufficientStorage"),
+    "busy": rejects(503, "SlowDown"),
+    "read-only": rejects(403, "AccessDenied"),
+}
+
+
+@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
+def test_a_storage_that_refuses_writes_pauses_exports(
+    dataset: Dataset,
+    alice: User,
+    proxy: faulty_s3.Proxy,
+    refuse: Callable[[faulty_s3.Handler, bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A40: it answers every other request. One call was made in vain, and every job ends by success afterwards."""
+    calls = []
+    export = execution.export
+
+    def counted(claim: Any, *rest: Any) -> Any:
+        calls.append(claim.chunk_id)
+        return export(claim, *rest)
+
+    monkeypatch.setattr(execution, "export", counted)
+    jobs = [make_job(dataset, alice, 5, key=f"key-{number}") for number in range(4)]
+    for method in ("PUT", "POST"):
+        proxy.trouble(method, "", refuse, times=1000)
+    for _ in range(3):
+        execution.drain()
+    assert len(calls) == 1
+    waiting = Chunk.objects.get(pk=calls[0])
+    assert (waiting.status, waiting.attempts, waiting.error_code) == ("retrying", 0, "EXPORT_UPLOAD_FAILED")
+    assert Chunk.objects.filter(status="pending").count() == 19
+
+    proxy.troubles.clear()
+    Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
+    execution.drain()
+    for job in jobs:
+        completion.complete(job.pk)
+    assert set(Job.objects.values_list("status", flat=True)) == {"success"}
+    assert len(calls) == 21
+
+
+def test_a_refusal_counts_when_patience_is_over(
+    dataset: Dataset, alice: User, proxy: faulty_s3.Proxy, settings: LazySettings
+) -> None:
+    """A40: other writes succeed, this one does not."""
+    proxy.trouble("PUT", "things/", faulty_s3.answer_500, times=1000)
+    job = make_job(dataset, alice, 1)
+
+    def attempt() -> Chunk:
+        Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
+        execution.drain()
+        return job.chunks.get()
+
+    assert [attempt().attempts for _ in range(6)] == [0] * 6
+    Chunk.objects.update(refused_at=timezone.now() - timedelta(seconds=3601))
+    chunks = [attempt() for _ in range(4)]
+    assert [chunk.attempts for chunk in chunks] == [1, 2, 3, 4]
+    job.refresh_from_db()
+    assert (job.status, job.error_code) == ("failed", "EXPORT_UPLOAD_FAILED")
+
+    proxy.troubles.clear()
+    actions.retry(job)
+    assert (attempt().status, attempt().refused_at) == ("done", None)
+
+
+def test_a_worker_begins_with_a_write(dataset: Dataset, alice: User, proxy: faulty_s3.Proxy) -> None:
+    """A40: it has not written yet, so it does not know whether the storage accepts writes."""
+    storage.doubt()
+    proxy.trouble("PUT", "", faulty_s3.answer_500, times=1000)
+    job = make_job(dataset, alice, 1)
+    execution.drain()
+    assert job.chunks.get().status == "pending"
+
+    proxy.troubles.clear()
+    execution.drain()
+    assert job.chunks.get().status == "done"
+    assert list(storage.list_objects("_receipts/probe/")) == []
+
+
+def test_a_storage_outage_costs_no_attempt(dataset: Dataset, alice: User, settings: Any) -> None:
+    """A17, A40: the others are not begun while it lasts, however often their worker is woken."""
     job = make_job(dataset, alice, 4)
     there = settings.SLUICE
     settings.SLUICE = there.model_copy(update={"s3_endpoint_url": AnyHttpUrl("http://127.0.0.1:1")})
@@ -364,10 +464,11 @@ def test_a_storage_outage_costs_a_worker_one_chunk(dataset: Dataset, alice: User
         execution.drain()
     statuses = sorted(job.chunks.values_list("status", flat=True))
     settings.SLUICE = there
+    Chunk.objects.filter(status="retrying").update(available_at="2000-01-01T00:00Z")
     execution.drain()
 
-    assert statuses == ["failed", "pending", "pending", "pending"]
-    assert sorted(job.chunks.values_list("status", flat=True)) == ["done", "done", "done", "failed"]
+    assert statuses == ["pending", "pending", "pending", "retrying"]
+    assert set(job.chunks.values_list("status", flat=True)) == {"done"}
 
 
 def test_a_worker_suspended_before_its_call_does_not_make_it(dataset: Dataset, alice: User) -> None:

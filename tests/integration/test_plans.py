@@ -174,7 +174,7 @@ def of_completion(rows: Million) -> dict[str, Case]:
         "succeed": Case(before=token, work=outcome(completion.SUCCEED), by=(ACTIVE,), most=GOING_ON),
         "fail a completion": Case(
             before=token,
-            work=outcome(completion.FAIL, attempts=4, detail="x", delay=1),
+            work=outcome(completion.FAIL, attempts=4, detail="x", delay=1, refused=True, patience=1),
             by=(ACTIVE,),
             most=GOING_ON,
         ),

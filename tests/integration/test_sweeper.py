@@ -18,7 +18,7 @@ from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
 from config.platform import storage
-from config.platform.storage import probe
+from config.platform.storage import probe, writability
 from exports.core import wakeups
 from exports.core.errors import PermanentSourceError
 from exports.jobs import actions
@@ -278,7 +278,7 @@ def test_orphans_are_deleted_and_objects_of_live_receipts_kept(
 
 def test_leftovers_of_the_doctor_are_deleted_and_are_not_violations(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was interrupted: nothing was promised to anybody."""
-    key = f"{probe.PREFIX}interrupted"
+    key = f"{writability.PREFIX}interrupted"
     storage.put(key, probe.CONTENT, content_type=probe.TYPE)
     monkeypatch.setattr(storage_cleanup, "GRACE", timedelta(seconds=-60))
     before = violations()

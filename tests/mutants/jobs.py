@@ -47,10 +47,8 @@ MUTANTS = [
     ),
     COMPLETION(
         name="end the job after the completion lost its lease",
-        old="completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1\n"
-        "    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
-        new="completion_lease_until = clock_timestamp() + %(delay)s * interval '1 second', event_seq = event_seq + 1\n"
-        "    WHERE job_id = %(job)s AND",
+        old="    ) refusal\n    WHERE job_id = %(job)s AND completion_token = %(token)s AND",
+        new="    ) refusal\n    WHERE job_id = %(job)s AND",
         tests=completion("the_stale_one_of_two_completions_changes_nothing"),
     ),
     COMPLETION(
@@ -85,6 +83,12 @@ MUTANTS = [
         old="SET rows = j.rows + n.rows - b.rows, bytes",
         new="SET rows = j.rows, bytes",
         tests=completion("a_delivery_is_its_ledger_while_its_files_are_replaced"),
+    ),
+    COMPLETION(
+        name="fail a delivery because the storage refuses writes",
+        old="completion_attempts - waits::int AS attempts",
+        new="completion_attempts AS attempts",
+        tests=completion("a_refused_delivery_costs_no_attempt"),
     ),
     COMPLETION(
         name="refund a reused chunk twice",

@@ -119,9 +119,15 @@ MUTANTS = [
     ),
     OUTCOMES(
         name="allow a chunk one attempt too many",
-        old="claim.attempts < settings.SLUICE.export_max_attempts",
-        new="claim.attempts <= settings.SLUICE.export_max_attempts",
+        old="claim.attempts < env.export_max_attempts",
+        new="claim.attempts <= env.export_max_attempts",
         tests=leases("a_failure_is_retried_with_backoff_and_then_final"),
+    ),
+    OUTCOMES(
+        name="count attempts while the storage refuses writes",
+        old="uncounted=int(waits_for_storage(claim, error))",
+        new="uncounted=0",
+        tests=tests_of("tests/integration/test_execution.py", "a_storage_that_refuses_writes_pauses_exports"),
     ),
     # ---- Cleanup
     LEASES(

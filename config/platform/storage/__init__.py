@@ -34,6 +34,7 @@ from config.platform.storage.objects import (
     read_head,
 )
 from config.platform.storage.uploads import Upload, put
+from config.platform.storage.writability import doubt, require_writable
 
 __all__ = [
     "Blocks",
@@ -55,6 +56,7 @@ __all__ = [
     "copy",
     "delete",
     "delete_many",
+    "doubt",
     "head",
     "list_objects",
     "list_uploads",
@@ -65,5 +67,6 @@ __all__ = [
     "put",
     "read",
     "read_head",
+    "require_writable",
     "use_short_timeouts",
 ]

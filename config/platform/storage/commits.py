@@ -36,7 +36,8 @@ def as_upload_failures() -> Iterator[None]:
         yield
     except (RequestFailed, Missing, Changed) as error:
         # Missing: the upload was aborted. Changed: an object appeared and was deleted. A retry may help with both.
-        raise UploadFailed(str(error), retryable=error.retryable or not isinstance(error, RequestFailed)) from None
+        retryable = error.retryable or not isinstance(error, RequestFailed)
+        raise UploadFailed(str(error), retryable=retryable, is_outage=error.is_outage) from None
 
 
 def signed(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def copy(
     try:
         etag = operation.copy_at_once() if size <= COPY_BYTES else operation.copy_in_parts()
     except RequestFailed as error:
-        raise UploadFailed(str(error), retryable=error.retryable) from None
+        raise UploadFailed(str(error), retryable=error.retryable, is_outage=error.is_outage) from None
     return StoredObject(key=target_key, etag=etag, size=size, sha256=sha256)
 
 

@@ -25,17 +25,24 @@ VENDOR_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 NOT_RETRYABLE = (ParamValidationError, NoCredentialsError, PartialCredentialsError)
 MISSING_CODES = {"NoSuchKey", "NoSuchUpload", "404"}
 PRECONDITION_CODES = {"PreconditionFailed", "412"}
+NO_BUCKET = "NoSuchBucket"
 SERVER_ERROR = 500
 RETRYABLE_STATUSES = {408, 409, 429}
+REFUSED_STATUSES = {401, 403}
 RETRYABLE_CODES = {"RequestTimeout", "SlowDown", "ConditionalRequestConflict", "OperationAborted", "Throttling"}
 
 
 class StorageError(Exception):
-    """A request to the object storage failed. `retryable`: the same request may succeed later."""
+    """A request to the object storage failed.
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    `retryable`: the same request may succeed at once. `is_outage`: the storage is away, full, overloaded, or refuses
+    our key, so other requests fail as well, and this one may succeed when that is over.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False, is_outage: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.is_outage = is_outage
 
 
 class RequestFailed(StorageError):
@@ -72,7 +79,11 @@ class Conflict(StorageError):
 def translate(error: Exception) -> StorageError:
     if isinstance(error, ClientError):
         return translate_response(error)
-    return RequestFailed(f"the request failed: {type(error).__name__}", retryable=not isinstance(error, NOT_RETRYABLE))
+    return RequestFailed(
+        f"the request failed: {type(error).__name__}",
+        retryable=not isinstance(error, NOT_RETRYABLE),
+        is_outage=not isinstance(error, ParamValidationError),
+    )
 
 
 def translate_response(error: ClientError) -> StorageError:
@@ -85,8 +96,9 @@ def translate_response(error: ClientError) -> StorageError:
         return Missing(message)
     if code in PRECONDITION_CODES:
         return Changed(message)
+    may_pass = status >= SERVER_ERROR or status in RETRYABLE_STATUSES or code in RETRYABLE_CODES
     return RequestFailed(
-        message, retryable=status >= SERVER_ERROR or status in RETRYABLE_STATUSES or code in RETRYABLE_CODES
+        message, retryable=may_pass, is_outage=may_pass or status in REFUSED_STATUSES or code == NO_BUCKET
     )
 
 

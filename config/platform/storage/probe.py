@@ -16,8 +16,8 @@ from config.platform.storage.copies import copy
 from config.platform.storage.errors import VENDOR_ERRORS, Changed, Conflict, StorageError, attempt, translate
 from config.platform.storage.objects import delete, head
 from config.platform.storage.uploads import put
+from config.platform.storage.writability import PREFIX
 
-PREFIX = "_receipts/doctor/"  # the download key can read there, and the lifecycle rule deletes leftovers
 CONTENT = b"A probe of manage.py doctor. It may be deleted.\n"
 TYPE = "text/plain"
 REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}

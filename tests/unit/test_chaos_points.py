@@ -1,0 +1,14 @@
+"""The fault points of the chaos tests exist. A process that cannot wrap one only logs that."""
+
+from functools import reduce
+from importlib import import_module
+
+import pytest
+
+from tests.chaos.points import POINTS
+
+
+@pytest.mark.parametrize("place", [place for place, _ in POINTS.values()])
+def test_the_function_of_a_fault_point_exists(place: str) -> None:
+    module, _, path = place.partition(":")
+    assert callable(reduce(getattr, path.split("."), import_module(module)))
