@@ -16,7 +16,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 
 from config.platform.http import sse
-from config.platform.http.auth import user_of
+from config.platform.http.auth import credential_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from etl.api import lookup, openapi, representation
@@ -43,12 +43,13 @@ class TaskEventsView(TaskAPIView):
     )
     def get(self, request: Request, task_id: int) -> HttpResponseBase:
         start = begin(seen(request, task_id), request.headers.get("Last-Event-ID", ""))
+        credential = credential_of(request)
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
         listener = None
         if start.listens_from is not None:
-            listener = TaskListener(task_id, user_of(request).pk, start.listens_from.number)
+            listener = TaskListener(task_id, credential, start.listens_from.number)
             listener.status = start.listens_from.state.status
         return sse.respond(start.opening, TaskEventHub, listener)
 

@@ -70,7 +70,7 @@ STREAMS_OPENED = Counter("etl_streams_opened_total", "Opened event streams.")
 STREAMS_CLOSED = counter(
     "etl_streams_closed_total",
     "Closed event streams: the task ended, the client disconnected, or the stream reached its maximum duration.",
-    reason=["ended", "left", "renewed"],
+    reason=["ended", "left", "renewed", "revoked"],
 )
 
 

@@ -39,6 +39,8 @@ class EventRow(NamedTuple):
     status: str
     chunk_id: int | None
     at: datetime
+    error_code: str
+    error_detail: str
     following: int | None  # the number of the job's next event, even outside the page
 
 
@@ -62,7 +64,7 @@ class JobUpdate:
 # page takes the first event of each job, then the second of each: a job with a backlog only gets the space that other
 # jobs leave. `following` also sees events outside the page.
 NEW_EVENTS = """
-SELECT e.job_id, e.seq, e.kind, e.status, e.chunk_id, e.at, e.following
+SELECT e.job_id, e.seq, e.kind, e.status, e.chunk_id, e.at, e.error_code, e.error_detail, e.following
 FROM unnest(%(jobs)s::uuid[], %(after)s::bigint[]) AS watched(job_id, after)
 CROSS JOIN LATERAL (
     SELECT ahead.*, row_number() OVER in_order AS nth, lead(ahead.seq) OVER in_order AS following
@@ -122,7 +124,9 @@ def frames_of(
     after = changed[-1].seq if changed and changed[-1].following != changed[-1].seq + 1 else None
     for event in events:
         if event.kind == Event.Kind.STATUS:
-            yield event.seq, frame("status", representation.status(job, event.status, event.at), number=event.seq)
+            cause = representation.error(event.error_code, event.error_detail)
+            data = representation.status(job, event.status, event.at, cause)
+            yield event.seq, frame("status", data, number=event.seq)
         elif chunk := chunks.get(event.chunk_id or 0):
             yield event.seq, frame("chunk", representation.chunk(chunk), number=event.seq)
         if event.seq == after:

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from config.platform.http import sse
-from config.platform.http.auth import user_of
+from config.platform.http.auth import credential_of
 from config.platform.http.negotiation import IgnoreAccept
 from config.platform.http.openapi.responses import problems
 from exports.api import openapi
@@ -44,12 +44,11 @@ class ExportEventsView(APIView):
         },
     )
     def get(self, request: Request, job_id: UUID) -> HttpResponseBase:
-        start = begin(owned(request, job_id), request)
+        start, credential = begin(owned(request, job_id), request), credential_of(request)
         connection.close()
         if start is None:
             return HttpResponse(status=204, headers={"Cache-Control": "no-store"})
-        user_id = user_of(request).pk
-        listener = None if start.after is None else JobListener(job_id, user_id, start.after)
+        listener = None if start.after is None else JobListener(job_id, credential, start.after)
         return sse.respond(start.opening, JobEventHub, listener)
 
 

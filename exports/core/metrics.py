@@ -56,7 +56,7 @@ STREAMS_OPENED = Counter("export_streams_opened_total", "Event streams that were
 STREAMS_CLOSED = counter(
     "export_streams_closed_total",
     "Event streams that were closed: the job ended, the client disconnected, or the stream reached its maximum age.",
-    reason=["ended", "left", "renewed"],
+    reason=["ended", "left", "renewed", "revoked"],
 )
 
 

@@ -131,9 +131,10 @@ IS_BOUND_CLIENT = """(
 REDEEM = f"""
 WITH used AS (
     UPDATE exports_link l SET used_at = clock_timestamp()
-    FROM exports_receipt r
+    FROM exports_receipt r JOIN exports_jobs j ON j.job_id = r.job_id JOIN auth_user u ON u.id = j.user_id
     WHERE l.link_id = %(link)s AND r.job_id = l.receipt_id AND r.job_id = %(job)s AND r.deleted_at IS NULL
-      AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}
+      AND u.is_active AND l.used_at IS NULL AND l.revoked_at IS NULL AND l.expires_at > clock_timestamp()
+      AND {IS_BOUND_CLIENT}
     RETURNING l.link_id, r.job_id, r.object_key, r.content_type, r.file_name
 ), audit AS (
     INSERT INTO exports_download (job_id, link_id, outcome, address, user_agent)
@@ -146,11 +147,14 @@ SELECT object_key, content_type, file_name FROM used
 WHY_NOT = f"""
 SELECT CASE
     WHEN l.expires_at <= clock_timestamp() OR r.deleted_at IS NOT NULL THEN 'link_expired'
-    WHEN l.revoked_at IS NOT NULL THEN 'link_revoked'
+    WHEN l.revoked_at IS NOT NULL OR NOT u.is_active THEN 'link_revoked'
     WHEN NOT {IS_BOUND_CLIENT} THEN 'link_mismatch'
     WHEN l.used_at IS NOT NULL THEN 'link_used'
 END AS outcome
-FROM exports_link l JOIN exports_receipt r ON r.job_id = l.receipt_id
+FROM exports_link l
+JOIN exports_receipt r ON r.job_id = l.receipt_id
+JOIN exports_jobs j ON j.job_id = r.job_id
+JOIN auth_user u ON u.id = j.user_id
 WHERE l.link_id = %(link)s AND r.job_id = %(job)s
 """
 

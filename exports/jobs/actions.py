@@ -10,8 +10,8 @@ from django.db import transaction
 from config.platform.db import sql
 from config.platform.http.problems import Problem
 from exports.core import events, metrics, planning, wakeups
-from exports.core.states import JobStatus
-from exports.jobs import quotas, submission
+from exports.core.states import ChunkStatus, JobStatus
+from exports.jobs import quotas, submission, webhook_events
 from exports.models import Job
 from exports.webhooks.wakeups import wake_senders
 
@@ -41,20 +41,29 @@ class NotReplayable(Problem):
 
 # ---- Retry ----------------------------------------------------------------------------------------------------------
 
-# Chunks are locked before the job, as everywhere. The condition on the job makes the second of two retries a no-op,
-# also if it waited until the chunks of the first had failed again and are not in its snapshot. With `only`, a part of
-# the failed chunks is retried; when they have ended, the job fails again because of the others.
+# Chunks are locked before the job and by their ids, as everywhere. The condition on the job makes the second of two
+# retries a no-op, also if it waited until the chunks of the first had failed again and are not in its snapshot. With
+# `only`, a part of the failed chunks is retried; when they have ended, the job fails again because of the others. The
+# event of the failure, the job's newest, keeps the error that the job loses.
 RETRY = (
     """
-WITH again AS (
-    UPDATE exports_chunk
-    SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', charged = true
+WITH mine AS MATERIALIZED (
+    SELECT id FROM exports_chunk
     WHERE job_id = %(job)s AND status = 'failed' AND (%(only)s::bigint[] IS NULL OR id = ANY(%(only)s::bigint[]))
       AND EXISTS (SELECT 1 FROM exports_jobs WHERE job_id = %(job)s AND status = 'failed')
-    RETURNING id, job_id, status, seq
+    ORDER BY id FOR UPDATE
+), again AS (
+    UPDATE exports_chunk c
+    SET status = 'pending', attempts = 0, reusable = false, started_at = NULL, finished_at = NULL,
+        refused_at = NULL, error_code = '', error_detail = '', charged = true
+    FROM mine WHERE c.id = mine.id AND c.status = 'failed'
+    RETURNING c.id, c.job_id, c.status, c.seq
 ), numbered AS (
     SELECT job_id, id, status, row_number() OVER (ORDER BY seq) AS nth FROM again
+), failure AS (
+    UPDATE exports_event e SET error_code = j.error_code, error_detail = j.error_detail
+    FROM exports_jobs j
+    WHERE j.job_id = %(job)s AND e.job_id = j.job_id AND e.seq = j.event_seq AND j.status = 'failed'
 ), settled AS (
     UPDATE exports_jobs j
     SET status = 'running', failed = j.failed - delta.chunks, finished_at = NULL,
@@ -81,6 +90,8 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     then changes nothing.
     """
     with transaction.atomic():
+        lock_failed(job, only)
+        webhook_events.fan_out_job(job.pk)
         chunks = sql.scalar(RETRY, job=job.job_id, only=None if only is None else list(only))
         if chunks is None:
             raise NotFailed
@@ -94,6 +105,15 @@ def retry(job: Job, *, only: Collection[int] | None = None) -> int:
     else:
         wakeups.completion(job.job_id)
     return int(chunks)
+
+
+def lock_failed(job: Job, only: Collection[int] | None) -> None:
+    """Lock the failed chunks of a job, then the job, so that its row is the same when RETRY changes it."""
+    failed = job.chunks.filter(status=ChunkStatus.FAILED)
+    if only is not None:
+        failed = failed.filter(pk__in=only)
+    list(failed.order_by("pk").select_for_update().values_list("pk"))
+    Job.objects.select_for_update(no_key=True).filter(pk=job.pk).values_list("pk").first()
 
 
 # ---- Cancel ---------------------------------------------------------------------------------------------------------

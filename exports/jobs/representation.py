@@ -129,11 +129,18 @@ def job(job: Job, request: Request) -> schemas.Job:
     return {**summary(job, now), "receipt": receipt(job, request, now) if succeeded else None}
 
 
-def webhook_job(job: Job) -> schemas.WebhookJob:
-    """Return the body of a job for webhooks: without its link, which a receiver must not get."""
-    now = timezone.now()
+def webhook_job(job: Job, at: datetime) -> schemas.WebhookJob:
+    """Return the body of a job for webhooks, as it was when it ended: without its link, which a receiver must not get.
+
+    The link may have been used since, and the receipt revoked.
+    """
     succeeded = job.status == JobStatus.SUCCESS
-    return {**summary(job, now), "receipt": webhook_receipt(job, now) if succeeded else None}
+    return {**summary(job, at), "receipt": new_receipt(job, at) if succeeded else None}
+
+
+def new_receipt(job: Job, at: datetime) -> schemas.WebhookReceipt:
+    expires_at = job.receipt.issued_at + timedelta(seconds=job.ttl)
+    return {**webhook_receipt(job, at), "expiresAt": expires_at, "state": "active"}
 
 
 def summary(job: Job, now: datetime) -> schemas.JobSummary:
@@ -221,10 +228,11 @@ def receipt_state(receipt: Receipt, now: datetime) -> str:
     return "active" if newest and newest.state_at(now) == "open" else "redeemed"
 
 
-def status(job: Job, status: str, at: datetime | None) -> schemas.StatusEvent:
-    """Return the data of the event `status`. A failure that was retried since has no error any more."""
-    has_failed = status == job.status == JobStatus.FAILED
-    return {"status": status, "error": error(job.error_code, job.error_detail) if has_failed else None, "at": at}
+def status(job: Job, status: str, at: datetime | None, cause: schemas.Failure | None = None) -> schemas.StatusEvent:
+    """Return the data of the event `status`. `cause`: of a failure that was retried since; the job has lost it."""
+    if cause is None and status == job.status == JobStatus.FAILED:
+        cause = error(job.error_code, job.error_detail)
+    return {"status": status, "error": cause, "at": at}
 
 
 def chunk(chunk: Chunk) -> schemas.Chunk:

@@ -43,10 +43,23 @@ def fan_out_batch() -> tuple[int, int]:
     with transaction.atomic():
         # Parallel workers share the events: a row that another one has locked is skipped.
         events = list(Event.objects.untold().order_by("at").select_for_update(skip_locked=True)[:BATCH])
-        jobs = jobs_with_webhooks([event.job_id for event in events])
-        added = sum(add(event, jobs[event.job_id]) for event in events if event.job_id in jobs)
-        Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
-    return len(events), added
+        return len(events), add_all(events)
+
+
+def fan_out_job(job_id: UUID) -> int:
+    """Add the deliveries of a job's new events, before the job changes. Call it in the transaction of the change.
+
+    A delivery describes the job as its row is: after a retry, it would describe a failure as running.
+    """
+    return add_all(list(Event.objects.untold().filter(job_id=job_id).order_by("seq").select_for_update()))
+
+
+def add_all(events: Collection[Event]) -> int:
+    """Add the deliveries of locked events. Returns their number."""
+    jobs = jobs_with_webhooks([event.job_id for event in events])
+    added = sum(add(event, jobs[event.job_id]) for event in events if event.job_id in jobs)
+    Event.objects.filter(pk__in=[event.pk for event in events]).update(told_at=Now())
+    return added
 
 
 def jobs_with_webhooks(job_ids: Collection[UUID]) -> dict[UUID, Job]:
@@ -62,7 +75,7 @@ def add(event: Event, job: Job) -> int:
         job_id=job.pk,
         seq=event.seq,
         at=event.at,
-        data=representation.webhook_job(job),
+        data=representation.webhook_job(job, event.at),
     )
 
 

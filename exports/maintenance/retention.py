@@ -1,21 +1,43 @@
 """Deletion of old rows: jobs, quota usage and events."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now, TruncDate
+from psycopg.errors import DeadlockDetected
 
-from exports.models import Event, Job, Usage
+from config.platform.observability import logs
+from exports.core.states import ChunkStatus
+from exports.models import Chunk, Event, Job, Usage
 
 log = structlog.get_logger(__name__)
 
 EVENTS_KEPT = timedelta(days=1)  # after the end of their job
 USAGE_KEPT = timedelta(days=31)  # at least, for staff to look at
 JOBS_AT_ONCE = 50
+MAX_DEADLOCKS = 10
 JOBS_OF_EVENTS_AT_ONCE = 20
+
+
+def in_batches(delete_some: Callable[[], int]) -> int:
+    """Delete batches until none is left, and return the number of rows. A batch that meets a deadlock is repeated."""
+    deleted = deadlocks = 0
+    while True:
+        try:
+            some = delete_some()
+        except OperationalError as error:
+            deadlocks += 1
+            if not isinstance(error.__cause__, DeadlockDetected) or deadlocks > MAX_DEADLOCKS:
+                raise
+            log.warning("deadlock", error=logs.describe(error))
+            continue
+        if not some:
+            return deleted
+        deleted += some
 
 
 def purge_jobs() -> None:
@@ -23,16 +45,20 @@ def purge_jobs() -> None:
 
     Files stay: they belong to the reuse cache, not to the job.
     """
-    log.info("purged", jobs=sum(iter(purge_some, 0)))
+    log.info("purged", jobs=in_batches(purge_some))
 
 
 def purge_some() -> int:
-    """Delete a batch of jobs. Locking their rows first keeps a job that is being retried at this moment."""
+    """Delete a batch of jobs. Locking their rows keeps a job that is being retried at this moment."""
     before = Now() - timedelta(days=settings.SLUICE.export_job_retention_days)
     old = Job.objects.ended().filter(finished_at__lt=before).exclude(receipt__deleted_at=None, receipt__isnull=False)
     with transaction.atomic():
-        locked = old.select_for_update(of=("self",), skip_locked=True)
-        batch = list(locked.values_list("pk", flat=True)[:JOBS_AT_ONCE])
+        found = list(old.values_list("pk", flat=True)[:JOBS_AT_ONCE])
+        # Failed chunks before their jobs, and by their ids, as a retry locks them. No other statement changes the rest.
+        failed = Chunk.objects.filter(job__in=found, status=ChunkStatus.FAILED).order_by("pk")
+        list(failed.select_for_update().values_list("pk"))
+        locked = old.filter(pk__in=found).order_by("pk").select_for_update(of=("self",), skip_locked=True)
+        batch = list(locked.values_list("pk", flat=True))
         Job.objects.filter(pk__in=batch).delete()
     return len(batch)
 
@@ -49,7 +75,7 @@ def delete_old_events() -> int:
     All events of a job are deleted, or none, so that a kept sequence has no gaps. None are deleted while the webhook
     deliveries of the job's end are still to be made.
     """
-    deleted = sum(iter(delete_some_events, 0))
+    deleted = in_batches(delete_some_events)
     if deleted:
         log.info("events_deleted", events=deleted)
     return deleted

@@ -31,6 +31,9 @@ class Event(models.Model):
     kind = models.CharField(max_length=8, choices=Kind)
     status = models.CharField(max_length=12, help_text="Of the chunk or the job, from then on")
     chunk_id = models.BigIntegerField(null=True, blank=True)
+    # Of a failure that was retried since. The job's row has that of the current one.
+    error_code = models.CharField(max_length=40, db_default="", blank=True)
+    error_detail = models.CharField(max_length=200, db_default="", blank=True)
     at = models.DateTimeField(db_default=Now())
     told_at = models.DateTimeField(null=True, blank=True, help_text="When deliveries to webhooks were made of it")
 

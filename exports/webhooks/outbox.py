@@ -23,8 +23,8 @@ PRUNE_BATCH = 500
 ADD = """
 INSERT INTO exports_delivery (id, webhook_id, job_id, seq, type, body, status, attempts)
 SELECT gen_random_uuid(), w.id, %(job)s, %(seq)s, %(type)s, %(body)s, 'pending', 0
-FROM exports_webhook w
-WHERE w.user_id = %(user)s AND w.enabled AND %(type)s = ANY(w.events) AND w.created_at <= %(at)s
+FROM exports_webhook w JOIN auth_user u ON u.id = w.user_id
+WHERE w.user_id = %(user)s AND u.is_active AND w.enabled AND %(type)s = ANY(w.events) AND w.created_at <= %(at)s
 FOR KEY SHARE OF w
 ON CONFLICT (webhook_id, job_id, seq) DO NOTHING
 RETURNING id

@@ -57,6 +57,13 @@ class ClaimedDelivery:
 # A test is not retried: its user is waiting for it, and can start another one.
 ATTEMPTS_OF = "CASE type WHEN 'webhook.test' THEN 1 ELSE %(attempts)s END"
 
+# A receiver gets the events of a job in their order: a delivery waits until the earlier ones have ended.
+IS_NEXT_OF_JOB = """NOT EXISTS (
+    SELECT 1 FROM exports_delivery earlier
+    WHERE earlier.webhook_id = d.webhook_id AND earlier.job_id = d.job_id AND earlier.seq < d.seq
+      AND earlier.status = 'pending'
+)"""
+
 # Two statements in one transaction. NEXT locks an idle webhook with a due delivery, and its user. CLAIM checks again
 # with a new snapshot: another worker may have claimed in between, which NEXT cannot see because a claim changes neither
 # of the two rows. So a slow endpoint never occupies two workers, and one user's endpoints never occupy all workers.
@@ -68,7 +75,7 @@ NEXT = f"""
 WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
         min(d.available_at) FILTER (
-            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF}) AS since
+            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT_OF_JOB}) AS since
     FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
     WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
     GROUP BY d.webhook_id, w.user_id
@@ -99,7 +106,7 @@ WITH sending AS MATERIALIZED (
 ), pick AS MATERIALIZED (
     SELECT d.id, d.lease_until FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
     WHERE d.webhook_id = %(webhook)s AND d.status = 'pending' AND d.available_at <= statement_timestamp()
-      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF}
+      AND (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT_OF_JOB}
       AND NOT EXISTS (SELECT 1 FROM sending WHERE webhook_id = %(webhook)s)
       AND (SELECT count(*) FROM sending WHERE user_id = %(user)s) < %(busy)s
     ORDER BY d.available_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED

@@ -124,7 +124,9 @@ WITH ended AS (
 )
 """
 FINISH_MANY = """
-WITH ended AS (
+WITH locked AS MATERIALIZED (
+    SELECT id FROM exports_chunk WHERE id = ANY(%(chunk)s::bigint[]) ORDER BY id FOR UPDATE
+), ended AS (
     UPDATE exports_chunk c
     SET status = 'done', token = NULL, lease_until = NULL, finished_at = clock_timestamp(),
         source = r.source, etag = r.etag, sha256 = r.sha256, rows = r.rows, bytes = r.bytes,
@@ -134,7 +136,7 @@ WITH ended AS (
                 %(sha256)s::text[], %(rows)s::bigint[], %(bytes)s::bigint[], %(header_bytes)s::int[],
                 %(data_as_of)s::timestamptz[], %(error_code)s::text[], %(error_detail)s::text[])
          AS r(id, token, source, etag, sha256, rows, bytes, header_bytes, data_as_of, error_code, error_detail)
-    WHERE c.id = r.id AND c.token = r.token AND c.status = 'running'
+    WHERE c.id = r.id AND c.token = r.token AND c.status = 'running' AND (SELECT count(*) FROM locked) >= 0
     RETURNING c.*
 )
 """
@@ -235,12 +237,14 @@ def retry_delay(attempts: int) -> float:
 
 
 RELEASE = """
-WITH ended AS (
-    UPDATE exports_chunk
+WITH locked AS MATERIALIZED (
+    SELECT id FROM exports_chunk WHERE id = ANY(%(chunks)s) ORDER BY id FOR UPDATE
+), ended AS (
+    UPDATE exports_chunk c
     SET status = 'pending', token = NULL, lease_until = NULL, started_at = NULL,
         attempts = greatest(attempts - %(attempt)s, 0), reusable = false
-    WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'
-    RETURNING *
+    FROM locked WHERE c.id = locked.id AND c.token = ANY(%(tokens)s) AND c.status = 'running'
+    RETURNING c.*
 )
 """
 

@@ -16,6 +16,8 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
+from knox.models import AuthToken
+from knox.settings import CONSTANTS
 
 from config.dev.stack.ports import LOOPBACK
 from config.dev.stack.processes import Web
@@ -293,6 +295,34 @@ def test_only_the_owner_and_staff_may_open_a_stream(
 
 
 @pytest.mark.slow
+def test_a_stream_ends_when_its_token_is_deleted(dataset: Dataset, alice: User, clients: Clients) -> None:
+    """A25: within ten seconds. The stream of another token of the same user goes on."""
+    job = make_job(dataset, alice, 1)
+    lost, kept = token_of(alice), token_of(alice)
+    ended, going_on = clients(lost).watch(job), clients(kept).watch(job)
+    assert ended.take(1)[0].event == going_on.take(1)[0].event == "snapshot"
+    AuthToken.objects.filter(token_key=lost[: CONSTANTS.TOKEN_KEY_LENGTH]).delete()
+    since = time.monotonic()
+    assert list(ended) == []
+    assert time.monotonic() - since < 10
+    assert clients(lost).problem(f"/exports/{job.pk}/events") == (401, "authentication_failed")
+
+    actions.cancel(job)
+    assert [event.event for event in going_on][-1] == "status"
+
+
+def test_a_stream_ends_when_its_user_is_deactivated(
+    dataset: Dataset, alice: User, clients: Clients, token: str
+) -> None:
+    """A25: within ten seconds."""
+    stream = clients(token).watch(make_job(dataset, alice, 1))
+    stream.take(1)
+    User.objects.filter(pk=alice.pk).update(is_active=False)
+    since = time.monotonic()
+    assert list(stream) == []
+    assert time.monotonic() - since < 10
+
+
 def test_a_hundred_listeners_cost_no_more_queries_than_one(
     dataset: Dataset, alice: User, web: Web, clients: Clients
 ) -> None:

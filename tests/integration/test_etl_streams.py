@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from rest_framework.test import APIClient
 
 from config.platform.http import sse as streams
+from config.platform.http.auth import Credential
 from etl import runstate
 from etl.api import event_stream, lookup
 from etl.api.event_stream import TaskEventHub, TaskListener, TaskUpdate
@@ -57,7 +58,7 @@ class Client:
     def __init__(self, task: Task) -> None:
         self.task = task
         news = TaskUpdate(state_of(task))
-        self.listener = TaskListener(task.pk, 1, news.number)
+        self.listener = TaskListener(task.pk, Credential(1), news.number)
         self.listener.status = news.state.status
         self.heard: list[tuple[int, str, Any]] = told(news.snapshot)
 
@@ -245,7 +246,7 @@ def test_a_stream_ends_with_its_task(alice: User, monkeypatch: pytest.MonkeyPatc
     number = state_of(task).number
 
     async def listen() -> bytes:
-        listener = TaskListener(task.pk, alice.pk, number)
+        listener = TaskListener(task.pk, Credential(alice.pk), number)
         listener.status = "pending"
         parts = []
         async for part in streams.EventStream(TaskEventHub, listener, opening=b""):

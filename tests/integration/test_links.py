@@ -56,6 +56,19 @@ def outcome(response: Any) -> tuple[int, str]:
     return response.status_code, response.json()["code"] if response.status_code == 403 else ""
 
 
+def test_the_link_of_a_deactivated_user_is_refused(dataset: Dataset, alice: User, api: APIClient) -> None:
+    """A22: at once, and not used up."""
+    path = path_made_by(api, **HOME)
+    User.objects.update(is_active=False)
+    for method in (APIClient().get, APIClient().head):
+        assert method(path, **HOME).status_code == 410
+    assert APIClient().get(path, **HOME).json()["code"] == "link_revoked"
+    assert Link.objects.get().used_at is None
+
+    User.objects.update(is_active=True)
+    assert get(path, **HOME) == REDIRECT
+
+
 MISMATCH = (403, "link_mismatch")
 REDIRECT = (302, "")
 

@@ -237,7 +237,9 @@ def of_webhooks() -> dict[str, Case]:
             most=2 * len(million.UNTOLD),
         ),
         "take a delivery": Case(
-            work=lambda _: sender.claim(), by=("exports_delivery_due", "exports_delivery_webhook_id"), most=200
+            work=lambda _: sender.claim(),
+            by=("exports_delivery_due", "exports_delivery_webhook_id", "exports_delivery_once"),
+            most=600,
         ),
         "give deliveries up": Case(
             work=lambda _: sql.rows(sender.FAIL_EXHAUSTED, **lost), by=("exports_delivery_due",), most=200

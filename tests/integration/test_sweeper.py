@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 from prometheus_client import REGISTRY
+from psycopg.errors import DeadlockDetected
 from pydantic import AnyHttpUrl, SecretStr
 from structlog.testing import capture_logs
 
@@ -22,7 +24,7 @@ from config.platform.storage import probe, writability
 from exports.core import wakeups
 from exports.core.errors import PermanentSourceError
 from exports.jobs import actions
-from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, storage_cleanup
+from exports.maintenance import lost_leases, lost_wakeups, manual_actions, periodic, retention, storage_cleanup
 from exports.models import Chunk, Dataset, File, Job, Receipt, Slot, Tick
 from exports.source import database
 from exports.worker import completion, execution, leases, transitions
@@ -497,6 +499,45 @@ def test_a_concurrently_retried_job_is_not_purged(dataset: Dataset, alice: User)
         Job.objects.select_for_update().get(pk=job.pk)
         in_threads(1, lambda _: periodic.purge())
     assert Job.objects.count() == 1
+
+
+@pytest.mark.slow
+def test_retry_and_purge_do_not_deadlock(dataset: Dataset, alice: User) -> None:
+    """Both lock the failed chunks, then the job."""
+    for _ in range(30):
+        jobs = [make_job(dataset, alice, 40) for _ in range(3)]
+        Chunk.objects.update(status="failed", finished_at=Now() - timedelta(days=8))
+        Job.objects.update(status="failed", failed=40, finished_at=Now() - timedelta(days=8))
+
+        def act(number: int, jobs: list[Job] = jobs) -> None:
+            if number:
+                with suppress(actions.NotFailed):
+                    actions.retry(jobs[number - 1])
+            else:
+                retention.purge_some()
+
+        in_threads(4, act)
+        for job in Job.objects.all():
+            assert (job.status, job.chunks.count()) == ("running", 40)
+        Job.objects.all().delete()
+
+
+def test_the_purge_continues_after_a_deadlock() -> None:
+    outcomes: Iterator[int | Exception] = iter([OperationalError(), 50, OperationalError(), 7, 0])
+
+    def delete_some() -> int:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome from DeadlockDetected()
+        return outcome
+
+    assert retention.in_batches(delete_some) == 57
+    with pytest.raises(OperationalError):
+        retention.in_batches(partial(raise_it, OperationalError()))
+
+
+def raise_it(error: Exception) -> int:
+    raise error
 
 
 def test_a_running_job_is_never_purged(dataset: Dataset, alice: User) -> None:

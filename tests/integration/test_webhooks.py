@@ -22,9 +22,10 @@ from standardwebhooks import WebhookVerificationError
 
 from config.env import Environment
 from config.platform.http.outbound import connections
+from exports.delivery import receipts
 from exports.jobs import actions, webhook_events
 from exports.maintenance import periodic
-from exports.models import Attempt, Dataset, Delivery, Event, Job, Webhook
+from exports.models import Attempt, Dataset, Delivery, Event, Job, Receipt, Webhook
 from exports.webhooks import request, sender, subscriptions, url_guard
 from exports.webhooks.request import WebhookResponse
 from exports.worker import execution
@@ -200,6 +201,67 @@ def test_a_job_that_ends_twice_is_sent_twice(dataset: Dataset, alice: User, api:
 
     assert [got.json["type"] for got in there.received] == ["export.failed", "export.succeeded"]
     assert len(set(there.ids)) == 2
+
+
+def test_an_event_describes_the_job_as_it_was(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+    """A25: a job fails, is retried at once, and succeeds; its receipt is revoked. Only then are its events sent."""
+    subscribe(api, there.url)
+    job = make_job(dataset, alice, 1)
+    Job.objects.update(function="data.no_such")
+    execution.drain()
+    actions.retry(job)
+    Job.objects.update(function="data.rows_for")
+    finish(job)
+    receipt = Receipt.objects.get()
+    receipts.revoke(receipt)
+    there.then = answer(500)
+    work()
+    there.then = answer(200)
+    make_due()
+    work()
+
+    first, again, second = (got.json for got in there.received)
+    assert (first, first["type"], second["type"]) == (again, "export.failed", "export.succeeded")
+    failed, succeeded = first["data"], second["data"]
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "EXPORT_SOURCE_ERROR")
+    assert (failed["progress"]["failed"], failed["progress"]["pending"]) == (1, 0)
+    assert (succeeded["status"], succeeded["receipt"]["state"]) == ("success", "active")
+    assert succeeded["receipt"]["expiresAt"] == (receipt.issued_at + timedelta(seconds=job.ttl)).isoformat().replace(
+        "+00:00", "Z"
+    )
+
+
+def test_the_events_of_a_job_arrive_in_their_order(
+    dataset: Dataset, alice: User, api: APIClient, there: Receiver
+) -> None:
+    """A25: the second waits until the first was delivered. Those of other jobs do not."""
+    subscribe(api, there.url)
+    job = make_job(dataset, alice, 1)
+    Job.objects.update(function="data.no_such")
+    execution.drain()
+    there.then = answer(500)
+    work()
+    there.then = answer(200)
+    actions.retry(job)
+    Job.objects.update(function="data.rows_for")
+    finish(job)
+    actions.cancel(make_job(dataset, alice, 1, key="EWR"))
+    work()
+    assert [got.json["type"] for got in there.received] == ["export.failed", "export.cancelled"]
+
+    make_due()
+    work()
+    assert [got.json["type"] for got in there.received][2:] == ["export.failed", "export.succeeded"]
+
+
+def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
+    subscribe(api, there.url)
+    job = make_job(dataset, alice, 1)
+    alice.is_active = False
+    alice.save()
+    actions.cancel(job)
+    work()
+    assert there.received == []
 
 
 def test_lost_wake_ups_delay_a_delivery_by_at_most_one_reaper_interval(

@@ -174,7 +174,7 @@ MUTANTS = [
     ),
     LINKS(
         name="redeem an expired link",
-        old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
+        old="AND l.expires_at > clock_timestamp()\n      AND {IS_BOUND_CLIENT}",
         new="AND {IS_BOUND_CLIENT}",
         tests=completion("a_link_expires"),
     ),
@@ -186,7 +186,7 @@ MUTANTS = [
     ),
     LINKS(
         name="redeem a link for another client",
-        old="AND l.expires_at > clock_timestamp() AND {IS_BOUND_CLIENT}",
+        old="AND l.expires_at > clock_timestamp()\n      AND {IS_BOUND_CLIENT}",
         new="AND l.expires_at > clock_timestamp()",
         tests=links("a_link_is_bound_to_the_client_that_created_the_job"),
     ),

@@ -82,8 +82,8 @@ MUTANTS = [
     ),
     OUTCOMES(
         name="release a chunk without a fencing check",
-        old="WHERE id = ANY(%(chunks)s) AND token = ANY(%(tokens)s) AND status = 'running'",
-        new="WHERE id = ANY(%(chunks)s) AND status = 'running'",
+        old="WHERE c.id = locked.id AND c.token = ANY(%(tokens)s) AND c.status = 'running'",
+        new="WHERE c.id = locked.id AND c.status = 'running'",
         tests=STALE,
     ),
     CLAIMS(

@@ -15,6 +15,7 @@ from config.ops.doctor import examination
 from config.ops.doctor.findings import Subject, failure
 from config.platform.cleanup import run_steps
 from config.platform.http import health, sse
+from config.platform.http.auth import Credential
 from config.platform.observability import error_reports
 
 
@@ -90,7 +91,7 @@ def test_an_event_hub_that_cannot_read_logs_it_once_and_reads_again() -> None:
 
     async def run() -> None:
         hub = FailingHub()
-        hub.listeners = {1: {sse.Listener(1, 1, 0)}}
+        hub.listeners = {1: {sse.Listener(1, Credential(1), 0)}}
         await hub.run()
 
     before = counted("event_stream")

@@ -1,15 +1,18 @@
 """Authentication: bearer tokens, and browser sessions with CSRF protection."""
 
+from collections.abc import Collection
 from hmac import compare_digest
 from importlib import import_module
 from io import BytesIO
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.core.handlers.asgi import ASGIRequest
 from django.db import connection
+from django.db.models import Q
 from django.http import HttpRequest
 from django.utils import timezone
 from knox.auth import TokenAuthentication
@@ -52,6 +55,54 @@ class SessionAuthentication(authentication.SessionAuthentication):
 def user_of(request: Request) -> User:
     """Return the user, in a view whose permission classes require authentication."""
     return cast("User", request.user)
+
+
+# ---- During a long response -----------------------------------------------------------------------------------------
+
+
+class Credential(NamedTuple):
+    """The authentication of a request, to check it again while a long response lasts."""
+
+    user_id: int
+    is_staff: bool = False
+    token: str = ""  # the token's digest
+    session: str = ""  # the session's key
+    session_hash: str = ""  # changes with the password
+
+
+def credential_of(request: Request) -> Credential:
+    """Return the credential of an authenticated request."""
+    user = user_of(request)
+    if isinstance(request.auth, AuthToken):
+        return Credential(user.pk, user.is_staff, token=request.auth.digest)
+    return Credential(
+        user.pk,
+        user.is_staff,
+        session=request.session.session_key or "",
+        session_hash=user.get_session_auth_hash(),
+    )
+
+
+def still_valid(credentials: Collection[Credential]) -> set[Credential]:
+    """Return those whose user is active and has not lost staff rights, and whose token or session still exists.
+
+    At most three queries for any number of credentials.
+    """
+    now = timezone.now()
+    users = User.objects.filter(is_active=True).in_bulk({each.user_id for each in credentials})
+    digests = {each.token for each in credentials if each.token}
+    tokens = AuthToken.objects.filter(Q(expiry=None) | Q(expiry__gt=now), digest__in=digests)
+    keys = {each.session for each in credentials if each.session}
+    sessions = Session.objects.filter(session_key__in=keys, expire_date__gt=now)
+    known = {*tokens.values_list("digest", flat=True), *sessions.values_list("session_key", flat=True)}
+    return {
+        each
+        for each in credentials
+        if (user := users.get(each.user_id))
+        and user.is_staff >= each.is_staff
+        and (each.token or each.session) in known
+        and (not each.session or user.get_session_auth_hash() == each.session_hash)
+    }
 
 
 # ---- Before the body ------------------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ from weakref import WeakKeyDictionary
 import orjson
 import structlog
 from asgiref.sync import SyncToAsync
+from django.db import connection
 from django.http import HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiParameter
 
 from config.platform.http import graceful_shutdown
+from config.platform.http.auth import Credential, still_valid
 from config.platform.http.problems import DATABASE_ERRORS, Problem
 from config.platform.observability import logs
 from config.platform.observability.metrics import CAUGHT
@@ -39,7 +41,8 @@ RETRY = b"retry: 3000\n\n"  # milliseconds, for clients that lost the connection
 HEARTBEAT = b":\n\n"
 HEARTBEAT_SECONDS = 10.0  # at most 15 by the API; proxies often close connections that are silent for 30 or 60
 POLL_SECONDS = 0.5
-STREAM_SECONDS = 30 * 60.0  # then clients reconnect, and their token is checked again
+ACCESS_SECONDS = 5.0  # between two checks of the clients' tokens and sessions
+STREAM_SECONDS = 30 * 60.0  # then clients reconnect
 # Per process, for all kinds of streams. A stream takes a file descriptor, which the rest of the API needs too, and
 # 40 KiB of memory.
 MOST = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
@@ -104,10 +107,14 @@ class Listener(Generic[Subject]):
     """One open stream: its position, and the queue of bytes to send. None in the queue ends the stream."""
 
     subject: Subject
-    user_id: int
+    credential: Credential
     after: int
     waiting: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     end_reason: str = ""
+
+    @property
+    def user_id(self) -> int:
+        return self.credential.user_id
 
     @property
     def is_ready(self) -> bool:
@@ -139,6 +146,7 @@ class EventHub(Generic[Subject]):
         self.is_failing = False
         self.count = 0
         self.of_user: Counter[int] = Counter()
+        self.check_access_at = 0.0
 
     def read(self, after: Mapping[Subject, int]) -> tuple[Mapping[Subject, Update], bool]:
         """Return the events after these positions, and whether there are more to read immediately.
@@ -148,10 +156,10 @@ class EventHub(Generic[Subject]):
         raise NotImplementedError
 
     def count_opened(self) -> None:
-        """Count an count_opened stream."""
+        """Count an opened stream."""
 
     def count_closed(self, reason: str) -> None:
-        """Count a count_closed stream: `ended`, `left` or `renewed`."""
+        """Count a closed stream: `ended`, `left`, `renewed`, or `revoked`."""
 
     def add(self, listener: Listener[Subject]) -> None:
         self.listeners.setdefault(listener.subject, set()).add(listener)
@@ -187,6 +195,7 @@ class EventHub(Generic[Subject]):
         while self.listeners:
             try:
                 more = await self.read_and_send()
+                await self.end_revoked()
                 self.is_failing = False
             except Exception as error:  # noqa: BLE001 - after any error, streams must not hang with heartbeats only
                 CAUGHT.labels("event_stream").inc()
@@ -212,6 +221,17 @@ class EventHub(Generic[Subject]):
                     self.deliver(update, listener)
         return more
 
+    async def end_revoked(self) -> None:
+        """End the streams whose token or session was deleted, or whose user was deactivated, some seconds later."""
+        if time.monotonic() < self.check_access_at:
+            return
+        self.check_access_at = time.monotonic() + ACCESS_SECONDS
+        listeners = [each for together in self.listeners.values() for each in together]
+        valid = await asyncio.to_thread(check_access, {each.credential for each in listeners})
+        for listener in listeners:
+            if listener.credential not in valid:
+                self.end(listener, "revoked")
+
     def deliver(self, update: Update, listener: Listener[Subject]) -> None:
         listener.send(update)
         if update.is_final:
@@ -226,6 +246,14 @@ class EventHub(Generic[Subject]):
             log.warning("streams_wait_for_database", error=logs.describe(error))
         else:
             log.error("streams_broken", exc_info=error)
+
+
+def check_access(credentials: set[Credential]) -> set[Credential]:
+    """Check in a thread, and return its connection to the pool."""
+    try:
+        return still_valid(credentials)
+    finally:
+        connection.close()
 
 
 AnyHub = TypeVar("AnyHub", bound=EventHub[Any])
@@ -306,7 +334,7 @@ class EventStream:
         release_thread()
         self.loop, events = asyncio.get_running_loop(), hub(self.kind)
         if streams_of(self.listener.user_id) >= MOST_OF_A_USER:
-            return  # many streams count_opened at once, before they were counted; reconnects are rejected
+            return  # many streams were opened at once, before they were counted; reconnects are rejected
         events.add(self.listener)
         try:
             while (part := await self.next_part()) is not None:
