@@ -8,6 +8,7 @@ quote rows.
 class ExportError(Exception):
     code = "EXPORT_SOURCE_ERROR"
     retryable = True
+    backoff_factor = 1  # of the pauses between attempts
     text = "The export failed."
 
     def __init__(self, detail: str = "") -> None:
@@ -49,6 +50,13 @@ class SourceError(SourceFailed):
 
 class SourceCancelled(SourceError):
     text = "An administrator of the source database cancelled the call."
+
+
+class SourceConflict(SourceError):
+    """Replication usually goes on for a while, so that attempts in quick succession meet the same conflict."""
+
+    backoff_factor = 8
+    text = "The source database ended the call in favor of replication or of another transaction."
 
 
 class RowTooLarge(SourceError):

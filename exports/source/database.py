@@ -26,6 +26,7 @@ from exports.core.errors import (
     RowTooLarge,
     SourceBehindPooler,
     SourceCancelled,
+    SourceConflict,
     SourceConnectionsExhausted,
     SourceError,
     SourceTimeout,
@@ -357,6 +358,7 @@ def end_calls(backends: list[str]) -> set[str]:
 
 
 QUERY_CANCELED = "57014"
+CONFLICTS = {"40001", "40P01"}  # with the replay of a replica, or another transaction
 # Connection exceptions, too many connections, and a server that shuts down or starts up.
 UNREACHABLE = ("08", "53300", "57P")
 
@@ -384,4 +386,6 @@ def as_export_error(code: str | None) -> ExportError:
         return SourceUnavailable(detail)
     if code == QUERY_CANCELED:
         return SourceTimeout(detail)
+    if code in CONFLICTS:
+        return SourceConflict(detail)
     return PermanentSourceError(detail) if code.startswith(PERMANENT) else SourceError(detail)

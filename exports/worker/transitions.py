@@ -218,7 +218,7 @@ def delay_after(claim: Claim, error: ExportError) -> float | None:
     if waits_for_storage(claim, error):
         return max(env.export_backoff_base_seconds, min(claim.refused_for / 4, env.export_backoff_max_seconds))
     again = error.retryable and claim.attempts < env.export_max_attempts
-    return retry_delay(claim.attempts) if again else None
+    return retry_delay(claim.attempts, factor=error.backoff_factor) if again else None
 
 
 def waits_for_storage(claim: Claim, error: ExportError) -> bool:
@@ -231,9 +231,10 @@ def truncated(detail: str) -> str:
     return detail[:200]
 
 
-def retry_delay(attempts: int) -> float:
+def retry_delay(attempts: int, *, factor: int = 1) -> float:
     env = settings.SLUICE
-    return backoff.exponential(attempts, base=env.export_backoff_base_seconds, maximum=env.export_backoff_max_seconds)
+    base = env.export_backoff_base_seconds * factor
+    return backoff.exponential(attempts, base=base, maximum=max(base, env.export_backoff_max_seconds))
 
 
 RELEASE = """

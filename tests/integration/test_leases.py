@@ -4,10 +4,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -17,6 +19,7 @@ from exports.core.errors import PermanentSourceError, SourceError
 from exports.core.states import ChunkStatus, JobStatus, Source
 from exports.maintenance import lost_leases
 from exports.models import Chunk, Dataset, File, Job, Slot
+from exports.source import database
 from exports.worker import leases, transitions
 from exports.worker.leases import Claim
 from tests.integration.factories import make_job, result_of
@@ -287,6 +290,17 @@ def test_a_repeated_finish_counts_once(dataset: Dataset, alice: User) -> None:
     assert transitions.finish([(claimed, result_of(claimed))]) is None
     job.refresh_from_db()
     assert job.done == 1
+
+
+def test_attempts_after_a_conflict_of_a_replica_are_far_apart(dataset: Dataset, alice: User) -> None:
+    """A14, A17: replication goes on for a while. Other errors are retried within 15 s."""
+    make_job(dataset, alice, 1)
+    first = claim()
+    conflict = database.as_export_error("40001")
+    delays = [transitions.delay_after(replace(first, attempts=number), conflict) or 0 for number in (1, 2, 3)]
+    env = settings.SLUICE
+    assert sum(delays) >= 0.5 * 8 * env.export_backoff_base_seconds * 3
+    assert transitions.delay_after(replace(first, attempts=4), conflict) is None
 
 
 def test_a_failure_is_retried_with_backoff_and_then_final(dataset: Dataset, alice: User, settings: Any) -> None:
