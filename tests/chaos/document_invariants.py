@@ -3,6 +3,7 @@ once with the expected result, and nothing else is left.
 """
 
 import hashlib
+import io
 import json
 import tempfile
 from collections import Counter
@@ -99,7 +100,8 @@ def results_are_correct() -> None:
 
 
 def rehearsed(task: Task, _provider: LocalProvider) -> str:
-    return f"{page_marker(1)}\n{b''.join(storage.read(task.document_key)).decode()}"
+    text = io.TextIOWrapper(io.BytesIO(b"".join(storage.read(task.document_key))), encoding="utf-8").read()
+    return f"{page_marker(1)}\n{text}"  # with line ends as Python reads them
 
 
 def local(task: Task, provider: LocalProvider) -> str:
