@@ -115,7 +115,7 @@ GET: dict[str, Any] = {
     "summary": "Get a task",
     "description": """Returns 200 for every task that exists, whatever its `status`. While the task is active, poll with
 `?wait=20`, which responds on the first change, or subscribe to `GET …/events`. After `completed`, `result` contains the
-data. After `failed`, `error` contains the cause, and its `retryable` tells whether `POST …/retry` may succeed. Staff
+data. After `failed`, `error` contains the cause, and its `retryable` states whether `POST …/retry` may succeed. Staff
 can read every task.""",
     "parameters": [WAIT, retry_after(200, "task")],
     "examples": [

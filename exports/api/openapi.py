@@ -134,7 +134,7 @@ GET: dict[str, Any] = {
     "summary": "Get an export",
     "description": """Returns 200 for every export that exists, whatever its `status`. While the export is active, poll
 again after `Retry-After` seconds, or subscribe to `GET /exports/{jobId}/events` instead. After `success`, `receipt`
-contains the download link. After `failed`, `error` contains the cause, and its `retryable` tells whether
+contains the download link. After `failed`, `error` contains the cause, and its `retryable` states whether
 `POST …/retry` may succeed. Staff can read every export, but not its link.""",
     "parameters": [retry_after(200, "job")],
     "examples": [

@@ -71,7 +71,7 @@ class Subject:
 
     name: str
     path: str
-    says: str
+    expected: str
     table: str
     loads: list[Load] = field(default_factory=list)
 
@@ -191,7 +191,7 @@ def verify(subject: Subject, shown: dict[str, Any], chunks: int) -> None:
 def send_requests(subject: Subject, port: int, token: str, requests: int) -> float:
     """Send requests from all clients. Returns the median latency, and adds the other figures to the subject."""
     order = {
-        "host": LOOPBACK, "port": port, "path": subject.path, "token": token, "says": subject.says,
+        "host": LOOPBACK, "port": port, "path": subject.path, "token": token, "expected": subject.expected,
         "clients": CLIENTS, "requests": requests,
     }  # fmt: skip
     command = [sys.executable, "-m", "tests.bench.reads_clients"]

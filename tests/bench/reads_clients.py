@@ -21,7 +21,7 @@ class Order(NamedTuple):
     port: int
     path: str
     token: str
-    says: str  # in every response
+    expected: str  # in every response
     clients: int
     requests: int  # counted requests of all clients together
 
@@ -29,7 +29,7 @@ class Order(NamedTuple):
 class Client:
     def __init__(self, order: Order, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.says = order.says.encode()
+        self.expected = order.expected.encode()
         self.request = (
             f"GET {order.path} HTTP/1.1\r\nHost: {order.host}:{order.port}\r\nUser-Agent: bench\r\n"
             f"Accept: application/json\r\nAuthorization: Bearer {order.token}\r\n\r\n"
@@ -43,7 +43,7 @@ class Client:
         length = LENGTH.search(head)
         body = await self.reader.readexactly(int(length[1])) if length else b""
         seconds = time.perf_counter() - began
-        assert head.startswith(b"HTTP/1.1 200 ") and self.says in body, (head + body).decode()  # noqa: PT018
+        assert head.startswith(b"HTTP/1.1 200 ") and self.expected in body, (head + body).decode()  # noqa: PT018
         return seconds
 
     async def request_until_empty(self, left: Iterator[int]) -> list[float]:

@@ -228,7 +228,7 @@ def test_progress_survives_a_reload_and_reaches_two_tabs(  # noqa: PLR0917 - pyt
     for tab in (page, other):
         expect(tab.locator("#head, #jobs")).to_contain_text("Success", timeout=SOON)
     expect(page.locator("#receipt")).to_contain_text("Expires in")
-    expect(page.locator("#said")).to_have_text("Export ready.")
+    expect(page.locator("#announcement")).to_have_text("Export ready.")
     expect(other.get_by_label(f"Select things {str(job.pk)[:8]}")).to_be_checked()
 
 

@@ -50,11 +50,11 @@ every_operation_and_hook = pytest.mark.parametrize(
 
 
 def responses(operation: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {status: resolved(said, document()) for status, said in operation["responses"].items()}
+    return {status: resolved(response, document()) for status, response in operation["responses"].items()}
 
 
 def contents(operation: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield status, media type and what is said of each body; the request's status is ""."""
+    """Yield status, media type and the description of each body; the request's status is ""."""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         yield "", media_type, content
     for status, response in responses(operation).items():

@@ -89,7 +89,7 @@ def text_of(response: Any) -> str:
     return html.unescape(response.content.decode())
 
 
-def said(response: Any) -> list[str]:
+def messages_of(response: Any) -> list[str]:
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 

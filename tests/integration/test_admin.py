@@ -22,7 +22,7 @@ from exports.admin.errors import FOR_STAFF, advice_on
 from exports.core.errors import EXPLANATIONS
 from exports.delivery import links
 from exports.models import Chunk, Dataset, Download, File, Job, Link, Receipt, Slot
-from tests.integration.staff import list_of, page_of, said, text_of
+from tests.integration.staff import list_of, messages_of, page_of, text_of
 
 MODELS = ("job", "chunk", "file", "receipt", "link", "download", "dataset", "slot", "tick")
 READ_ONLY = tuple(model for model in MODELS if model != "dataset")
@@ -287,7 +287,7 @@ def test_it_saves_a_dataset(pages: Client, dataset: Dataset) -> None:
     new = Dataset.objects.get(name="new")
     assert (new.formats, new.max_concurrency, new.reuse_max_age) == (["csv", "json"], 3, None)
     assert Slot.objects.filter(dataset=new).count() == 3
-    assert len(said(response)) == 1  # no warning
+    assert len(messages_of(response)) == 1  # no warning
 
     assert pages.post(page_of(new), form_of(formats=["jsonl"], schema_version=2)).status_code == 302
     new.refresh_from_db()
@@ -319,7 +319,7 @@ def test_it_warns_of_an_unusable_function(pages: Client, dataset: Dataset) -> No
     response = pages.post(reverse("admin:exports_dataset_add"), form_of(function="data.missing"))
 
     assert Dataset.objects.filter(name="new").exists()
-    assert any("data.missing cannot be called: EXPORT_SOURCE_ERROR" in text for text in said(response))
+    assert any("data.missing cannot be called: EXPORT_SOURCE_ERROR" in text for text in messages_of(response))
 
 
 def test_it_deletes_only_unused_datasets(pages: Client, failed: Job) -> None:
@@ -344,7 +344,7 @@ def test_it_revokes_a_token_and_shows_no_digest(pages: Client, alice: User, api:
 
     response = pages.post(button, {"_form_submitted": "true"})
 
-    assert said(response) == [f"Revoked token {token.token_key[:8]}… of alice."]
+    assert messages_of(response) == [f"Revoked token {token.token_key[:8]}… of alice."]
     assert api.get("/exports").status_code == 401
     assert LogEntry.objects.get().get_edited_object() == alice
     assert pages.post(button, {"_form_submitted": "true"}).status_code == 404

@@ -21,7 +21,7 @@ from exports.models import Allowance, Chunk, Dataset, Delivery, File, Job, Link,
 from exports.worker import leases, transitions
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job, result_of
-from tests.integration.staff import confirm, fail, form_in, list_of, page_of, press, said, select, text_of
+from tests.integration.staff import confirm, fail, form_in, list_of, messages_of, page_of, press, select, text_of
 from tests.integration.test_leases import claim
 
 LONG_AGO = "2000-01-01T00:00:00Z"
@@ -117,7 +117,7 @@ def test_it_retries_selected_jobs_and_logs_the_action(
 
     response = pages.post(action, fields | {"chosen": json.dumps([*both, [str(fine.pk), ""]])})
 
-    assert said(response) == [
+    assert messages_of(response) == [
         "Retried 2 exports.",
         "Unchanged: 1 export. This export has not failed. Only failed exports can be retried.",
     ]
@@ -139,7 +139,7 @@ def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
 
     response = pages.post(action, fields)
 
-    assert said(response)[-1] == "Unchanged: 1 export. Changed since you selected it."
+    assert messages_of(response)[-1] == "Unchanged: 1 export. Changed since you selected it."
     assert LogEntry.objects.count() == 1
     assert Job.objects.get(pk=failed.pk).status == "failed"
 
@@ -147,13 +147,13 @@ def test_a_repeated_action_does_nothing(pages: Client, failed: Job) -> None:
 def test_it_retries_only_a_delivery(pages: Client, failed: Job) -> None:
     fail(failed, chunks=0)
 
-    assert said(press(pages, failed, "retry")) == ["Retried 1 export. Delivery queued; no chunks had failed."]
+    assert messages_of(press(pages, failed, "retry")) == ["Retried 1 export. Delivery queued; no chunks had failed."]
 
 
 def test_a_retry_over_the_owner_s_quota_is_refused_with_the_reason(pages: Client, failed: Job, alice: User) -> None:
     Allowance.objects.create(user=alice, daily_chunks=0)
 
-    (words,) = said(press(pages, failed, "retry"))
+    (words,) = messages_of(press(pages, failed, "retry"))
     assert words.startswith("Unchanged: 1 export. The owner's quota: This needs 2 chunks, and 0 of today's 0 are left.")
     assert Job.objects.get(pk=failed.pk).status == "failed"
     assert not LogEntry.objects.exists()
@@ -162,7 +162,7 @@ def test_a_retry_over_the_owner_s_quota_is_refused_with_the_reason(pages: Client
 def test_it_cancels_jobs(pages: Client, dataset: Dataset, alice: User) -> None:
     job = make_job(dataset, alice, chunks=2)
 
-    assert said(press(pages, job, "cancel")) == ["Cancelled 1 export. 2 chunks cancelled."]
+    assert messages_of(press(pages, job, "cancel")) == ["Cancelled 1 export. 2 chunks cancelled."]
     assert Job.objects.get().status == "cancelled"
     assert records() == {(str(job.pk), "Cancelled: 2 chunks cancelled.")}
 
@@ -176,8 +176,8 @@ def test_a_replay_creates_one_job_for_the_owner(pages: Client, failed: Job, alic
 
     new = Job.objects.exclude(pk=failed.pk).get()
     assert (new.user, new.total, new.network, new.agent) == (alice, 3, "192.0.2.0/24", "0123456789abcdef")
-    assert said(first) == [f"Replayed 1 export. New export {new.pk}."]
-    assert said(second)[-1] == f"Unchanged: 1 export. Already replayed as export {new.pk}."
+    assert messages_of(first) == [f"Replayed 1 export. New export {new.pk}."]
+    assert messages_of(second)[-1] == f"Unchanged: 1 export. Already replayed as export {new.pk}."
     assert records() == {(str(failed.pk), f"Replayed: New export {new.pk}.")}
 
 
@@ -191,7 +191,7 @@ def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
 
     response = confirm(pages, select(pages, "retry", failed, another))
 
-    assert said(response)[1] == "Unchanged: 1 export. Time limit reached. Repeat the action for these."
+    assert messages_of(response)[1] == "Unchanged: 1 export. Time limit reached. Repeat the action for these."
     assert Job.objects.filter(status="failed").count() == LogEntry.objects.count() == 1
 
 
@@ -199,7 +199,7 @@ def test_a_long_action_stops_at_its_deadline_and_lists_the_rest(
 def test_it_retries_single_chunks_of_a_failed_job(pages: Client, failed: Job, alice: User) -> None:
     first, second = failed.chunks.filter(status="failed").order_by("seq")
 
-    assert said(press(pages, first, "retry")) == ["Retried 1 chunk. Queued with a full set of attempts."]
+    assert messages_of(press(pages, first, "retry")) == ["Retried 1 chunk. Queued with a full set of attempts."]
 
     failed.refresh_from_db()
     assert (failed.status, failed.failed, failed.error_code) == ("running", 1, "EXPORT_SOURCE_ERROR")
@@ -218,7 +218,7 @@ def test_it_retries_chunks_of_several_jobs(pages: Client, failed: Job, dataset: 
     fail(another, chunks=2)
     chosen = list(Chunk.objects.filter(status="failed"))
 
-    assert said(confirm(pages, select(pages, "retry", *chosen))) == ["Retried 4 chunks."]
+    assert messages_of(confirm(pages, select(pages, "retry", *chosen))) == ["Retried 4 chunks."]
     assert set(Job.objects.values_list("status", "failed", "error_code")) == {("running", 0, "")}
     assert LogEntry.objects.count() == 4
 
@@ -231,7 +231,7 @@ def test_it_releases_the_chunk_of_a_lost_worker_immediately(pages: Client, datas
 
     response = press(pages, Chunk.objects.get(), "release")
 
-    assert said(response) == ["Released 1 chunk. The chunk is queued again."]
+    assert messages_of(response) == ["Released 1 chunk. The chunk is queued again."]
     assert queued("exports") == 1
     assert records() == {(str(held.chunk_id), "Released: The chunk is queued again.")}
     again = claim()
@@ -253,7 +253,7 @@ def test_a_repeated_release_does_not_affect_the_next_worker(pages: Client, datas
     pages.post(action, fields)
     next_one = claim()
 
-    assert said(pages.post(action, fields))[-1] == "Unchanged: 1 chunk. Changed since you selected it."
+    assert messages_of(pages.post(action, fields))[-1] == "Unchanged: 1 chunk. Changed since you selected it."
     leases.renew(next_one)
 
 
@@ -275,7 +275,7 @@ def test_a_chunk_without_attempts_left_fails_when_it_is_released(
     job = make_job(dataset, alice, chunks=1)
     claim()
 
-    assert said(press(pages, Chunk.objects.get(), "release")) == [
+    assert messages_of(press(pages, Chunk.objects.get(), "release")) == [
         "Released 1 chunk. No attempts left: the chunk failed."
     ]
     job.refresh_from_db()
@@ -287,7 +287,7 @@ def test_an_invalidated_file_is_not_reused(pages: Client, delivered: Receipt, da
     file = File.objects.get()
     assert make_job(dataset, alice, chunks=1).chunks.get().reusable
 
-    assert said(press(pages, file, "invalidate")) == ["Invalidated 1 file. Exports no longer reuse it."]
+    assert messages_of(press(pages, file, "invalidate")) == ["Invalidated 1 file. Exports no longer reuse it."]
 
     assert not make_job(dataset, alice, chunks=1).chunks.get().reusable
     assert records() == {(file.path, "Invalidated: Exports no longer reuse it.")}
@@ -297,7 +297,7 @@ def test_a_file_replaced_in_the_meantime_is_not_invalidated(pages: Client, deliv
     action, fields = form_in(pages.get(page_of(File.objects.get(), "invalidate")))
     File.objects.update(etag="a later one's")
 
-    assert said(pages.post(action, fields)) == ["Unchanged: 1 file. Changed since you selected it."]
+    assert messages_of(pages.post(action, fields)) == ["Unchanged: 1 file. Changed since you selected it."]
     assert File.objects.exists()
 
 
@@ -305,7 +305,7 @@ def test_a_revoked_link_is_unusable_and_can_be_replaced(pages: Client, delivered
     link = Link.objects.get()
     nobody = links.LinkClient(address=None, user_agent="")
 
-    assert said(press(pages, link, "revoke")) == ["Revoked 1 link. The link is revoked."]
+    assert messages_of(press(pages, link, "revoke")) == ["Revoked 1 link. The link is revoked."]
 
     with pytest.raises(links.LinkUnusable, match="link_revoked"):
         links.redeem(delivered.pk, links.token_of(link), nobody)
@@ -329,7 +329,9 @@ def test_a_revoked_receipt_yields_no_download(pages: Client, delivered: Receipt)
 
     response = press(pages, delivered, "revoke")
 
-    assert said(response) == ["Revoked 1 receipt. Its link is revoked, and its object is deleted within a minute."]
+    assert messages_of(response) == [
+        "Revoked 1 receipt. Its link is revoked, and its object is deleted within a minute."
+    ]
     with pytest.raises(links.LinkUnusable):
         links.redeem(delivered.pk, links.token_of(link), links.LinkClient(address=None, user_agent=""))
     with pytest.raises(links.ReceiptExpired):
@@ -346,12 +348,14 @@ def test_a_slot_is_released_only_after_its_call_has_ended(pages: Client, dataset
     action, fields = form_in(pages.get(page_of(slot, "release")))
     assert fields["chosen"] == "[]"
     chosen = json.dumps([[str(slot.pk), str(slot.token)]])
-    assert said(pages.post(action, fields | {"chosen": chosen}))[-1].startswith("Unchanged: 1 slot. The worker that")
+    assert messages_of(pages.post(action, fields | {"chosen": chosen}))[-1].startswith(
+        "Unchanged: 1 slot. The worker that"
+    )
 
     lost_leases.withdraw(held.chunk_id, token=held.token)
     Slot.objects.filter(pk=slot.pk).update(lease_until=LONG_AGO)
 
-    assert said(press(pages, slot, "release"))[-1].startswith("Released 1 slot. Call terminated")
+    assert messages_of(press(pages, slot, "release"))[-1].startswith("Released 1 slot. Call terminated")
     assert not Slot.objects.held().exists()
 
 
@@ -366,7 +370,7 @@ def test_a_slot_stays_taken_while_the_source_is_unavailable(
     slot = Slot.objects.held().get()
     settings.SLUICE = settings.SLUICE.model_copy(update={"source_database_url": nowhere(settings)})
 
-    (words,) = said(press(pages, slot, "release"))
+    (words,) = messages_of(press(pages, slot, "release"))
 
     assert words.startswith("Unchanged: 1 slot. The source database did not respond")
     assert Slot.objects.held().exists()

@@ -44,14 +44,14 @@ def examine(subject: Subject[Any], check: str) -> tuple[str, str]:
     (function,) = [each for each in subject.checks if each.__name__ == f"check_{check}"]
     results = examination.examine([replace(subject, checks=(function,))])
     assert results, "the check returned no finding"
-    text = " ".join(f"{result.finding.says} {result.finding.do}" for result in results)
+    text = " ".join(f"{result.finding.state} {result.finding.do}" for result in results)
     return examination.worst(results).value, text
 
 
 def system_check(check: Callable[[], list[CheckMessage]]) -> tuple[str, str]:
     """Run one system check as the doctor reports it. Return the level and the text."""
     (finding,) = system_checks.findings(check()) or [ok("")]
-    return finding.level.value, f"{finding.says} {finding.do}"
+    return finding.level.value, f"{finding.state} {finding.do}"
 
 
 def name_of(check: Callable[..., Any]) -> str:
@@ -123,7 +123,7 @@ def test_unreachable_servers_are_reported_and_the_others_checked(
     findings = {line["check"]: line for line in json.loads(printed)["findings"]}
     for check in ("source.reachable", "broker.reachable", "storage.reachable", "web.readiness"):
         assert findings[check]["level"] == "failure"
-        assert findings[check]["says"] == f"It {health.SILENT}.", check
+        assert findings[check]["state"] == f"It {health.SILENT}.", check
     assert "docs/runbook.md#redis-is-lost" in findings["broker.reachable"]["do"]
     assert "docs/runbook.md#object-storage-is-away" in findings["storage.reachable"]["do"]
     assert findings["database.version"]["level"] == "ok"

@@ -20,7 +20,7 @@ from etl.pipeline import completion
 from tests.broker import queued, valkey
 from tests.integration.etl_factories import make_rule, make_task
 from tests.integration.etl_progress import begin, complete, fail
-from tests.integration.staff import confirm, form_in, said, select
+from tests.integration.staff import confirm, form_in, messages_of, select
 
 LIST = "/admin/etl/task/"
 
@@ -166,7 +166,7 @@ def test_staff_cancel_tasks_that_have_not_started(hands: Client, alice: User) ->
     asked = select(hands, "cancel", waiting, begun)
 
     assert "Only a task that has not started can be cancelled." in html.unescape(asked.content.decode())
-    assert said(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed."]
+    assert messages_of(confirm(hands, asked)) == ["Cancelled 1 document. The document will not be processed."]
     assert Task.objects.get(pk=waiting.pk).status == "cancelled"
     assert record() == ["Cancelled: The document will not be processed."]
 
@@ -181,7 +181,7 @@ def test_staff_retry_a_task_once(hands: Client, alice: User) -> None:
     assert (again.status, again.run, again.user) == ("pending", 2, alice)
     complete(again)
 
-    assert said(hands.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
+    assert messages_of(hands.post(action, fields))[-1] == "Unchanged: 1 document. Changed since you selected it."
     assert record() == ["Retried: Queued from OCR."]
 
 
@@ -190,7 +190,7 @@ def test_a_refused_retry_shows_the_reason(hands: Client, alice: User) -> None:
     task = make_task(alice)
     fail(task)
     page = confirm(hands, hands.get(f"{LIST}{task.pk}/retry_postprocess/"))
-    assert said(page) == [
+    assert messages_of(page) == [
         "Unchanged: 1 document. This task has no stored OCR result. Retry from OCR.",
     ]
     assert record() == []
@@ -202,7 +202,7 @@ def test_staff_send_a_lost_wake_up_message_again(hands: Client, alice: User) -> 
     valkey().delete(settings.ETL_QUEUES[Phase.OCR])
     wake = f"{LIST}{task.pk}/wake/"
     for words in ("The wake-up message was sent again.", "The lost state was recreated."):
-        assert said(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 document. {words}"
+        assert messages_of(confirm(hands, hands.get(wake)))[-1] == f"Requeued 1 document. {words}"
         assert queued(settings.ETL_QUEUES[Phase.OCR]) == 1
         assert runstate.read(task.pk)
         valkey().flushdb()
@@ -211,7 +211,7 @@ def test_staff_send_a_lost_wake_up_message_again(hands: Client, alice: User) -> 
 def test_a_running_task_is_left_alone(hands: Client, alice: User) -> None:
     task = make_task(alice)
     begin(task)
-    (words,) = said(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
+    (words,) = messages_of(confirm(hands, hands.get(f"{LIST}{task.pk}/wake/")))
     assert words.startswith("Unchanged: 1 document. A worker is processing this task.")
 
 

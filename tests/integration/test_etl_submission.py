@@ -217,15 +217,15 @@ def test_a_killed_process_leaves_no_upload_file(settings: LazySettings, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [(DOCX, "MinerU supports such files"), (b"<!doctype html><p>Hi", "ETL_OCR_PROVIDER=mineru"),
      (b"\x7fELF\x02\x01\x01" + bytes(9), "known"),
      (b"PK\x05\x06" + bytes(18), "known")],
 )  # fmt: skip
-def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient, content: bytes, said: str) -> None:
+def test_an_unsupported_kind_is_refused_with_the_supported_kinds(api: APIClient, content: bytes, expected: str) -> None:
     """B12."""
     body = assert_refused(send(api, content, "a.pdf"), 415, "unsupported_format")
-    assert said in body["detail"]
+    assert expected in body["detail"]
     assert "PDF, PNG, JPEG, TIFF, WebP, plain text, Markdown" in body["detail"]
 
 

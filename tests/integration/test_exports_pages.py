@@ -80,7 +80,7 @@ def text(response: Any) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
-def said(response: Any) -> list[str]:
+def messages_of(response: Any) -> list[str]:
     return [str(message) for message in get_messages(response.wsgi_request)]
 
 
@@ -239,16 +239,16 @@ def test_bulk_actions_ask_for_confirmation(dataset: Dataset, alice: User, visito
     assert "6 unfinished chunks will be cancelled" in text(asked)
     assert Job.objects.filter(status="pending").count() == 2
     done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
-    assert "2 exports cancelled." in said(done)
+    assert "2 exports cancelled." in messages_of(done)
     assert sorted(Job.objects.values_list("status", flat=True)) == ["cancelled", "cancelled", "failed"]
 
     ticked["do"] = "retry"
     assert "1 failed chunk will be retried" in text(visitor.post("/app/exports/several", ticked))
     done = visitor.post("/app/exports/several", {**ticked, "sure": "1"})
-    assert "1 export queued for retry." in said(done)
+    assert "1 export queued for retry." in messages_of(done)
     failed.refresh_from_db()
     assert failed.status == "running"
-    assert "Select one or more exports" in said(visitor.post("/app/exports/several", {"do": "cancel"}))[-1]
+    assert "Select one or more exports" in messages_of(visitor.post("/app/exports/several", {"do": "cancel"}))[-1]
 
 
 # ---- The form -------------------------------------------------------------------------------------------------------
@@ -422,13 +422,13 @@ def test_buttons_have_the_effects_of_the_api(dataset: Dataset, alice: User, visi
     job = make_job(dataset, alice, 2)
     page = f"/app/exports/{job.pk}"
     cancelled = visitor.post(f"{page}/cancel")
-    assert (cancelled["Location"], said(cancelled)) == (
+    assert (cancelled["Location"], messages_of(cancelled)) == (
         page,
         ["Export cancelled with 2 unfinished chunks. Finished files stay available for reuse."],
     )
-    assert "This export has already ended" in said(visitor.post(f"{page}/cancel"))[-1]
-    assert "Only failed exports can be retried" in said(visitor.post(f"{page}/retry"))[-1]
-    assert "has no receipt yet" in said(visitor.post(f"{page}/download"))[-1]
+    assert "This export has already ended" in messages_of(visitor.post(f"{page}/cancel"))[-1]
+    assert "Only failed exports can be retried" in messages_of(visitor.post(f"{page}/retry"))[-1]
+    assert "has no receipt yet" in messages_of(visitor.post(f"{page}/download"))[-1]
 
     sent = {"once": str(uuid4())}
     places = {visitor.post(f"{page}/replay", sent)["Location"] for _ in range(3)}
@@ -454,7 +454,7 @@ def test_failures_are_grouped_and_explained_with_the_cost_of_a_retry(
     assert "A retry needs 2 chunks, and 1 are left in today's quota" in text(short)
     assert "/retry" not in short.content.decode()
     Allowance.objects.all().delete()
-    assert said(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks queued for retry."]
+    assert messages_of(visitor.post(f"/app/exports/{job.pk}/retry")) == ["2 failed chunks queued for retry."]
 
 
 def test_the_chunk_table_keeps_its_filter_and_its_page(dataset: Dataset, alice: User, visitor: Client) -> None:
@@ -495,7 +495,7 @@ def test_each_download_creates_a_new_link(ready: Job, visitor: Client) -> None:
         assert minted["Location"].startswith(f"/exports/{ready.pk}/download?token=")
         assert visitor.get(minted["Location"]).status_code == 302
         assert visitor.get(minted["Location"]).status_code == 403
-        assert said(minted) == []
+        assert messages_of(minted) == []
     assert "The last link was used" in text(visitor.get(page))
     assert "Downloaded" in text(visitor.get(page))
     assert "link already used" in text(visitor.get(page))
@@ -548,7 +548,7 @@ def test_an_expired_receipt_explains_the_next_step(ready: Job, visitor: Client) 
     assert "are reused at no quota cost" in text(over)
     assert "every 10s" not in over.content.decode()
     assert "/download" not in visitor.get(page).content.decode()
-    assert "The receipt has expired" in said(visitor.post(f"{page}/download"))[-1]
+    assert "The receipt has expired" in messages_of(visitor.post(f"{page}/download"))[-1]
     assert visitor.get(f"{page}/files/JFK/2024-02-28").status_code == 410
 
 
@@ -590,7 +590,7 @@ def test_requests_count_toward_the_api_rate_limits(
     assert visitor.post("/app/exports/new", form()).status_code == 302
     refused = visitor.post("/app/exports/new", form())
     assert (refused.status_code, "Too many requests." in text(refused)) == (429, True)
-    assert "Too many requests" in said(visitor.post(f"/app/exports/{job.pk}/replay"))[-1]
+    assert "Too many requests" in messages_of(visitor.post(f"/app/exports/{job.pk}/replay"))[-1]
     assert Job.objects.count() == 2
     pages: list[Callable[[], Any]] = [lambda: visitor.get("/app/exports")] * 6
     assert [page().status_code for page in pages] == [200] * 5 + [429]

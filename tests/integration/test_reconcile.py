@@ -30,9 +30,9 @@ from tests.integration.factories import end_chunk, fail_chunk, make_job
 
 
 def reconcile(*arguments: str) -> str:
-    said = StringIO()
-    call_command("reconcile", *arguments, stdout=said)
-    return said.getvalue()
+    output = StringIO()
+    call_command("reconcile", *arguments, stdout=output)
+    return output.getvalue()
 
 
 def last_value(sequence: str) -> int:
@@ -163,9 +163,9 @@ def test_it_deletes_only_own_objects_and_only_on_request(dataset: Dataset, alice
     Job.objects.all().delete()
     File.objects.all().delete()
 
-    said = reconcile()
+    output = reconcile()
     assert ours <= {item.key for item in storage.list_objects("")}
-    assert [line.split()[0] for line in said.splitlines()[-3:]] == ["1", "1", "1"]
+    assert [line.split()[0] for line in output.splitlines()[-3:]] == ["1", "1", "1"]
 
     reconcile("--delete-unknown")
     assert not ours & {item.key for item in storage.list_objects("")}

@@ -1308,7 +1308,7 @@ def test_the_newest_20_attempts_take_two_queries(api: APIClient, there: Receiver
     assert queries() == few
 
 
-# ---- What is kept, and what is said ---------------------------------------------------------------------------------
+# ---- Stored and logged data ----------------------------------------------------------------------------------
 
 
 def test_deliveries_are_kept_for_30_days_even_without_their_job(
@@ -1344,10 +1344,10 @@ def test_logs_contain_ids_and_status_and_never_the_url(api: APIClient, there: Re
     api.post(f"/exports/webhooks/{hook['id']}/test")
     work()
 
-    said = stream.getvalue()
-    lines = [line for line in map(json.loads, said.splitlines()) if "attempt" in line]
+    output = stream.getvalue()
+    lines = [line for line in map(json.loads, output.splitlines()) if "attempt" in line]
     told = [(line["action"], line["status_code"]) for line in lines]
     assert told == [("webhook_failed", 500), ("webhook_delivered", 204), ("webhook_failed", None)]
     assert {line["webhook_id"] for line in lines} == {hook["id"]}
     for secret in ("SECRET", "127.0.0.1", hook["secret"]):
-        assert secret not in said
+        assert secret not in output

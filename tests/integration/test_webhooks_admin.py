@@ -18,7 +18,7 @@ from exports.webhooks.models import TEST
 from tests.broker import lose_messages, queued
 from tests.integration.factories import make_job
 from tests.integration.receiver import Receiver, answer
-from tests.integration.staff import confirm, form_in, list_of, page_of, press, said, select, text_of
+from tests.integration.staff import confirm, form_in, list_of, messages_of, page_of, press, select, text_of
 from tests.integration.test_webhooks import subscribe, there, work  # noqa: F401 - a fixture
 
 
@@ -71,11 +71,14 @@ def test_it_enables_and_disables_a_webhook(pages: Client, staff: User, hook: Web
         hook.refresh_from_db()
         assert hook.enabled is enabled
     assert "Unchanged: 1 webhook" in text_of(pages.get(page_of(hook, "disable")))
-    assert said(confirm(pages, select(pages, "enable", hook)))[-1] == "Enabled 1 webhook. Pending deliveries are sent."
+    assert (
+        messages_of(confirm(pages, select(pages, "enable", hook)))[-1]
+        == "Enabled 1 webhook. Pending deliveries are sent."
+    )
 
     assert Webhook.objects.get().enabled
     entries = LogEntry.objects.order_by("pk").values_list("object_id", "user_id", "change_message")
-    assert [(pk, user, said.partition(":")[0]) for pk, user, said in entries] == [
+    assert [(pk, user, message.partition(":")[0]) for pk, user, message in entries] == [
         (str(hook.pk), staff.pk, word) for word in ("Enabled", "Disabled", "Enabled")
     ]
 
@@ -85,7 +88,7 @@ def test_it_sends_deliveries_again(pages: Client, staff: User, hook: Webhook) ->
     test, end = Delivery.objects.order_by("created_at")
     asked = select(pages, "redeliver", test, end)
     assert "This webhook is disabled. Enable it first" in text_of(asked)
-    assert said(confirm(pages, asked)) == ["Sent again 1 delivery. Queued with a full set of attempts."]
+    assert messages_of(confirm(pages, asked)) == ["Sent again 1 delivery. Queued with a full set of attempts."]
     assert page_of(test, "redeliver") not in text_of(pages.get(page_of(test)))
 
     press(pages, hook, "enable")
@@ -108,7 +111,7 @@ def test_a_repeated_action_sends_nothing_twice(pages: Client, hook: Webhook) -> 
     delivery.refresh_from_db()
     assert delivery.status == "failed"
 
-    assert said(pages.post(action, fields))[-1] == "Unchanged: 1 delivery. Changed since you selected it."
+    assert messages_of(pages.post(action, fields))[-1] == "Unchanged: 1 delivery. Changed since you selected it."
 
 
 def test_lists_of_2_and_60_deliveries_take_the_same_number_of_queries(pages: Client, hook: Webhook) -> None:
@@ -131,7 +134,7 @@ def test_it_sends_deliveries_in_backoff_now(pages: Client, hook: Webhook) -> Non
     lose_messages()
     assert page_of(delivery, "redeliver") not in text_of(pages.get(page_of(delivery)))
 
-    assert said(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. Queued now.")
+    assert messages_of(press(pages, delivery, "send-now"))[-1].startswith("Sent 1 delivery. Queued now.")
 
     delivery.refresh_from_db()
     assert (delivery.status, delivery.attempts) == ("pending", 4)

@@ -140,4 +140,4 @@ def test_the_doctor_verifies_the_certificate_with_several_brokers(
         url = url_of(managed, authority)
         settings.SLUICE = settings.SLUICE.model_copy(update={"celery_broker_url": SecretStr(f"{url};{url}")})
         (found,) = examination.examine([next(each for each in doctor.subjects() if each.name == "broker")])
-        assert found.finding.level is level, found.finding.says
+        assert found.finding.level is level, found.finding.state

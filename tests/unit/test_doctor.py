@@ -24,7 +24,7 @@ def found(check: Callable[[Any], Finding | Iterator[Finding]], thing: Any) -> tu
     result = check(thing)
     findings = [result] if isinstance(result, Finding) else list(result)
     worst = max(findings, key=lambda finding: list(Level).index(finding.level))
-    return worst.level, f"{worst.says} {worst.do}"
+    return worst.level, f"{worst.state} {worst.do}"
 
 
 # ---- Lifecycle rules ------------------------------------------------------------------------------------------------
@@ -134,8 +134,8 @@ def test_an_error_in_one_check_does_not_hide_other_findings() -> None:
         ("thing.good", Level.OK),
         ("thing.good", Level.OK),
     ]
-    assert "KeyError" in results[1].finding.says
-    assert "secret" not in results[1].finding.says
+    assert "KeyError" in results[1].finding.state
+    assert "secret" not in results[1].finding.state
     assert examination.worst(results) is Level.FAILURE
 
 
@@ -149,7 +149,7 @@ def test_an_unreachable_subject_is_reported_with_a_fix() -> None:
         Level.FAILURE,
         "Fix the thing.",
     )
-    assert result.finding.says == "It does not respond."
+    assert result.finding.state == "It does not respond."
 
 
 def test_a_check_that_hangs_is_reported_in_time_with_earlier_findings() -> None:
@@ -166,4 +166,4 @@ def test_a_check_that_hangs_is_reported_in_time_with_earlier_findings() -> None:
         ("thing.endless", Level.FAILURE),
         ("thing.good", Level.OK),
     ]
-    assert "longer than" in results[1].finding.says
+    assert "longer than" in results[1].finding.state

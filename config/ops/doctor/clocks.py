@@ -13,9 +13,9 @@ def compare(remote: datetime, *, requested: datetime, resolution: float = 0) -> 
     """Compare a remote clock, read after `requested`. `resolution`: the clock shows full steps of so many seconds."""
     received = datetime.now(UTC)
     skew = max(requested - remote - timedelta(seconds=resolution), remote - received, timedelta())
-    says = f"Its clock differs from this host's by {skew.total_seconds():.0f} s."
+    state = f"Its clock differs from this host's by {skew.total_seconds():.0f} s."
     if skew > FAILURE_SKEW:
-        return failure(f"{says} Links and presigned URLs may be expired when they are issued.", FIX)
+        return failure(f"{state} Links and presigned URLs may be expired when they are issued.", FIX)
     if skew > WARNING_SKEW:
-        return warning(f"{says} Expiry times are off by as much.", FIX)
+        return warning(f"{state} Expiry times are off by as much.", FIX)
     return ok(f"Its clock and this host's agree within {WARNING_SKEW.total_seconds():.0f} s.")

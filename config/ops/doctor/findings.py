@@ -17,23 +17,23 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The state (`says`) and the fix (`do`). Neither contains a secret or a server's own message."""
+    """The state and the fix (`do`). Neither contains a secret or a server's own message."""
 
     level: Level
-    says: str
+    state: str
     do: str = ""
 
 
-def ok(says: str) -> Finding:
-    return Finding(level=Level.OK, says=says)
+def ok(state: str) -> Finding:
+    return Finding(level=Level.OK, state=state)
 
 
-def warning(says: str, do: str) -> Finding:
-    return Finding(level=Level.WARNING, says=says, do=do)
+def warning(state: str, do: str) -> Finding:
+    return Finding(level=Level.WARNING, state=state, do=do)
 
 
-def failure(says: str, do: str) -> Finding:
-    return Finding(level=Level.FAILURE, says=says, do=do)
+def failure(state: str, do: str) -> Finding:
+    return Finding(level=Level.FAILURE, state=state, do=do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ def findings(messages: Collection[CheckMessage]) -> list[Finding]:
 
 def finding(message: CheckMessage) -> Finding:
     """Shorten Django's messages to their first sentence; the rest is advice that the id leads to."""
-    says = f"{str(message.msg).split(' If ')[0]} ({message.id})".replace("\n", " ")
+    state = f"{str(message.msg).split(' If ')[0]} ({message.id})".replace("\n", " ")
     do = str(message.hint or f"Look up {message.id} in Django's system check framework.")
-    return failure(says, do) if message.is_serious() else warning(says, do)
+    return failure(state, do) if message.is_serious() else warning(state, do)
 
 
 SUBJECT = Subject(

@@ -10,13 +10,13 @@ from config.platform.admin.lists import ReadOnly
 
 @admin.register(LogEntry)
 class Audit(ReadOnly):
-    list_display = (moment("action_time"), "user", "kind", "row", "said")
+    list_display = (moment("action_time"), "user", "kind", "row", "change")
     list_filter = ("action_time", "action_flag", "content_type")
     list_select_related = ("user", "content_type")
     search_fields = ("object_id", "user__username")
     search_help_text = "Exact object ID or username"
     ordering = ("-id",)
-    fieldsets = ((None, {"fields": ((instant("action_time"), "user"), ("kind", "row"), "said")}),)
+    fieldsets = ((None, {"fields": ((instant("action_time"), "user"), ("kind", "row"), "change")}),)
 
     @admin.display(description="type")
     def kind(self, entry: LogEntry) -> str:
@@ -28,5 +28,5 @@ class Audit(ReadOnly):
         return link(url, entry.object_repr) if url and not entry.is_deletion() else entry.object_repr
 
     @admin.display(description="change")
-    def said(self, entry: LogEntry) -> str:
+    def change(self, entry: LogEntry) -> str:
         return entry.get_change_message() or str(entry.get_action_flag_display())

@@ -142,7 +142,7 @@ class ReaderProcess:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def died(self) -> EtlError:
-        """Tell what a process died of that did so by itself."""
+        """Return the cause of the death of a process that was not killed by us."""
         _, status, used = os.wait4(self.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         if not self.ready:
@@ -156,8 +156,8 @@ class ReaderProcess:
         """Return the exception and a module's name from the last line of stderr, for a process that failed to start."""
         assert self.popen.stderr is not None  # noqa: S101 - for mypy
         os.set_blocking(self.popen.stderr.fileno(), False)
-        said = (self.popen.stderr.read() or b"").decode(errors="replace").strip().rpartition("\n")[2]
-        found = LAST_WORDS.match(said)
+        line = (self.popen.stderr.read() or b"").decode(errors="replace").strip().rpartition("\n")[2]
+        found = LAST_WORDS.match(line)
         return " ".join(filter(None, found.groups())) if found else ""
 
     def is_worn(self) -> bool:
@@ -175,7 +175,7 @@ class ReaderProcess:
 
 
 def missing(reason: str, **facts: object) -> EngineMissing:
-    """Tell the staff why nothing can be read here. The words may be those of a process that was taken over."""
+    """Log why no document can be read on this machine. A compromised process may have written the reason."""
     log.error("reader_not_started", reason=re.sub(r"[^\w.()+ -]", "", reason)[:200].strip(), **facts)
     return EngineMissing()
 

@@ -66,7 +66,7 @@ def as_text(results: list[CheckResult]) -> str:
     lines = []
     for result in results:
         finding = result.finding
-        lines.append(f"{finding.level:8}{result.check:{width}}  {finding.says}")
+        lines.append(f"{finding.level:8}{result.check:{width}}  {finding.state}")
         if finding.do:
             lines.append(f"{'':8}{'':{width}}  → {finding.do}")
     counts = [f"{sum(result.finding.level is level for result in results)} {level}" for level in Level]
