@@ -10,8 +10,8 @@ from etl.pipeline import actions
 MODEL_MAY_COST = "Language model calls are paid again, except for responses stored by a failed run."
 
 
-def fencing_token_of(task: Any) -> str:
-    """Return a revision, which grows with each retry."""
+def generation_of(task: Any) -> str:
+    """Return the generation, which grows with each retry."""
     return str(task.fence)
 
 
@@ -38,7 +38,7 @@ TASKS = (
         explanation="Only documents that have not started are cancelled. The others continue.",
         refusal=cancel_refusal,
         do=change(lambda task: actions.cancel(task=task), "The document will not be processed."),
-        revision=fencing_token_of,
+        revision=generation_of,
         is_danger=True,
     ),
     StaffAction(
@@ -51,7 +51,7 @@ TASKS = (
         f"{MODEL_MAY_COST}",
         refusal=retry_refusal,
         do=change(lambda task: actions.retry(task=task, from_stage=Phase.OCR), "Queued from OCR."),
-        revision=fencing_token_of,
+        revision=generation_of,
     ),
     StaffAction(
         name="retry_postprocess",
@@ -66,7 +66,7 @@ TASKS = (
             lambda task: actions.retry(task=task, from_stage=Phase.POSTPROCESS),
             "Queued from post-processing, with the stored OCR result.",
         ),
-        revision=fencing_token_of,
+        revision=generation_of,
     ),
     StaffAction(
         name="wake",
@@ -79,6 +79,6 @@ TASKS = (
         "affected.",
         refusal=wake_refusal,
         do=each(lambda task, _confirmation: manual.wake(task)),
-        revision=fencing_token_of,
+        revision=generation_of,
     ),
 )

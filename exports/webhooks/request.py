@@ -36,7 +36,7 @@ class WebhookResponse:
 
 
 def post(url: str, *, body: bytes, headers: dict[str, str]) -> WebhookResponse:
-    """Post once, within ATTEMPT_SECONDS. Raises nothing: all that a receiver can cause becomes an `error`."""
+    """Post once, within ATTEMPT_SECONDS. Never raises for a failure of the receiver, which is returned as `error`."""
     began = time.monotonic()
     status, delay, error = None, 0.0, ""
     try:

@@ -66,8 +66,8 @@ IS_NEXT_OF_JOB = """NOT EXISTS (
 
 # Two statements in one transaction. NEXT locks an idle webhook with a due delivery, and its user. CLAIM checks again
 # with a new snapshot: another worker may have claimed in between, which NEXT cannot see because a claim changes neither
-# of the two rows. So a slow endpoint never occupies two workers, and one user's endpoints never occupy all workers.
-# Waiting for the user's lock is fine: it is held briefly.
+# the webhook nor the user. So a slow endpoint never occupies two workers, and one user's endpoints never occupy all
+# workers. Waiting for the user's lock is fine: it is held briefly.
 # Deliveries that are being sent are also due, so both statements scan only the due part of the index. That takes
 # statement_timestamp(): an index cannot be searched by the volatile clock_timestamp().
 # One scan serves all users: those with the fewest deliveries in progress come first, then those that wait longest.
@@ -124,8 +124,10 @@ RETURNING d.id, d.token, d.attempts, d.webhook_id, d.job_id, d.body, w.url,
 
 
 def claim() -> ClaimedDelivery | None:
-    """Claim a delivery of the user with the fewest in progress. None if none is due for an idle webhook of a user below
-    MAX_PARALLEL_PER_USER."""
+    """Claim the next due delivery of the user with the fewest in progress, or return None.
+
+    A webhook has at most one delivery in progress, and a user at most MAX_PARALLEL_PER_USER.
+    """
     for _ in range(CLAIM_ATTEMPTS):
         with transaction.atomic():
             chosen = sql.one(NEXT, attempts=ATTEMPTS, busy=MAX_PARALLEL_PER_USER)
@@ -263,7 +265,7 @@ def sign(delivery: ClaimedDelivery) -> dict[str, str]:
 
 
 def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
-    """Returns False when another worker has claimed the delivery meanwhile."""
+    """Record a delivered attempt. Return False if another worker has claimed the delivery meanwhile."""
     if not sql.one(DELIVERED + NOTE + "SELECT id FROM ours", **parameters(delivery, response)):
         return False
     log.info("webhook_delivered", status_code=response.status, attempt=delivery.attempts)
@@ -272,7 +274,7 @@ def record_success(delivery: ClaimedDelivery, response: WebhookResponse) -> bool
 
 
 def record_failure(delivery: ClaimedDelivery, response: WebhookResponse) -> bool:
-    """Returns False when another worker has claimed the delivery meanwhile."""
+    """Record a failed attempt. Return False if another worker has claimed the delivery meanwhile."""
     delay = max(backoff.scheduled(delivery.attempts, SCHEDULE), response.retry_after)
     row = sql.one(
         FAILED + NOTE + "SELECT status, coalesce((SELECT disabled FROM counted), false) AS disabled FROM ours",

@@ -53,7 +53,7 @@ def drain() -> None:
     """Check chunks for reuse and export chunks, in turns, until none are left or DRAIN_SECONDS are over."""
     deadline = time.monotonic() + DRAIN_SECONDS
     with database.SourceSession() as session, ThreadPoolExecutor(REUSE_THREADS) as pool, stop_without_servers():
-        while reuse_some(pool) | export_some(session):
+        while reuse_some(pool) | export_some(session):  # not `or`: both run in each turn
             if time.monotonic() > deadline:
                 wakeups.chunks(waiting=1)
                 return

@@ -6,9 +6,8 @@ worker owns the chunk. Leases use the database's clock, `clock_timestamp()`: the
 fixed within a transaction. Conditions that use an index have `statement_timestamp()`, because an index cannot be
 searched for a volatile value.
 
-Lock order, everywhere: chunks, slots, then the job's row. A claim locks a slot before a chunk, but with SKIP LOCKED, so
-it waits for neither. While it waits for the job, it may keep the lock of a row that was free only in its snapshot. Each
-function is one statement: atomic without a transaction, and one round trip.
+Lock order, everywhere: chunks by their ids, slots, then the job's row. A claim locks a slot before a chunk, but with
+SKIP LOCKED, so it waits for neither. Each function is one statement: atomic without a transaction, and one round trip.
 """
 
 from dataclasses import dataclass, fields

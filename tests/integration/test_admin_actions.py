@@ -69,7 +69,7 @@ def test_a_page_has_only_applicable_buttons(pages: Client, failed: Job, dataset:
 
 def test_selected_rows_beyond_the_limit_are_left(pages: Client, failed: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """C2: however many are selected, no more are read than are done."""
-    monkeypatch.setattr(confirmed_actions, "MOST", 1)
+    monkeypatch.setattr(confirmed_actions, "MAX_ROWS", 1)
     chunks = list(failed.chunks.order_by("-pk"))
 
     with CaptureQueriesContext(connection) as queries:

@@ -14,7 +14,7 @@ WIDTH = 1000  # maximum width of a log line in messages: a traceback in JSON is 
 
 
 class StackError(Exception):
-    """A part of the stack did not start or exited. The message is for the user and may have several lines."""
+    """A part of the stack failed to start, or exited. The message is for the user and may have several lines."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""Automatic restarts: the stack must survive killed workers, which people try on purpose."""
+"""Automatic restarts: the stack must survive killed workers, which users try to test recovery."""
 
 import signal
 import time

@@ -89,7 +89,6 @@ class SeaweedFS(LocalServer):
                     identity("service", key, secret, **self.service_rights()),
                     identity("download", download_key, download_secret, policyNames=["download"]),
                 ],
-                # Developers create datasets freely, so all paths are allowed.
                 "policies": [
                     {"name": name, "content": policy(name, bucket=self.bucket)}
                     for name in ("service", "download")
@@ -180,7 +179,7 @@ def identity(name: str, key: str, secret: str, **rights: list[str]) -> dict[str,
 
 
 def policy(name: str, *, bucket: str) -> str:
-    """Return a policy of docs/iam/ for this bucket and base path."""
+    """Return a policy of docs/iam/ for this bucket."""
     return (IAM / f"{name}.json").read_text().replace("BUCKET", bucket)
 
 

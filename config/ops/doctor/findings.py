@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The state and the fix (`do`). Neither contains a secret or a server's own message."""
+    """The state and the remedy (`do`). Neither contains a secret or a server's own message."""
 
     level: Level
     state: str

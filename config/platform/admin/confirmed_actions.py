@@ -28,10 +28,11 @@ from config.platform.admin.display import counted
 from config.platform.admin.lists import ReadOnly
 from config.platform.http.problems import Problem
 
-MOST = 1_000  # rows at a time, however many are selected
-LONGEST = 2_000 * MOST  # characters of the form's selection: the key of each row, which may be a path, and its revision
+MAX_ROWS = 1_000  # rows at a time, however many are selected
+# Characters of the form's selection: the key of each row, which may be a path, and its revision.
+MAX_SELECTION_LENGTH = 2_000 * MAX_ROWS
 SECONDS = 20.0  # time limit to start further rows: each costs two seconds while the broker is down
-NAMED = 20  # rows that the page lists; the rest are counted
+MAX_LISTED = 20  # rows that the page lists; the rest are counted
 CHANGED = "Changed since you selected it."
 NO_TIME = "Time limit reached. Repeat the action for these."
 
@@ -85,7 +86,7 @@ def no_revision(_row: Any) -> str:
 class StaffAction:
     """An action on rows, offered to staff. `label` fits one row and many.
 
-    `refusal` returns the reason why a row would not change, or "": a preview for the page, while `do` decides.
+    `refusal` returns the reason why a row would not change, or "": a preview for the page; `do` checks again.
     `revision` returns a value that changes whenever this or a similar action changed the row. A form that is sent twice
     finds another revision and does nothing the second time.
     """
@@ -113,8 +114,8 @@ class ConfirmationQuestion:
 
     @classmethod
     def about(cls, action: StaffAction, rows: Sequence[Any]) -> "ConfirmationQuestion":
-        question = cls(action=action, fitting=[], is_cut=len(rows) > MOST)
-        for row in rows[:MOST]:
+        question = cls(action=action, fitting=[], is_cut=len(rows) > MAX_ROWS)
+        for row in rows[:MAX_ROWS]:
             reason = action.refusal(row)
             (question.others.setdefault(reason, []) if reason else question.fitting).append(row)
         return question
@@ -143,7 +144,7 @@ class StaffActionAdmin(ReadOnly):
     def action_of(self, action: StaffAction) -> Callable[..., HttpResponse]:
         def ask(_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
             """Read one row over the limit, to know whether there are more, but never all of them."""
-            return self.ask(request, action, list(queryset[: MOST + 1]), back=request.get_full_path())
+            return self.ask(request, action, list(queryset[: MAX_ROWS + 1]), back=request.get_full_path())
 
         return ask
 
@@ -212,11 +213,11 @@ class StaffActionAdmin(ReadOnly):
             "title": f"{action.label}?",
             "question": question,
             "touched": self.count(len(question.fitting)),
-            "chosen_count": self.count(min(len(rows), MOST)),
+            "chosen_count": self.count(min(len(rows), MAX_ROWS)),
             "others": [(why, self.count(len(left)), self.named(left)) for why, left in question.others.items()],
             "named": self.named(question.fitting),
-            "unnamed": max(len(question.fitting) - NAMED, 0),
-            "most": MOST,
+            "unnamed": max(len(question.fitting) - MAX_LISTED, 0),
+            "most": MAX_ROWS,
             "nonce": secrets.token_urlsafe(12),
             "back": back,
             "action": reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_do_{action.name}"),
@@ -226,7 +227,7 @@ class StaffActionAdmin(ReadOnly):
     def named(self, rows: Sequence[Any]) -> list[tuple[str, str]]:
         """Return the names and URLs of the first rows."""
         page = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
-        return [(self.name_of(row), reverse(page, args=[quote(row.pk)])) for row in rows[:NAMED]]
+        return [(self.name_of(row), reverse(page, args=[quote(row.pk)])) for row in rows[:MAX_LISTED]]
 
     def name_of(self, row: Any) -> str:
         """Return the name of a row on confirmation pages."""
@@ -251,13 +252,13 @@ class StaffActionAdmin(ReadOnly):
     def chosen(self, request: HttpRequest) -> dict[str, str]:
         """Return `{pk: revision}` from the form."""
         text = request.POST.get("chosen", "")
-        if len(text) > LONGEST:
+        if len(text) > MAX_SELECTION_LENGTH:
             raise SuspiciousOperation
         try:
             chosen = {str(pk): str(mark) for pk, mark in json.loads(text)}
         except (TypeError, ValueError, RecursionError):
             raise SuspiciousOperation from None
-        if len(chosen) > MOST:
+        if len(chosen) > MAX_ROWS:
             raise SuspiciousOperation
         return chosen
 
