@@ -49,7 +49,7 @@ def envelope(event_type: str, *, at: datetime, data: Mapping[str, Any]) -> str:
 def due(*, limit: int) -> int:
     """Return how many deliveries are due, `limit` at most."""
     is_free = Q(lease_until=None) | Q(lease_until__lt=Now())
-    is_wanted = Q(webhook__enabled=True) | Q(type=TEST)
+    is_wanted = (Q(webhook__enabled=True) | Q(type=TEST)) & Q(webhook__user__is_active=True)
     found = Delivery.objects.filter(is_free, is_wanted, status=Delivery.Status.PENDING, available_at__lte=Now())
     return len(found.values_list("pk")[:limit])
 

@@ -75,8 +75,9 @@ NEXT = f"""
 WITH due AS MATERIALIZED (
     SELECT d.webhook_id, w.user_id, coalesce(bool_or(d.lease_until > clock_timestamp()), false) AS sent,
         min(d.available_at) FILTER (
-            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND {IS_NEXT_OF_JOB}) AS since
-    FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id
+            WHERE (w.enabled OR d.type = 'webhook.test') AND d.attempts < {ATTEMPTS_OF} AND u.is_active
+            AND {IS_NEXT_OF_JOB}) AS since
+    FROM exports_delivery d JOIN exports_webhook w ON w.id = d.webhook_id JOIN auth_user u ON u.id = w.user_id
     WHERE d.status = 'pending' AND d.available_at <= statement_timestamp()
     GROUP BY d.webhook_id, w.user_id
 ), pick AS MATERIALIZED (

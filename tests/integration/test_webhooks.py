@@ -256,12 +256,17 @@ def test_the_events_of_a_job_arrive_in_their_order(
 
 def test_a_deactivated_user_gets_no_events(dataset: Dataset, alice: User, api: APIClient, there: Receiver) -> None:
     subscribe(api, there.url)
-    job = make_job(dataset, alice, 1)
-    alice.is_active = False
-    alice.save()
-    actions.cancel(job)
+    first, second = make_job(dataset, alice, 1), make_job(dataset, alice, 1, key="EWR")
+    actions.cancel(first)
+    webhook_events.fan_out()
+    User.objects.update(is_active=False)
+    actions.cancel(second)
     work()
     assert there.received == []
+
+    User.objects.update(is_active=True)  # what waited is sent; what happened meanwhile is not
+    work()
+    assert [got.json["data"]["jobId"] for got in there.received] == [str(first.pk)]
 
 
 def test_lost_wake_ups_delay_a_delivery_by_at_most_one_reaper_interval(
