@@ -61,7 +61,7 @@ def test_the_link_of_a_deactivated_user_is_refused(dataset: Dataset, alice: User
     path = path_made_by(api, **HOME)
     User.objects.update(is_active=False)
     for method in (APIClient().get, APIClient().head):
-        assert method(path, **HOME).status_code == 410
+        assert method(path, **HOME).status_code == 403
     assert APIClient().get(path, **HOME).json()["code"] == "link_revoked"
     assert Link.objects.get().used_at is None
 

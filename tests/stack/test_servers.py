@@ -32,26 +32,28 @@ def test_servers_listen_on_the_loopback_address_only(stack_servers: Servers) -> 
 
 def test_the_download_key_reads_objects_and_does_nothing_else(stack_servers: Servers) -> None:
     bucket, admin = stack_servers.seaweedfs.bucket, stack_servers.seaweedfs.client
-    admin.put_object(Bucket=bucket, Key="a/b.csv", Body=b"id\n1\n")
+    admin.put_object(Bucket=bucket, Key="_receipts/a.csv", Body=b"id\n1\n")
     download = boto3.client(
         "s3", endpoint_url=stack_servers.seaweedfs.url, region_name="us-east-1",
         aws_access_key_id=stack_servers.environment()["S3_DOWNLOAD_ACCESS_KEY_ID"],
         aws_secret_access_key=stack_servers.environment()["S3_DOWNLOAD_SECRET_ACCESS_KEY"],
         config=Config(signature_version="s3v4", s3={"addressing_style": "path"}),
     )  # fmt: skip
-    url = download.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "a/b.csv"}, ExpiresIn=60)
+    url = download.generate_presigned_url(
+        "get_object", Params={"Bucket": bucket, "Key": "_receipts/a.csv"}, ExpiresIn=60
+    )
     assert fetch(url) == (200, b"id\n1\n")
     forbidden: list[Callable[[], object]] = [
-        lambda: download.put_object(Bucket=bucket, Key="a/b.csv", Body=b""),
+        lambda: download.put_object(Bucket=bucket, Key="_receipts/a.csv", Body=b""),
         lambda: download.list_objects_v2(Bucket=bucket),
-        lambda: download.delete_object(Bucket=bucket, Key="a/b.csv"),
+        lambda: download.delete_object(Bucket=bucket, Key="_receipts/a.csv"),
         lambda: download.create_multipart_upload(Bucket=bucket, Key="c"),
         lambda: download.create_bucket(Bucket="another"),
     ]
     for act in forbidden:
         with pytest.raises(ClientError, match="AccessDenied"):
             act()
-    assert admin.get_object(Bucket=bucket, Key="a/b.csv")["Body"].read() == b"id\n1\n"
+    assert admin.get_object(Bucket=bucket, Key="_receipts/a.csv")["Body"].read() == b"id\n1\n"
 
 
 def test_objects_are_not_readable_without_a_key(stack_servers: Servers) -> None:
