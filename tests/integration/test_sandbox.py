@@ -13,7 +13,7 @@ from etl.providers.local import sandbox
 from tests import samples
 
 PROJECT = Path(__file__).parents[2]
-FEWER_STEPS = [[], ["leave_files"], ["leave_user"], ["leave_network"]]
+FEWER_STEPS = [[], ["deny_files"], ["drop_privileges"], ["deny_network"]]
 
 needs_landlock = pytest.mark.skipif(
     ctypes.CDLL(None).syscall(sandbox.LANDLOCK_CREATE_RULESET, None, 0, sandbox.LANDLOCK_VERSION) < 1,
@@ -28,7 +28,7 @@ def confined(deed: str, *, without: list[str] | None = None, **variables: str) -
     code = f"""
 import ctypes, os, pathlib, socket, sys
 from etl.providers.local import sandbox
-{omitted}sandbox.forbid = lambda *_: None  # as native code, which it does not see
+{omitted}sandbox.deny_event = lambda *_: None  # as native code, which it does not see
 sandbox.confine()
 try:
     print({deed})
@@ -85,8 +85,8 @@ def test_the_sandbox_has_no_network(without: list[str]) -> None:
 
 @needs_root
 def test_the_sandbox_cannot_become_root() -> None:
-    assert confined("os.getresuid(), os.getgroups()") == f"{(sandbox.STRANGER,) * 3} []"
-    facts = confined("open('/proc/self/status').read()", without=["leave_files"])
+    assert confined("os.getresuid(), os.getgroups()") == f"{(sandbox.SANDBOX_UID,) * 3} []"
+    facts = confined("open('/proc/self/status').read()", without=["deny_files"])
     assert "NoNewPrivs:\t1" in facts
     reading = 1 << sandbox.CAP_DAC_READ_SEARCH | 1 << sandbox.CAP_DAC_OVERRIDE
     assert int(facts.partition("CapPrm:\t")[2].split()[0], 16) & ~reading == 0

@@ -78,7 +78,7 @@ def check_sandbox(**_kwargs: Any) -> list[CheckMessage]:
     """A document that takes over the parser's process must not be able to read secrets from files."""
     env = settings.SLUICE
     has_secret_files = any(os.environ.get(f"{name.upper()}{IN_FILE}") for name in env.secrets())
-    if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.hides_files():
+    if env.etl_ocr_provider != "local" or not has_secret_files or sandbox.can_deny_files():
         return []
     message = (
         "The kernel does not support Landlock: "
