@@ -1,4 +1,7 @@
-"""The OCR stage: from the stored document to stored Markdown. It reuses an earlier attempt's result."""
+"""The OCR stage: from the stored document to stored Markdown. It reuses an earlier attempt's result.
+
+The engine is behind `engines.provider()`.
+"""
 
 import hashlib
 from collections.abc import Iterator
