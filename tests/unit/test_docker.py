@@ -643,9 +643,9 @@ config.celery.app.Worker  # imported when asked for
 
 
 IMPORT_LIKE_A_READER = """
-from etl.providers.local.recognition import Engine, loaded
+from etl.providers.local.recognition import Engine, create_engine
 import etl.providers.local.reading
-loaded()
+create_engine()
 """
 
 
@@ -694,6 +694,8 @@ def test_ocr_packages_are_in_a_separate_layer() -> None:
 def test_model_weights_come_only_from_packages() -> None:
     weights = {str(file) for file in files("rapidocr") or () if file.suffix == ".onnx"}
 
-    assert {f"rapidocr/models/{name}" for name in (recognition.DETECTION, recognition.RECOGNITION)} <= weights
+    assert {
+        f"rapidocr/models/{name}" for name in (recognition.DETECTION_MODEL, recognition.RECOGNITION_MODEL)
+    } <= weights
     ours = [line[1:] for line in (PROJECT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert not [file for name in ours for file in (PROJECT / name).rglob("*.onnx")]

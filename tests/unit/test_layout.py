@@ -1,7 +1,7 @@
 """Markdown from words and their places (B13)."""
 
 from etl.providers.local.boxes import Box
-from etl.providers.local.layout import markdown
+from etl.providers.local.layout import to_markdown
 
 # A letter is half as wide as the type is high, a line 1.2 times as high.
 SIZE = 10.0
@@ -30,26 +30,26 @@ PROSE = ["the quick brown fox jumps over a lazy dog and runs on"] * 8
 
 def test_full_lines_are_joined_and_short_lines_are_not() -> None:
     full = "words that fill the line up to its very end here now"
-    assert markdown(lines(full, full, "and end.", "Next line")) == f"{full} {full} and end.\nNext line"
+    assert to_markdown(lines(full, full, "and end.", "Next line")) == f"{full} {full} and end.\nNext line"
 
 
 def test_a_gap_or_a_size_change_starts_a_paragraph() -> None:
     boxes = lines("First line", "second line") + lines("Far below", y=110) + words("Small print", 50, 140, size=7)
-    assert markdown(boxes, width=595) == "First line\nsecond line\n\nFar below\n\nSmall print"
+    assert to_markdown(boxes, width=595) == "First line\nsecond line\n\nFar below\n\nSmall print"
 
 
 def test_large_type_is_a_heading() -> None:
     """B13: text with headings."""
     boxes = words("Title of it", 50, 20, size=20) + words("Part one", 50, 60, size=13) + lines(*PROSE, y=90)
-    text = markdown(boxes)
+    text = to_markdown(boxes)
     assert text.startswith("# Title of it\n\n## Part one\n\nthe quick")
 
 
 def test_separate_bold_lines_are_headings() -> None:
     boxes = words("Warranty", 50, 20, bold=True) + lines(*PROSE, y=50)
-    assert markdown(boxes).startswith("### Warranty\n\nthe quick")
+    assert to_markdown(boxes).startswith("### Warranty\n\nthe quick")
     total = words("Total: 5.00", 50, 20, bold=True)
-    assert markdown(total) == "Total: 5.00"
+    assert to_markdown(total) == "Total: 5.00"
 
 
 def test_rows_with_common_columns_are_a_table() -> None:
@@ -61,7 +61,7 @@ def test_rows_with_common_columns_are_a_table() -> None:
         *row(104, (50, "A | B"), (270, "1"), (345, "148.20")),
         *row(160, (50, "Thank you for your order, which we hope to see again")),
     ]
-    assert markdown(boxes) == (
+    assert to_markdown(boxes) == (
         "| Item | Count | Price |\n| --- | --- | --- |\n| Brackets of steel made to measure | 12 | 3.15 |\n"
         "| A \\| B | 1 | 148.20 |\n\nThank you for your order, which we hope to see again"
     )
@@ -73,11 +73,11 @@ def test_an_empty_cell_stays_empty() -> None:
         *row(70, (50, "Freight"), (350, "9.00")),
         *row(90, (50, "Brackets"), (250, "12"), (350, "3.15")),
     ]
-    assert "| Freight |  | 9.00 |" in markdown(boxes)
+    assert "| Freight |  | 9.00 |" in to_markdown(boxes)
 
 
 def test_two_pairs_are_not_a_table() -> None:
-    assert "|" not in markdown([*row(50, (50, "Seller"), (300, "Buyer")), *row(70, (50, "signed"), (300, "signed"))])
+    assert "|" not in to_markdown([*row(50, (50, "Seller"), (300, "Buyer")), *row(70, (50, "signed"), (300, "signed"))])
 
 
 def test_columns_of_prose_are_read_one_after_the_other() -> None:
@@ -85,13 +85,13 @@ def test_columns_of_prose_are_read_one_after_the_other() -> None:
     right = [f"right number {number} with words that fill it as well" for number in range(8)]
     title = "A title that goes over both of the columns and that is therefore as long as it is here, or longer"
     boxes = words(title, 50, 20) + lines(*left, x=50, y=60) + lines(*right, x=340, y=63)
-    text = markdown(boxes)
+    text = to_markdown(boxes)
     order = [text.index(line) for line in (title, *left, *right)]
     assert order == sorted(order)
 
 
 def test_lists_keep_their_lines() -> None:
-    assert markdown(lines("• one thing that goes on", "• another thing as well", "1. the first")) == (
+    assert to_markdown(lines("• one thing that goes on", "• another thing as well", "1. the first")) == (
         "- one thing that goes on\n- another thing as well\n1. the first"
     )
 
@@ -100,19 +100,19 @@ def test_chinese_lines_are_joined_without_spaces() -> None:
     def line(text: str, y: float) -> Box:
         return Box(text=text, x0=50, y0=y, x1=50 + 10 * len(text), y1=y + 12, size=10)
 
-    assert markdown([line("乙方应当在收到货物之后三十日以内支付", 50), line("全部货款。", 64)]) == (
+    assert to_markdown([line("乙方应当在收到货物之后三十日以内支付", 50), line("全部货款。", 64)]) == (
         "乙方应当在收到货物之后三十日以内支付全部货款。"
     )
 
 
 def test_a_hyphen_at_the_end_of_a_line_stays() -> None:
     boxes = lines("a warranty of all these long words and of twenty-", "four months.")
-    assert markdown(boxes).endswith("twenty-four months.")
+    assert to_markdown(boxes).endswith("twenty-four months.")
 
 
 def test_overprinted_words_are_read_once() -> None:
-    assert markdown([*words("Total", 50, 50), *words("Total", 50.3, 50)]) == "Total"
+    assert to_markdown([*words("Total", 50, 50), *words("Total", 50.3, 50)]) == "Total"
 
 
 def test_an_empty_page_has_no_text() -> None:
-    assert markdown([]) == ""
+    assert to_markdown([]) == ""

@@ -6,8 +6,8 @@ import pytest
 
 from etl.core.errors import FileCorrupt
 from etl.providers.local.pages import DocumentLimits
-from etl.providers.local.pdf import Pdf, catalog, has_its_table
-from etl.providers.local.reading import text_of
+from etl.providers.local.pdf import Pdf, find_catalog, has_xref_table
+from etl.providers.local.reading import join_parts
 from tests.samples import hostile
 from tests.unit.test_documents import least_of_three
 
@@ -34,7 +34,7 @@ def texts(content: bytes) -> tuple[bool, list[str]]:
     pdf = Pdf(io.BytesIO(content), LIMITS)
     try:
         pages = [pdf.page(number) for number in range(len(pdf))]
-        return pdf.is_cut_off, [text_of(page.parts, page.body, page.width) for page in pages]
+        return pdf.is_truncated, [join_parts(page.parts, page.body, page.width) for page in pages]
     finally:
         pdf.close()
 
@@ -54,10 +54,10 @@ def test_it_refuses_a_file_with_truncated_pages(whole: bytes) -> None:
 def test_it_reads_a_truncated_xref_stream() -> None:
     body = b"5 0 obj\n<< >>\nendobj\n"
     table = b"6 0 obj\n<< /Type /XRef /ID [<0011"
-    assert has_its_table(body + table)
-    assert has_its_table(body + table + b"22>] >>\nstream\n\0\1\2\nendstream\nendobj\nstart")
-    assert not has_its_table(body)
-    assert not has_its_table(body + b"6 0 obj\n<< /Length 100 >>\nstream\nxref")
+    assert has_xref_table(body + table)
+    assert has_xref_table(body + table + b"22>] >>\nstream\n\0\1\2\nendstream\nendobj\nstart")
+    assert not has_xref_table(body)
+    assert not has_xref_table(body + b"6 0 obj\n<< /Length 100 >>\nstream\nxref")
 
 
 @pytest.mark.parametrize("how", [b"/Encrypt 9 0 R /ID [<00", b"/ID [<00"])
@@ -76,10 +76,10 @@ def test_it_refuses_an_encrypted_file_without_its_trailer(how: bytes) -> None:
 def test_it_is_fast_on_hostile_files(unit: bytes) -> None:
     """B12: also when every byte could start a match."""
     content = b"%PDF-1.7\n" + unit * (5 * MEGABYTE // len(unit))
-    assert least_of_three(lambda: (catalog(content), has_its_table(content))) < 0.5
+    assert least_of_three(lambda: (find_catalog(content), has_xref_table(content))) < 0.5
 
 
 def test_it_finds_every_form_of_catalog_reference() -> None:
-    assert catalog(b"7 0 obj\n<< /Pages 2 0 R /Type /Catalog >>\nendobj") == b"7"
-    assert catalog(b"7 0 obj\n<< /Type /Catalog >>\n8 0 obj (words)" + b" " * 4_000 + b"(of a /Catalog)") == b"7"
-    assert catalog(b"7 0 obj\n<< /Type /Pages >>") is None
+    assert find_catalog(b"7 0 obj\n<< /Pages 2 0 R /Type /Catalog >>\nendobj") == b"7"
+    assert find_catalog(b"7 0 obj\n<< /Type /Catalog >>\n8 0 obj (words)" + b" " * 4_000 + b"(of a /Catalog)") == b"7"
+    assert find_catalog(b"7 0 obj\n<< /Type /Pages >>") is None

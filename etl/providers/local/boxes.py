@@ -1,4 +1,4 @@
-"""Text boxes: words with their position on a page, from text layers and recognition, for layout analysis."""
+"""Text boxes: words with their position on a page, from text layers and OCR, for layout analysis."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from itertools import pairwise
 from statistics import median
 from unicodedata import east_asian_width
 
-# Gaps as multiples of the type size: from CELL_GAP between cells, from SPACE between words.
+# Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
-SPACE = 0.12
+WORD_GAP = 0.12
 
 
 @dataclass(slots=True, kw_only=True)
 class Box:
-    """Words in a rectangle. Units are points or pixels, y grows downwards; `size`: the height of the type."""
+    """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size."""
 
     text: str
     x0: float
@@ -22,8 +22,8 @@ class Box:
     y1: float
     size: float
     bold: bool = False
-    score: float | None = None  # 0 to 1, confidence of the recognition
-    tilt: float = 0.0  # radians, clockwise
+    confidence: float | None = None  # of OCR, 0 to 1
+    skew: float = 0.0  # radians, clockwise
 
     @property
     def middle(self) -> float:
@@ -37,24 +37,24 @@ class Box:
 Row = list[Box]
 
 
-def rows_of(boxes: Iterable[Box]) -> list[Row]:
+def group_rows(boxes: Iterable[Box]) -> list[Row]:
     """Return the boxes as rows from top to bottom, each a list of cells from left to right."""
     rows: list[Row] = []
     for box in sorted(boxes, key=lambda box: box.middle):
-        if rows and in_row(box, rows[-1]):
+        if rows and is_in_row(box, rows[-1]):
             rows[-1].append(box)
         else:
             rows.append([box])
-    return [cells_of(row) for row in rows]
+    return [group_cells(row) for row in rows]
 
 
-def in_row(box: Box, row: Row) -> bool:
+def is_in_row(box: Box, row: Row) -> bool:
     # Compared with the nearest of the last boxes, not with the first: rows of a scan may be skewed.
     near = row[-1] if len(row) == 1 else min(row[-3:], key=lambda other: abs(other.x0 - box.x0))
     return abs(box.y0 + box.y1 - near.y0 - near.y1) < min(box.size, near.size)
 
 
-def cells_of(row: Row) -> Row:
+def group_cells(row: Row) -> Row:
     """Join adjacent words into cells."""
     cells: list[Row] = []
     right = 0.0
@@ -68,17 +68,17 @@ def cells_of(row: Row) -> Row:
         else:
             cells.append([box])
             right = box.x1
-    return [joined(cell) for cell in cells]
+    return [join_words(cell) for cell in cells]
 
 
-def joined(words: list[Box]) -> Box:
+def join_words(words: list[Box]) -> Box:
     if len(words) == 1:
         return words[0]
     texts = [words[0].text]
     for left, right in pairwise(words):
-        apart = right.x0 - left.x1 > SPACE * min(left.size, right.size)
-        spaced = apart and not (is_wide(left.text[-1]) and is_wide(right.text[0]))
-        texts += [" ", right.text] if spaced else [right.text]
+        has_gap = right.x0 - left.x1 > WORD_GAP * min(left.size, right.size)
+        needs_space = has_gap and not (is_wide(left.text[-1]) and is_wide(right.text[0]))
+        texts += [" ", right.text] if needs_space else [right.text]
     return Box(
         text="".join(texts),
         x0=words[0].x0,
@@ -87,27 +87,27 @@ def joined(words: list[Box]) -> Box:
         y1=max([word.y1 for word in words]),
         size=max([word.size for word in words]),
         bold=all(word.bold for word in words),
-        score=mean_score(words),
+        confidence=mean_confidence(words),
     )
 
 
-def glued(text: str, more: str) -> str:
-    """Join two lines of a text. A hyphen at the end stays, because it may be part of the word."""
-    if not text or not more:
-        return text or more
-    tight = (text[-1] == "-" and text[-2:-1].isalpha()) or (is_wide(text[-1]) and is_wide(more[0]))
-    return f"{text}{more}" if tight else f"{text} {more}"
+def join_lines(first: str, second: str) -> str:
+    """Join two lines of text. A hyphen at the end of a line is kept, because it may be part of the word."""
+    if not first or not second:
+        return first or second
+    no_space = (first[-1] == "-" and first[-2:-1].isalpha()) or (is_wide(first[-1]) and is_wide(second[0]))
+    return f"{first}{second}" if no_space else f"{first} {second}"
 
 
-def mean_score(boxes: Iterable[Box]) -> float | None:
-    """Return the mean score, weighted by characters. None if no text was recognized."""
-    scored = [(box.score, len(box.text)) for box in boxes if box.score is not None]
-    total = sum(length for _, length in scored)
-    return sum(score * length for score, length in scored) / total if total else None
+def mean_confidence(boxes: Iterable[Box]) -> float | None:
+    """Return the mean confidence weighted by characters, or None if no box is from OCR."""
+    weighted = [(box.confidence, len(box.text)) for box in boxes if box.confidence is not None]
+    total = sum(length for _, length in weighted)
+    return sum(confidence * length for confidence, length in weighted) / total if total else None
 
 
 def is_wide(character: str) -> bool:
-    """Return whether a character belongs to a script without spaces, or is its punctuation."""
+    """Return whether a character is wide, as in Chinese and Japanese. Those scripts have no spaces between words."""
     return bool(character) and east_asian_width(character) in "WF"
 
 

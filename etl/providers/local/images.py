@@ -7,7 +7,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
 from etl.core.formats import DocumentFormat
-from etl.providers.local.pages import DocumentLimits, LocalPage, clamped
+from etl.providers.local.pages import DocumentLimits, LocalPage, scale_for_ocr
 
 FORMATS = {
     DocumentFormat.PNG: "PNG",
@@ -17,7 +17,7 @@ FORMATS = {
 }
 # The EXIF orientation tag, and the transposition that corrects each value.
 ORIENTATION = 0x0112
-TURNS = {
+TRANSPOSITIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -27,107 +27,109 @@ TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 # The exceptions that Pillow raises for damaged images. They differ between formats.
-DAMAGED = (OSError, SyntaxError, ValueError, KeyError, IndexError, TypeError, EOFError, OverflowError)
+DECODE_ERRORS = (OSError, SyntaxError, ValueError, KeyError, IndexError, TypeError, EOFError, OverflowError)
 
 # Sluice's own pixel limit is checked before decoding. Truncated images are rejected.
 Image.MAX_IMAGE_PIXELS = None
 ImageFile.LOAD_TRUNCATED_IMAGES = False
 
 
-class Pictures:
-    """An image, or the pages of a TIFF. Incomplete pages are not read."""
+class ImagePages:
+    """The page of an image, or the pages of a TIFF."""
 
-    is_cut_off = False
+    is_truncated = False  # a truncated page is an error
 
     def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
-            # Only the decoder of the detected format. An open file, not a path: Pillow would memory-map it, and then
-            # ignores the orientation of an uncompressed TIFF.
+            # Only the decoder of the detected format is enabled. An open file, not a path: Pillow would memory-map it,
+            # and then ignores the orientation of an uncompressed TIFF.
             self.image = Image.open(file, formats=[FORMATS[kind]])
-        except (UnidentifiedImageError, *DAMAGED):
+        except (UnidentifiedImageError, *DECODE_ERRORS):
             raise FileCorrupt from None
-        self.pages = frames(self.image, limits.pages) if kind == DocumentFormat.TIFF else 1
+        self.page_count = count_frames(self.image, limits.pages) if kind == DocumentFormat.TIFF else 1
 
     def __len__(self) -> int:
-        return self.pages
+        return self.page_count
 
-    def page(self, number: int) -> LocalPage:
-        return LocalPage(scan=True, draw=lambda: self.drawn(number))
+    def page(self, index: int) -> LocalPage:
+        return LocalPage(needs_ocr=True, render=lambda: self.render(index))
 
-    def drawn(self, number: int) -> Any:
+    def render(self, index: int) -> Any:
         try:
-            self.image.seek(number)
-            wide, high = self.image.size
-            if wide * high > self.limits.pixels:
-                raise TooManyPixels
-            return pixels(self.image)
-        except DAMAGED:
+            self.seek(index)
+            return to_pixels(self.image)
+        except DECODE_ERRORS:
             raise FileCorrupt from None
 
-    def check(self) -> None:
-        """Raise TooManyPixels by the declared sizes of the pages."""
+    def check_sizes(self) -> None:
+        """Raise TooManyPixels if the declared size of a page is above the limit."""
         try:
-            for number in range(self.pages):
-                self.image.seek(number)
-                wide, high = self.image.size
-                if wide * high > self.limits.pixels:
-                    raise TooManyPixels
-        except DAMAGED:
+            for index in range(self.page_count):
+                self.seek(index)
+        except DECODE_ERRORS:
             raise FileCorrupt from None
+
+    def seek(self, index: int) -> None:
+        self.image.seek(index)
+        width, height = self.image.size
+        if width * height > self.limits.pixels:
+            raise TooManyPixels
 
     def close(self) -> None:
         self.image.close()
 
 
-def frames(image: Image.Image, most: int) -> int:
-    """Count the pages, up to a limit, because the list may be cyclic. A damaged page is the last one."""
+def count_frames(image: Image.Image, max_pages: int) -> int:
+    """Count the pages up to a limit, because their list may be cyclic. A damaged page is counted as the last one."""
     count = 1
     try:
-        while count <= most:
+        while count <= max_pages:
             image.seek(count)
             count += 1
     except EOFError:
         pass
-    except DAMAGED:
+    except DECODE_ERRORS:
         count += 1
-    if count > most:
+    if count > max_pages:
         raise TooManyPages
     return count
 
 
-def pixels(image: Image.Image) -> Any:
-    """Return the pixels of an image, upright, and scaled down to the limits of recognition."""
-    wide, high = image.size
-    scale = clamped(wide, high, wide * high)
+def to_pixels(image: Image.Image) -> Any:
+    """Return the pixels of an image in BGR, upright, and scaled down for OCR."""
+    width, height = image.size
+    scale = scale_for_ocr(width, height, width * height)
     if scale < 1:
-        image.draft("RGB", (round(wide * scale), round(high * scale)))  # a JPEG can be decoded smaller
+        image.draft("RGB", (round(width * scale), round(height * scale)))  # a JPEG can be decoded at a lower resolution
     image.load()
-    wide, high = image.size  # a JPEG may now be smaller, and Pillow has rotated a TIFF
-    turn = TURNS.get(image.getexif().get(ORIENTATION) or 1)
-    picture = eight_bits(image)
-    scale = clamped(wide, high, wide * high)
+    width, height = image.size  # changed if a JPEG was decoded at a lower resolution, or Pillow rotated a TIFF
+    transposition = TRANSPOSITIONS.get(image.getexif().get(ORIENTATION) or 1)
+    image = to_8_bit(image)
+    scale = scale_for_ocr(width, height, width * height)
     if scale < 1:
-        # Scaled before other steps, because copies of the full image need memory.
-        size = (max(1, round(wide * scale)), max(1, round(high * scale)))
-        picture = picture.resize(size, Image.Resampling.BOX, reducing_gap=2.0)
-    upright = on_white(picture if turn is None else picture.transpose(turn))
+        # Scaled before other steps, because each copies the image.
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        image = image.resize(size, Image.Resampling.BOX, reducing_gap=2.0)
+    upright = on_white(image if transposition is None else image.transpose(transposition))
     return np.ascontiguousarray(np.asarray(upright)[:, :, ::-1])
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
+def to_8_bit(image: Image.Image) -> Image.Image:
+    """Convert an image to 8 bits per channel: RGB or grayscale, with or without alpha."""
     if image.mode in {"RGB", "L", "LA", "RGBA"}:
         return image
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image, dtype=np.float32)
         low, high = float(values.min()), float(values.max())
         return Image.fromarray(((values - low) * (255 / max(1e-6, high - low))).astype(np.uint8))
-    transparent = "transparency" in image.info or image.mode in {"PA", "La", "RGBa"}
-    return image.convert("RGBA" if transparent else "RGB")
+    has_alpha = "transparency" in image.info or image.mode in {"PA", "La", "RGBa"}
+    return image.convert("RGBA" if has_alpha else "RGB")
 
 
 def on_white(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB. Transparent pixels become white."""
     if image.mode not in {"RGBA", "LA"}:
         return image.convert("RGB")
-    paper = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(paper, image.convert("RGBA")).convert("RGB")
+    background = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(background, image.convert("RGBA")).convert("RGB")

@@ -1,4 +1,4 @@
-"""Makes Markdown of the boxes of a page: the order to read them in, tables, headings, paragraphs.
+"""Layout analysis: converts the text boxes of a page to Markdown with columns, tables, headings, and paragraphs.
 
 No text is omitted or invented. Where the positions of words show no structure, lines of text are kept.
 """
@@ -9,93 +9,92 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from etl.providers.local.boxes import Box, Row, body_size, glued, is_wide, rows_of
-from etl.providers.local.tables import table_at
+from etl.providers.local.boxes import Box, Row, body_size, group_rows, is_wide, join_lines
+from etl.providers.local.tables import find_table
 
-# How much larger than the text around it type must be to be a heading, of the first level first.
+# Minimum type size of headings, as a multiple of the size of body text, with the Markdown prefix of their level.
 HEADINGS = ((1.5, "#"), (1.2, "##"))
-LONGEST_HEADING, HEADING_LINES = 200, 3  # characters
-# Lines whose sizes differ by more are not of one paragraph.
-ALIKE = (0.83, 1.2)
+MAX_HEADING_LENGTH, MAX_HEADING_LINES = 200, 3  # length in characters
+# Range of the ratio of type sizes between consecutive lines of a paragraph.
+SIZE_RATIO = (0.83, 1.2)
 BULLET = re.compile(r"[•‣◦▪●∙·]\s*(?=\S)")
-ITEM = re.compile(r"(?:[-–*]|\d{1,3}[.)]|[a-zA-Z][.)])\s|[•‣◦▪●∙·]")
-# A paragraph whose longest line takes this share of the column's width is as wide as it wants to be.
-WIDE = 0.85
-# Text that takes less than this share of a page's width does not reach its right edge.
-NARROW = 0.6
-# Columns of text: how many lines each has at least, how many letters the usual one, and how much of the width it fills.
-COLUMN_LINES, COLUMN_LETTERS = 6, 24
-COLUMN_FILLED = 0.7
+LIST_ITEM = re.compile(r"(?:[-–*]|\d{1,3}[.)]|[a-zA-Z][.)])\s|[•‣◦▪●∙·]")
+# If the longest line of a paragraph fills this share of the column, its lines are taken to wrap at that line's end.
+FULL_WIDTH = 0.85
+# Text that ends before this share of the page's width does not extend to the right margin.
+NARROW_WIDTH = 0.6
+# Columns of prose: minimum lines, median letters of a line, and median share of the column's width that a line fills.
+MIN_COLUMN_LINES, MIN_COLUMN_LETTERS, MIN_COLUMN_FILL = 6, 24, 0.7
 
 
-def markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
-    """Return a page's text.
+def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
+    """Return the text of a page as Markdown.
 
-    `body`: the size of its usual text, where that is known from other pages too. `width`: the page's.
+    `body`: the type size of body text, if it is known from other pages; `width`: the page's.
     """
-    cells = [cell for row in rows_of(boxes) for cell in row]
+    cells = [cell for row in group_rows(boxes) for cell in row]
     body = body or body_size(cells)
-    found = columns(cells)
-    # A page of short lines has lines that are meant to be short.
-    short = len(found) == 1 and max(cell.x1 for cell in cells) < NARROW * width
-    right = width if short else 0.0
-    return "\n\n".join(block for column in found for block in blocks(rows_of(column), body, right))
+    columns = split_columns(cells)
+    # On a page where all lines are short, their line breaks are intended.
+    is_narrow = len(columns) == 1 and max(cell.x1 for cell in cells) < NARROW_WIDTH * width
+    right = width if is_narrow else 0.0
+    return "\n\n".join(block for column in columns for block in blocks(group_rows(column), body, right))
 
 
 # ---- Columns --------------------------------------------------------------------------------------------------------
-def columns(cells: list[Box]) -> list[list[Box]]:
-    """Return the cells in the order to read them: columns of prose one after the other, and what spans them between."""
-    gutter = gutter_of(cells)
+def split_columns(cells: list[Box]) -> list[list[Box]]:
+    """Return the cells in reading order: columns of prose one after the other, with cells that span them between."""
+    gutter = find_gutter(cells)
     if gutter is None:
         return [cells] if cells else []
-    across = sorted((cell for cell in cells if cell.x0 < gutter < cell.x1), key=lambda cell: cell.middle)
+    spanning = sorted((cell for cell in cells if cell.x0 < gutter < cell.x1), key=lambda cell: cell.middle)
     rest = [cell for cell in cells if not cell.x0 < gutter < cell.x1]
     parts: list[list[Box]] = []
-    for cell in across:
+    for cell in spanning:
         above = [other for other in rest if other.middle < cell.middle]
         rest = [other for other in rest if other.middle >= cell.middle]
-        parts += side_by_side(above, gutter)
+        parts += split_at(gutter, above)
         if above or not parts:
             parts.append([])
         parts[-1].append(cell)
-    return parts + side_by_side(rest, gutter)
+    return parts + split_at(gutter, rest)
 
 
-def side_by_side(cells: list[Box], gutter: float) -> list[list[Box]]:
+def split_at(gutter: float, cells: list[Box]) -> list[list[Box]]:
     left = [cell for cell in cells if cell.x1 <= gutter]
     right = [cell for cell in cells if cell.x0 >= gutter]
-    return [*columns(left), *columns(right)]
+    return [*split_columns(left), *split_columns(right)]
 
 
-def gutter_of(cells: list[Box]) -> float | None:
-    """Return where a page divides into columns of prose; None where it does not."""
-    if len(cells) < 2 * COLUMN_LINES:
+def find_gutter(cells: list[Box]) -> float | None:
+    """Return the x-coordinate between two columns of prose, or None if there is one column."""
+    if len(cells) < 2 * MIN_COLUMN_LINES:
         return None
     x0, x1 = min(cell.x0 for cell in cells), max(cell.x1 for cell in cells)
     if median(cell.width for cell in cells) > 0.6 * (x1 - x0):
         return None
-    places = [x0 + (x1 - x0) * share / 100 for share in range(20, 81)]
-    crossed = [sum(cell.x0 < place < cell.x1 for cell in cells) for place in places]
-    fewest = [place for place, count in zip(places, crossed, strict=True) if count == min(crossed)]
-    place = fewest[len(fewest) // 2]
-    left = [cell for cell in cells if cell.x1 <= place]
-    right = [cell for cell in cells if cell.x0 >= place]
-    return place if is_prose(left) and is_prose(right) and min(crossed) < len(left) + len(right) else None
+    candidates = [x0 + (x1 - x0) * percent / 100 for percent in range(20, 81)]
+    crossings = [sum(cell.x0 < x < cell.x1 for cell in cells) for x in candidates]
+    best = [x for x, count in zip(candidates, crossings, strict=True) if count == min(crossings)]
+    gutter = best[len(best) // 2]
+    left = [cell for cell in cells if cell.x1 <= gutter]
+    right = [cell for cell in cells if cell.x0 >= gutter]
+    return gutter if is_prose(left) and is_prose(right) and min(crossings) < len(left) + len(right) else None
 
 
 def is_prose(cells: list[Box]) -> bool:
-    """Whether a column has lines of text that fill it; those of a table are short, or few."""
-    if len(cells) < COLUMN_LINES:
+    """Return whether the lines of a column are many and fill it. Those of a table are few or short."""
+    if len(cells) < MIN_COLUMN_LINES:
         return False
     width = max(cell.x1 for cell in cells) - min(cell.x0 for cell in cells)
     letters = median(sum(1 + is_wide(letter) for letter in cell.text) for cell in cells)
-    return letters >= COLUMN_LETTERS and median(cell.width for cell in cells) >= COLUMN_FILLED * width
+    return letters >= MIN_COLUMN_LETTERS and median(cell.width for cell in cells) >= MIN_COLUMN_FILL * width
 
 
 # ---- Blocks ---------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Measure:
-    """A column's: its edges, the step from one line of a paragraph to the next, the size of the page's text."""
+class Metrics:
+    """Measurements of a column. `step`: the line spacing in a paragraph; `body`: the type size of body text."""
 
     left: float
     right: float
@@ -103,15 +102,15 @@ class Measure:
     body: float
 
 
-def measured(rows: list[Row], body: float, right: float) -> Measure:
+def measure(rows: list[Row], body: float, right: float) -> Metrics:
     size = body_size(cell for row in rows for cell in row)
     steps = sorted(below[0].middle - above[0].middle for above, below in pairwise(rows))
-    # The usual step between lines is among the small ones: there may be more paragraphs than lines in them.
-    usual = [step for step in steps if 0.9 * size < step < 3 * size]
-    return Measure(
+    # A low percentile, not the median: most steps may be between paragraphs.
+    plausible = [step for step in steps if 0.9 * size < step < 3 * size]
+    return Metrics(
         left=min(row[0].x0 for row in rows),
         right=max(right, *(row[-1].x1 for row in rows)),
-        step=usual[len(usual) // 10] if usual else 1.3 * size,
+        step=plausible[len(plausible) // 10] if plausible else 1.3 * size,
         body=body,
     )
 
@@ -119,25 +118,25 @@ def measured(rows: list[Row], body: float, right: float) -> Measure:
 def blocks(rows: list[Row], body: float, right: float) -> Iterator[str]:
     """Yield tables, headings, and paragraphs from top to bottom.
 
-    `right`: where the column ends, if not where its text does.
+    `right`: the right edge of the column, if it is beyond its text.
     """
-    measure = measured(rows, body, right)
-    flow: list[Box] = []
-    at = 0
-    while at < len(rows):
-        table = table_at(rows, at)
+    metrics = measure(rows, body, right)
+    lines: list[Box] = []
+    index = 0
+    while index < len(rows):
+        table = find_table(rows, index)
         if table:
-            yield from flowing(flow, measure)
-            flow = []
+            yield from paragraphs(lines, metrics)
+            lines = []
             yield table.markdown()
         else:
-            flow.append(line_of(rows[at]))
-        at += table.taken if table else 1
-    yield from flowing(flow, measure)
+            lines.append(join_cells(rows[index]))
+        index += table.row_count if table else 1
+    yield from paragraphs(lines, metrics)
 
 
-def line_of(row: Row) -> Box:
-    """Return a row that is in no table as one line."""
+def join_cells(row: Row) -> Box:
+    """Return a row outside tables as one line."""
     return Box(
         text=" ".join(cell.text for cell in row),
         x0=row[0].x0,
@@ -149,57 +148,58 @@ def line_of(row: Row) -> Box:
     )
 
 
-def flowing(lines: list[Box], measure: Measure) -> Iterator[str]:
+def paragraphs(lines: list[Box], metrics: Metrics) -> Iterator[str]:
     paragraph: list[Box] = []
     for line in lines:
-        if paragraph and begins_paragraph(line, paragraph, measure):
-            yield block_of(paragraph, measure)
+        if paragraph and starts_paragraph(line, paragraph, metrics):
+            yield render_paragraph(paragraph, metrics)
             paragraph = []
         paragraph.append(line)
     if paragraph:
-        yield block_of(paragraph, measure)
+        yield render_paragraph(paragraph, metrics)
 
 
-def begins_paragraph(line: Box, paragraph: list[Box], measure: Measure) -> bool:
+def starts_paragraph(line: Box, paragraph: list[Box], metrics: Metrics) -> bool:
     last = paragraph[-1]
     step = line.middle - last.middle
     return (
-        step > 1.35 * measure.step
-        or not ALIKE[0] < line.size / last.size < ALIKE[1]
+        step > 1.35 * metrics.step
+        or not SIZE_RATIO[0] < line.size / last.size < SIZE_RATIO[1]
         or line.bold != last.bold
         or (line.x0 - last.x0 > 1.5 * line.size and last.x0 - paragraph[0].x0 < line.size)
     )
 
 
-def block_of(lines: list[Box], measure: Measure) -> str:
-    level = heading(lines, measure.body)
-    if level:
-        return f"{level} {' '.join(line.text for line in lines)}"
+def render_paragraph(lines: list[Box], metrics: Metrics) -> str:
+    """Return a heading, or a paragraph with its lines joined where they wrap."""
+    prefix = heading_prefix(lines, metrics.body)
+    if prefix:
+        return f"{prefix} {' '.join(line.text for line in lines)}"
     text = ""
     right = max(line.x1 for line in lines)
-    if right - measure.left < WIDE * (measure.right - measure.left):
-        right = measure.right
+    if right - metrics.left < FULL_WIDTH * (metrics.right - metrics.left):
+        right = metrics.right
     for before, line in zip([None, *lines], lines, strict=False):
-        flows = before is not None and is_full(before, line, right) and not ITEM.match(line.text)
-        text = glued(text, line.text) if flows else f"{text}\n{BULLET.sub('- ', line.text, count=1)}"
+        wraps = before is not None and is_full(before, line, right) and not LIST_ITEM.match(line.text)
+        text = join_lines(text, line.text) if wraps else f"{text}\n{BULLET.sub('- ', line.text, count=1)}"
     return text.strip()
 
 
-def heading(lines: list[Box], body: float) -> str:
-    """Return the mark of a heading's level, or "" for a paragraph."""
+def heading_prefix(lines: list[Box], body: float) -> str:
+    """Return the Markdown prefix of a heading, or "" for a paragraph."""
     text = " ".join(line.text for line in lines)
-    if not body or len(text) > LONGEST_HEADING or len(lines) > HEADING_LINES:
+    if not body or len(text) > MAX_HEADING_LENGTH or len(lines) > MAX_HEADING_LINES:
         return ""
     ratio = min(line.size for line in lines) / body
-    for least, mark in HEADINGS:
-        if ratio >= least:
-            return mark
-    named = len(lines) == 1 and lines[0].bold and text[-1:].isalpha()
-    return "###" if named else ""
+    for min_ratio, prefix in HEADINGS:
+        if ratio >= min_ratio:
+            return prefix
+    is_bold_title = len(lines) == 1 and lines[0].bold and text[-1:].isalpha()
+    return "###" if is_bold_title else ""
 
 
 def is_full(before: Box, line: Box, right: float) -> bool:
-    """Whether a line broke because the next word found no more room; otherwise its end was meant."""
+    """Return whether a line wrapped because the next word did not fit. Otherwise, its line break is intended."""
     word = line.text.split(" ", 1)[0]
-    letters = 2 if is_wide(word[0]) else len(word) + 1  # those scripts break anywhere
+    letters = 2 if is_wide(word[0]) else len(word) + 1  # wide scripts can break after any character
     return before.x1 + line.width * letters / len(line.text) > right

@@ -7,15 +7,15 @@ from typing import Any
 
 from etl.providers.local.boxes import Box
 
-# Maximum size of a page for recognition, in pixels. Larger images need time and memory without better results.
-LONG_SIDE, SHORT_SIDE = 1600, 1132
-# A strip, such as a receipt, is recognized in pieces, and may be longer.
-STRIP, LONGEST_STRIP = 2.2, 12_000
+# Maximum size of a page for OCR, in pixels. Larger images need time and memory without better results.
+MAX_LONG_SIDE, MAX_SHORT_SIDE = 1600, 1132
+# A strip, such as a receipt, has at least this ratio of sides. It may be longer, because it is recognized in pieces.
+STRIP_RATIO, MAX_STRIP_LENGTH = 2.2, 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentLimits:
-    """`pages` of a document, `pixels` of an image or page, `text`: bytes of all the text together."""
+    """Maximum `pages` of a document, `pixels` of an image or page, and `text`: bytes of its text."""
 
     pages: int
     pixels: int
@@ -24,23 +24,23 @@ class DocumentLimits:
 
 @dataclass(slots=True, kw_only=True)
 class LocalPage:
-    """A page before recognition. `draw` returns its pixels as an array of rows of BGR.
+    """A page before OCR. `render` returns its pixels as an array of rows of BGR.
 
-    `parts`: the words of the text layer, one list for each text direction. `scan`: whether the page needs recognition;
-    `hidden`: whether it contains invisible words; `body`: the type size of body text.
+    `parts`: the words of the text layer, one list for each text direction. `needs_ocr`: whether the text layer is
+    missing or unusable; `hidden`: whether it contains invisible words; `body`: the type size of body text.
     """
 
-    draw: Callable[[], Any]
-    scan: bool
+    render: Callable[[], Any]
+    needs_ocr: bool
     parts: list[list[Box]] = field(default_factory=list)
     body: float = 0.0
     width: float = 0.0
     hidden: bool = False
 
 
-def clamped(wide: float, high: float, pixels: int) -> float:
-    """Return the scale, at most 1, for a page before recognition."""
-    long, short = max(wide, high, 1), max(min(wide, high), 1)
-    strip = min(SHORT_SIDE / short, LONGEST_STRIP / long)
-    bound = strip if long > STRIP * short else LONG_SIDE / long
-    return min(1.0, bound, sqrt(pixels / (long * short)))
+def scale_for_ocr(width: float, height: float, max_pixels: int) -> float:
+    """Return the factor, at most 1, by which a page is scaled before OCR."""
+    long, short = max(width, height, 1), max(min(width, height), 1)
+    strip_scale = min(MAX_SHORT_SIDE / short, MAX_STRIP_LENGTH / long)
+    scale = strip_scale if long > STRIP_RATIO * short else MAX_LONG_SIDE / long
+    return min(1.0, scale, sqrt(max_pixels / (long * short)))

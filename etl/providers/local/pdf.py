@@ -1,7 +1,4 @@
-"""PDF: the words of its text layer with their places, and pictures of pages that have none worth reading.
-
-All by PDFium. Runs only in the process that reads documents.
-"""
+"""PDF: the words of text layers, and images of pages that need OCR. Uses PDFium. Runs only in the reader process."""
 
 import re
 from collections import Counter
@@ -12,85 +9,85 @@ import pypdfium2.raw as pdfium
 
 from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
-from etl.providers.local.forms import entries
-from etl.providers.local.pages import DocumentLimits, LocalPage, clamped
-from etl.providers.local.words import TextLayer, placed
+from etl.providers.local.forms import form_entries
+from etl.providers.local.pages import DocumentLimits, LocalPage, scale_for_ocr
+from etl.providers.local.words import TextLayer, to_page
 
-# Pages are drawn for recognition at this many dots an inch, unless that makes them too large.
+# Resolution at which pages are rendered for OCR, unless they are too large.
 DPI = 150
-# A page with fewer letters than this, under an image that covers this much of it, is taken for a scan with a stamp.
-FEW_LETTERS, COVERED = 100, 0.5
-# A text layer with this share of letters that stand for nothing is not worth reading.
-GARBLED = 0.15
-# What a PDF ends with, and how many bytes from its end at most.
-END, TAIL = b"%%EOF", 2048
-# The catalog, how its object begins, how far before its name at most, and how often that name is looked for.
-CATALOG, OBJECT, REACH, TRIES = b"/Catalog", re.compile(rb"(\d{1,9}) \d{1,5} obj\b"), 2048, 50
+# A page with fewer letters, and an image that covers more of it, is a scan. The letters are a stamp or page number.
+MIN_LETTERS, MAX_IMAGE_COVER = 100, 0.5
+# Maximum share of unreadable characters in a usable text layer.
+MAX_GARBLED = 0.15
+# The end-of-file marker, and the number of last bytes to search for it.
+EOF_MARKER, TAIL = b"%%EOF", 2048
+# The catalog's name, the start of an object, the maximum bytes between them, and the maximum occurrences to try.
+CATALOG, OBJECT, MAX_DISTANCE, MAX_TRIES = b"/Catalog", re.compile(rb"(\d{1,9}) \d{1,5} obj\b"), 2048, 50
 ENCRYPTED = re.compile(rb"/Encrypt\b|/Filter\s{0,9}/Standard\b")
 
 
 class Pdf:
-    """A PDF, page by page, from the first to the last."""
+    """A PDF. Its pages must be read in order, because the size of body text is determined from the pages so far."""
 
     def __init__(self, file: BinaryIO, limits: DocumentLimits) -> None:
         self.limits = limits
         content = file.read()
-        self.is_cut_off = END not in content[-TAIL:]
-        if self.is_cut_off and not has_its_table(content):
+        self.is_truncated = EOF_MARKER not in content[-TAIL:]
+        if self.is_truncated and not has_xref_table(content):
             raise FileCorrupt
-        self.document = repaired(content) if self.is_cut_off else opened(content)
-        # How much text there is of each size, in half points, up to the page that was read last.
+        self.document = open_truncated(content) if self.is_truncated else open_pdf(content)
+        # Characters by type size, in half points, of the pages that were read.
         self.sizes: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self.document)
 
-    def page(self, number: int) -> LocalPage:
-        """Return the page's text layer, and a way to draw the page if that is not enough. `number` from 0."""
-        page = self.document[number]
+    def page(self, index: int) -> LocalPage:
+        page = self.document[index]
         layer = TextLayer(page)
         parts = layer.read()
-        filled = self.filled(page)
-        parts[:1] = [[*parts[0], *filled]] if parts else [filled]
-        self.sizes.update(sizes_of(parts))
+        entries = self.form_entries(page)
+        parts[:1] = [[*parts[0], *entries]] if parts else [entries]
+        self.sizes.update(count_sizes(parts))
         letters = sum(len(word.text) for part in parts for word in part)
         return LocalPage(
             parts=parts,
             body=self.sizes.most_common(1)[0][0] / 2 if self.sizes else 0.0,
             width=page.get_width(),
             hidden=layer.hidden,
-            scan=layer.garbled > GARBLED or is_scan(page, letters),
-            draw=lambda: self.drawn(page),
+            needs_ocr=layer.garbled > MAX_GARBLED or is_scan(page, letters),
+            render=lambda: self.render(page),
         )
 
-    def filled(self, page: Any) -> list[Box]:
+    def form_entries(self, page: Any) -> list[Box]:
         form = self.document.formenv
-        frame, turn = page.get_bbox(), page.get_rotation()
-        return list(entries(page, form and form.raw, lambda area: placed(area, frame, turn)))
+        page_box, rotation = page.get_bbox(), page.get_rotation()
+        return list(form_entries(page, form and form.raw, lambda area: to_page(area, page_box, rotation)))
 
-    def drawn(self, page: Any) -> Any:
-        for image in images_of(page):
-            wide, high = image.get_px_size()
-            if wide * high > self.limits.pixels:
+    def render(self, page: Any) -> Any:
+        for image in find_images(page):
+            width, height = image.get_px_size()
+            if width * height > self.limits.pixels:
                 raise TooManyPixels
-        wide, high = (side * DPI / 72 for side in page.get_size())
-        scale = clamped(wide, high, self.limits.pixels) * DPI / 72
+        width, height = (side * DPI / 72 for side in page.get_size())
+        scale = scale_for_ocr(width, height, self.limits.pixels) * DPI / 72
         return page.render(scale=scale, maybe_alpha=False).to_numpy()
 
-    def check(self) -> None:
-        """Nothing: how large a page is drawn is up to who draws it."""
+    def check_sizes(self) -> None:
+        """Do nothing. Pages have no size in pixels, and `render` limits their resolution."""
 
     def close(self) -> None:
         self.document.close()
 
 
-def opened(content: bytes) -> pypdfium2.PdfDocument:
-    forget_reasons()
+def open_pdf(content: bytes) -> pypdfium2.PdfDocument:
+    """Open a PDF. Raises FileEncrypted or FileCorrupt."""
+    reset_last_error()
     try:
         document = pypdfium2.PdfDocument(content)
     except pypdfium2.PdfiumError as error:
-        locked = error.err_code in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
-        raise (FileEncrypted if locked else FileCorrupt) from None
+        is_encrypted = error.err_code in {pdfium.FPDF_ERR_PASSWORD, pdfium.FPDF_ERR_SECURITY}
+        raise (FileEncrypted if is_encrypted else FileCorrupt) from None
     if not len(document):
         raise FileCorrupt
     if document.get_formtype() != pdfium.FORMTYPE_NONE:
@@ -98,55 +95,60 @@ def opened(content: bytes) -> pypdfium2.PdfDocument:
     return document
 
 
-def forget_reasons() -> None:
-    """PDFium gives no reason for some files, and keeps the one of the last file that could not be opened: encrypted,
-    though another one was. What is no PDF at all leaves a harmless one."""
+def reset_last_error() -> None:
+    """Reset PDFium's last error, by opening an empty file.
+
+    PDFium sets no error for some damaged files. The error of the previous file, such as a missing password, would then
+    be reported for this one.
+    """
     pdfium.FPDF_LoadMemDocument64(b"", 0, None)
 
 
-# ---- Files without an end -------------------------------------------------------------------------------------------
-def has_its_table(content: bytes) -> bool:
-    """Whether a file that was cut off goes so far as its table of where things are, before which all things come."""
+# ---- Truncated files ------------------------------------------------------------------------------------------------
+def has_xref_table(content: bytes) -> bool:
+    """Return whether a truncated file reaches its cross-reference table or stream. All objects are before that."""
     end = content.rfind(b"endobj") + len(b"endobj")
-    last = content.rfind(b" obj")  # which may be the table, and cut off or not
+    last = content.rfind(b" obj")  # may be the cross-reference stream, complete or truncated
     return content[end : end + TAIL].lstrip().startswith(b"xref") or b"/XRef" in content[last : last + TAIL]
 
 
-def repaired(content: bytes) -> pypdfium2.PdfDocument:
-    """Open a file that was cut off. Raises what `opened` does."""
-    root = None if ENCRYPTED.search(content) else catalog(content)
+def open_truncated(content: bytes) -> pypdfium2.PdfDocument:
+    """Open a truncated file. Raises the errors of `open_pdf`."""
+    root = None if ENCRYPTED.search(content) else find_catalog(content)
     if root is None:
-        return opened(content)
+        return open_pdf(content)
     try:
-        return opened(with_an_end(content, root))
+        return open_pdf(with_trailer(content, root))
     except FileCorrupt:
-        # The cut may have gone through a string of the trailer, which then swallows ours. The table is not needed.
-        return opened(with_an_end(content[: content.rfind(b"endobj") + len(b"endobj")], root))
+        # The file may end within a string of its trailer, which then includes the new trailer. Without the
+        # cross-reference table, PDFium searches for the objects.
+        return open_pdf(with_trailer(content[: content.rfind(b"endobj") + len(b"endobj")], root))
 
 
-def with_an_end(content: bytes, root: bytes) -> bytes:
-    """Return the file with a new trailer, from which PDFium finds everything that is there."""
+def with_trailer(content: bytes, root: bytes) -> bytes:
+    """Return the file with a new trailer, from which PDFium can rebuild the cross-reference table."""
     return content + b"\ntrailer\n<< /Root %s 0 R >>\n%%%%EOF\n" % root
 
 
-def catalog(content: bytes) -> bytes | None:
-    """Return the number of the last catalog.
+def find_catalog(content: bytes) -> bytes | None:
+    """Return the object number of the last catalog, or None.
 
-    Searched for from the end, since one expression for a whole object takes minutes on a file that is made for it.
+    Searches backwards for the name. A regular expression for a whole object takes minutes on a malicious file.
     """
     end = len(content)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         end = content.rfind(CATALOG, 0, end)
         if end < 0:
             break
-        numbers = OBJECT.findall(content, max(0, end - REACH), end)
+        numbers = OBJECT.findall(content, max(0, end - MAX_DISTANCE), end)
         if numbers:
             return bytes(numbers[-1])
     return None
 
 
-# ---- What is on a page ----------------------------------------------------------------------------------------------
-def sizes_of(parts: list[list[Any]]) -> Counter[int]:
+# ---- Page content ---------------------------------------------------------------------------------------------------
+def count_sizes(parts: list[list[Box]]) -> Counter[int]:
+    """Return the number of characters of each type size, in half points."""
     sizes: Counter[int] = Counter()
     for part in parts:
         for word in part:
@@ -154,20 +156,20 @@ def sizes_of(parts: list[list[Any]]) -> Counter[int]:
     return sizes
 
 
-def images_of(page: Any) -> Any:
+def find_images(page: Any) -> Any:
     return page.get_objects(filter=(pdfium.FPDF_PAGEOBJ_IMAGE,))
 
 
 def is_scan(page: Any, letters: int) -> bool:
-    """Whether what is on the page is not, or hardly, in its text layer."""
+    """Return whether most of the page's content is missing from its text layer."""
     if not letters:
         return any(True for _ in page.get_objects(max_depth=1))
-    return letters < FEW_LETTERS and covered(page) > COVERED
+    return letters < MIN_LETTERS and image_cover(page) > MAX_IMAGE_COVER
 
 
-def covered(page: Any) -> float:
-    """Return how much of the page its largest image covers, 0 to 1."""
+def image_cover(page: Any) -> float:
+    """Return the share of the page that its largest image covers, 0 to 1."""
     left, bottom, right, top = page.get_bbox()
     area = max(1.0, (right - left) * (top - bottom))
-    bounds = (image.get_bounds() for image in images_of(page))
+    bounds = (image.get_bounds() for image in find_images(page))
     return max(((x1 - x0) * (y1 - y0) / area for x0, y0, x1, y1 in bounds), default=0.0)

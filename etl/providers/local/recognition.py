@@ -1,7 +1,7 @@
-"""Recognizes text in pictures: rapidocr with the PP-OCRv6 models that come in its package, English, and Chinese.
+"""OCR with rapidocr and the PP-OCRv6 models in its package, for English and Chinese.
 
-Loaded when the first page needs it. Runs only in the process that reads documents, and never asks the network: the
-models are named by path.
+The engine is loaded for the first page that needs it. Runs only in the reader process. It needs no network, because the
+models are referenced by path.
 """
 
 import os
@@ -15,212 +15,215 @@ from typing import Any
 import numpy as np
 
 from etl.providers.local.boxes import Box
-from etl.providers.local.pages import LONG_SIDE, STRIP
+from etl.providers.local.pages import MAX_LONG_SIDE, STRIP_RATIO
 
-DETECTION, RECOGNITION = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
-# Lines are found in a smaller picture than they are read in: it takes a third of the time and finds the same.
-DETECTION_SIDE = 1280
-# How much may be recognized at once, as lines of 48 pixels that are so long together. Memory grows with it.
-BATCH_WIDTH = 9600
-BATCH_LINES = 6
-# Lines that are less sure than this are dust.
-LEAST_SCORE = 0.3
-# A page that recognition is less sure of is tried upside down too.
-UNSURE = 0.75
-TELLING = 4  # letters that a line has at least to show which way it runs
-# The height of the type, as a share of what detection takes for the line's.
-TYPE = 0.8
+DETECTION_MODEL, RECOGNITION_MODEL = "PP-OCRv6_det_small.onnx", "PP-OCRv6_rec_small.onnx"
+# Lines are detected in a smaller image than the one for recognition: the same result in a third of the time.
+MAX_DETECTION_SIDE = 1280
+# Maximum size of a batch of lines, which determines memory use: total width in pixels, at a height of 48; and number.
+MAX_BATCH_WIDTH, MAX_BATCH_LINES = 9600, 6
+# Minimum confidence. Results with less are usually noise.
+MIN_CONFIDENCE = 0.3
+# A page with a lower confidence is also tried upside down.
+ROTATION_CONFIDENCE = 0.75
+MIN_ORIENTATION_LETTERS = 4  # shorter lines do not show the orientation of a page
+# Type size as a share of the height of a detected line.
+TYPE_HEIGHT_RATIO = 0.8
 
 
 class EngineBroken(Exception):
-    """The engine failed, which is no property of the document."""
+    """The engine failed for a reason that is not the document."""
 
 
 class EngineNotLoaded(EngineBroken):
-    """The engine cannot be loaded; `__cause__` is why."""
+    """The engine could not be loaded. `__cause__` is the reason."""
 
 
 class Engine:
     def __init__(self) -> None:
-        self.rapid: Any = None
-        self.seconds = 0.0  # spent in recognition
+        self.engine: Any = None
+        self.seconds = 0.0  # spent in OCR
 
-    def read(self, picture: Any) -> list[list[Box]]:
-        """Return the lines of a picture, which is an array of rows of BGR; in parts, from top to bottom."""
+    def read(self, image: Any) -> list[list[Box]]:
+        """Return the lines of an image, which is an array of rows of BGR. A strip has several parts, top to bottom."""
         self.load()
         started = perf_counter()
         try:
-            parts = self.upright(picture)
+            parts = self.read_upright(image)
         except MemoryError:
             raise
-        except Exception as error:  # whatever it is, it is the engine's
+        except Exception as error:  # any exception of the engine
             raise EngineBroken from error
         finally:
             self.seconds += perf_counter() - started
-        return [straightened(part) for part in parts]
+        return [deskew(part) for part in parts]
 
-    def upright(self, picture: Any) -> list[list[Box]]:
-        """Return the lines, of the picture turned if it lies on its side or stands on its head."""
-        parts = self.parts(picture)
-        for turns in other_turns(parts):
-            turned = self.parts(np.ascontiguousarray(np.rot90(picture, turns)))
-            parts = max(parts, turned, key=sureness)
+    def read_upright(self, image: Any) -> list[list[Box]]:
+        """Return the lines of the image in the orientation with the highest confidence."""
+        parts = self.read_parts(image)
+        for turns in other_orientations(parts):
+            rotated = self.read_parts(np.ascontiguousarray(np.rot90(image, turns)))
+            parts = max(parts, rotated, key=confidence)
         return parts
 
-    def parts(self, picture: Any) -> list[list[Box]]:
-        return [list(self.lines(piece)) for piece in pieces(picture)]
+    def read_parts(self, image: Any) -> list[list[Box]]:
+        return [list(self.lines(part)) for part in split_strip(image)]
 
     def load(self) -> None:
-        if self.rapid is not None:
+        if self.engine is not None:
             return
         try:
-            self.rapid = loaded()
+            self.engine = create_engine()
         except MemoryError:
             raise
-        except Exception as error:  # whatever it is, it is the engine's
+        except Exception as error:  # any exception of the engine
             raise EngineNotLoaded from error
 
-    def lines(self, picture: Any) -> Iterator[Box]:
-        found = self.rapid(picture)
-        if found.boxes is None or found.txts is None:
+    def lines(self, image: Any) -> Iterator[Box]:
+        result = self.engine(image)
+        if result.boxes is None or result.txts is None:
             return
-        for corners, text, score in zip(found.boxes, found.txts, found.scores, strict=True):
+        for corners, text, score in zip(result.boxes, result.txts, result.scores, strict=True):
             if text.strip():
-                yield box_of([(float(x), float(y)) for x, y in corners], " ".join(text.split()), float(score))
+                yield to_box([(float(x), float(y)) for x, y in corners], " ".join(text.split()), float(score))
 
 
-def loaded() -> Any:
+def create_engine() -> Any:
     import cv2
     import rapidocr
     from rapidocr import main as rapid
     from rapidocr.ch_ppocr_rec.typings import TextRecInput, TextRecOutput
     from rapidocr.inference_engine.onnxruntime import main as onnx
 
-    class Rapid(rapid.RapidOCR):
-        """Recognizes few lines at once where they are long; the original takes six, and then up to 1.3 GB."""
+    class BatchedRapidOCR(rapid.RapidOCR):
+        """RapidOCR with batches of limited width. Its own always have six lines, and long lines then need 1.3 GB."""
 
         def recognize_txt(self, img: list[Any]) -> Any:
             texts, scores = [""] * len(img), [0.0] * len(img)
             recognize: Any = self._load_rec_model()  # type: ignore[no-untyped-call]
-            for group in batches(img):
-                out = recognize(TextRecInput(img=[img[index] for index in group], return_word_box=False))
-                for index, text, score in zip(group, out.txts, out.scores, strict=True):
+            for batch in batches(img):
+                out = recognize(TextRecInput(img=[img[index] for index in batch], return_word_box=False))
+                for index, text, score in zip(batch, out.txts, out.scores, strict=True):
                     texts[index], scores[index] = text, score
-            found: dict[str, Any] = {"txts": tuple(texts), "scores": tuple(scores), "word_results": (None,) * len(img)}
-            return TextRecOutput(imgs=img, **found)
+            result: dict[str, Any] = {"txts": tuple(texts), "scores": tuple(scores), "word_results": (None,) * len(img)}
+            return TextRecOutput(imgs=img, **result)
 
     cv2.setNumThreads(1)
-    patiently(onnx.OrtInferSession)
+    disable_spinning(onnx.OrtInferSession)
     models = Path(rapidocr.__file__).parent / "models"
-    return Rapid(
+    return BatchedRapidOCR(
         params={
             "Global.use_cls": False,
-            "Global.max_side_len": LONG_SIDE,
-            "Global.text_score": LEAST_SCORE,
+            "Global.max_side_len": MAX_LONG_SIDE,
+            "Global.text_score": MIN_CONFIDENCE,
             "Global.log_level": "critical",
-            "Det.model_path": str(models / DETECTION),
+            "Det.model_path": str(models / DETECTION_MODEL),
             "Det.limit_type": "max",
-            "Det.limit_side_len": DETECTION_SIDE,
-            "Rec.model_path": str(models / RECOGNITION),
-            "Rec.rec_batch_num": BATCH_LINES,
-            "EngineConfig.onnxruntime.intra_op_num_threads": threads(),
+            "Det.limit_side_len": MAX_DETECTION_SIDE,
+            "Rec.model_path": str(models / RECOGNITION_MODEL),
+            "Rec.rec_batch_num": MAX_BATCH_LINES,
+            "EngineConfig.onnxruntime.intra_op_num_threads": thread_count(),
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }
     )
 
 
-def patiently(session: Any) -> None:
-    """Have threads that wait for each other sleep. By default they spin, and where several workers share the cores each
-    page then takes twice as long. rapidocr has no parameter for this."""
-    made = session._init_sess_opts
+def disable_spinning(session: Any) -> None:
+    """Make idle threads of ONNX Runtime sleep.
 
-    def options(configuration: Any) -> Any:
-        chosen = made(configuration)
-        chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        return chosen
+    By default they spin, which doubles the time per page if several workers share the cores. rapidocr has no parameter
+    for this option.
+    """
+    create_options = session._init_sess_opts
 
-    session._init_sess_opts = staticmethod(options)
+    def create_sleeping_options(configuration: Any) -> Any:
+        options = create_options(configuration)
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return options
+
+    session._init_sess_opts = staticmethod(create_sleeping_options)
 
 
-def threads() -> int:
-    """Return how many to compute with: two halve the time of a page, more gain little and take from other workers."""
+def thread_count() -> int:
+    """Return the number of threads: two if possible, which halve the time per page. More threads gain little."""
     return max(1, min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 
 
 def batches(lines: list[Any]) -> Iterator[list[int]]:
-    """Yield the numbers of lines to recognize together: of like length, since short ones are padded to the longest."""
-    length = [max(320.0, 48 * line.shape[1] / max(1, line.shape[0])) for line in lines]
-    group: list[int] = []
-    for index in sorted(range(len(lines)), key=length.__getitem__):
-        if group and (len(group) == BATCH_LINES or length[index] * (len(group) + 1) > BATCH_WIDTH):
-            yield group
-            group = []
-        group.append(index)
-    if group:
-        yield group
+    """Yield the indexes of lines to recognize together: of similar widths, because all are padded to the widest."""
+    widths = [max(320.0, 48 * line.shape[1] / max(1, line.shape[0])) for line in lines]
+    batch: list[int] = []
+    for index in sorted(range(len(lines)), key=widths.__getitem__):
+        if batch and (len(batch) == MAX_BATCH_LINES or widths[index] * (len(batch) + 1) > MAX_BATCH_WIDTH):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
-# ---- Pages that are not upright -------------------------------------------------------------------------------------
-def other_turns(parts: list[list[Box]]) -> tuple[int, ...]:
-    """Return the quarter turns, against the clock, that a page should be tried in."""
-    lines = [box for part in parts for box in part if len(box.text) >= TELLING]
-    if sum(map(stands, lines)) > len(lines) / 2:
+# ---- Orientation ----------------------------------------------------------------------------------------------------
+def other_orientations(parts: list[list[Box]]) -> tuple[int, ...]:
+    """Return further orientations to try, in counterclockwise quarter turns."""
+    lines = [box for part in parts for box in part if len(box.text) >= MIN_ORIENTATION_LETTERS]
+    if sum(map(is_vertical, lines)) > len(lines) / 2:
         return 1, 3
-    return (2,) if lines and sureness(parts) < UNSURE else ()
+    return (2,) if lines and confidence(parts) < ROTATION_CONFIDENCE else ()
 
 
-def stands(box: Box) -> bool:
-    """Whether a line runs up or down."""
-    return box.size / TYPE > 1.5 * box.width
+def is_vertical(line: Box) -> bool:
+    return line.size / TYPE_HEIGHT_RATIO > 1.5 * line.width
 
 
-def sureness(parts: list[list[Box]]) -> float:
-    """Return how sure recognition is of the lines that run as lines should, 0 to 1; the others count nothing."""
+def confidence(parts: list[list[Box]]) -> float:
+    """Return the mean confidence weighted by characters, 0 to 1. Vertical lines count as 0."""
     lines = [box for part in parts for box in part]
-    total = sum(len(box.text) for box in lines)
-    return sum((box.score or 0) * len(box.text) for box in lines if not stands(box)) / max(1, total)
+    total = sum(len(line.text) for line in lines)
+    return sum((line.confidence or 0) * len(line.text) for line in lines if not is_vertical(line)) / max(1, total)
 
 
 # ---- Geometry -------------------------------------------------------------------------------------------------------
 Point = tuple[float, float]
 
 
-def box_of(corners: list[Point], text: str, score: float) -> Box:
-    """Return a line's box. `corners`: top left, top right, bottom right, bottom left, along the line."""
+def to_box(corners: list[Point], text: str, score: float) -> Box:
+    """Return the box of a line. `corners`: top left, top right, bottom right, bottom left, relative to the line."""
     (ax, ay), (bx, by), (cx, cy), (dx, dy) = corners
-    box = Box(
+    return Box(
         text=text,
         x0=min(ax, dx),
         y0=(ay + by) / 2,
         x1=max(bx, cx),
         y1=(cy + dy) / 2,
-        size=TYPE * (hypot(ax - dx, ay - dy) + hypot(bx - cx, by - cy)) / 2,
-        score=score,
+        size=TYPE_HEIGHT_RATIO * (hypot(ax - dx, ay - dy) + hypot(bx - cx, by - cy)) / 2,
+        confidence=score,
+        skew=atan2(by - ay + cy - dy, bx - ax + cx - dx),
     )
-    box.tilt = atan2(by - ay + cy - dy, bx - ax + cx - dx)
-    return box
 
 
-def straightened(boxes: list[Box]) -> list[Box]:
-    """Turn the boxes of a page that lay askew in the scanner."""
-    tilts = [box.tilt for box in boxes if box.width > 4 * box.size]
-    tilt = median(tilts) if tilts else 0.0
+def deskew(boxes: list[Box]) -> list[Box]:
+    """Rotate the boxes of a skewed scan until its lines are horizontal."""
+    skews = [box.skew for box in boxes if box.width > 4 * box.size]
+    skew = median(skews) if skews else 0.0
     for box in boxes:
         x, y = (box.x0 + box.x1) / 2, box.middle
-        x, y = x * cos(tilt) + y * sin(tilt), y * cos(tilt) - x * sin(tilt)
-        half_wide, half_high = box.width / 2, box.size / TYPE / 2
-        box.x0, box.x1, box.y0, box.y1 = x - half_wide, x + half_wide, y - half_high, y + half_high
+        x, y = x * cos(skew) + y * sin(skew), y * cos(skew) - x * sin(skew)
+        half_width, half_height = box.width / 2, box.size / TYPE_HEIGHT_RATIO / 2
+        box.x0, box.x1, box.y0, box.y1 = x - half_width, x + half_width, y - half_height, y + half_height
     return boxes
 
 
-def pieces(picture: Any) -> Iterator[Any]:
-    """Yield a strip, such as a long receipt, in pieces of a page's shape, cut where there is nothing to cut."""
-    high, wide = picture.shape[:2]
-    step = round(1.4 * wide)
-    at = 0
-    while high - at > STRIP * wide:
-        window = picture[at + step : at + round(1.2 * step), :, 1]
-        cut = at + step + int(window.std(axis=1).argmin())
-        yield picture[at:cut]
-        at = cut
-    yield picture[at:]
+def split_strip(image: Any) -> Iterator[Any]:
+    """Yield the parts of a strip, such as a long receipt. It is cut between lines into parts with a page's proportions.
+
+    Any other image is yielded whole.
+    """
+    height, width = image.shape[:2]
+    step = round(1.4 * width)
+    top = 0
+    while height - top > STRIP_RATIO * width:
+        window = image[top + step : top + round(1.2 * step), :, 1]
+        cut = top + step + int(window.std(axis=1).argmin())  # the most uniform row of pixels
+        yield image[top:cut]
+        top = cut
+    yield image[top:]

@@ -1,101 +1,104 @@
-"""Finds tables among rows of cells, by the columns that rows share, and writes them as GitHub's Markdown has them."""
+"""Table detection: finds consecutive rows of cells with common columns. Tables are written as GitHub Markdown."""
 
 from dataclasses import dataclass, field
 
-from etl.providers.local.boxes import Row, glued
+from etl.providers.local.boxes import Row, join_lines
 
-# How many columns and rows a table has at least; with two columns more, since it might be a letterhead, or signatures.
-PAIR, ROWS, ROWS_OF_A_PAIR = 2, 2, 3
-# Rows further apart than this many times their size are not of one table.
-FAR = 3.0
+# Minimum size of a table. With only two columns it needs more rows, because it may be a letterhead or signatures.
+MIN_COLUMNS, MIN_ROWS, MIN_ROWS_OF_TWO_COLUMNS = 2, 2, 3
+# Maximum gap between rows of a table, as a multiple of the type size.
+MAX_ROW_GAP = 3.0
 
 Span = tuple[float, float]
 
 
 @dataclass(slots=True)
 class Table:
-    rows: list[list[str]]
-    taken: int  # rows of the page
+    lines: list[list[str]]
+    row_count: int  # rows of the page, including continuation lines of cells
 
     def markdown(self) -> str:
-        head, *body = [[cell.replace("|", "\\|") for cell in row] for row in self.rows]
-        return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])
+        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.lines]
+        return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
 @dataclass(slots=True)
-class Growing:
-    """A table while its rows are found. `columns`: what its cells take of the page's width, apart from each other."""
+class TableBuilder:
+    """A table to which rows are added. `columns`: the horizontal spans of its columns, which do not overlap."""
 
     columns: list[Span] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
-    def take(self, row: Row) -> bool:
-        """Take a row in, unless columns or cells would run into each other."""
+    def add(self, row: Row) -> bool:
+        """Add a row, and return True, unless it would merge columns, or two of its cells are in one column."""
         cells = [(cell.x0, cell.x1) for cell in row]
-        merged = union([*self.columns, *cells])
-        if not (apart(self.columns, merged) and apart(cells, merged)):
+        merged = merge_spans([*self.columns, *cells])
+        if not (has_distinct_columns(self.columns, merged) and has_distinct_columns(cells, merged)):
             return False
         self.columns = merged
         self.rows.append(row)
         return True
 
-    def places(self, row: Row) -> list[int]:
-        return [place_of((cell.x0, cell.x1), self.columns) for cell in row]
+    def build(self) -> Table | None:
+        """Return the table, or None if it has too few columns or rows."""
+        width, full_rows = len(self.columns), sum(len(row) > 1 for row in self.rows)
+        if width < MIN_COLUMNS or full_rows < (MIN_ROWS_OF_TWO_COLUMNS if width == MIN_COLUMNS else MIN_ROWS):
+            return None
+        return Table(self.lines(), len(self.rows))
 
     def lines(self) -> list[list[str]]:
+        """Return the texts of the cells by row and column. A row with a single cell continues the row above."""
         lines: list[list[str]] = []
         for row in self.rows:
             if len(row) > 1 or not lines:
                 lines.append([""] * len(self.columns))
-            for cell, place in zip(row, self.places(row), strict=True):
-                lines[-1][place] = glued(lines[-1][place], cell.text)
+            for cell in row:
+                column = column_index((cell.x0, cell.x1), self.columns)
+                lines[-1][column] = join_lines(lines[-1][column], cell.text)
         return lines
 
 
-def table_at(rows: list[Row], start: int) -> Table | None:
-    """Return the table that begins with a row, if one does."""
-    growing = Growing()
-    waiting: list[Row] = []  # second lines of a cell, if the table goes on after them
+def find_table(rows: list[Row], start: int) -> Table | None:
+    """Return the table that begins at a row, or None."""
+    builder = TableBuilder()
+    pending: list[Row] = []  # continuation lines of a cell, which belong to the table only if more rows follow
     for row, above in zip(rows[start:], [None, *rows[start:]], strict=False):
-        if above is not None and distance(above, row) > FAR * size_of(above):
+        if above is not None and vertical_gap(above, row) > MAX_ROW_GAP * type_size(above):
             break
         if len(row) > 1:
-            if not growing.take(row):
+            if not builder.add(row):
                 break
-            growing.rows[-1:-1] = waiting
-            waiting = []
-        elif above is not None and is_second_line(row, above, growing.columns):
-            waiting.append(row)
+            builder.rows[-1:-1] = pending  # inserted before the new row
+            pending = []
+        elif above is not None and continues_cell(row, above, builder.columns):
+            pending.append(row)
         else:
             break
-    return finished(growing)
+    return builder.build()
 
 
-def finished(growing: Growing) -> Table | None:
-    full = sum(len(row) > 1 for row in growing.rows)
-    wide = len(growing.columns)
-    if wide < PAIR or full < (ROWS_OF_A_PAIR if wide == PAIR else ROWS):
-        return None
-    return Table(growing.lines(), len(growing.rows))
-
-
-def is_second_line(row: Row, above: Row, columns: list[Span]) -> bool:
-    """Whether a single cell goes on with the one above it: close, and within one column."""
+def continues_cell(row: Row, above: Row, columns: list[Span]) -> bool:
+    """Return whether a single cell continues the one above it: it is close, and within one column."""
     cell = row[0]
-    inside = [span for span in columns if cell.x0 < span[1] and cell.x1 > span[0]]
-    return len(inside) == 1 and cell.x1 <= inside[0][1] + cell.size and distance(above, row) < 0.6 * cell.size
+    overlapping = [span for span in columns if cell.x0 < span[1] and cell.x1 > span[0]]
+    return (
+        len(overlapping) == 1
+        and cell.x1 <= overlapping[0][1] + cell.size
+        and vertical_gap(above, row) < 0.6 * cell.size
+    )
 
 
-def distance(above: Row, row: Row) -> float:
+def vertical_gap(above: Row, row: Row) -> float:
     return min(cell.y0 for cell in row) - max(cell.y1 for cell in above)
 
 
-def size_of(row: Row) -> float:
+def type_size(row: Row) -> float:
     return max(cell.size for cell in row)
 
 
 # ---- Columns --------------------------------------------------------------------------------------------------------
-def union(spans: list[Span]) -> list[Span]:
+def merge_spans(spans: list[Span]) -> list[Span]:
+    """Return the union of the spans, from left to right."""
     merged: list[Span] = []
     for x0, x1 in sorted(spans):
         if merged and x0 < merged[-1][1]:
@@ -105,11 +108,11 @@ def union(spans: list[Span]) -> list[Span]:
     return merged
 
 
-def place_of(span: Span, columns: list[Span]) -> int:
-    """Return the number of the column that a part of it lies in."""
-    return next(n for n, (x0, x1) in enumerate(columns) if x0 <= span[0] < x1 or span == (x0, x1))
+def column_index(span: Span, columns: list[Span]) -> int:
+    """Return the index of the column that contains a span."""
+    return next(index for index, (x0, x1) in enumerate(columns) if x0 <= span[0] < x1 or span == (x0, x1))
 
 
-def apart(spans: list[Span], columns: list[Span]) -> bool:
-    """Whether each has a column of its own."""
-    return len({place_of(span, columns) for span in spans}) == len(spans)
+def has_distinct_columns(spans: list[Span], columns: list[Span]) -> bool:
+    """Return whether each span is in a different column."""
+    return len({column_index(span, columns) for span in spans}) == len(spans)
