@@ -1,4 +1,4 @@
-"""The local provider, with its real engine and its real process (B12, B13, B18)."""
+"""The local provider with the real OCR engine and reader process (B12, B13, B18)."""
 
 import io
 import os
@@ -49,7 +49,7 @@ MEGABYTE = 1024**2
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[LocalProvider]:
-    """One for all tests, as one serves all documents of a worker."""
+    """One provider for all tests, as a worker has one for all documents."""
     made = LocalProvider()
     yield made
     made.close()
@@ -62,7 +62,7 @@ def scan() -> Document:
 
 @pytest.fixture
 def long(made: "Maker") -> Document:
-    """A document that the process is still writing about when its first page has arrived: a pipe holds 64 KiB."""
+    """A document that is still being read when the first page arrives, because a pipe holds only 64 KiB."""
     return made(hostile.many_pages(150, *["words that are many " * 6] * 20))
 
 
@@ -103,7 +103,7 @@ def is_gone(pid: int) -> bool:
     return state == "Z"
 
 
-# ---- What it reads --------------------------------------------------------------------------------------------------
+# ---- Supported documents --------------------------------------------------------------------------------------------
 def test_a_text_layer_is_used_unchanged(provider: LocalProvider) -> None:
     """B13: Markdown with headings and tables from a PDF, with no character wrong."""
     result, warnings = convert(provider, samples.document(samples.sample("invoice.pdf")))
@@ -189,7 +189,7 @@ def test_page_rotation_is_applied(provider: LocalProvider, made: Maker) -> None:
         buffer = io.BytesIO()
         pdf.save(buffer)
     result, _ = convert(provider, made(buffer.getvalue()))
-    # The text is upright no more, and still runs as it did.
+    # The text is no longer upright, but its lines are unchanged.
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
 
 
@@ -247,7 +247,7 @@ def test_white_text_on_a_dark_ground_is_not_hidden(provider: LocalProvider, made
     assert convert(provider, made(hostile.page(hostile.stream(content))))[1] == []
 
 
-# ---- What it does not take ------------------------------------------------------------------------------------------
+# ---- Rejected documents ---------------------------------------------------------------------------------------------
 def half(name: str) -> bytes:
     content = samples.sample(name).read_bytes()
     return content[: len(content) // 2]
@@ -281,7 +281,7 @@ BAD: list[tuple[str, bytes, DocumentFormat, type[EtlError]]] = [
 def test_each_kind_of_bad_document_has_an_error(
     provider: LocalProvider, made: Maker, content: bytes, kind: DocumentFormat, error: type[EtlError]
 ) -> None:
-    """B12: bounds, encrypted and corrupt files; and the next document is read. B18: nothing is no success."""
+    """B12: limits, encrypted and corrupt files; the next document is read. B18: a document without text is an error."""
     document = made(content, kind)
     with pytest.raises(EtlError) as caught:
         convert(provider, document)
@@ -292,7 +292,7 @@ def test_each_kind_of_bad_document_has_an_error(
 
 
 def test_errors_are_not_carried_over_to_the_next_file(provider: LocalProvider, made: Maker) -> None:
-    """PDFium keeps its last reason, and gives none for a file without pages."""
+    """PDFium keeps its last error, and sets none for a file without pages."""
     with pytest.raises(FileEncrypted):
         convert(provider, made(hostile.printed("secret", password="user")))
     with pytest.raises(FileCorrupt):
@@ -326,7 +326,7 @@ def test_owner_restrictions_do_not_count_as_encryption(provider: LocalProvider, 
 
 @pytest.mark.parametrize("missing", [6, 60, 200])
 def test_a_truncated_pdf_is_read_with_a_warning(provider: LocalProvider, made: Maker, missing: int) -> None:
-    """B18: what may be incomplete says so."""
+    """B18: a result that may be incomplete has a warning."""
     result, warnings = convert(provider, made(samples.sample("invoice.pdf").read_bytes()[:-missing]))
     assert samples.errors_per_character(samples.true_text("invoice.txt"), result.markdown) == 0
     assert warnings == [("truncated", None)]
@@ -377,13 +377,13 @@ def test_a_dead_sandbox_is_replaced(provider: LocalProvider, made: Maker) -> Non
     died = provider.process
     assert died is not None
     os.kill(died.pid, signal.SIGKILL)
-    wait_until(lambda: not died.usable())
+    wait_until(lambda: not died.is_usable())
     assert "Once more" in convert(provider, document)[0].markdown
 
 
 @pytest.mark.slow
 def test_a_hanging_sandbox_is_killed_at_the_deadline(provider: LocalProvider, long: Document) -> None:
-    """B12: time has a bound."""
+    """B12: time is limited."""
 
     def hang() -> None:
         began = time.monotonic()
@@ -416,11 +416,11 @@ def test_a_lost_lease_kills_the_sandbox_immediately(provider: LocalProvider, lon
 
 
 def test_the_sandbox_has_no_secrets(provider: LocalProvider, made: Maker) -> None:
-    """B12: who takes the parser over finds nothing in its environment."""
+    """B12: a compromised parser finds no secrets in its environment."""
     convert(provider, made(hostile.printed("Anything")))
     environment = Path(f"/proc/{pid_of(provider)}/environ").read_bytes()
     names = {line.partition(b"=")[0].decode() for line in environment.split(b"\0") if line}
-    assert names <= {*reader.ENVIRONMENT, *reader.WITHOUT}
+    assert names <= {*reader.INHERITED_VARIABLES, *reader.FIXED_VARIABLES}
     assert not any(name in names for name in ("SECRET_KEY", "DATABASE_URL", "S3_SECRET_ACCESS_KEY", "REDIS_URL"))
 
 
@@ -462,8 +462,8 @@ from etl.core.stage_context import StageContext
 process = ReaderProcess()
 limits = {{"pages": 500, "pixels": 1, "text": 10**9}}
 request = {{"path": {str(long.path)!r}, "kind": "pdf", "seconds": 60, "limits": limits}}
-for message in process.ask(request, StageContext(seconds=60)):
-    # In the middle of a document, and so that it cannot see the end of its input.
+for message in process.read(request, StageContext(seconds=60)):
+    # Stopped while it reads a document, so that it cannot detect the end of its input.
     os.kill(process.pid, signal.SIGSTOP)
     print(process.pid, flush=True)
     time.sleep(60)
@@ -488,7 +488,7 @@ def test_threads_share_one_sandbox(provider: LocalProvider, tmp_path: Path) -> N
 
 def test_the_wait_for_the_sandbox_ends_at_the_deadline(provider: LocalProvider, made: Maker) -> None:
     document = made(hostile.printed("Anything"))
-    with provider.alone, pytest.raises(OutOfTime):
+    with provider.lock, pytest.raises(OutOfTime):
         convert(provider, document, seconds=0.3)
 
 
@@ -499,11 +499,11 @@ from etl.providers.local.process import ReaderProcess
 process = ReaderProcess()
 fork = os.fork()
 if not fork:
-    usable = process.usable()
+    usable = process.is_usable()
     process.kill()
     os._exit(int(usable))
 _, status = os.waitpid(fork, 0)
-print(os.waitstatus_to_exitcode(status), process.usable())
+print(os.waitstatus_to_exitcode(status), process.is_usable())
 process.kill()
 """
     assert run(code).stdout.split() == ["0", "True"]
@@ -515,7 +515,7 @@ def test_the_sandbox_is_replaced_after_its_maximum_use(
     document = made(hostile.printed("Anything"))
     convert(provider, document)
     first = pid_of(provider)
-    monkeypatch.setattr(reader, "RETIRED", 1)
+    monkeypatch.setattr(reader, "RESTART_MEMORY", 1)
     convert(provider, document)
     assert provider.process is None
     assert is_gone(first)
@@ -537,7 +537,7 @@ def test_memory_does_not_grow(provider: LocalProvider) -> None:
     assert provider.process.memory() < 640 * MEGABYTE
 
 
-# ---- A machine that is not as it has to be --------------------------------------------------------------------------
+# ---- Failed starts --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("module", "said", "reason"),
     [
@@ -550,7 +550,7 @@ def test_memory_does_not_grow(provider: LocalProvider) -> None:
 def test_a_failed_start_of_the_sandbox_is_not_an_error_of_the_document(
     tmp_path: Path, scan: Document, monkeypatch: pytest.MonkeyPatch, *, module: str, said: str, reason: str
 ) -> None:
-    """B12, B18: it is tried again, and the log says what is missing."""
+    """B12, B18: the stage is retried, and the log names what is missing."""
     (tmp_path / f"{module}.py").write_text(said)
     provider = LocalProvider()
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:

@@ -1,4 +1,14 @@
-"""The local provider: OCR on the worker's machine, without a server or network."""
+"""The local OCR provider: reads documents on the worker's machine, without a server or network.
+
+Untrusted documents are parsed in a sandboxed reader process (ADR 13).
+
+- Worker: `provider` implements OCRProvider; `process` starts the reader process and communicates with it; `plain` reads
+  text files.
+- Reader process: `__main__` enters the `sandbox` and passes requests to `reading`.
+- Sources of `pages`: `pdf`, with `words` (text layer) and `forms`; `images`.
+- OCR: `recognition`. Like text layers, it results in text `boxes`.
+- Markdown from boxes: `layout`, `tables`.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +19,8 @@ __all__ = ["LocalProvider"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late, because the reader process imports this package too. It must start quickly, and without Django,
-    # whose settings contain secrets.
+    # Imported on first use, because the reader process imports this package too. It must start quickly, and without
+    # Django, whose settings contain secrets.
     if name == "LocalProvider":
         from etl.providers.local.provider import LocalProvider
 

@@ -1,9 +1,8 @@
-"""The process that reads documents: `python -m etl.providers.local <pid of its worker>`.
+"""The reader process: `python -m etl.providers.local <process ID of its worker>`.
 
-A request is a line of JSON on its standard input, which is a socket, and the document comes with it as an open file: it
-could not open one by itself. Answers are lines of JSON on what was its standard output. Knows nothing of Django, and
-nothing that is secret. Untrusted documents are parsed here, so it may crash, hang, or be killed at any time; the worker
-starts another.
+Standard input is a socket. Each request is a line of JSON with an open file, because the sandbox cannot open documents.
+Responses are lines of JSON on standard output. The process does not load Django and has no secrets. It parses untrusted
+documents and may therefore crash, hang, or be killed at any time; the worker then starts a new one.
 """
 
 import ctypes
@@ -17,61 +16,61 @@ from typing import Any, BinaryIO
 
 from etl.providers.local.sandbox import confine
 
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-# Seconds after the document's deadline at which the process ends by itself, if its worker is gone.
-GRACE = 10
-REQUEST = 65_536  # bytes of one at most
+PR_SET_PDEATHSIG = 1
+# Seconds after a document's deadline at which the process exits, in case its worker no longer exists.
+ALARM_DELAY = 10
+MAX_REQUEST = 65_536  # bytes
 
 
 def main(worker: int) -> None:
-    channel = claimed_output()
-    asked = socket.socket(fileno=0)
+    output = reserve_stdout()
+    requests = socket.socket(fileno=0)
     try:
         confine()
-        die_with(worker)
-        # Only now: from here on nothing that a library prints, or opens, goes anywhere.
+        exit_with(worker)
+        # Imported in the sandbox, and after standard output is reserved: libraries may print or open files.
         from etl.providers.local.reading import read
         from etl.providers.local.recognition import Engine
-    except Exception as error:  # noqa: BLE001 - whatever it is, documents have nothing to do with it
-        send(channel, {"broken": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
+    except Exception as error:  # noqa: BLE001 - any failure before the first document is a startup error
+        send(output, {"startup_error": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
         return
-    send(channel, {"ready": True})
+    send(output, {"ready": True})
     engine = Engine()
-    for request, document in requests(asked):
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE)
+    for request, document in receive(requests):
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_DELAY)
         for message in read(engine, request, document):
-            send(channel, message)
+            send(output, message)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def claimed_output() -> BinaryIO:
-    """Reserve the standard output for messages; other output goes to /dev/null."""
-    channel = os.fdopen(os.dup(1), "wb")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    return channel
+def reserve_stdout() -> BinaryIO:
+    """Return the standard output for messages. Other output, also to stderr, then goes to /dev/null."""
+    output = os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    return output
 
 
-def requests(asked: socket.socket) -> Iterator[tuple[dict[str, Any], BinaryIO]]:
+def receive(requests: socket.socket) -> Iterator[tuple[dict[str, Any], BinaryIO]]:
     while True:
-        line, files, _, _ = socket.recv_fds(asked, REQUEST, 1)
+        line, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 1)
         if not line:
             return
-        with os.fdopen(files[0], "rb") as document:
+        with os.fdopen(descriptors[0], "rb") as document:
             yield json.loads(line), document
 
 
-def send(channel: BinaryIO, message: dict[str, Any]) -> None:
-    channel.write(json.dumps(message).encode() + b"\n")
-    channel.flush()
+def send(output: BinaryIO, message: dict[str, Any]) -> None:
+    output.write(json.dumps(message).encode() + b"\n")
+    output.flush()
 
 
-def die_with(worker: int) -> None:
-    """Have the kernel kill us when the worker is gone, however it went."""
+def exit_with(worker: int) -> None:
+    """Have the kernel kill this process when its worker exits. Linux only; 0: no worker to watch."""
     if sys.platform == "linux" and worker:
-        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != worker:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != worker:  # it exited before the call
             sys.exit(0)
 
 

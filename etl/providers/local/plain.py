@@ -6,15 +6,15 @@ from etl.core import formats
 from etl.core.errors import FileCorrupt, TooManyPages
 
 
-def pages(path: Path, *, most: int) -> list[str]:
+def read_pages(path: Path, *, max_pages: int) -> list[str]:
     content = path.read_bytes()
-    if content.count(b"\f") > 2 * most + 1:  # checked before splitting; in UTF-16, each form feed is two bytes
+    if content.count(b"\f") > 2 * max_pages + 1:  # an early check; in UTF-16, other characters contain this byte too
         raise TooManyPages
     try:
         text = content.decode(formats.encoding(content[:4]))
     except UnicodeDecodeError:
         raise FileCorrupt from None
-    found = text.removesuffix("\f").split("\f")
-    if len(found) > most:
+    pages = text.removesuffix("\f").split("\f")
+    if len(pages) > max_pages:
         raise TooManyPages
-    return found
+    return pages

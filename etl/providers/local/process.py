@@ -1,7 +1,7 @@
-"""The worker's end of the process that reads documents: starts it, asks it, watches it, ends it.
+"""The worker's side of the reader process: starts it, sends requests, enforces limits, and kills it.
 
-The process stays for the next document, because starting it takes longer than most documents do. It is one for each
-worker process, and must not be used concurrently.
+Each worker process has at most one. It is reused for further documents, because starting it takes longer than most
+documents do. It must not be used concurrently.
 """
 
 import json
@@ -27,68 +27,68 @@ from etl.core.stage_context import StageContext
 log = structlog.get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
-# What it needs to run at all. No credentials: it opens strangers' files.
-ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
-# Else it would leave things in the user's home: onnxruntime keeps a number there by which it reports to its makers.
-WITHOUT = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1"}
-# Resident bytes: at which it is ended in the middle of a document, and after a document.
-MOST, RETIRED = 1024**3, 640 * 1024**2
-# Documents after which it is replaced in any case: libraries leak.
-DOCUMENTS = 100
-TICK = 0.2  # seconds between looks at the clock, the lease, and its memory
-ANSWER = 256 * 1024**2  # bytes of one line, far beyond what a page can have
-BLOCK = 1 << 18
+# Environment variables that are passed on. No credentials, because the process parses untrusted files.
+INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
+# Prevents files in the user's home directory. onnxruntime stores an ID for its telemetry there.
+FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1"}
+# Resident memory in bytes, above which the process is killed while it reads a document, or restarted after one.
+MAX_MEMORY, RESTART_MEMORY = 1024**3, 640 * 1024**2
+# Number of documents after which it is restarted, because libraries leak memory.
+MAX_DOCUMENTS = 100
+POLL_INTERVAL = 0.2  # seconds between checks of the deadline, the lease, and memory
+MAX_LINE = 256 * 1024**2  # bytes of a message, far above the largest page
+BLOCK_SIZE = 1 << 18
 
-# How Python ends when it cannot even begin: `ModuleNotFoundError: No module named 'etl'`.
-LAST_WORDS = re.compile(r"^([A-Za-z_.]{1,80})(?::.*?\bmodule named '?([\w.]{1,80})'?)?")
+# The last line on stderr if Python cannot start: `ModuleNotFoundError: No module named 'etl'`.
+STARTUP_ERROR = re.compile(r"^([A-Za-z_.]{1,80})(?::.*?\bmodule named '?([\w.]{1,80})'?)?")
 
 Message = dict[str, Any]
 
 
-class Died(OcrFailed):
-    """The process that read this document died of it."""
+class ReaderCrashed(OcrFailed):
+    """The reader process crashed, or sent an invalid message, while it read the document."""
 
 
 class ReaderProcess:
-    """`pid`: its own; `owner`: of the process that started it, and alone may use it."""
+    """A running reader process. `owner`: the process ID of the worker that started it; only that one may use it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         self.documents = 0
-        kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        # The kernel's signal at the parent's death is one at the death of the thread that started it.
+        inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+        # PR_SET_PDEATHSIG fires when the parent *thread* exits, so it is used only from the main thread.
         parent = self.owner if threading.current_thread() is threading.main_thread() else 0
-        self.ready = False  # it has begun, and whatever befalls it now is about a document
-        self.channel, theirs = socket.socketpair()
+        self.ready = False  # started; from then on, a crash is caused by a document
+        self.requests, theirs = socket.socketpair()
         try:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-B", "-m", "etl.providers.local", str(parent)],
                 stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                cwd=ROOT, env={"LANG": "C.UTF-8", **kept, **WITHOUT}, bufsize=0, start_new_session=True,
+                cwd=ROOT, env={"LANG": "C.UTF-8", **inherited, **FIXED_VARIABLES}, bufsize=0, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self.channel.close()
-            raise missing(logs.describe(error)) from None
+            self.requests.close()
+            raise engine_missing(logs.describe(error)) from None
         finally:
             theirs.close()
         self.pid = self.popen.pid
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         return self.owner == os.getpid() and self.popen.poll() is None
 
-    def ask(self, request: Message, context: StageContext) -> Generator[Message]:
-        """Yield its answers. Whatever is raised here or at the `yield`, the process does not outlive it."""
+    def read(self, request: Message, context: StageContext) -> Generator[Message]:
+        """Yield the messages about a document. Kills the process on any exception, also one at the `yield`."""
         self.documents += 1
         finished = False
         try:
             self.send(request)
-            for line in self.lines(context):
-                message = parsed(line)
+            for line in self.read_lines(context):
+                message = parse(line)
                 if "ready" in message:
                     self.ready = True
                     continue
-                if "broken" in message:
-                    raise missing(str(message["broken"]))
+                if "startup_error" in message:
+                    raise engine_missing(str(message["startup_error"]))
                 finished = "done" in message or "error" in message
                 yield message
                 if finished:
@@ -98,94 +98,95 @@ class ReaderProcess:
                 self.kill()
 
     def send(self, request: Message) -> None:
-        """Send a request, and the file of its `path` opened: the process may open none."""
+        """Send a request with its document as an open file, because the sandbox cannot open files by `path`."""
         line = json.dumps({**request, "path": None}).encode() + b"\n"
         try:
             with Path(request["path"]).open("rb") as document:
-                socket.send_fds(self.channel, [line], [document.fileno()])
+                socket.send_fds(self.requests, [line], [document.fileno()])
         except (BrokenPipeError, ConnectionResetError):
-            raise (Died() if self.ready else self.died()) from None
-        except OSError:  # the document is gone, or there are too many open files
-            raise Died from None
+            raise (ReaderCrashed() if self.ready else self.exit_error()) from None
+        except OSError:  # the document was deleted, or too many files are open
+            raise ReaderCrashed from None
 
-    def lines(self, context: StageContext) -> Generator[bytes]:
+    def read_lines(self, context: StageContext) -> Generator[bytes]:
         assert self.popen.stdout is not None  # noqa: S101 - for mypy
-        answers = self.popen.stdout.fileno()
+        responses = self.popen.stdout.fileno()
         buffer = bytearray()
         while True:
-            ready, _, _ = select.select([answers], [], [], min(TICK, context.remaining()))
+            readable, _, _ = select.select([responses], [], [], min(POLL_INTERVAL, context.remaining()))
             context.check()
-            self.watch()
-            if not ready:
+            self.check_memory()
+            if not readable:
                 continue
-            block = os.read(answers, BLOCK)
+            block = os.read(responses, BLOCK_SIZE)
             if not block:
-                raise self.died()
+                raise self.exit_error()
             buffer += block
-            *whole, rest = buffer.split(b"\n") if b"\n" in block else (buffer,)
-            buffer = rest
-            yield from map(bytes, whole)
-            if len(buffer) > ANSWER:
-                raise Died
+            *lines, buffer = buffer.split(b"\n") if b"\n" in block else (buffer,)
+            yield from map(bytes, lines)
+            if len(buffer) > MAX_LINE:
+                raise ReaderCrashed
 
-    def watch(self) -> None:
-        if self.memory() > MOST:
+    def check_memory(self) -> None:
+        if self.memory() > MAX_MEMORY:
             log.warning("reader_stopped", reason="memory")
             raise FileTooLarge("Reading the file takes more memory than allowed.")
 
     def memory(self) -> int:
-        """Return the resident memory in bytes; 0 if the system does not report it."""
+        """Return the resident memory in bytes, or 0 if the system does not report it."""
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
         except (OSError, IndexError):
             return 0
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def died(self) -> EtlError:
-        """Return the cause of the death of a process that was not killed by us."""
-        _, status, used = os.wait4(self.pid, 0)
+    def exit_error(self) -> EtlError:
+        """Return the error for a process that exited on its own."""
+        _, status, usage = os.wait4(self.pid, 0)
         self.popen.returncode = os.waitstatus_to_exitcode(status)
         if not self.ready:
-            return missing(self.last_words(), code=self.popen.returncode)
-        log.warning("reader_died", code=self.popen.returncode, memory=used.ru_maxrss * 1024)
-        if used.ru_maxrss * 1024 > MOST / 2 and self.popen.returncode in {-signal.SIGABRT, -signal.SIGSEGV}:
+            return engine_missing(self.startup_error(), code=self.popen.returncode)
+        peak = usage.ru_maxrss * 1024
+        log.warning("reader_died", code=self.popen.returncode, memory=peak)
+        # Libraries abort, or access a null pointer, if an allocation fails.
+        if peak > MAX_MEMORY / 2 and self.popen.returncode in {-signal.SIGABRT, -signal.SIGSEGV}:
             return FileTooLarge("Reading the file takes more memory than allowed.")
-        return Died()
+        return ReaderCrashed()
 
-    def last_words(self) -> str:
-        """Return the exception and a module's name from the last line of stderr, for a process that failed to start."""
+    def startup_error(self) -> str:
+        """Return the class of the exception on stderr and the missing module, or "" if there is none."""
         assert self.popen.stderr is not None  # noqa: S101 - for mypy
         os.set_blocking(self.popen.stderr.fileno(), False)
         line = (self.popen.stderr.read() or b"").decode(errors="replace").strip().rpartition("\n")[2]
-        found = LAST_WORDS.match(line)
-        return " ".join(filter(None, found.groups())) if found else ""
+        match = STARTUP_ERROR.match(line)
+        return " ".join(filter(None, match.groups())) if match else ""
 
-    def is_worn(self) -> bool:
-        return self.documents >= DOCUMENTS or self.memory() > RETIRED
+    def needs_restart(self) -> bool:
+        return self.documents >= MAX_DOCUMENTS or self.memory() > RESTART_MEMORY
 
     def kill(self) -> None:
-        """End it at once. One that belongs to the process that we were forked from is let go only."""
+        """Kill the process and close its pipes. In a fork of its owner, only close them."""
         if self.owner == os.getpid() and self.popen.returncode is None:
             self.popen.kill()
             self.popen.wait()
-        for pipe in (self.channel, self.popen.stdout, self.popen.stderr):
+        for pipe in (self.requests, self.popen.stdout, self.popen.stderr):
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
 
 
-def missing(reason: str, **facts: object) -> EngineMissing:
-    """Log why no document can be read on this machine. A compromised process may have written the reason."""
-    log.error("reader_not_started", reason=re.sub(r"[^\w.()+ -]", "", reason)[:200].strip(), **facts)
+def engine_missing(reason: str, **details: object) -> EngineMissing:
+    """Log why the reader process did not start, and return the error. The reason is untrusted."""
+    log.error("reader_not_started", reason=re.sub(r"[^\w.()+ -]", "", reason)[:200].strip(), **details)
     return EngineMissing()
 
 
-def parsed(line: bytes) -> Message:
-    # It has parsed an untrusted file, so its messages are not trusted either.
+def parse(line: bytes) -> Message:
+    # The process has parsed an untrusted file, so its messages are untrusted too.
     try:
         message = json.loads(line)
     except ValueError:
-        raise Died from None
+        raise ReaderCrashed from None
     if not isinstance(message, dict):
-        raise Died
+        raise ReaderCrashed
     return message

@@ -1,4 +1,4 @@
-"""LocalProvider: reads documents on the worker's machine, without a server. ADR 13: why in a sandboxed process."""
+"""LocalProvider: reads documents on the worker's machine, without a server, in a sandboxed process (ADR 13)."""
 
 import re
 import threading
@@ -20,17 +20,19 @@ from etl.core.formats import DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
 from etl.providers.local import plain
-from etl.providers.local.process import Died, Message, ReaderProcess
+from etl.providers.local.process import Message, ReaderCrashed, ReaderProcess
 
 log = structlog.get_logger(__name__)
 
-PLAIN = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
-# Raised when the version of what comes out changes while the libraries' do not.
+PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
+# Increased when the output changes although the versions of the libraries do not.
 VERSION = "1"
 LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
+LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
+# The class and location of an exception. Other reasons are not logged.
 REASON = re.compile(r"\w{1,80}( at [\w.<>-]{1,80}:\d{1,6})?", re.ASCII)
-# The errors that the process may report, by class name.
-KNOWN = {
+# The errors that the reader process may report, by class name.
+READER_ERRORS = {
     error.__name__: error
     for error in (
         errors.FileCorrupt, errors.FileEncrypted, errors.FileTooLarge, errors.TooManyPages, errors.TooManyPixels,
@@ -40,73 +42,82 @@ KNOWN = {
 
 
 class LocalProvider(OCRProvider):
-    """PDF by its text layer, scans, and images by OCR, text as it is."""
+    """OCR provider for PDFs, with their text layer if possible, images, and text files."""
 
     name = "local"
     title = "The local provider"
     formats = frozenset(
-        {DocumentFormat.PDF, DocumentFormat.PNG, DocumentFormat.JPEG, DocumentFormat.TIFF, DocumentFormat.WEBP, *PLAIN}
+        {
+            DocumentFormat.PDF,
+            DocumentFormat.PNG,
+            DocumentFormat.JPEG,
+            DocumentFormat.TIFF,
+            DocumentFormat.WEBP,
+            *PLAIN_FORMATS,
+        }
     )
 
     def __init__(self) -> None:
-        self.alone = threading.Lock()
+        self.lock = threading.Lock()
         self.process: ReaderProcess | None = None
 
     def convert(self, document: Document, *, context: StageContext) -> OCRResult:
         if document.kind not in self.formats:
             raise UnsupportedFormat
         started = time.monotonic()
-        texts = Texts(context)
-        # Closed here: an error on its way keeps the generator, and with it the process, from the next document.
-        with closing(plainly(document) if document.kind in PLAIN else self.read(document, context)) as messages:
-            for message in messages:
-                texts.take(message)
+        result = self.collect(
+            plain_messages(document) if document.kind in PLAIN_FORMATS else self.read(document, context), context
+        )
         return OCRResult(
-            markdown=texts.markdown(),
-            pages=tuple(texts.pages),
+            markdown=result.markdown(),
+            pages=tuple(result.pages),
             provider=self.name,
             provider_task_id=f"local-{document.sha256[:12]}",
             metadata={
-                "pages": len(texts.pages),
+                "pages": len(result.pages),
                 "duration_ms": milliseconds(time.monotonic() - started),
                 "version": VERSION,
-                "engine": engine(),
-                "ocr_pages": sum(page.method == "ocr" for page in texts.pages),
-                "ocr_ms": milliseconds(texts.seconds),
+                "engine": library_versions(),
+                "ocr_pages": sum(page.method == "ocr" for page in result.pages),
+                "ocr_ms": milliseconds(result.ocr_seconds),
             },
         )
 
-    def look(self, document: Document, *, context: StageContext) -> int:
-        """Return how many pages a PDF or image has, without reading them. Raises what `convert` does."""
-        texts = Texts(context)
-        with closing(self.read(document, context, look=True)) as messages:
+    def count_pages(self, document: Document, *, context: StageContext) -> int:
+        """Return the number of pages of a PDF or image, without reading them. Raises the errors of `convert`."""
+        return self.collect(self.read(document, context, count_only=True), context).total
+
+    def collect(self, messages: Generator[Message], context: StageContext) -> "ResultBuilder":
+        result = ResultBuilder(context)
+        # The generator holds the lock. Without `closing`, the traceback of an error would keep it open.
+        with closing(messages):
             for message in messages:
-                texts.take(message)
-        return texts.total
+                result.add(message)
+        return result
 
     # ---- The process ------------------------------------------------------------------------------------------------
-    def read(self, document: Document, context: StageContext, *, look: bool = False) -> Generator[Message]:
-        while not self.alone.acquire(timeout=0.2):
+    def read(self, document: Document, context: StageContext, *, count_only: bool = False) -> Generator[Message]:
+        while not self.lock.acquire(timeout=LOCK_POLL_INTERVAL):
             context.check()
         try:
-            yield from self.started().ask({**request(document, context), "look": look}, context)
+            yield from self.running_process().read(make_request(document, context, count_only=count_only), context)
         finally:
-            self.tidy()
-            self.alone.release()
+            self.close_if_done()
+            self.lock.release()
 
-    def started(self) -> ReaderProcess:
-        """Return the process, a new one if the last one is gone or belongs to the process that we were forked from."""
-        if self.process is None or not self.process.usable():
+    def running_process(self) -> ReaderProcess:
+        """Return the reader process. Starts a new one if it has exited, or was started before a fork."""
+        if self.process is None or not self.process.is_usable():
             self.close()
             try:
                 self.process = ReaderProcess()
-            except OSError:  # no memory, or no more processes
+            except OSError:  # out of memory, or of process IDs
                 raise OcrFailed from None
         return self.process
 
-    def tidy(self) -> None:
-        """Let go of a process that has ended, or has done enough."""
-        if self.process is not None and (self.process.is_worn() or not self.process.usable()):
+    def close_if_done(self) -> None:
+        """Close a process that has exited, or must be restarted."""
+        if self.process is not None and (self.process.needs_restart() or not self.process.is_usable()):
             self.close()
 
     def close(self) -> None:
@@ -115,12 +126,13 @@ class LocalProvider(OCRProvider):
             self.process = None
 
 
-def request(document: Document, context: StageContext) -> dict[str, Any]:
+def make_request(document: Document, context: StageContext, *, count_only: bool) -> dict[str, Any]:
     sluice = settings.SLUICE
     return {
         "path": str(document.path.resolve()),
         "kind": document.kind.value,
         "seconds": context.remaining(),
+        "count_only": count_only,
         "limits": {
             "pages": sluice.etl_max_pages,
             "pixels": sluice.etl_max_pixels,
@@ -129,8 +141,9 @@ def request(document: Document, context: StageContext) -> dict[str, Any]:
     }
 
 
-def plainly(document: Document) -> Generator[Message]:
-    texts = plain.pages(document.path, most=settings.SLUICE.etl_max_pages)
+def plain_messages(document: Document) -> Generator[Message]:
+    """Yield messages about a text file, as the reader process does for other documents."""
+    texts = plain.read_pages(document.path, max_pages=settings.SLUICE.etl_max_pages)
     yield {"pages": len(texts)}
     for number, text in enumerate(texts, start=1):
         yield {"page": number, "text": text, "method": "text" if text.strip() else "none"}
@@ -138,47 +151,58 @@ def plainly(document: Document) -> Generator[Message]:
 
 
 # ---- The result -----------------------------------------------------------------------------------------------------
-class Texts:
-    """The growing Markdown and the facts about its pages."""
+class ResultBuilder:
+    """The Markdown and the pages of a document, built from messages. Adds warnings to the context."""
 
     def __init__(self, context: StageContext) -> None:
         self.context = context
-        self.written = MarkdownOfPages()
+        self.text = MarkdownOfPages()
         self.pages: list[Page] = []
-        self.found = False
+        self.has_text = False
         self.total = 0
-        self.seconds = 0.0
+        self.ocr_seconds = 0.0
 
-    def take(self, message: Message) -> None:
-        """Add a message about a document. The process may be compromised, so nothing is assumed."""
+    def add(self, message: Message) -> None:
+        """Add a message. Its content is untrusted, because the reader process may be compromised."""
         if "reason" in message:
-            self.log_caught(message)
+            self.log_exception(message)
         if "error" in message:
-            raise KNOWN.get(str(message["error"]), OcrFailed)
+            raise READER_ERRORS.get(str(message["error"]), OcrFailed)
         try:
             if "pages" in message:
                 self.total = int(message["pages"])
             elif "failed" in message:
-                self.fail(int(message["failed"]))
+                self.add_failed_page(int(message["failed"]))
             elif "page" in message:
-                self.add(message)
+                self.add_page(message)
             elif message.get("truncated"):
                 self.context.warn("truncated", "The end of the file is missing; every page could be read.")
         except (KeyError, TypeError, ValueError):
-            raise Died from None
+            raise ReaderCrashed from None
 
-    def add(self, message: Message) -> None:
+    def add_page(self, message: Message) -> None:
         number = int(message["page"])
         confidence = message.get("confidence")
-        self.write(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
-        self.seconds += float(message.get("ocr_seconds", 0))
+        self.append(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
+        self.ocr_seconds += float(message.get("ocr_seconds", 0))
         if message.get("hidden"):
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
         if confidence is not None and confidence < UNSURE:
             self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
 
-    def log_caught(self, message: Message) -> None:
-        """Log and count an exception that the process caught. It sends the class and the place, or is compromised."""
+    def add_failed_page(self, number: int) -> None:
+        self.context.warn("page_failed", "The page could not be read.", page=number)
+        self.append(number, "", "none", None)
+
+    def append(self, number: int, text: str, method: str, confidence: float | None) -> None:
+        text = unmarked(without_useless(text)).strip("\n")
+        start, end = self.text.add(number, text)
+        self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
+        self.has_text = self.has_text or bool(text.strip())
+        self.context.progress(number, self.total)
+
+    def log_exception(self, message: Message) -> None:
+        """Log and count an exception that the reader process caught."""
         reason = str(message["reason"])
         log.error(
             "page_unreadable" if "failed" in message else "recognition_failed",
@@ -187,23 +211,12 @@ class Texts:
         )
         CAUGHT.labels("page").inc()
 
-    def fail(self, number: int) -> None:
-        self.context.warn("page_failed", "The page could not be read.", page=number)
-        self.write(number, "", "none", None)
-
-    def write(self, number: int, text: str, method: str, confidence: float | None) -> None:
-        text = unmarked(without_useless(text)).strip("\n")
-        start, end = self.written.add(number, text)
-        self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
-        self.found = self.found or bool(text.strip())
-        self.context.progress(number, self.total)
-
     def markdown(self) -> str:
         if not self.pages or len(self.pages) != self.total:
-            raise Died
-        if not self.found:
+            raise ReaderCrashed
+        if not self.has_text:
             raise EmptyDocument
-        return str(self.written)
+        return str(self.text)
 
 
 def milliseconds(seconds: float) -> int:
@@ -211,5 +224,5 @@ def milliseconds(seconds: float) -> int:
 
 
 @cache
-def engine() -> str:
+def library_versions() -> str:
     return ", ".join(f"{name} {version(name)}" for name in LIBRARIES)

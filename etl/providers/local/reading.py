@@ -99,14 +99,14 @@ def join_parts(parts: list[list[Box]], body: float, width: float) -> str:
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
     """Yield messages about a document. The last one has one of these keys:
 
-    `done`; `error`: the name of a class in `etl.core.errors`; `broken`: the reason why OCR is not available.
+    `done`; `error`: the name of a class in `etl.core.errors`; `startup_error`: the reason why OCR is not available.
     """
     try:
         reader = DocumentReader(
             engine, document=document, kind=DocumentFormat(request["kind"]), limits=DocumentLimits(**request["limits"])
         )
         try:
-            yield from reader.count_pages() if request.get("look") else reader.read_all()
+            yield from reader.count_pages() if request.get("count_only") else reader.read_all()
         finally:
             reader.close()
     except BadDocument as error:
@@ -114,7 +114,7 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
     except MemoryError:
         yield {"error": FileTooLarge.__name__}
     except EngineNotLoaded as error:
-        yield {"broken": describe_import_error(error.__cause__ or error)}
+        yield {"startup_error": describe_import_error(error.__cause__ or error)}
     except EngineBroken as error:
         yield {"error": OcrFailed.__name__, "reason": describe_location(error.__cause__ or error)}
 

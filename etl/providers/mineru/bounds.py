@@ -1,8 +1,8 @@
 """Limits that are checked before a document is sent to a server.
 
 The local provider checks PDF and images in its sandboxed process, because that requires parsing. Office files, ODF, and
-EPUB are archives: they are decompressed to measure their size, because a decompression bomb lies about it. Nothing of
-that is kept.
+EPUB are archives: they are decompressed to measure their size, because a decompression bomb declares a false one.
+The content is not kept.
 """
 
 from django.conf import settings
@@ -34,10 +34,10 @@ UNPACKED = 10
 
 def check(document: Document, *, reader: LocalProvider, context: StageContext) -> int | None:
     """Return the number of pages, or None if only the server can count them. Raises BadDocument, and OcrFailed if the
-    sandboxed process dies.
+    reader process crashes.
     """
     if document.kind in CHECKED_LOCALLY:
-        return reader.look(document, context=context)
+        return reader.count_pages(document, context=context)
     if document.kind in ARCHIVES:
         measure(document, context=context)
     return None
