@@ -1,4 +1,4 @@
-"""What the process that reads documents can still do once somebody's file has taken it over (B12, B13)."""
+"""Permissions of the reader process after a malicious file has compromised it (B12, B13)."""
 
 import ctypes
 import os
@@ -19,16 +19,16 @@ needs_landlock = pytest.mark.skipif(
     ctypes.CDLL(None).syscall(sandbox.LANDLOCK_CREATE_RULESET, None, 0, sandbox.LANDLOCK_VERSION) < 1,
     reason="this kernel has no Landlock",
 )
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can leave it")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="requires root")
 
 
 def confined(deed: str, *, without: list[str] | None = None, **variables: str) -> str:
-    """Do something as such a process; return what was printed. `without`: steps that this system may not have."""
+    """Evaluate an expression in a sandboxed process; return its output. `without`: steps of the sandbox to omit."""
     omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without or [])
     code = f"""
 import ctypes, os, pathlib, socket, sys
 from etl.providers.local import sandbox
-{omitted}sandbox.deny_event = lambda *_: None  # as native code, which it does not see
+{omitted}sandbox.deny_event = lambda *_: None  # native code bypasses it
 sandbox.confine()
 try:
     print({deed})
@@ -46,7 +46,7 @@ except OSError as error:
 @pytest.mark.parametrize("without", FEWER_STEPS, ids=str)
 @pytest.mark.parametrize("name", ["environ", "mem"])
 def test_the_sandbox_cannot_inspect_its_worker(name: str, without: list[str]) -> None:
-    """B12: the worker knows the keys to everything. Each step that a system may lack is made up for by another."""
+    """B12: the worker has all secrets. If a system does not support one step, another step denies access."""
     assert confined(f"open(f'/proc/{{os.getppid()}}/{name}', 'rb').read(9)", without=without) == "PermissionError"
 
 
@@ -95,7 +95,7 @@ def test_the_sandbox_cannot_become_root() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("without", FEWER_STEPS[:2], ids=str)
 def test_the_sandbox_can_read_documents(without: list[str], tmp_path: Path) -> None:
-    """B13. With recognition, which loads most of its libraries late; and it leaves nothing in anybody's home."""
+    """B13. Includes OCR, which imports most of its libraries late, and leaves no files in the home directory."""
     omitted = "".join(f"sandbox.{name} = lambda *_: None\n" for name in without)
     code = f"""
 import json, sys
@@ -119,7 +119,7 @@ for message in read(Engine(), dict(kind="jpg", limits=limits), document):
 
 @pytest.mark.parametrize("signal", ["celeryd_init", "worker_process_init", "beat_init"])
 def test_celery_processes_hide_their_secrets(signal: str) -> None:
-    """B12: from everybody of the same user, which the process that reads documents may be."""
+    """B12: from other processes of the same user, which may include the reader process."""
     code = f"""
 import ctypes, config
 from celery import signals

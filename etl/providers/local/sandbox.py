@@ -29,7 +29,7 @@ READABLE = (
 # An unused user id. Not `nobody`, because other programs run as it, such as the local stack's Postgres.
 SANDBOX_UID = 65533
 
-# ---- Linux constants -----------------------------------------------------------------------------------------------
+# ---- Linux constants ------------------------------------------------------------------------------------------------
 PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 8, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SETGID, CAP_SETUID = 1, 2, 5, 6, 7
