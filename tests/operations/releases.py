@@ -30,7 +30,7 @@ TASK = """
 
 @shared_task(name="exports.look_ahead")
 def look_ahead(**_later: object) -> None:
-    sweeper.once("look_ahead", every=0, run=lambda: None)
+    periodic.once("look_ahead", every=0, run=lambda: None)
 """
 # An unknown kind of event, before a job's end.
 EVENT = """

@@ -76,7 +76,7 @@ def doctor(environment: dict[str, str], *options: str) -> tuple[int, dict[str, A
 
 def failed_checks(document: dict[str, Any]) -> dict[str, str]:
     """Return the text of each check whose level is not ok."""
-    return {line["check"]: f"{line['says']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
+    return {line["check"]: f"{line['state']} {line['do']}" for line in document["findings"] if line["level"] != "ok"}
 
 
 # ---- A whole installation -------------------------------------------------------------------------------------------

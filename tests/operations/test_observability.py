@@ -47,8 +47,8 @@ ALL_QUEUES = "exports,bundles,webhooks,maintenance,etl-ocr,etl-postprocess"
 
 # Panels about failures, which have no series before the first failure.
 EMPTY_WHEN_ALL_IS_WELL = {
-    "Connections and errors of the database: {{alias}}: failed connections",
-    "Connections and errors of the database: {{type}}",
+    "Database connections and errors: {{alias}}: failed connections",
+    "Database connections and errors: {{type}}",
     "Exceptions: {{type}}",
 }
 
