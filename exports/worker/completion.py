@@ -265,15 +265,20 @@ WITH ours AS MATERIALIZED (
     UPDATE exports_jobs j SET rows = j.rows + n.rows - b.rows, bytes = j.bytes + n.bytes - b.bytes
     FROM newer n JOIN before b ON b.id = n.id WHERE j.job_id = (SELECT job_id FROM ours)
 )
-SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted
+SELECT EXISTS (SELECT 1 FROM ours) AS ours, EXISTS (SELECT 1 FROM newer) AS adopted, EXISTS (
+    SELECT 1 FROM ours JOIN exports_chunk c ON c.id = %(chunk)s
+    JOIN exports_file f ON f.path = c.path AND f.schema_version <> ours.schema_version
+) AS is_other_version
 """
 
-# The object is missing or unreferenced, so the chunk is exported again. This is the only transition from done to
-# pending, and happens only before the job has ended. A reused chunk was refunded at its end, and must not be again.
+# The object is missing, unreferenced, or of another schema version, so the chunk is exported again. In the last case,
+# its path becomes one of its own version: jobs of two versions would otherwise replace each other's files for ever.
+# This is the only transition from done to pending, and happens only before the job has ended. A reused chunk was
+# refunded at its end, and must not be again.
 REDO = (
     """
 WITH ours AS MATERIALIZED (
-    SELECT job_id, is_young
+    SELECT job_id, dataset_id, schema_version, is_young
     FROM exports_jobs CROSS JOIN LATERAL (
         SELECT coalesce(started_at > clock_timestamp() - %(patience)s * interval '1 second', false) AS is_young
     ) age
@@ -283,8 +288,12 @@ WITH ours AS MATERIALIZED (
 ), back AS (
     UPDATE exports_chunk c
     SET status = 'pending', attempts = 0, reusable = false, source = '', finished_at = NULL, started_at = NULL,
-        refused_at = NULL, error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused'
-    FROM exports_chunk was, ours
+        refused_at = NULL, error_code = '', error_detail = '', charged = c.charged AND was.source <> 'reused',
+        path = CASE WHEN starts_with(c.path, d.base_path || '/') AND EXISTS (
+                   SELECT 1 FROM exports_file f WHERE f.path = c.path AND f.schema_version <> ours.schema_version
+               ) THEN d.base_path || '/schema-' || ours.schema_version || substr(c.path, length(d.base_path) + 1)
+               ELSE c.path END
+    FROM exports_chunk was, ours JOIN exports_dataset d ON d.id = ours.dataset_id
     WHERE c.id = ANY(%(chunks)s) AND was.id = c.id AND c.job_id = ours.job_id AND c.status = 'done'
     RETURNING c.id, c.job_id, c.status, c.seq, c.rows, c.bytes, was.source
 ), numbered AS (
@@ -316,7 +325,8 @@ LOOK_AGAIN = 0.02
 def adopt(token: int, chunk: Chunk) -> Chunk:
     """Let the chunk adopt the newer file at its path, and return it as it is then. Waits until that file is recorded.
 
-    Raises LeaseLost, and FileGone if none is recorded within RECORDED_WITHIN seconds.
+    Raises LeaseLost. Raises FileGone if that file has another schema version, or none is recorded within
+    RECORDED_WITHIN seconds.
     """
     until = time.monotonic() + RECORDED_WITHIN
     while True:
@@ -326,7 +336,7 @@ def adopt(token: int, chunk: Chunk) -> Chunk:
         if row["adopted"]:
             log.info("newer_file_adopted", chunk_id=chunk.pk)
             return Chunk.objects.get(pk=chunk.pk)
-        if time.monotonic() > until:
+        if row["is_other_version"] or time.monotonic() > until:
             raise FileGone
         time.sleep(LOOK_AGAIN)
 

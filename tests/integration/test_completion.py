@@ -691,6 +691,36 @@ def test_no_job_fails_because_others_export_the_same_files(
         check_ledger(job.receipt, list(job.chunks.order_by("seq")))
 
 
+def test_jobs_of_two_schema_versions_do_not_replace_each_others_files_for_ever(
+    dataset: Dataset, alice: User, source_db: psycopg.Connection
+) -> None:
+    """A38: the dataset is registered again while a job waits. Both versions are exported before either completes."""
+    source_db.execute("""
+        CREATE FUNCTION data.next_rows(key text, effective_date date) RETURNS TABLE (k text, extra int)
+        LANGUAGE sql AS $$ SELECT key, 1 $$
+    """)
+    older = make_job(dataset, alice, 3, delivery="manifest", reuse="never")
+    dataset.function, dataset.schema_version = "data.next_rows", 2
+    dataset.save()
+    newer = make_job(dataset, alice, 3, delivery="manifest", reuse="never")
+    for _ in range(3):
+        execution.drain()
+        completion.complete(older.pk)
+        execution.drain()
+        completion.complete(newer.pk)
+
+    for job, header in ((older, b"k,n,d"), (newer, b"k,extra")):
+        job.refresh_from_db()
+        assert job.status == "success"
+        chunks = list(job.chunks.order_by("seq"))
+        check_ledger(job.receipt, chunks)
+        for chunk in chunks:
+            url = chunk_files.presign(job, key=chunk.key, effective_date=chunk.effective_date)
+            assert fetched(url).splitlines()[0] == header
+    moved = set(Chunk.objects.filter(path__startswith="things/schema-").values_list("job__schema_version", flat=True))
+    assert len(moved) == 1  # one of the two gave way
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_files_with_different_columns_are_not_joined(
     dataset: Dataset, alice: User, source_db: psycopg.Connection, compression: str
