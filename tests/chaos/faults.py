@@ -18,6 +18,7 @@ from tests.broker import valkey
 from tests.chaos.points import POINTS
 from tests.chaos.proxy import Proxy
 from tests.chaos.site import Site
+from tests.integration import faulty_s3
 
 MOST_SECONDS = 6.0  # of a lasting fault: two leases
 POINTS_TO_DIE_AT = sorted(name for name in POINTS if name != "reaper took back")
@@ -151,10 +152,29 @@ class FaultInjector:
         time.sleep(fault.seconds)
         proxy.pass_on()
 
+    def refuse_writes(self, fault: Fault) -> None:
+        """Let the object storage answer every worker's request but those that change something."""
+        assert self.site.object_proxy
+        refusal = REFUSALS[fault.pick % len(REFUSALS)]
+        for method in ("PUT", "POST", "DELETE"):
+            self.site.object_proxy.trouble(method, "", refusal, times=1_000_000)
+        time.sleep(fault.seconds)
+        self.site.object_proxy.troubles.clear()
+
     def wire(self, fault: Fault) -> Proxy:
         wires = (self.site.postgres, self.site.source_proxy, self.site.broker, self.site.storage)
         return wires[fault.pick % len(wires)]
 
+
+def answer_503(handler: faulty_s3.Handler, _body: bytes) -> None:
+    handler.answer(503, [], b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Later.</Message></Error>")
+
+
+def answer_403(handler: faulty_s3.Handler, _body: bytes) -> None:
+    handler.answer(403, [], b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>No.</Message></Error>")
+
+
+REFUSALS = [faulty_s3.answer_500, answer_503, answer_403]
 
 KINDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
     "kill -9 of a child": FaultInjector.kill_child,
@@ -174,4 +194,5 @@ KINDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
     "a wire refuses": FaultInjector.refuse,
     "a wire crawls": FaultInjector.slow_down,
     "a wire is reset": FaultInjector.reset,
+    "storage refuses writes": FaultInjector.refuse_writes,
 }

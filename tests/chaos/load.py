@@ -1,9 +1,8 @@
-"""Load clients of a soak: they submit exports and documents continuously, and retry until they are accepted."""
+"""Clients of a soak that submit documents continuously, and retry until they are accepted."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from random import Random
 from threading import Event, Thread
 from typing import Any
@@ -11,15 +10,13 @@ from uuid import UUID
 
 import httpx2
 
-from tests.integration.factories import FIRST_DAY
-
 ACCEPTED = 202
 LIMIT = 120.0  # seconds within which a request must be accepted
 
 
 @dataclass
 class Load:
-    """`accepted` maps each Idempotency-Key to a job or task id. `failures` are responses that must not occur."""
+    """`accepted` maps each Idempotency-Key to a task id. `failures` are responses that must not occur."""
 
     url: Callable[[], str]
     token: str
@@ -31,10 +28,9 @@ class Load:
     over: Event = field(default_factory=Event)
     threads: list[Thread] = field(default_factory=list)
 
-    def start(self, *, exporters: int, readers: int) -> None:
-        for number in range(exporters + readers):
-            what = self.export if number < exporters else self.document
-            thread = Thread(target=self.go_on, args=(what, Random(f"{self.seed}:{number}")), daemon=True)
+    def start(self, clients: int) -> None:
+        for number in range(clients):
+            thread = Thread(target=self.go_on, args=(Random(f"{self.seed}:{number}"),), daemon=True)
             thread.start()
             self.threads.append(thread)
 
@@ -43,10 +39,10 @@ class Load:
         for thread in self.threads:
             thread.join(LIMIT + 10)
 
-    def go_on(self, what: Callable[[Random], dict[str, Any]], random: Random) -> None:
+    def go_on(self, random: Random) -> None:
         while not self.over.wait(random.uniform(1, 4)):
             key = str(UUID(int=random.getrandbits(128)))
-            self.repeat_until_accepted(key, what(random))
+            self.repeat_until_accepted(key, self.document(random))
 
     def repeat_until_accepted(self, key: str, request: dict[str, Any]) -> None:
         """Repeat a request until it is accepted, as the API documents."""
@@ -62,8 +58,7 @@ class Load:
                 time.sleep(0.5)
                 continue
             if response.status_code == ACCEPTED:
-                found = response.json()
-                self.accepted[key] = str(found.get("jobId") or found["task_id"])
+                self.accepted[key] = str(response.json()["task_id"])
                 return
             self.record_response(response)
             self.refused += 1
@@ -76,24 +71,7 @@ class Load:
         if response.status_code not in (429, 503) or "problem+json" not in kind:
             self.failures.append(f"{response.status_code} {kind} {response.text[:200]}")
 
-    def export(self, random: Random) -> dict[str, Any]:
-        last = FIRST_DAY + timedelta(days=random.choice([0, 0, 4, 14]))
-        filters = {
-            "keys": random.sample(KEYS, random.randint(1, 3)),
-            "dateFrom": FIRST_DAY.isoformat(),
-            "dateTo": last.isoformat(),
-        }
-        body = {
-            "dataset": "things", "filters": filters, "reuse": random.choice(["if-present", "never"]),
-            "compression": random.choice(["none", "gzip"]), "delivery": random.choice(["zip", "manifest"]),
-        }  # fmt: skip
-        return {"path": "/exports", "body": {"json": body}}
-
     def document(self, random: Random) -> dict[str, Any]:
         text = f"wait {random.uniform(0, 1.5):.2f}\npost:wait {random.uniform(0, 1.5):.2f}\n{random.getrandbits(64)}\n"
         files = {"file": ("notes.txt", text.encode(), "text/plain")}
         return {"path": "/api/v1/etl/submit", "body": {"files": files, "data": {"rule_id": str(self.rule_id)}}}
-
-
-# Small files, slow ones, and one of some megabytes. `tests.chaos.source` defines the rows of each key.
-KEYS = ["ATL", "JFK", "SLOW", "BIG", "LHR", "SIN"]

@@ -27,6 +27,7 @@ from tests import what_ran
 from tests.chaos.points import FOLDER, Points
 from tests.chaos.proxy import Proxy
 from tests.chaos.source import Source
+from tests.integration import faulty_s3
 from tests.integration.factories import FIRST_DAY
 from tests.integration.receiver import Receiver
 from tests.waiting import wait_until
@@ -40,13 +41,14 @@ MEASUREMENTS = PROJECT / ".local" / "chaos.jsonl"
 @dataclass
 class DeliberateChanges:
     """Deliberate actions of a test, which the invariants accept. `retried`: ids of jobs that a user retried,
-    `retried_tasks` the same of documents. `redone`: files were overwritten externally, so that chunks return to the
-    queue before their job ends.
+    `retried_tasks` the same of documents. `redone`: jobs export to the same paths, so that chunks whose files are gone
+    return to the queue before their job ends. `absences`: a user's name, and when it was deactivated and activated.
     """
 
     retried: set[str] = field(default_factory=set)
     retried_tasks: set[str] = field(default_factory=set)
     redone: bool = False
+    absences: list[tuple[str, float, float]] = field(default_factory=list)
 
 
 class Site:
@@ -65,6 +67,7 @@ class Site:
         self.source_proxy = proxy_of(servers.postgres.url("source"))
         self.broker = proxy_of(servers.valkey.url())
         self.storage = proxy_of(servers.seaweedfs.url)
+        self.object_proxy: faulty_s3.Proxy | None = None  # between workers and object storage, if a test has one
         self.source = Source(servers.postgres.url("source"))
         self.workers: list[Process] = []
         self.beats: list[Process] = []

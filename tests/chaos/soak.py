@@ -1,6 +1,7 @@
-"""A soak: exports and documents under load, with random faults of all kinds. `make soak MINUTES=10 SEED=7`.
+"""A soak: clients use the whole API under random faults of all kinds. `make soak MINUTES=10 SEED=7`.
 
-It ends with the invariants, like every test here, and prints a table.
+Every answer is recorded. At the end a checker verifies the guarantees of the API against the record alone, and the
+invariants are checked like in every test here. It prints a table.
 """
 
 import os
@@ -9,6 +10,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import datetime
 
 import pytest
@@ -17,18 +19,26 @@ from django.db import connection
 from django.utils import timezone
 from knox.models import AuthToken
 
+from config.dev.stack.orphan_watchdog import PROJECT
 from config.platform.db import sql
 from etl.models import Task
 from exports.models import Chunk, Job
 from tests.chaos.faults import Fault, FaultInjector, schedule
-from tests.chaos.invariants import settle_all
+from tests.chaos.history.checker import answers_by_kind, check
+from tests.chaos.history.crowd import Crowd
+from tests.chaos.history.record import Line, Record, read
+from tests.chaos.invariants import all_deliveries_ended, settle_all
 from tests.chaos.load import Load
-from tests.chaos.site import QUEUES, Site
+from tests.chaos.site import QUEUES, Site, through
+from tests.integration import faulty_s3
 from tests.integration.etl_factories import make_rule
 from tests.waiting import wait_until
 
 MINUTES = float(os.environ.get("MINUTES", "10"))
 EVERY = 4.0  # seconds between two faults, on average
+RATE = "100000/min"
+RECORD = PROJECT / ".local" / "soak.jsonl"
+MOST_VIOLATIONS = 20  # to be printed
 RECOVERY = """
 SELECT EXTRACT(EPOCH FROM max(moved) - %(at)s)::float8 AS seconds FROM (
     SELECT min(later.at) AS moved
@@ -47,26 +57,38 @@ LINES = {
 
 
 @pytest.mark.timeout(0)
-def test_a_soak_loses_and_duplicates_nothing(site: Site, alice: User) -> None:
+def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
+    carol = User.objects.create_user("carol")
     site.source.behave("SLOW", rows=200, pause=1.5)
     site.source.behave("BIG", rows=120_000)
     site.allowed.redone = True  # many jobs create the same files concurrently
-    start(site)
-    _, token = AuthToken.objects.create(alice)
-    rule = make_rule(alice, mode="llm", name="rehearsed")
-    load = Load(lambda: site.web.url if site.web else "", token, str(site.random.random()), rule.pk)
+    seed, record = str(site.random.random()), Record(RECORD)
     faults = schedule(site.random, MINUTES * 60, every=EVERY)
-    load.start(exporters=3, readers=2)
-    ends = inject_all(FaultInjector(site), faults)
-    load.stop()
+    with ExitStack() as stack:
+        site.object_proxy = stack.enter_context(faulty_s3.running(through(site.storage, os.environ["S3_ENDPOINT_URL"])))
+        start(site)
+        _, token = AuthToken.objects.create(alice)
+        rule = make_rule(alice, mode="llm", name="rehearsed")
+        load = Load(lambda: site.web.url if site.web else "", token, seed, rule.pk)
+        history = Crowd(site, [user.username for user in (alice, bob, carol)], seed, record, stack)
+        load.start(2)
+        history.start()
+        ends = inject_all(FaultInjector(site), faults, record)
+        load.stop()
+        history.stop()
+        remove_faults(site)
+        wait_until(has_caught_up, limit=300, every=0.5)
+        settle_all(site)
+        history.audit()
 
     assert load.failures == []
-    remove_faults(site)
-    wait_until(has_caught_up, limit=300, every=0.5)
-    settle_all(site)
-    made = {*map(str, Job.objects.values_list("pk", flat=True)), *map(str, Task.objects.values_list("pk", flat=True))}
-    assert set(load.accepted.values()) == made, "accepted requests and rows differ"
-    sys.stdout.write(table(site, load, faults, ends))
+    made = set(map(str, Task.objects.values_list("pk", flat=True)))
+    assert set(load.accepted.values()) == made, "accepted documents and rows differ"
+    lines = read(RECORD)
+    sys.stdout.write(table(site, load, lines, faults, ends))
+    violations = check(lines)
+    sys.stdout.write("".join(f"{violation}\n" for violation in violations[:MOST_VIOLATIONS]))
+    assert not violations, f"{len(violations)} violations; the record is {RECORD}"
 
 
 def start(site: Site) -> None:
@@ -74,20 +96,29 @@ def start(site: Site) -> None:
     end.
     """
     lasting = {"EXPORT_LINK_TTL_SECONDS": int(MINUTES * 60) + 3600}
-    site.start_web(SIGN_IN_RATE="1000/min", ETL_RATE="1000/min", EXPORT_POLL_RATE="100000/min", **lasting)
-    patience = {"EXPORT_MAX_ATTEMPTS": 6, "ETL_OCR_MAX_ATTEMPTS": 6, "ETL_POSTPROCESS_MAX_ATTEMPTS": 6}
+    rates = dict.fromkeys(("SIGN_IN_RATE", "ETL_RATE", "EXPORT_RATE", "EXPORT_POLL_RATE", "EXPORT_DOWNLOAD_RATE"), RATE)
+    site.start_web(**rates, **lasting)
+    assert site.object_proxy
+    patience: dict[str, object] = {
+        "EXPORT_MAX_ATTEMPTS": 6,
+        "ETL_OCR_MAX_ATTEMPTS": 6,
+        "ETL_POSTPROCESS_MAX_ATTEMPTS": 6,
+    }
+    patience["S3_ENDPOINT_URL"] = site.object_proxy.url
     for queues in ("exports", "exports", QUEUES.removeprefix("exports,"), "etl-ocr,etl-postprocess"):
         site.start_worker(queues, children=2, **patience)
     site.start_beat()
     site.start_beat()
 
 
-def inject_all(injector: FaultInjector, faults: list[Fault]) -> list[datetime]:
+def inject_all(injector: FaultInjector, faults: list[Fault], record: Record) -> list[datetime]:
     """Inject each fault at its time, or as soon as the previous one is over. Returns when each ended."""
     began, ends = time.monotonic(), []
     for fault in faults:
         time.sleep(max(0, began + fault.at - time.monotonic()))
+        at = time.monotonic()
         injector.do(fault)
+        record.add("fault", at, what=fault.kind)
         ends.append(timezone.now())
     return ends
 
@@ -103,10 +134,10 @@ def remove_faults(site: Site) -> None:
 
 def has_caught_up() -> bool:
     """Return whether the backlog of all faults is done, which takes longer than after a single one."""
-    return not (Job.objects.active().exists() or Task.objects.open().exists())
+    return not (Job.objects.active().exists() or Task.objects.open().exists()) and all_deliveries_ended()
 
 
-def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> str:
+def table(site: Site, load: Load, lines_of_record: list[Line], faults: list[Fault], ends: list[datetime]) -> str:
     jobs, chunks, tasks = (Counter(of.objects.values_list("status", flat=True)) for of in (Job, Chunk, Task))
     logs = site.logs()
     again = sum(max(0, attempts - 1) for attempts in Chunk.objects.values_list("attempts", flat=True))
@@ -114,11 +145,13 @@ def table(site: Site, load: Load, faults: list[Fault], ends: list[datetime]) -> 
         f"jobs {status_counts(jobs)}",
         f"chunks {status_counts(chunks)}; {again} attempts were not the first",
         f"tasks {status_counts(tasks)}",
-        f"requests accepted {len(load.accepted)}, of them after a refusal or a silence {load.refused} tries",
+        f"documents accepted {len(load.accepted)}, after {load.refused} refused or unanswered requests",
         *(f"{what} {len(re.findall(pattern, logs))}" for what, pattern in LINES.items()),
         f"seconds to recover: {recovered(ends)}",
         f"faults {len(faults)}",
         *(f"  {kind} {number}" for kind, number in sorted(Counter(fault.kind for fault in faults).items())),
+        "answers, streams, files, webhooks, and actions by kind and status",
+        *(f"  {kind} {number}" for kind, number in sorted(answers_by_kind(lines_of_record).items())),
     ]
     return "\n" + "\n".join(lines) + "\n"
 
