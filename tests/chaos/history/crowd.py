@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from threading import Event
 
-from psycopg.conninfo import conninfo_to_dict
+import psycopg
 
+from config.dev.stack.postgres import SUPERUSER
 from tests.chaos.document_invariants import lines
 from tests.chaos.history.clients import Account, Client
 from tests.chaos.history.operator import Operator
@@ -32,8 +33,8 @@ class Crowd:
             for number in range(CLIENTS)
         ]
         site.source.run(TABLES)
-        role = conninfo_to_dict(site.environment()["SOURCE_DATABASE_URL"])["user"]
-        site.source.run(f'GRANT pg_monitor TO "{role}"')  # the rude function takes this role
+        with psycopg.connect(site.servers.postgres.url(SUPERUSER), autocommit=True) as admin:
+            admin.execute("GRANT pg_monitor TO source")  # the rude function takes this role
         for dataset in self.operator.schemas:
             self.operator.register(dataset)
         for client in self.clients[::CLIENTS]:

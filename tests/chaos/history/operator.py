@@ -82,11 +82,11 @@ class Operator:
         account.old_tokens.append(old)
 
     def deactivate(self) -> None:
-        """Deactivate the last user for some seconds."""
+        """Deactivate the last user for some seconds, sometimes for longer than a stream may continue."""
         name = self.accounts[-1].name
         user = User.objects.filter(username=name)
         since = time.time()
         self.until_done(lambda: user.update(is_active=False), "deactivate", user=name)
-        self.over.wait(self.random.uniform(3, 8))
+        self.over.wait(self.random.choice([3, 6, 20]))
         self.until_done(lambda: user.update(is_active=True), "activate", user=name)
         self.inactive.append((name, since, time.time()))

@@ -1,0 +1,164 @@
+"""Rules about the bytes of downloads."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from tests.chaos.history.history import Found, History, rule
+from tests.chaos.history.record import Line
+from tests.chaos.history.source import clean_file
+
+
+@rule
+def downloads_match_their_receipts(history: History) -> Found:
+    for line in downloads(history):
+        job = history.jobs.get(line["job"])
+        if line["item"] or not job or not job["receipt"]:
+            continue
+        receipt = job["receipt"]
+        rows = sum(each["rows"] for each in entries_of(line)) if "manifest" in line else rows_in(line)
+        found = (f"sha256:{line['sha256']}", line["size"], rows)
+        if found != (receipt["checksum"], receipt["sizeBytes"], receipt["rows"]):
+            yield f"the download of job {line['job']} is not what its receipt describes", [line]
+
+
+@rule
+def files_match_their_entries(history: History) -> Found:
+    entries: dict[Any, Line] = {}
+    for line in downloads(history):
+        for entry in entries_of(line):
+            known = entries.setdefault((line["job"], entry["key"], entry["effectiveDate"]), entry)
+            if known != entry:
+                yield f"two downloads of job {line['job']} describe a file differently", history.about(line["job"])
+        if "files" in line:
+            yield from zip_differences(line)
+    for line in downloads(history):
+        entry = entries.get((line["job"], *(line["item"] or ())), {})
+        yield from differences(line, entry, line) if entry else ()
+
+
+@rule
+def a_file_stays_the_same(history: History) -> Found:
+    first: dict[Any, Line] = {}
+    for line in downloads(history):
+        known = first.setdefault((line["job"], *(line["item"] or ())), line)
+        if known["sha256"] != line["sha256"]:
+            yield f"two downloads of a file of job {line['job']} differ", [known, line]
+
+
+def zip_differences(line: Line) -> Found:
+    listed = [entry["fileName"] for entry in entries_of(line)]
+    if sorted([*listed, "manifest.json"]) != sorted(line["names"]):
+        yield f"the zip of job {line['job']} has other files than its manifest", [line]
+        return
+    for entry in entries_of(line):
+        yield from differences(line, entry, line["files"][entry["fileName"]])
+
+
+def differences(line: Line, entry: Line, facts: Line) -> Found:
+    found = (facts["sha256"], facts["size"], rows_in(facts))
+    if found != (entry["sha256"], entry["bytes"], entry["rows"]):
+        yield f"a file of job {line['job']} is not what its entry describes: {entry}", [line]
+
+
+def downloads(history: History) -> list[Line]:
+    return [line for line in history.of("object") if line["status"] == 200]
+
+
+def entries_of(line: Line) -> list[Line]:
+    entries: list[Line] = line.get("manifest", {}).get("files", [])
+    return entries
+
+
+def rows_in(facts: Line) -> int:
+    files = facts.get("files", {"": facts}).values()
+    return sum(rows for each in files for *_, rows in each["slices"])
+
+
+def files(history: History) -> Iterator[tuple[Line, Line, list[list[str]]]]:
+    """Yield every file with rows that was downloaded: its line, its facts, and the slices that it must have."""
+    for line in downloads(history):
+        if "files" in line:
+            for entry in entries_of(line):
+                if facts := line["files"].get(entry["fileName"]):
+                    yield line, facts, [[entry["key"], entry["effectiveDate"]]]
+        elif line["item"]:
+            yield line, line, [line["item"]]
+        elif "slices" in line:
+            yield line, line, [[each["key"], each["effectiveDate"]] for each in history.chunks[line["job"]]]
+
+
+@rule
+def a_file_has_the_slices_of_its_request_in_one_version_each(history: History) -> Found:
+    for line, facts, asked in files(history):
+        versioned = history.jobs.get(line["job"], {}).get("dataset") in ("clean", "rude")
+        expected = asked if versioned else [[key, None] for key, _ in asked]
+        found = [[key, day] for key, day, *_ in facts["slices"]]
+        if found != (expected if versioned else merged(expected)):
+            yield f"a file of job {line['job']} has other slices than {expected}", [line]
+        if versioned and any(len(versions) != 1 for _, _, versions, _ in facts["slices"]):
+            yield f"a file of job {line['job']} mixes versions of its rows", [line]
+
+
+def merged(slices: list[list[Any]]) -> list[list[Any]]:
+    """Return the slices without repetitions of the one before: rows of `things` do not show their date."""
+    return slices[:1] + [each for before, each in pairwise(slices) if each != before]
+
+
+@rule
+def a_job_has_the_schema_of_its_time(history: History) -> Found:
+    registered = [line for line in history.actions if line["what"] == "register"]
+    for line, facts, _ in files(history):
+        job = history.jobs.get(line["job"], {})
+        schemas = [int(name.removeprefix("schema_")) for name in facts["columns"] if name.startswith("schema_")]
+        if job.get("dataset") not in ("clean", "rude"):
+            continue
+        its = [each for each in registered if each["dataset"] == job["dataset"]]
+        if accepted := history.submissions.get(line["job"]):
+            least = max((each["schema"] for each in its if each["ended"] < accepted["first"]), default=0)
+            most = max((each["schema"] for each in its if each["began"] < accepted["ended"]), default=0)
+            if len(schemas) != 1 or not least <= schemas[0] <= most:
+                yield f"a file of job {line['job']} has the schema {schemas}, not {least} to {most}", [accepted, line]
+        told = line.get("manifest", {}).get("schemaVersion", schemas[0])
+        if [told] != schemas:
+            yield f"a file of job {line['job']} has the schema {schemas}, its manifest {told}", [line]
+
+
+@rule
+def fresh_files_are_fresh(history: History) -> Found:
+    """Files of a job that reuses none were read after its request, except older ones after a failure of the source."""
+    ticks = history.of("tick")
+    for line, facts, _ in files(history):
+        accepted = history.submissions.get(line["job"])
+        if not accepted or not accepted["request"] or accepted["request"]["reuse"] != "never":
+            continue
+        snapshots = [(c["key"], c["effectiveDate"]) for c in history.chunks[line["job"]] if c["source"] == "snapshot"]
+        least = max((tick["version"] for tick in ticks if tick["ended"] < accepted["first"]), default=0)
+        for key, day, versions, _ in facts["slices"]:
+            if versions and versions[0] < least and (key, day) not in snapshots:
+                yield (
+                    f"job {line['job']} got version {versions[0]} although {least} was older than it",
+                    [accepted, line],
+                )
+
+
+@rule
+def clean_files_are_exact(history: History) -> Found:
+    for line, facts, _ in files(history):
+        if history.jobs.get(line["job"], {}).get("dataset") != "clean":
+            continue
+        schema = next((int(name.rpartition("_")[2]) for name in facts["columns"] if name.startswith("schema_")), 0)
+        slices = [(key, day, versions[0]) for key, day, versions, _ in facts["slices"]]
+        try:
+            expected = hashlib.sha256(clean_file(slices, schema=schema, form=facts["format"])).hexdigest()
+        except ValueError:  # not a date
+            expected = ""
+        if facts["plain"] != expected:
+            yield f"a file of job {line['job']} is not what the function returns", [line]
+    for job, chunks in history.chunks.items():
+        for chunk in chunks:
+            if (history.jobs[job]["dataset"] != "rude" or "SQLSTATE 42" in str(chunk["error"])) and (
+                (chunk["error"] or {}).get("code") == "EXPORT_SOURCE_ERROR"
+            ):
+                yield f"a function failed that does not fail: {chunk}", history.about(job)

@@ -1,0 +1,182 @@
+"""Rules about answers, jobs, and quotas."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from tests.chaos.history.clients import ENDED
+from tests.chaos.history.history import Found, History, code_of, rule, uncertain
+from tests.chaos.history.record import Line
+
+PRESIGN_SECONDS = 50  # within which a redirect must be usable
+# Besides 0, 5xx as problem+json, and 401 where access had ended.
+EXPECTED: dict[str, dict[int, set[str] | None]] = {
+    "hook": {201: None},
+    "submit": {202: None, 409: {"idempotency_in_flight"}},
+    "cancel": {200: None, 409: {"already_ended"}},
+    "retry": {202: None, 409: {"not_failed"}},
+    "replay": {202: None},
+    "link": {200: None, 409: {"not_ready"}},
+    "download": {302: None, 403: {"link_used", "link_revoked", "link_mismatch"}},
+    "file": {302: None, 410: {"file_superseded"}},
+}
+COUNTED = ("pending", "running", "retrying", "done", "failed", "cancelled")
+
+
+@rule
+def answers_are_documented(history: History) -> Found:
+    for line in history.answers:
+        status, expected = line["status"], EXPECTED.get(line["op"], {200: None})
+        codes = expected.get(status, set())
+        if status in (0, 401) or (status == 503 and line["problem"]):
+            continue
+        if status not in expected or (codes is not None and code_of(line) not in codes):
+            yield f"{line['op']} was answered with {status} {code_of(line)}", [line]
+    for line in history.of("object"):
+        late = line["ended"] - line["began"] > PRESIGN_SECONDS
+        if line["status"] in (404, 416) or (line["status"] == 403 and not late):
+            yield f"a file of a valid receipt was answered with {line['status']}", [line]
+
+
+@rule
+def counters_add_up(history: History) -> Found:
+    for line, body in bodies(history):
+        progress = body["progress"]
+        parts = [progress[name] for name in COUNTED]
+        if sum(parts) != progress["total"] or min(parts) < 0:
+            yield "the parts of the progress are not its total", [line]
+        if progress["reused"] + progress["degraded"] > progress["done"]:
+            yield "more chunks were reused or degraded than done", [line]
+
+
+def bodies(history: History) -> Iterator[tuple[Line, Line]]:
+    """Yield every representation of a job, with its line: in answers, lists, streams, and webhooks."""
+    for line in history.answers:
+        body = line["body"] if line["status"] in (200, 202) and isinstance(line["body"], dict) else {}
+        yield from ((line, each) for each in [body, *body.get("results", [])] if "progress" in each)
+    for line in history.of("stream"):
+        for at, _, name, data in line["events"]:
+            if name == "snapshot":
+                yield {**line, "ended": at}, data
+    for line in history.of("webhook"):
+        yield line, line["body"]["data"]
+
+
+Seen = tuple[float, float, str, Line]  # from, to, status, and the line that shows it
+
+
+@rule
+def ends_are_final(history: History) -> Found:
+    ends, states = observations(history)
+    for job, its in ends.items():
+        for began, ended, status, line in its:
+            for later_began, later_ended, later, other in states[job]:
+                if later_began > ended and later != status and not retried(history, job, status, began, later_ended):
+                    yield f"job {job} was {status}, and {later} later", [line, other]
+
+
+def observations(history: History) -> tuple[dict[str, list[Seen]], dict[str, list[Seen]]]:
+    """Return the ends of each job that were seen, and its states at a time. Events and webhooks may be old: a failure
+    may have been retried since.
+    """
+    ends: dict[str, list[Seen]] = defaultdict(list)
+    states: dict[str, list[Seen]] = defaultdict(list)
+    for line, body in bodies(history):
+        seen = (line["began"], line["ended"], body["status"], line)
+        if line["kind"] != "webhook":
+            states[body["jobId"]].append(seen)
+        if body["status"] in ENDED and (line["kind"] == "answer" or body["status"] != "failed"):
+            ends[body["jobId"]].append(seen)
+    for line in history.of("stream"):
+        for at, _, name, data in line["events"]:
+            if name == "status" and data["status"] in ("success", "cancelled"):
+                ends[line["job"]].append((line["began"], at, data["status"], line))
+    return ends, states
+
+
+def retried(history: History, job: str, status: str, since: float, until: float) -> bool:
+    return status == "failed" and any(
+        line["ended"] > since and line["began"] < until and (line["status"] == 202 or uncertain(line))
+        for line in history.op("retry") if line["job"] == job
+    )  # fmt: skip
+
+
+@rule
+def a_key_makes_one_job(history: History) -> Found:
+    answers: dict[Any, list[Line]] = defaultdict(list)
+    for line in history.op("submit", status=202):
+        answers[line["user"], line["key"]].append(line)
+    for its in answers.values():
+        if len({line["sha256"] for line in its}) > 1:
+            yield "a repeated request got another answer", its
+    jobs = Counter(its[0]["body"]["jobId"] for its in answers.values())
+    for job, keys in jobs.items():
+        if keys > 1:
+            yield f"{keys} keys got the same job {job}", history.about(job)
+
+
+@rule
+def accepted_jobs_exist_and_end(history: History) -> Found:
+    for line in history.actions:
+        if line["what"] == "never accepted":
+            yield "a request was never accepted", [each for each in history.op("submit") if each["key"] == line["key"]]
+    for job, line in history.submissions.items():
+        if history.owners.get(job) != line["user"]:
+            yield f"accepted job {job} is not in its user's list", [line]
+    unknown = set(history.owners) - set(history.submissions)
+    perhaps = [line for line in history.op("replay") if uncertain(line)]
+    if len(unknown) > len(perhaps):
+        yield f"jobs without a request: {unknown}", perhaps
+    for job in history.owners:
+        if history.jobs.get(job, {}).get("status") not in ENDED:
+            yield f"job {job} has not ended", history.about(job)
+
+
+@rule
+def jobs_are_the_sums_of_their_chunks(history: History) -> Found:
+    for job, body in history.jobs.items():
+        chunks, progress = history.chunks[job], body["progress"]
+        done = [chunk for chunk in chunks if chunk["status"] == "done"]
+        sums = {
+            **{name: sum(chunk["status"] == name for chunk in chunks) for name in COUNTED},
+            "total": len(chunks),
+            "reused": sum(chunk["source"] == "reused" for chunk in done),
+            "degraded": sum(chunk["source"] == "snapshot" for chunk in done),
+            "rows": sum(chunk["rows"] for chunk in done),
+            "bytes": sum(chunk["bytes"] for chunk in done),
+        }
+        if wrong := {name: (progress[name], value) for name, value in sums.items() if progress[name] != value}:
+            yield f"job {job} and its chunks differ: {wrong}", history.about(job)
+        if (line := history.submissions.get(job)) and line["request"]:
+            asked = slices_asked(line["request"])
+            if [[chunk["key"], chunk["effectiveDate"]] for chunk in chunks] != asked:
+                yield f"job {job} has other chunks than its request", [line]
+
+
+def slices_asked(request: Line) -> list[list[str]]:
+    filters = request["filters"]
+    first, last = (datetime.fromisoformat(filters[name]).toordinal() for name in ("dateFrom", "dateTo"))
+    days = [datetime.fromordinal(day).date().isoformat() for day in range(first, last + 1)]
+    return [[key, day] for key in filters["keys"] for day in days]
+
+
+@rule
+def quotas_are_what_was_charged(history: History) -> Found:
+    """A chunk costs one, and is refunded if it was reused, failed, or cancelled.
+
+    A reused chunk whose file was gone is exported again at no charge.
+    """
+    redone = Counter[str]()
+    for line in history.of("log"):
+        redone[history.owners[line["job"]]] += line["redone"]
+    for line in history.op("limits", status=200):
+        if not line.get("final"):
+            continue
+        jobs = [history.jobs[job]["progress"] for job, owner in history.owners.items() if owner == line["user"]]
+        most = sum(each["done"] - each["reused"] for each in jobs)
+        used, charged = line["body"]["chunksPerDay"]["used"], line["body"]["jobsPerDay"]["used"]
+        if not most - redone[line["user"]] <= used <= most:
+            yield f"{line['user']} was charged {used} chunks, and has {most}", [line]
+        if charged != len(jobs):
+            yield f"{line['user']} was charged {charged} jobs, and has {len(jobs)}", [line]
