@@ -2,9 +2,8 @@
 
 from collections import defaultdict
 
-from tests.chaos.history.clients import link_in, path_of
 from tests.chaos.history.history import Found, History, code_of, rule, uncertain
-from tests.chaos.history.record import Line
+from tests.chaos.history.record import Line, link_in, path_of
 
 REVOKED_SECONDS = 10  # until a revoked token must be refused, and its streams must have ended
 SLACK_SECONDS = 3  # of the machine that runs the tests

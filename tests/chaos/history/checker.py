@@ -1,14 +1,17 @@
 """The checker of a soak: verifies the guarantees of the API against the record alone.
 
-Each rule yields violations, each with the lines that contradict it.
+Each rule yields violations, each with the lines that contradict it. A record can be checked again:
+`python -m tests.chaos.history.checker .local/soak.jsonl`.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.chaos.history import access_rules, event_rules, file_rules, job_rules  # noqa: F401 - they register themselves
 from tests.chaos.history.history import RULES, History, Violation
-from tests.chaos.history.record import Line
+from tests.chaos.history.record import Line, read
 
 
 def check(lines: list[Line]) -> list[Violation]:
@@ -22,3 +25,7 @@ def answers_by_kind(lines: Iterable[Line]) -> Counter[str]:
         f"{line['kind']} {line.get('how') or line.get('what') or line.get('status') or ''}".strip()
         for line in lines if line["kind"] in ("stream", "object", "webhook", "action")
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(map(str, check(read(Path(sys.argv[1]))))) or None)

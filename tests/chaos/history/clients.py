@@ -12,18 +12,17 @@ from datetime import timedelta
 from random import Random
 from threading import Event, Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import httpx2
 
-from tests.chaos.history.record import Line, Record, body_facts, file_facts
+from tests.chaos.history.record import ENDED, Line, Record, body_facts, file_facts, path_of
 from tests.chaos.history.source import KEYS
 from tests.integration.factories import FIRST_DAY
 
 LIMIT = 120.0  # seconds within which a submission must be accepted
 MAX_STREAMS = 3  # of a client, at once
-ENDED = ("success", "failed", "cancelled")
 
 
 @dataclass
@@ -206,21 +205,22 @@ class Client:
         job = self.job("pending", "running", "retrying")
         self.streams = [thread for thread in self.streams if thread.is_alive()]
         if job and len(self.streams) < MAX_STREAMS:
-            thread = Thread(target=self.follow, args=(job,), daemon=True)
+            cuts = self.random.choices([0, 1, 2, 4], k=4)
+            thread = Thread(target=self.follow, args=(job, cuts), daemon=True)
             thread.start()
             self.streams.append(thread)
 
-    def follow(self, job: str) -> None:
-        """Read a stream to its end. Resume it after the last event up to three times."""
+    def follow(self, job: str, cuts: list[int]) -> None:
+        """Read a stream to its end. Leave it after so many events, if not 0, and resume it after the last one."""
         after = None
-        for _ in range(4):
-            line = self.read_stream(job, after)
+        for cut in cuts:
+            line = self.read_stream(job, after, cut)
             after = line["events"][-1][1] if line["events"] else after
             if self.over.is_set() or (line["how"] == "ended" and line["status"] != 429):
                 return
             time.sleep(0.5)
 
-    def read_stream(self, job: str, after: int | None) -> Line:
+    def read_stream(self, job: str, after: int | None, cut: int) -> Line:
         label, secret = self.account.token
         headers = {"Authorization": f"Bearer {secret}"} | ({"Last-Event-ID": str(after)} if after is not None else {})
         began, events, how, status = time.monotonic(), [], "ended", 0
@@ -229,7 +229,7 @@ class Client:
                 status = answer.status_code
                 for event in events_of(answer.iter_lines()) if status == 200 else ():
                     events.append([time.monotonic(), *event])
-                    if self.over.is_set():
+                    if self.over.is_set() or len(events) == cut:
                         how = "left"
                         break
         except httpx2.TransportError:
@@ -291,18 +291,8 @@ def events_of(lines: Iterator[str]) -> Iterator[tuple[int, str, Any]]:
             yield number, name, body_facts(value.encode())["body"]
 
 
-def path_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path}?{parts.query}"
-
-
 def job_in(path: str) -> str | None:
     """Return the job's id in a path, or None."""
     with suppress(ValueError, IndexError):
         return str(UUID(urlsplit(path).path.split("/")[2]))
     return None
-
-
-def link_in(path: str) -> str:
-    """Return the token of a link."""
-    return parse_qs(urlsplit(path).query)["token"][0]

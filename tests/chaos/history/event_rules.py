@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from standardwebhooks import Webhook
 
-from tests.chaos.history.clients import ENDED
 from tests.chaos.history.history import Found, History, rule
-from tests.chaos.history.record import Line
+from tests.chaos.history.record import ENDED, Line
 
 LEGAL = {
     "pending": {"running", "cancelled"},

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from tests.chaos.history.clients import ENDED
 from tests.chaos.history.history import Found, History, code_of, rule, uncertain
-from tests.chaos.history.record import Line
+from tests.chaos.history.record import ENDED, Line
 
 PRESIGN_SECONDS = 50  # within which a redirect must be usable
 # Besides 0, 5xx as problem+json, and 401 where access had ended.

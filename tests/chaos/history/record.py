@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 Line = dict[str, Any]
+ENDED = ("success", "failed", "cancelled")
 MAX_BODY = 300_000  # bytes of a JSON body that is recorded as a whole
 
 
@@ -50,6 +52,16 @@ def body_facts(content: bytes) -> Line:
     if content.startswith((b"{", b"[")) and len(content) <= MAX_BODY:
         facts["body"] = json.loads(content)
     return facts
+
+
+def path_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.path}?{parts.query}"
+
+
+def link_in(path: str) -> str:
+    """Return the token of a link."""
+    return parse_qs(urlsplit(path).query)["token"][0]
 
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
