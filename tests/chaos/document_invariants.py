@@ -119,7 +119,8 @@ def ocr_was_used_once(site: Site) -> None:
     """One OCR result per run. No document was read more often than attempts were counted, handed back, or lost with a
     run-state.
     """
-    handed_back = Counter(line["etl_task_id"] for line in lines(site) if line.get("action") == "stage_released")
+    returned = {"stage_released", "stage_waits_for_storage"}  # without an attempt
+    handed_back = Counter(line["etl_task_id"] for line in lines(site) if line.get("action") in returned)
     most = settings.SLUICE.etl_ocr_max_attempts
     for task in Task.objects.all():
         kept = [item.key for item in storage.list_objects(artifacts.ocr_folder(task))]

@@ -218,6 +218,11 @@ def files_are_correct(site: Site) -> None:
         if has_oracle(chunk.job) and is_default(chunk.job.shape) and chunk.job.compression == Compression.NONE:
             assert chunk.sha256 == truth[slice_of(chunk)], f"I2: chunk {chunk.pk} differs from psql's output"
     for file in File.objects.select_related("dataset"):
+        head = storage.head(file.path)
+        if head is None or head.etag != file.etag:  # not reusable; only the upload of a chunk that ended without it
+            ended = Chunk.objects.filter(path=file.path, status__in=(ChunkStatus.CANCELLED, ChunkStatus.FAILED))
+            assert ended.exists(), "I2: a file of the reuse cache was replaced by an unknown upload"
+            continue
         assert digest(file.path) == file.sha256, "I2: a file of the reuse cache differs from its row"
         pair = Pair(file.key, file.effective_date)
         if file.dataset.function == ORACLE and file.path == object_key(
