@@ -45,7 +45,8 @@ class OCRResult:
 
     `markdown` has a line `<!-- page: 3 -->` before each page's text. `metadata` has at least `pages`, `duration_ms` and
     `version`. A page that could not be read is a warning with code `page_failed` in the StageContext, or an error.
-    It is never omitted silently.
+    It is never omitted silently. `layout`: for each page its size and its blocks with their boxes, if the provider
+    knows them; stored beside the Markdown.
     """
 
     markdown: str
@@ -53,9 +54,10 @@ class OCRResult:
     provider: str
     provider_task_id: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    layout: tuple[dict[str, Any], ...] = field(default=(), compare=False)  # stored on its own
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything except the Markdown, for the JSON that is stored beside it."""
+        """Return everything except the Markdown and the layout, for the JSON that is stored beside it."""
         return {
             "pages": [asdict(page) for page in self.pages],
             "provider": self.provider,
@@ -94,19 +96,21 @@ def unmarked(text: str) -> str:
 
 
 class MarkdownOfPages:
-    """A Markdown text that is built page by page."""
+    """A Markdown text that is built page by page, and its `pages`."""
 
     def __init__(self) -> None:
+        self.pages: list[Page] = []
         self._parts: list[str] = []
         self._length = 0
 
-    def add(self, number: int, text: str) -> tuple[int, int]:
+    def add(self, number: int, text: str, *, method: str = "text", confidence: float | None = None) -> tuple[int, int]:
         """Add a page after its marker. Returns the start and end of its text."""
         head = f"{page_marker(number)}\n\n"
         start = self._length + len(head)
         end = start + len(text)
         self._parts += [head, text, "\n\n"]
         self._length = end + 2
+        self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
         return start, end
 
     def __str__(self) -> str:

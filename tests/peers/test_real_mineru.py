@@ -1,4 +1,4 @@
-"""The real MinerU server, version 4.0, without models: what our client and its scripted stand-in say of it holds (B14).
+"""The real MinerU server, version 4.0, without models: the client and its fake match it (B14).
 
 Run by `make mineru`.
 """

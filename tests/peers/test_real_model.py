@@ -1,7 +1,7 @@
 """A real language model behind a real server: Gemma 3 of 270 million weights in llama.cpp (B15, B17).
 
 It is far too small to read invoices. What is asked of it is what does not take wits: that our requests are taken, and
-our reading of the answers, refusals and counts holds for a server that nobody here wrote. Run by `make model`.
+our reading of the answers, refusals and counts holds for a real server. Run by `make model`.
 """
 
 import os
@@ -18,12 +18,13 @@ from pydantic import AnyHttpUrl
 from config.dev.stack.process import Process
 from etl.core.errors import DocumentTooLong, LlmTruncated, SchemaInvalid
 from etl.core.stage_context import StageContext
-from etl.postprocessors import client, server_features
+from etl.postprocessors import client, rejections, server_features
 from etl.postprocessors.client import ModelEndpoint
-from etl.postprocessors.conversation import Model, Question, validate
+from etl.postprocessors.conversation import Model
 from etl.postprocessors.llm import Llm
 from etl.postprocessors.schemas import envelope
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
+from etl.postprocessors.validation import Question, validate
 from tests.integration.llm_factories import Notebook, codes, ocr_of, rule_of
 from tests.peers.conftest import free_port
 
@@ -150,7 +151,7 @@ def test_it_refuses_unknown_response_formats() -> None:
     model = Model(rule_of({"type": "object"}), context=context)
     request = model.request(question_of({"type": "object"}), [], ServerFeatures(form=JsonMode.JSON_SCHEMA))
 
-    with pytest.raises(client.RequestRejected) as caught:
+    with pytest.raises(rejections.RequestRejected) as caught:
         client.call(ModelEndpoint.configured(), request, context=context)
 
     assert ServerFeatures(form=JsonMode.JSON_SCHEMA).after(caught.value.message) == ServerFeatures(form=JsonMode.TEXT)

@@ -35,7 +35,7 @@ def document(path: Path, kind: DocumentFormat | None = None) -> Document:
 
 
 def errors_per_character(truth: str, markdown: str) -> float:
-    """Return the share of characters to mend, spaces and Markdown's signs apart: the CER that OCR is measured by."""
+    """Return the character error rate (CER) of OCR, without spaces and Markdown's punctuation."""
     expected, found = letters(truth), letters(markdown)
     return distance(expected, found) / len(expected)
 

@@ -104,7 +104,7 @@ def image_bomb(side: int) -> bytes:
 
 
 def png(wide: int, high: int, pixels: bytes) -> bytes:
-    """Return a PNG that says it is so large; `pixels`: what its compressed data is."""
+    """Return a PNG that declares this size; `pixels`: the size of its compressed data."""
     header = struct.pack(">IIBBBBB", wide, high, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(

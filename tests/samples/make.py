@@ -22,7 +22,7 @@ CJK = Path("/usr/share/fonts/opentype/noto/NotoSansCJK-Regular.ttc")
 SIMPLIFIED = 2  # the font's number in the collection
 DPI = 200
 
-# ---- What they say: (style, text), or a table ----------------------------------------------------------------------
+# ---- Contents: (style, text), or a table ----------------------------------------------------------------------------
 Table = Sequence[Sequence[str]]
 Block = tuple[str, str | Table]
 

@@ -6,8 +6,11 @@ Untrusted documents are parsed in a sandboxed reader process (ADR 13).
   text files.
 - Reader process: `__main__` enters the `sandbox` and passes requests to `reading`.
 - Sources of `pages`: `pdf`, with `words` (text layer) and `forms`; `images`.
+- `office`: documents that are not printed, such as spreadsheets and mails.
 - OCR: `recognition`. Like text layers, it results in text `boxes`.
-- Markdown from boxes: `layout`, `tables`.
+- Blocks from boxes: `page_text` asks `layout`, which combines `regions` (a model), `rulings`, `tables`, `alignment`
+  (tables without lines), `prose`, and the reading `order`; `running_heads` and `hyphens` need several pages;
+  `page_layout` describes the boxes.
 """
 
 from typing import TYPE_CHECKING, Any

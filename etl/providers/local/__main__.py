@@ -1,8 +1,12 @@
 """The reader process: `python -m etl.providers.local <process ID of its worker>`.
 
-Standard input is a socket. Each request is a line of JSON with an open file, because the sandbox cannot open documents.
-Responses are lines of JSON on standard output. The process does not load Django and has no secrets. It parses untrusted
-documents and may therefore crash, hang, or be killed at any time; the worker then starts a new one.
+Standard input is a socket. A request is a line of JSON with two open files: the document, because the sandbox cannot
+open it, and a pipe for the messages about it. The reader process imports the libraries and forks a process for each
+document. It parses nothing, so a document that takes over its own process finds no other user's document, before or
+after it. Neither process loads Django or has secrets.
+
+The document's process may crash, hang, or be killed at any time. The reader process then reports its exit status on the
+socket.
 """
 
 import ctypes
@@ -14,64 +18,83 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from etl.providers.local.sandbox import confine
+from etl.providers.local import sandbox
 
 PR_SET_PDEATHSIG = 1
-# Seconds after a document's deadline at which the process exits, in case its worker no longer exists.
+# Seconds after a document's deadline at which its process exits, in case its worker no longer exists.
 ALARM_DELAY = 10
 MAX_REQUEST = 65_536  # bytes
+MAXRSS_UNIT = 1024  # bytes; of Linux
+
+Message = dict[str, Any]
 
 
 def main(worker: int) -> None:
-    output = reserve_stdout()
-    requests = socket.socket(fileno=0)
+    silence()
+    control = socket.socket(fileno=0)
     try:
-        confine()
+        sandbox.confine()
         exit_with(worker)
-        # Imported in the sandbox, and after standard output is reserved: libraries may print or open files.
-        from etl.providers.local.reading import read
-        from etl.providers.local.recognition import Engine
+        # Imported in the sandbox, and after output is discarded: libraries may print or open files.
+        from etl.providers.local import reading, recognition
+
+        recognition.warm_up()
     except Exception as error:  # noqa: BLE001 - any failure before the first document is a startup error
-        send(output, {"startup_error": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
+        report(control, {"startup_error": f"{type(error).__name__} {getattr(error, 'name', None) or ''}"})
         return
-    send(output, {"ready": True})
-    engine = Engine()
-    for request, document in receive(requests):
-        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_DELAY)
-        for message in read(engine, request, document):
-            send(output, message)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    report(control, {"ready": True, "missing": sandbox.missing()})
+    reader = os.getpid()
+    for request, document, output in receive(control):
+        with document, output:
+            if not (pid := os.fork()):
+                control.close()
+                exit_after(reading.read(recognition.Engine(), request, document), request, output, reader)
+        report(control, {"started": pid})
+        _, status, usage = os.wait4(pid, 0)
+        report(control, {"exit": os.waitstatus_to_exitcode(status), "memory": usage.ru_maxrss * MAXRSS_UNIT})
 
 
-def reserve_stdout() -> BinaryIO:
-    """Return the standard output for messages. Other output, also to stderr, then goes to /dev/null."""
-    output = os.fdopen(os.dup(1), "wb")
+def silence() -> None:
+    """Discard the output of libraries."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    return output
+    os.close(null)
 
 
-def receive(requests: socket.socket) -> Iterator[tuple[dict[str, Any], BinaryIO]]:
+def report(control: socket.socket, message: Message) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def receive(control: socket.socket) -> Iterator[tuple[Message, BinaryIO, BinaryIO]]:
     while True:
-        line, descriptors, _, _ = socket.recv_fds(requests, MAX_REQUEST, 1)
+        line, descriptors, _, _ = socket.recv_fds(control, MAX_REQUEST, 2)
         if not line:
             return
-        with os.fdopen(descriptors[0], "rb") as document:
-            yield json.loads(line), document
+        yield json.loads(line), os.fdopen(descriptors[0], "rb"), os.fdopen(descriptors[1], "wb")
 
 
-def send(output: BinaryIO, message: dict[str, Any]) -> None:
-    output.write(json.dumps(message).encode() + b"\n")
-    output.flush()
+def exit_after(messages: Iterator[Message], request: Message, output: BinaryIO, reader: int) -> None:
+    """Send the messages about a document, in the forked process, and exit without the cleanup of its parent."""
+    code = 1
+    try:
+        exit_with(reader)
+        sandbox.confine_further()
+        signal.setitimer(signal.ITIMER_REAL, request["seconds"] + ALARM_DELAY)
+        for message in messages:
+            output.write(json.dumps(message).encode() + b"\n")
+            output.flush()
+        code = 0
+    finally:
+        os._exit(code)
 
 
-def exit_with(worker: int) -> None:
-    """Have the kernel kill this process when its worker exits. Linux only; 0: no worker to watch."""
-    if sys.platform == "linux" and worker:
+def exit_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent exits. Linux only; 0: no parent to watch."""
+    if sys.platform == "linux" and parent:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != worker:  # it exited before the call
-            sys.exit(0)
+        if os.getppid() != parent:  # it exited before the call
+            os._exit(0)
 
 
 if __name__ == "__main__":

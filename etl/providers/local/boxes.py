@@ -4,16 +4,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from unicodedata import east_asian_width
+from typing import Protocol
+from unicodedata import bidirectional, east_asian_width
 
 # Minimum gaps as multiples of the type size: between the cells of a row, and between words.
 CELL_GAP = 0.9
 WORD_GAP = 0.12
+# Between two letters that a line break separates after a hyphen. `hyphens` decides whether the hyphen stays.
+BREAK = "\x02"
+
+
+class Area(Protocol):
+    """Anything with a bounding box."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
 
 
 @dataclass(slots=True, kw_only=True)
 class Box:
-    """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size."""
+    """Words with their bounding box, in points or pixels; y grows downwards. `size`: the type size.
+
+    `order`: the position of the first word in the file, from 0, or -1 where the file has no words.
+    """
 
     text: str
     x0: float
@@ -24,6 +39,8 @@ class Box:
     bold: bool = False
     confidence: float | None = None  # of OCR, 0 to 1
     skew: float = 0.0  # radians, clockwise
+    order: int = -1
+    mirrored: bool = False  # left and right are exchanged
 
     @property
     def middle(self) -> float:
@@ -35,17 +52,23 @@ class Box:
 
 
 Row = list[Box]
+Words = list[Box]
 
 
 def group_rows(boxes: Iterable[Box]) -> list[Row]:
     """Return the boxes as rows from top to bottom, each a list of cells from left to right."""
+    return [[join_words(cell) for cell in cells] for cells in group_words(boxes)]
+
+
+def group_words(boxes: Iterable[Box]) -> list[list[Words]]:
+    """Return the boxes as rows from top to bottom, each a list of cells from left to right, each a list of words."""
     rows: list[Row] = []
     for box in sorted(boxes, key=lambda box: box.middle):
         if rows and is_in_row(box, rows[-1]):
             rows[-1].append(box)
         else:
             rows.append([box])
-    return [group_cells(row) for row in rows]
+    return [split_cells(row) for row in rows]
 
 
 def is_in_row(box: Box, row: Row) -> bool:
@@ -54,49 +77,55 @@ def is_in_row(box: Box, row: Row) -> bool:
     return abs(box.y0 + box.y1 - near.y0 - near.y1) < min(box.size, near.size)
 
 
-def group_cells(row: Row) -> Row:
-    """Join adjacent words into cells."""
+def split_cells(row: Row, gap: float = CELL_GAP) -> list[Words]:
+    """Return the words of a row from left to right as cells, which have at least `gap` type sizes between them."""
     cells: list[Row] = []
     right = 0.0
     for box in sorted(row, key=lambda box: box.x0):
         last = cells[-1][-1] if cells else None
         if last and box.text == last.text and abs(box.x0 - last.x0) < 0.3 * box.size:
             continue  # some programs print text twice to make it bold
-        if last and box.x0 - right < CELL_GAP * max(box.size, last.size):
+        if last and box.x0 - right < gap * max(box.size, last.size):
             cells[-1].append(box)
             right = max(right, box.x1)
         else:
             cells.append([box])
             right = box.x1
-    return [join_words(cell) for cell in cells]
+    return cells
 
 
-def join_words(words: list[Box]) -> Box:
+def join_words(words: Words) -> Box:
+    """Return words that are next to each other as one box, in the order in which they are read."""
     if len(words) == 1:
         return words[0]
-    texts = [words[0].text]
-    for left, right in pairwise(words):
-        has_gap = right.x0 - left.x1 > WORD_GAP * min(left.size, right.size)
-        needs_space = has_gap and not (is_wide(left.text[-1]) and is_wide(right.text[0]))
-        texts += [" ", right.text] if needs_space else [right.text]
+    ordered = logical_order(words[::-1] if words[0].mirrored else words)
+    texts = [ordered[0].text]
+    for before, after in pairwise(ordered):
+        gap = max(before.x0, after.x0) - min(before.x1, after.x1)
+        has_gap = gap > WORD_GAP * min(before.size, after.size)
+        needs_space = has_gap and not (is_wide(before.text[-1]) and is_wide(after.text[0]))
+        texts += [" ", after.text] if needs_space else [after.text]
     return Box(
         text="".join(texts),
-        x0=words[0].x0,
+        x0=min([word.x0 for word in words]),
         y0=min([word.y0 for word in words]),
         x1=max([word.x1 for word in words]),
         y1=max([word.y1 for word in words]),
         size=max([word.size for word in words]),
         bold=all(word.bold for word in words),
         confidence=mean_confidence(words),
+        order=words[0].order,
+        mirrored=words[0].mirrored,
     )
 
 
 def join_lines(first: str, second: str) -> str:
-    """Join two lines of text. A hyphen at the end of a line is kept, because it may be part of the word."""
+    """Join two lines of text. A break after a hyphen is marked, because the hyphen may be part of the word."""
     if not first or not second:
         return first or second
-    no_space = (first[-1] == "-" and first[-2:-1].isalpha()) or (is_wide(first[-1]) and is_wide(second[0]))
-    return f"{first}{second}" if no_space else f"{first} {second}"
+    if first[-1] == "-" and first[-2:-1].isalpha():
+        return f"{first}{BREAK if second[0].islower() else ''}{second}"
+    return f"{first}{second}" if is_wide(first[-1]) and is_wide(second[0]) else f"{first} {second}"
 
 
 def mean_confidence(boxes: Iterable[Box]) -> float | None:
@@ -115,3 +144,65 @@ def body_size(boxes: Iterable[Box]) -> float:
     """Return the median type size, weighted by characters."""
     sizes = [box.size for box in boxes for _ in range(1 + len(box.text) // 8)]
     return median(sizes) if sizes else 0.0
+
+
+def overlap(first: Area, second: Area) -> float:
+    """Return the area that two boxes share."""
+    width = min(first.x1, second.x1) - max(first.x0, second.x0)
+    height = min(first.y1, second.y1) - max(first.y0, second.y0)
+    return max(0.0, width) * max(0.0, height)
+
+
+# ---- Right-to-left scripts ------------------------------------------------------------------------------------------
+def direction(text: str) -> int:
+    """Return -1 for text in a right-to-left script, 1 for one in another script, 0 without letters."""
+    for character in text:
+        match bidirectional(character):
+            case "R" | "AL":
+                return -1
+            case "L":
+                return 1
+            case _:
+                pass
+    return 0
+
+
+def is_right_to_left(boxes: Iterable[Box]) -> bool:
+    """Return whether most letters are of a right-to-left script."""
+    return sum(direction(box.text) * len(box.text) for box in boxes) < 0
+
+
+def logical_order(words: Words) -> Words:
+    """Return words, given from left to right, in the order in which they are read.
+
+    In a right-to-left line, only runs of words in other scripts are read from left to right. In another line, only
+    runs of words in right-to-left scripts, with the numbers between them, are read from right to left.
+    """
+    directions = [direction(word.text) for word in words]
+    if -1 not in directions:
+        return words
+    if sum(each * len(word.text) for each, word in zip(directions, words, strict=True)) < 0:
+        return reverse_runs(words[::-1], [each < 0 for each in directions[::-1]], inner=False)
+    return reverse_runs(words, [each > 0 for each in directions], inner=True)
+
+
+def reverse_runs(words: Words, ends_run: list[bool], *, inner: bool) -> Words:
+    """Reverse each run of words for which `ends_run` is false. `inner`: without numbers at the ends of a run."""
+    result: Words = []
+    run: Words = []
+    for word, ends in zip([*words, None], [*ends_run, True], strict=True):
+        if word is not None and not ends:
+            run.append(word)
+            continue
+        start = next((i for i, each in enumerate(run) if direction(each.text)), len(run)) if inner else 0
+        stop = next((i for i in range(len(run), 0, -1) if direction(run[i - 1].text)), 0) if inner else len(run)
+        result += run[:start] + run[start:stop][::-1] + run[max(start, stop) :] if start < stop else run
+        run = []
+        result += [word] if word is not None else []
+    return result
+
+
+def mirror(boxes: Iterable[Area], width: float) -> None:
+    """Exchange left and right, so that the layout of a right-to-left page can be analyzed like others."""
+    for box in boxes:
+        box.x0, box.x1 = width - box.x1, width - box.x0

@@ -9,12 +9,6 @@ from etl.core.errors import FileCorrupt, TooManyPages, TooManyPixels
 from etl.core.formats import DocumentFormat
 from etl.providers.local.pages import DocumentLimits, LocalPage, scale_for_ocr
 
-FORMATS = {
-    DocumentFormat.PNG: "PNG",
-    DocumentFormat.JPEG: "JPEG",
-    DocumentFormat.TIFF: "TIFF",
-    DocumentFormat.WEBP: "WEBP",
-}
 # The EXIF orientation tag, and the transposition that corrects each value.
 ORIENTATION = 0x0112
 TRANSPOSITIONS = {
@@ -42,9 +36,9 @@ class ImagePages:
     def __init__(self, file: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.limits = limits
         try:
-            # Only the decoder of the detected format is enabled. An open file, not a path: Pillow would memory-map it,
-            # and then ignores the orientation of an uncompressed TIFF.
-            self.image = Image.open(file, formats=[FORMATS[kind]])
+            # Only the decoder of the detected format is enabled; our names of formats are Pillow's. An open file, not a
+            # path: Pillow would memory-map it, and then ignores the orientation of an uncompressed TIFF.
+            self.image = Image.open(file, formats=[kind.name])
         except (UnidentifiedImageError, *DECODE_ERRORS):
             raise FileCorrupt from None
         self.page_count = count_frames(self.image, limits.pages) if kind == DocumentFormat.TIFF else 1
@@ -74,7 +68,7 @@ class ImagePages:
         self.image.seek(index)
         width, height = self.image.size
         if width * height > self.limits.pixels:
-            raise TooManyPixels
+            raise TooManyPixels.of(width * height, self.limits.pixels)
 
     def close(self) -> None:
         self.image.close()

@@ -1,205 +1,294 @@
-"""Layout analysis: converts the text boxes of a page to Markdown with columns, tables, headings, and paragraphs.
+"""Layout analysis: from the text boxes of a page to blocks of Markdown in reading order.
 
-No text is omitted or invented. Where the positions of words show no structure, lines of text are kept.
+A layout model finds regions, and ruling lines and aligned words show tables. No text is omitted or invented. Where
+nothing shows a structure, lines of text are kept.
 """
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
-from etl.providers.local.boxes import Box, Row, body_size, group_rows, is_wide, join_lines
-from etl.providers.local.tables import find_table
+from etl.providers.local import hyphens, tables
+from etl.providers.local.alignment import aligned_areas
+from etl.providers.local.boxes import (
+    Area,
+    Box,
+    Words,
+    body_size,
+    group_words,
+    is_right_to_left,
+    join_words,
+    mirror,
+    overlap,
+)
+from etl.providers.local.order import reading_order
+from etl.providers.local.prose import paragraphs
+from etl.providers.local.regions import Region
+from etl.providers.local.rulings import Rulings
 
-# Minimum type size of headings, as a multiple of the size of body text, with the Markdown prefix of their level.
-HEADINGS = ((1.5, "#"), (1.2, "##"))
-MAX_HEADING_LENGTH, MAX_HEADING_LINES = 200, 3  # length in characters
-# Range of the ratio of type sizes between consecutive lines of a paragraph.
-SIZE_RATIO = (0.83, 1.2)
-BULLET = re.compile(r"[•‣◦▪●∙·]\s*(?=\S)")
-LIST_ITEM = re.compile(r"(?:[-–*]|\d{1,3}[.)]|[a-zA-Z][.)])\s|[•‣◦▪●∙·]")
-# If the longest line of a paragraph fills this share of the column, its lines are taken to wrap at that line's end.
-FULL_WIDTH = 0.85
 # Text that ends before this share of the page's width does not extend to the right margin.
 NARROW_WIDTH = 0.6
-# Columns of prose: minimum lines, median letters of a line, and median share of the column's width that a line fills.
-MIN_COLUMN_LINES, MIN_COLUMN_LETTERS, MIN_COLUMN_FILL = 6, 24, 0.7
+# A region of text counts from this score, one of a table from the model's minimum.
+MIN_TEXT_SCORE, CERTAIN = 0.5, 0.9  # certain: aligned words in it are not a table
+# Share of a cell or an area that must be in a region.
+MOSTLY = 0.6
+# One-column prose: share of rows that are one text, and their median width as a share of the widest.
+PLAIN_ROWS, PLAIN_WIDTH = 0.95, 0.6
+MIN_PLAIN_ROWS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Sheet:
+    """A page without its text. `body`: the type size of body text, if it is known from other pages."""
+
+    width: float = 0.0
+    height: float = 0.0
+    body: float = 0.0
+    regions: list[Region] = field(default_factory=list)
+    rulings: Rulings = field(default_factory=Rulings)
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """A part of a page. `kind`: as the API names it; `text`: Markdown; `lines`: how many lines it has on the page."""
+
+    kind: str
+    text: str
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    lines: int = 1
+    left_out: bool = False  # of the running text
 
 
 def to_markdown(boxes: list[Box], *, body: float = 0.0, width: float = 0.0) -> str:
-    """Return the text of a page as Markdown.
-
-    `body`: the type size of body text, if it is known from other pages; `width`: the page's.
-    """
-    cells = [cell for row in group_rows(boxes) for cell in row]
-    body = body or body_size(cells)
-    columns = split_columns(cells)
-    # On a page where all lines are short, their line breaks are intended.
-    is_narrow = len(columns) == 1 and max(cell.x1 for cell in cells) < NARROW_WIDTH * width
-    right = width if is_narrow else 0.0
-    return "\n\n".join(block for column in columns for block in blocks(group_rows(column), body, right))
+    """Return the text of a page as Markdown, without a picture of the page."""
+    text = "\n\n".join(block.text for block in analyze(boxes, Sheet(body=body, width=width)))
+    return hyphens.resolve(text, hyphens.words(text))
 
 
-# ---- Columns --------------------------------------------------------------------------------------------------------
-def split_columns(cells: list[Box]) -> list[list[Box]]:
-    """Return the cells in reading order: columns of prose one after the other, with cells that span them between."""
-    gutter = find_gutter(cells)
-    if gutter is None:
-        return [cells] if cells else []
-    spanning = sorted((cell for cell in cells if cell.x0 < gutter < cell.x1), key=lambda cell: cell.middle)
-    rest = [cell for cell in cells if not cell.x0 < gutter < cell.x1]
-    parts: list[list[Box]] = []
-    for cell in spanning:
-        above = [other for other in rest if other.middle < cell.middle]
-        rest = [other for other in rest if other.middle >= cell.middle]
-        parts += split_at(gutter, above)
-        if above or not parts:
-            parts.append([])
-        parts[-1].append(cell)
-    return parts + split_at(gutter, rest)
-
-
-def split_at(gutter: float, cells: list[Box]) -> list[list[Box]]:
-    left = [cell for cell in cells if cell.x1 <= gutter]
-    right = [cell for cell in cells if cell.x0 >= gutter]
-    return [*split_columns(left), *split_columns(right)]
-
-
-def find_gutter(cells: list[Box]) -> float | None:
-    """Return the x-coordinate between two columns of prose, or None if there is one column."""
-    if len(cells) < 2 * MIN_COLUMN_LINES:
-        return None
-    x0, x1 = min(cell.x0 for cell in cells), max(cell.x1 for cell in cells)
-    if median(cell.width for cell in cells) > 0.6 * (x1 - x0):
-        return None
-    candidates = [x0 + (x1 - x0) * percent / 100 for percent in range(20, 81)]
-    crossings = [sum(cell.x0 < x < cell.x1 for cell in cells) for x in candidates]
-    best = [x for x, count in zip(candidates, crossings, strict=True) if count == min(crossings)]
-    gutter = best[len(best) // 2]
-    left = [cell for cell in cells if cell.x1 <= gutter]
-    right = [cell for cell in cells if cell.x0 >= gutter]
-    return gutter if is_prose(left) and is_prose(right) and min(crossings) < len(left) + len(right) else None
-
-
-def is_prose(cells: list[Box]) -> bool:
-    """Return whether the lines of a column are many and fill it. Those of a table are few or short."""
-    if len(cells) < MIN_COLUMN_LINES:
+def is_plain(boxes: list[Box]) -> bool:
+    """Return whether a page is prose in one column, whose layout needs no picture."""
+    rows = group_words(boxes)
+    if len(rows) < MIN_PLAIN_ROWS:
+        return len(rows) == 0
+    single = [row[0] for row in rows if len(row) == 1]
+    if len(single) < PLAIN_ROWS * len(rows):
         return False
-    width = max(cell.x1 for cell in cells) - min(cell.x0 for cell in cells)
-    letters = median(sum(1 + is_wide(letter) for letter in cell.text) for cell in cells)
-    return letters >= MIN_COLUMN_LETTERS and median(cell.width for cell in cells) >= MIN_COLUMN_FILL * width
+    widths = [words[-1].x1 - words[0].x0 for words in single]
+    return median(widths) >= PLAIN_WIDTH * max(widths)
 
 
-# ---- Blocks ---------------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class Metrics:
-    """Measurements of a column. `step`: the line spacing in a paragraph; `body`: the type size of body text."""
-
-    left: float
-    right: float
-    step: float
-    body: float
-
-
-def measure(rows: list[Row], body: float, right: float) -> Metrics:
-    size = body_size(cell for row in rows for cell in row)
-    steps = sorted(below[0].middle - above[0].middle for above, below in pairwise(rows))
-    # A low percentile, not the median: most steps may be between paragraphs.
-    plausible = [step for step in steps if 0.9 * size < step < 3 * size]
-    return Metrics(
-        left=min(row[0].x0 for row in rows),
-        right=max(right, *(row[-1].x1 for row in rows)),
-        step=plausible[len(plausible) // 10] if plausible else 1.3 * size,
-        body=body,
-    )
+def analyze(boxes: list[Box], sheet: Sheet) -> list[Block]:
+    """Return the blocks of a page in reading order."""
+    if not is_right_to_left(boxes):
+        return find_blocks(boxes, sheet)
+    width = sheet.width or max(box.x1 for box in boxes)
+    for areas in (boxes, sheet.regions, sheet.rulings.horizontal, sheet.rulings.vertical):
+        mirror(areas, width)
+    for box in boxes:
+        box.mirrored = True
+    blocks = find_blocks(boxes, sheet)
+    mirror(blocks, width)
+    return blocks
 
 
-def blocks(rows: list[Row], body: float, right: float) -> Iterator[str]:
-    """Yield tables, headings, and paragraphs from top to bottom.
-
-    `right`: the right edge of the column, if it is beyond its text.
-    """
-    metrics = measure(rows, body, right)
-    lines: list[Box] = []
-    index = 0
-    while index < len(rows):
-        table = find_table(rows, index)
-        if table:
-            yield from paragraphs(lines, metrics)
-            lines = []
-            yield table.markdown()
-        else:
-            lines.append(join_cells(rows[index]))
-        index += table.row_count if table else 1
-    yield from paragraphs(lines, metrics)
+def find_blocks(boxes: list[Box], sheet: Sheet) -> list[Block]:
+    rows = group_words(boxes)
+    sheet.body = sheet.body or body_size(join_words(cell) for row in rows for cell in row)
+    found, rest = find_tables(rows, sheet)
+    units: list[Unit] = [Unit.of([block]) for block in found]
+    units += find_texts(rest, sheet)
+    return [block for unit in reading_order(units) for block in unit.blocks]
 
 
-def join_cells(row: Row) -> Box:
-    """Return a row outside tables as one line."""
-    return Box(
-        text=" ".join(cell.text for cell in row),
-        x0=row[0].x0,
-        y0=min(cell.y0 for cell in row),
-        x1=row[-1].x1,
-        y1=max(cell.y1 for cell in row),
-        size=max(cell.size for cell in row),
-        bold=all(cell.bold for cell in row),
-    )
+@dataclass(slots=True, kw_only=True)
+class Unit:
+    """Blocks that are read together: those of a region."""
+
+    blocks: list[Block]
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @classmethod
+    def of(cls, blocks: list[Block]) -> "Unit":
+        x0, y0, x1, y1 = bounds(blocks)
+        return cls(blocks=blocks, x0=x0, y0=y0, x1=x1, y1=y1)
 
 
-def paragraphs(lines: list[Box], metrics: Metrics) -> Iterator[str]:
-    paragraph: list[Box] = []
-    for line in lines:
-        if paragraph and starts_paragraph(line, paragraph, metrics):
-            yield render_paragraph(paragraph, metrics)
-            paragraph = []
-        paragraph.append(line)
-    if paragraph:
-        yield render_paragraph(paragraph, metrics)
-
-
-def starts_paragraph(line: Box, paragraph: list[Box], metrics: Metrics) -> bool:
-    last = paragraph[-1]
-    step = line.middle - last.middle
+def bounds(areas: Sequence[Area]) -> tuple[float, float, float, float]:
     return (
-        step > 1.35 * metrics.step
-        or not SIZE_RATIO[0] < line.size / last.size < SIZE_RATIO[1]
-        or line.bold != last.bold
-        or (line.x0 - last.x0 > 1.5 * line.size and last.x0 - paragraph[0].x0 < line.size)
+        min(area.x0 for area in areas), min(area.y0 for area in areas),
+        max(area.x1 for area in areas), max(area.y1 for area in areas),
+    )  # fmt: skip
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+def find_tables(rows: list[list[Words]], sheet: Sheet) -> tuple[list[Block], list[list[Words]]]:
+    """Return the tables, and the rows of cells that are in none."""
+    blocks = []
+    for area in table_areas(rows, sheet):
+        inside = [word for row in rows for cell in row for word in cell if is_inside(word, area)]
+        rulings = sheet.rulings.inside(area.x0, area.y0, area.x1, area.y1)
+        table = tables.build(inside, rulings) if inside else None
+        if table is None or is_frame(table):
+            continue
+        blocks.append(
+            Block(
+                kind="table", text=table.markdown(), x0=table.x0, y0=table.y0, x1=table.x1, y1=table.y1,
+                lines=len(table.cells),
+            )
+        )  # fmt: skip
+        taken = set(map(id, inside))
+        rows = [[[word for word in cell if id(word) not in taken] for cell in row] for row in rows]
+        rows = [[cell for cell in row if cell] for row in rows]
+    return blocks, [row for row in rows if row]
+
+
+def table_areas(rows: list[list[Words]], sheet: Sheet) -> list[Region]:
+    """Return the rectangles that may be tables: from the model, from ruling lines, and from aligned rows."""
+    joined = [[join_words(cell) for cell in row] for row in rows]
+    areas = [region for region in sheet.regions if region.kind == "table"]
+    areas += [rectangle(grid) for grid in sheet.rulings.grids()]
+    prose = [region for region in sheet.regions if region.kind == "text" and region.score > CERTAIN]
+    for area in map(rectangle, aligned_areas(joined)):
+        if sum(overlap(area, region) for region in prose) < MOSTLY * area.area:
+            areas.append(area)
+    return merge_areas(areas)
+
+
+def rectangle(area: tuple[float, float, float, float]) -> Region:
+    return Region(kind="table", score=1.0, x0=area[0], y0=area[1], x1=area[2], y1=area[3])
+
+
+def merge_areas(areas: list[Region]) -> list[Region]:
+    """Join rectangles of which one is mostly in the other."""
+    merged: list[Region] = []
+    for area in areas:
+        near = [other for other in merged if overlap(area, other) > 0.5 * min(area.area, other.area)]
+        merged = [other for other in merged if other not in near]
+        merged.append(rectangle(bounds([area, *near])))
+    return merged
+
+
+def is_inside(word: Area, area: Area) -> bool:
+    x, y = (word.x0 + word.x1) / 2, (word.y0 + word.y1) / 2
+    return area.x0 - 2 <= x <= area.x1 + 2 and area.y0 - 2 <= y <= area.y1 + 2
+
+
+def is_frame(table: tables.Table) -> bool:
+    """Return whether most of the text is in one cell, so that the lines are a frame around text."""
+    lengths = [len(cell) for row in table.cells for cell in row]
+    return max(lengths) > 0.6 * sum(lengths) and max(lengths) > 100  # noqa: PLR2004 - a long cell of a small table
+
+
+# ---- Texts ----------------------------------------------------------------------------------------------------------
+def find_texts(rows: list[list[Words]], sheet: Sheet) -> list[Unit]:
+    """Return the paragraphs of the regions, and of the words in no region."""
+    regions = [region for region in sheet.regions if region.kind != "table" and region.score >= MIN_TEXT_SCORE]
+    inside: dict[int, Words] = {}
+    outside: Words = []
+    for row in rows:
+        for cell in join_labels(row):
+            for part, region in assign(cell, regions):
+                if region is None:
+                    outside += part
+                else:
+                    inside.setdefault(region, []).extend(part)
+    units = [to_unit(words, sheet, regions[index].kind) for index, words in inside.items()]
+    units += [to_unit(words, sheet, "") for words in clusters(outside)]
+    return [unit for unit in units if unit.blocks]
+
+
+def join_labels(row: list[Words]) -> list[Words]:
+    """Join labels and their values in a row of cells, which a colon shows."""
+    joined: list[Words] = []
+    for cell in row:
+        if joined and (joined[-1][-1].text.endswith(":") or cell[0].text.startswith(":")):
+            joined[-1] = [*joined[-1], *cell]
+        else:
+            joined.append(cell)
+    return joined
+
+
+def assign(cell: Words, regions: list[Region]) -> list[tuple[Words, int | None]]:
+    """Return the words of a cell with the index of the region that holds most of them, or None.
+
+    A cell is split only if it is in several regions, because their columns are close.
+    """
+    whole = Region(kind="", score=0.0, **dict(zip(("x0", "y0", "x1", "y1"), bounds(cell), strict=True)))
+    shares = [overlap(whole, region) for region in regions]
+    touched = [index for index, share in enumerate(shares) if share > 0.1 * whole.area]
+    if len(touched) <= 1:
+        index = touched[0] if touched and shares[touched[0]] > MOSTLY * whole.area else None
+        return [(cell, index)]
+    parts: list[tuple[Words, int | None]] = []
+    for word in cell:
+        index = max(touched, key=lambda each: (overlap(word, regions[each]), -distance(word, regions[each])))
+        if parts and parts[-1][1] == index:
+            parts[-1][0].append(word)
+        else:
+            parts.append(([word], index))
+    return parts
+
+
+def distance(word: Area, region: Area) -> float:
+    middle = (word.x0 + word.x1) / 2
+    return max(0.0, region.x0 - middle, middle - region.x1)
+
+
+def clusters(words: Words) -> list[Words]:
+    """Return groups of words in no region: lines below each other, with their neighbors in the same row."""
+    groups: list[list[list[Box]]] = []
+    lines = [(cell, join_words(cell)) for row in group_words(words) for cell in row]
+    for cell, line in lines:
+        near = [group for group in groups if any(is_below(line, join_words(other)) for other in group[-3:])]
+        near = near[:1]
+        if near:
+            near[0].append(cell)
+        else:
+            groups.append([cell])
+    return [[word for cell in group for word in cell] for group in join_single_rows(groups)]
+
+
+def is_below(line: Box, above: Box) -> bool:
+    size = max(line.size, above.size)
+    shared = min(line.x1, above.x1) - max(line.x0, above.x0)
+    return (
+        -0.5 * size < line.y0 - above.y1 < 0.9 * size
+        and shared > 0.3 * min(line.width, above.width)
+        and abs(line.middle - above.middle) > 0.5 * size
     )
 
 
-def render_paragraph(lines: list[Box], metrics: Metrics) -> str:
-    """Return a heading, or a paragraph with its lines joined where they wrap."""
-    prefix = heading_prefix(lines, metrics.body)
-    if prefix:
-        return f"{prefix} {' '.join(line.text for line in lines)}"
-    text = ""
-    right = max(line.x1 for line in lines)
-    if right - metrics.left < FULL_WIDTH * (metrics.right - metrics.left):
-        right = metrics.right
-    for before, line in zip([None, *lines], lines, strict=False):
-        wraps = before is not None and is_full(before, line, right) and not LIST_ITEM.match(line.text)
-        text = join_lines(text, line.text) if wraps else f"{text}\n{BULLET.sub('- ', line.text, count=1)}"
-    return text.strip()
+def join_single_rows(groups: list[list[Words]]) -> list[list[Words]]:
+    """Join groups of one line each that are in the same row, such as a label and its value."""
+    joined: list[list[Words]] = []
+    for group in groups:
+        last = joined[-1] if joined else None
+        if last and len(group) == 1 and all(is_beside(group[0], cell) for cell in last):
+            last += group
+        else:
+            joined.append(list(group))
+    return joined
 
 
-def heading_prefix(lines: list[Box], body: float) -> str:
-    """Return the Markdown prefix of a heading, or "" for a paragraph."""
-    text = " ".join(line.text for line in lines)
-    if not body or len(text) > MAX_HEADING_LENGTH or len(lines) > MAX_HEADING_LINES:
-        return ""
-    ratio = min(line.size for line in lines) / body
-    for min_ratio, prefix in HEADINGS:
-        if ratio >= min_ratio:
-            return prefix
-    is_bold_title = len(lines) == 1 and lines[0].bold and text[-1:].isalpha()
-    return "###" if is_bold_title else ""
+def is_beside(cell: Words, other: Words) -> bool:
+    return abs(cell[0].middle - other[0].middle) < 0.5 * min(cell[0].size, other[0].size)
 
 
-def is_full(before: Box, line: Box, right: float) -> bool:
-    """Return whether a line wrapped because the next word did not fit. Otherwise, its line break is intended."""
-    word = line.text.split(" ", 1)[0]
-    letters = 2 if is_wide(word[0]) else len(word) + 1  # wide scripts can break after any character
-    return before.x1 + line.width * letters / len(line.text) > right
+def to_unit(words: Words, sheet: Sheet, kind: str) -> Unit:
+    rows = group_words(words)
+    lines = [join_words([word for cell in row for word in cell]) for row in rows]
+    right = 0.0
+    if not kind and sheet.width and max(line.x1 for line in lines) < NARROW_WIDTH * sheet.width:
+        right = sheet.width  # on a page where all lines are short, their line breaks are intended
+    blocks = []
+    for paragraph in paragraphs(lines, body=sheet.body, right=right, is_title=kind == "title"):
+        x0, y0, x1, y1 = bounds(paragraph.lines)
+        own = kind if kind in {"header", "footer", "caption", "figure"} else paragraph.kind
+        blocks.append(Block(kind=own, text=paragraph.text, x0=x0, y0=y0, x1=x1, y1=y1, lines=len(paragraph.lines)))
+    return Unit.of(blocks)

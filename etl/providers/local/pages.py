@@ -23,19 +23,31 @@ class DocumentLimits:
 
 
 @dataclass(slots=True, kw_only=True)
-class LocalPage:
-    """A page before OCR. `render` returns its pixels as an array of rows of BGR.
+class Part:
+    """The words of a page in one text direction, upright after the page is turned clockwise by `turn` degrees."""
 
-    `parts`: the words of the text layer, one list for each text direction. `needs_ocr`: whether the text layer is
-    missing or unusable; `hidden`: whether it contains invisible words; `body`: the type size of body text.
+    turn: int = 0
+    boxes: list[Box]
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalPage:
+    """A page before OCR. `render` returns its pixels as an array of rows of BGR; `picture` the same, for its layout.
+
+    `parts`: the words of the text layer by text direction. `needs_ocr`: whether the text layer is missing or unusable;
+    `hidden`: whether it contains invisible words; `body`: the type size of body text; `width` and `height` in points.
     """
 
     render: Callable[[], Any]
     needs_ocr: bool
-    parts: list[list[Box]] = field(default_factory=list)
+    picture: Callable[[], Any] | None = None
+    parts: list[Part] = field(default_factory=list)
     body: float = 0.0
     width: float = 0.0
+    height: float = 0.0
     hidden: bool = False
+    # Large images without words of the text layer on them, in points from the top left: x0, y0, x1, y1.
+    images: list[tuple[float, float, float, float]] = field(default_factory=list)
 
 
 def scale_for_ocr(width: float, height: float, max_pixels: int) -> float:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pypdfium2
@@ -10,13 +11,15 @@ import pypdfium2.raw as pdfium
 from etl.core.errors import FileCorrupt, FileEncrypted, TooManyPixels
 from etl.providers.local.boxes import Box
 from etl.providers.local.forms import form_entries
-from etl.providers.local.pages import DocumentLimits, LocalPage, scale_for_ocr
-from etl.providers.local.words import TextLayer, to_page
+from etl.providers.local.pages import DocumentLimits, LocalPage, Part, scale_for_ocr
+from etl.providers.local.words import Rectangle, TextLayer, to_page
 
-# Resolution at which pages are rendered for OCR, unless they are too large.
-DPI = 150
+# Resolutions at which pages are rendered for OCR and for layout analysis, unless they are too large.
+DPI, LAYOUT_DPI = 150, 100
 # A page with fewer letters, and an image that covers more of it, is a scan. The letters are a stamp or page number.
 MIN_LETTERS, MAX_IMAGE_COVER = 100, 0.5
+# An image that covers so much of the page, with fewer words of the text layer on it, may show text that is not read.
+MIN_IMAGE_COVER, MIN_IMAGE_WORDS = 0.1, 5
 # Maximum share of unreadable characters in a usable text layer.
 MAX_GARBLED = 0.15
 # The end-of-file marker, and the number of last bytes to search for it.
@@ -47,16 +50,21 @@ class Pdf:
         layer = TextLayer(page)
         parts = layer.read()
         entries = self.form_entries(page)
-        parts[:1] = [[*parts[0], *entries]] if parts else [entries]
+        if entries:
+            parts = parts or [Part(boxes=[])]
+            parts[0].boxes += entries
         self.sizes.update(count_sizes(parts))
-        letters = sum(len(word.text) for part in parts for word in part)
+        letters = sum(len(word.text) for part in parts for word in part.boxes)
         return LocalPage(
             parts=parts,
             body=self.sizes.most_common(1)[0][0] / 2 if self.sizes else 0.0,
             width=page.get_width(),
+            height=page.get_height(),
             hidden=layer.hidden,
+            images=list(unread_images(page, parts)),
             needs_ocr=layer.garbled > MAX_GARBLED or is_scan(page, letters),
-            render=lambda: self.render(page),
+            render=lambda: self.render(page, DPI),
+            picture=lambda: self.render(page, LAYOUT_DPI),
         )
 
     def form_entries(self, page: Any) -> list[Box]:
@@ -64,13 +72,13 @@ class Pdf:
         page_box, rotation = page.get_bbox(), page.get_rotation()
         return list(form_entries(page, form and form.raw, lambda area: to_page(area, page_box, rotation)))
 
-    def render(self, page: Any) -> Any:
+    def render(self, page: Any, dpi: int) -> Any:
         for image in find_images(page):
             width, height = image.get_px_size()
             if width * height > self.limits.pixels:
                 raise TooManyPixels
-        width, height = (side * DPI / 72 for side in page.get_size())
-        scale = scale_for_ocr(width, height, self.limits.pixels) * DPI / 72
+        width, height = (side * dpi / 72 for side in page.get_size())
+        scale = scale_for_ocr(width, height, self.limits.pixels) * dpi / 72
         return page.render(scale=scale, maybe_alpha=False).to_numpy()
 
     def check_sizes(self) -> None:
@@ -147,11 +155,11 @@ def find_catalog(content: bytes) -> bytes | None:
 
 
 # ---- Page content ---------------------------------------------------------------------------------------------------
-def count_sizes(parts: list[list[Box]]) -> Counter[int]:
+def count_sizes(parts: list[Part]) -> Counter[int]:
     """Return the number of characters of each type size, in half points."""
     sizes: Counter[int] = Counter()
     for part in parts:
-        for word in part:
+        for word in part.boxes:
             sizes[round(2 * word.size)] += len(word.text)
     return sizes
 
@@ -165,6 +173,22 @@ def is_scan(page: Any, letters: int) -> bool:
     if not letters:
         return any(True for _ in page.get_objects(max_depth=1))
     return letters < MIN_LETTERS and image_cover(page) > MAX_IMAGE_COVER
+
+
+def unread_images(page: Any, parts: list[Part]) -> Iterator[Rectangle]:
+    """Yield the rectangles of large images without words of the text layer on them, from the top left of the page."""
+    page_box, rotation = page.get_bbox(), page.get_rotation()
+    words = [word for part in parts if not part.turn for word in part.boxes]
+    for image in find_images(page):
+        area = pdfium.FS_RECTF()
+        area.left, area.bottom, area.right, area.top = image.get_bounds()
+        x0, y0, x1, y1 = to_page(area, page_box, rotation)
+        x0, y0, x1, y1 = max(0.0, x0), max(0.0, y0), min(page.get_width(), x1), min(page.get_height(), y1)
+        if x1 <= x0 or y1 <= y0 or (x1 - x0) * (y1 - y0) < MIN_IMAGE_COVER * page.get_width() * page.get_height():
+            continue
+        inside = sum(x0 <= (word.x0 + word.x1) / 2 <= x1 and y0 <= word.middle <= y1 for word in words)
+        if inside < MIN_IMAGE_WORDS:
+            yield x0, y0, x1, y1
 
 
 def image_cover(page: Any) -> float:

@@ -1,20 +1,15 @@
-"""Text and Markdown files, unchanged. Form feeds separate pages."""
+"""Text and Markdown files, unchanged, in any encoding that can be detected. Form feeds separate pages."""
 
 from pathlib import Path
 
-from etl.core import formats
-from etl.core.errors import FileCorrupt, TooManyPages
+from etl.core import encodings
+from etl.core.errors import TooManyPages
 
 
 def read_pages(path: Path, *, max_pages: int) -> list[str]:
-    content = path.read_bytes()
-    if content.count(b"\f") > 2 * max_pages + 1:  # an early check; in UTF-16, other characters contain this byte too
-        raise TooManyPages
-    try:
-        text = content.decode(formats.encoding(content[:4]))
-    except UnicodeDecodeError:
-        raise FileCorrupt from None
-    pages = text.removesuffix("\f").split("\f")
-    if len(pages) > max_pages:
-        raise TooManyPages
-    return pages
+    """Return the pages. Raises FileCorrupt and TooManyPages."""
+    text = encodings.decode(path.read_bytes()).removesuffix("\f")
+    count = text.count("\f") + 1
+    if count > max_pages:  # before millions of pages are made
+        raise TooManyPages.of(count, max_pages)
+    return text.split("\f")

@@ -1,7 +1,7 @@
 """The worker's side of the reader process: starts it, sends requests, enforces limits, and kills it.
 
-Each worker process has at most one. It is reused for further documents, because starting it takes longer than most
-documents do. It must not be used concurrently.
+Each worker process has at most one. It forks a process for each document, which takes milliseconds, because it has
+imported the libraries. It must not be used concurrently.
 """
 
 import json
@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,18 @@ import structlog
 from config.platform.observability import logs
 from etl.core.errors import EngineMissing, EtlError, FileTooLarge, OcrFailed
 from etl.core.stage_context import StageContext
+from etl.providers.local import process_tree
 
 log = structlog.get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
 # Environment variables that are passed on. No credentials, because the process parses untrusted files.
 INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR")
-# Prevents files in the user's home directory. onnxruntime stores an ID for its telemetry there.
-FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1"}
-# Resident memory in bytes, above which the process is killed while it reads a document, or restarted after one.
-MAX_MEMORY, RESTART_MEMORY = 1024**3, 640 * 1024**2
-# Number of documents after which it is restarted, because libraries leak memory.
-MAX_DOCUMENTS = 100
+# HOME prevents files in the user's home directory, where onnxruntime stores an ID for its telemetry. Telemetry and
+# OpenBLAS start threads at import, which a fork would not have.
+FIXED_VARIABLES = {"HOME": "/nonexistent", "ORT_DISABLE_TELEMETRY": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Resident memory in bytes and number of threads, above which the processes are killed.
+MAX_MEMORY, MAX_THREADS = 1024**3, 64
 POLL_INTERVAL = 0.2  # seconds between checks of the deadline, the lease, and memory
 MAX_LINE = 256 * 1024**2  # bytes of a message, far above the largest page
 BLOCK_SIZE = 1 << 18
@@ -46,7 +47,7 @@ Message = dict[str, Any]
 
 
 class ReaderCrashed(OcrFailed):
-    """The reader process crashed, or sent an invalid message, while it read the document."""
+    """The document's process crashed, or sent an invalid message."""
 
 
 class ReaderProcess:
@@ -54,20 +55,23 @@ class ReaderProcess:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self.documents = 0
         inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         # PR_SET_PDEATHSIG fires when the parent *thread* exits, so it is used only from the main thread.
         parent = self.owner if threading.current_thread() is threading.main_thread() else 0
         self.ready = False  # started; from then on, a crash is caused by a document
-        self.requests, theirs = socket.socketpair()
+        self.can_fork = True  # whether a document's process can start others
+        self.child: int | None = None  # the process of the current document
+        self.exit_code, self.peak = 0, 0  # of the last document's process; resident bytes
+        self.received = b""
+        self.control, theirs = socket.socketpair()
         try:
             self.popen = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-B", "-m", "etl.providers.local", str(parent)],
-                stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 cwd=ROOT, env={"LANG": "C.UTF-8", **inherited, **FIXED_VARIABLES}, bufsize=0, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self.requests.close()
+            self.control.close()
             raise engine_missing(logs.describe(error)) from None
         finally:
             theirs.close()
@@ -77,80 +81,130 @@ class ReaderProcess:
         return self.owner == os.getpid() and self.popen.poll() is None
 
     def read(self, request: Message, context: StageContext) -> Generator[Message]:
-        """Yield the messages about a document. Kills the process on any exception, also one at the `yield`."""
-        self.documents += 1
+        """Yield the messages about a document. Kills all processes on any exception, also one at the `yield`."""
         finished = False
         try:
-            self.send(request)
-            for line in self.read_lines(context):
-                message = parse(line)
-                if "ready" in message:
-                    self.ready = True
-                    continue
-                if "startup_error" in message:
-                    raise engine_missing(str(message["startup_error"]))
-                finished = "done" in message or "error" in message
-                yield message
-                if finished:
-                    return
+            self.wait_until_ready(context)
+            with self.send(request) as responses:
+                self.child = int(self.receive(context)["started"])
+                for message in self.read_messages(responses.fileno(), context):
+                    if last := "done" in message or "error" in message:
+                        responses.close()
+                        self.wait_for_exit(context)
+                        finished = True
+                    yield message
+                    if last:
+                        return
+            self.wait_for_exit(context)
+            raise self.crash()
         finally:
             if not finished:
                 self.kill()
 
-    def send(self, request: Message) -> None:
-        """Send a request with its document as an open file, because the sandbox cannot open files by `path`."""
+    def wait_until_ready(self, context: StageContext) -> None:
+        if self.ready:
+            return
+        message = self.receive(context)
+        if "startup_error" in message:
+            raise engine_missing(str(message["startup_error"]))
+        self.ready = True
+        self.can_fork = "seccomp" in message["missing"]
+        if message["missing"]:
+            log.warning("sandbox_incomplete", missing=message["missing"])
+
+    def send(self, request: Message) -> FileIO:
+        """Send a request with its document as an open file, because the sandbox cannot open files by `path`.
+
+        Returns the pipe for the responses.
+        """
         line = json.dumps({**request, "path": None}).encode() + b"\n"
         try:
             with Path(request["path"]).open("rb") as document:
-                socket.send_fds(self.requests, [line], [document.fileno()])
+                reader, writer = os.pipe()
+                with FileIO(writer, "wb"):
+                    responses = FileIO(reader)
+                    socket.send_fds(self.control, [line], [document.fileno(), writer])
+                    return responses
         except (BrokenPipeError, ConnectionResetError):
-            raise (ReaderCrashed() if self.ready else self.exit_error()) from None
+            raise self.exit_error() from None
         except OSError:  # the document was deleted, or too many files are open
             raise ReaderCrashed from None
 
-    def read_lines(self, context: StageContext) -> Generator[bytes]:
-        assert self.popen.stdout is not None  # noqa: S101 - for mypy
-        responses = self.popen.stdout.fileno()
-        buffer = bytearray()
-        while True:
-            readable, _, _ = select.select([responses], [], [], min(POLL_INTERVAL, context.remaining()))
-            context.check()
-            self.check_memory()
-            if not readable:
-                continue
-            block = os.read(responses, BLOCK_SIZE)
+    def receive(self, context: StageContext) -> Message:
+        """Return the next message of the reader process itself, which is trusted."""
+        while b"\n" not in self.received:
+            block = b""
+            with suppress(ConnectionResetError):
+                block = self.read_block(self.control.fileno(), context)
             if not block:
                 raise self.exit_error()
+            self.received += block
+        line, _, self.received = self.received.partition(b"\n")
+        return parse(line)
+
+    def read_messages(self, responses: int, context: StageContext) -> Generator[Message]:
+        """Yield the messages of the document's process until it closes its pipe. They are untrusted."""
+        buffer = bytearray()
+        while block := self.read_block(responses, context):
             buffer += block
             *lines, buffer = buffer.split(b"\n") if b"\n" in block else (buffer,)
-            yield from map(bytes, lines)
+            for line in lines:
+                message = parse(line)
+                if "startup_error" in message:
+                    raise engine_missing(str(message["startup_error"]))
+                yield message
             if len(buffer) > MAX_LINE:
                 raise ReaderCrashed
 
-    def check_memory(self) -> None:
-        if self.memory() > MAX_MEMORY:
+    def read_block(self, source: int, context: StageContext) -> bytes:
+        """Wait for data, and return it, or nothing at the end. Raises an exception at a limit."""
+        while True:
+            readable, _, _ = select.select([source], [], [], min(POLL_INTERVAL, context.remaining()))
+            context.check()
+            self.check_limits()
+            if readable:
+                return os.read(source, BLOCK_SIZE)
+
+    def wait_for_exit(self, context: StageContext) -> None:
+        """Wait until the document's process has exited, so that it cannot affect the next document."""
+        message = self.receive(context)
+        self.child, self.exit_code, self.peak = None, int(message["exit"]), int(message["memory"])
+        if self.processes():
+            log.warning("reader_stopped", reason="processes")
+            raise ReaderCrashed
+
+    # ---- Limits -----------------------------------------------------------------------------------------------------
+    def processes(self) -> list[int]:
+        """Return the process of the current document, and its descendants where the system does not prevent them."""
+        if self.ready and self.can_fork:
+            return process_tree.descendants(self.pid)
+        return [self.child] if self.child else []
+
+    def check_limits(self) -> None:
+        usages = [usage for pid in self.processes() if (usage := process_tree.usage(pid))]
+        if sum(usage.memory for usage in usages) > MAX_MEMORY:
             log.warning("reader_stopped", reason="memory")
             raise FileTooLarge("Reading the file takes more memory than allowed.")
+        if sum(usage.threads for usage in usages) > MAX_THREADS:
+            log.warning("reader_stopped", reason="threads")
+            raise ReaderCrashed
 
-    def memory(self) -> int:
-        """Return the resident memory in bytes, or 0 if the system does not report it."""
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    # ---- Exits ------------------------------------------------------------------------------------------------------
+    def crash(self) -> EtlError:
+        """Return the error for a document's process that exited without a result."""
+        log.warning("reader_died", code=self.exit_code, memory=self.peak)
+        # Libraries abort, or access a null pointer, if an allocation fails.
+        if self.peak > MAX_MEMORY / 2 and self.exit_code in {-signal.SIGABRT, -signal.SIGSEGV}:
+            return FileTooLarge("Reading the file takes more memory than allowed.")
+        return ReaderCrashed()
 
     def exit_error(self) -> EtlError:
-        """Return the error for a process that exited on its own."""
-        _, status, usage = os.wait4(self.pid, 0)
-        self.popen.returncode = os.waitstatus_to_exitcode(status)
+        """Return the error for a reader process that exited on its own."""
+        process_tree.kill(self.pid)  # processes that it left; before `wait`, while its ID cannot be reused
+        code = self.popen.wait()
         if not self.ready:
-            return engine_missing(self.startup_error(), code=self.popen.returncode)
-        peak = usage.ru_maxrss * 1024
-        log.warning("reader_died", code=self.popen.returncode, memory=peak)
-        # Libraries abort, or access a null pointer, if an allocation fails.
-        if peak > MAX_MEMORY / 2 and self.popen.returncode in {-signal.SIGABRT, -signal.SIGSEGV}:
-            return FileTooLarge("Reading the file takes more memory than allowed.")
+            return engine_missing(self.startup_error(), code=code)
+        log.warning("reader_died", code=code)
         return ReaderCrashed()
 
     def startup_error(self) -> str:
@@ -161,18 +215,14 @@ class ReaderProcess:
         match = STARTUP_ERROR.match(line)
         return " ".join(filter(None, match.groups())) if match else ""
 
-    def needs_restart(self) -> bool:
-        return self.documents >= MAX_DOCUMENTS or self.memory() > RESTART_MEMORY
-
     def kill(self) -> None:
-        """Kill the process and close its pipes. In a fork of its owner, only close them."""
+        """Kill all processes and close the pipes. In a fork of the owner, only close them."""
         if self.owner == os.getpid() and self.popen.returncode is None:
-            self.popen.kill()
+            process_tree.kill(self.pid)
             self.popen.wait()
-        for pipe in (self.requests, self.popen.stdout, self.popen.stderr):
-            with suppress(OSError):
-                if pipe is not None:
-                    pipe.close()
+        self.control.close()
+        if self.popen.stderr is not None:
+            self.popen.stderr.close()
 
 
 def engine_missing(reason: str, **details: object) -> EngineMissing:
@@ -181,7 +231,7 @@ def engine_missing(reason: str, **details: object) -> EngineMissing:
     return EngineMissing()
 
 
-def parse(line: bytes) -> Message:
+def parse(line: bytes | bytearray) -> Message:
     # The process has parsed an untrusted file, so its messages are untrusted too.
     try:
         message = json.loads(line)

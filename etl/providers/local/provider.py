@@ -15,10 +15,10 @@ from django.conf import settings
 from config.platform.observability.metrics import CAUGHT
 from etl.core import errors
 from etl.core.characters import without_useless
-from etl.core.errors import EmptyDocument, OcrFailed, UnsupportedFormat
-from etl.core.formats import DocumentFormat
+from etl.core.errors import BadDocument, EmptyDocument, EtlError, OcrFailed, UnsupportedFormat
+from etl.core.formats import IMAGES, OFFICE_FORMATS, DocumentFormat
 from etl.core.stage_context import StageContext
-from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, Page, unmarked
+from etl.providers.base import UNSURE, Document, MarkdownOfPages, OCRProvider, OCRResult, unmarked
 from etl.providers.local import plain
 from etl.providers.local.process import Message, ReaderCrashed, ReaderProcess
 
@@ -26,9 +26,18 @@ log = structlog.get_logger(__name__)
 
 PLAIN_FORMATS = frozenset({DocumentFormat.TEXT, DocumentFormat.MARKDOWN})
 # Increased when the output changes although the versions of the libraries do not.
-VERSION = "1"
-LIBRARIES = ("pypdfium2", "rapidocr", "onnxruntime", "pillow")
+VERSION = "2"
+LIBRARIES = ("pypdfium2", "rapidocr", "rapid-layout", "onnxruntime", "pillow", "lxml", "charset-normalizer")
+# Below this confidence of all lines, also of omitted ones, the script is most likely unknown. Blurred text has 0.6.
+UNKNOWN_SCRIPT = 0.45
+BLOCK_KINDS = frozenset({"title", "text", "list", "table", "figure", "caption", "header", "footer", "other"})
 LOCK_POLL_INTERVAL = 0.2  # seconds between checks of the deadline and the lease
+# Warnings about pages of documents that are not printed, by code.
+OFFICE_WARNINGS = {
+    "hidden_text": "The page has text that people do not see.",
+    "image_not_read": "The page has a large picture, whose text was not read.",
+    "attachment_not_read": "The message has attachments, which were not read.",
+}
 # The class and location of an exception. Other reasons are not logged.
 REASON = re.compile(r"\w{1,80}( at [\w.<>-]{1,80}:\d{1,6})?", re.ASCII)
 # The errors that the reader process may report, by class name.
@@ -36,26 +45,17 @@ READER_ERRORS = {
     error.__name__: error
     for error in (
         errors.FileCorrupt, errors.FileEncrypted, errors.FileTooLarge, errors.TooManyPages, errors.TooManyPixels,
-        errors.OcrFailed,
+        errors.TooMuchText, errors.TooManyParts, errors.TooManyCells, errors.TooDeep, errors.OcrFailed,
     )
 }  # fmt: skip
 
 
 class LocalProvider(OCRProvider):
-    """OCR provider for PDFs, with their text layer if possible, images, and text files."""
+    """OCR provider for PDFs, with their text layer if possible, images, Office documents, web pages, and text files."""
 
     name = "local"
     title = "The local provider"
-    formats = frozenset(
-        {
-            DocumentFormat.PDF,
-            DocumentFormat.PNG,
-            DocumentFormat.JPEG,
-            DocumentFormat.TIFF,
-            DocumentFormat.WEBP,
-            *PLAIN_FORMATS,
-        }
-    )
+    formats = IMAGES | OFFICE_FORMATS | PLAIN_FORMATS | {DocumentFormat.PDF}
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -70,15 +70,16 @@ class LocalProvider(OCRProvider):
         )
         return OCRResult(
             markdown=result.markdown(),
-            pages=tuple(result.pages),
+            pages=tuple(result.text.pages),
+            layout=tuple(result.layout),
             provider=self.name,
             provider_task_id=f"local-{document.sha256[:12]}",
             metadata={
-                "pages": len(result.pages),
+                "pages": len(result.text.pages),
                 "duration_ms": milliseconds(time.monotonic() - started),
                 "version": VERSION,
                 "engine": library_versions(),
-                "ocr_pages": sum(page.method == "ocr" for page in result.pages),
+                "ocr_pages": sum(page.method == "ocr" for page in result.text.pages),
                 "ocr_ms": milliseconds(result.ocr_seconds),
             },
         )
@@ -102,7 +103,6 @@ class LocalProvider(OCRProvider):
         try:
             yield from self.running_process().read(make_request(document, context, count_only=count_only), context)
         finally:
-            self.close_if_done()
             self.lock.release()
 
     def running_process(self) -> ReaderProcess:
@@ -114,11 +114,6 @@ class LocalProvider(OCRProvider):
             except OSError:  # out of memory, or of process IDs
                 raise OcrFailed from None
         return self.process
-
-    def close_if_done(self) -> None:
-        """Close a process that has exited, or must be restarted."""
-        if self.process is not None and (self.process.needs_restart() or not self.process.is_usable()):
-            self.close()
 
     def close(self) -> None:
         if self.process is not None:
@@ -157,22 +152,23 @@ class ResultBuilder:
     def __init__(self, context: StageContext) -> None:
         self.context = context
         self.text = MarkdownOfPages()
-        self.pages: list[Page] = []
         self.has_text = False
         self.total = 0
         self.ocr_seconds = 0.0
+        self.layout: list[dict[str, Any]] = []
 
     def add(self, message: Message) -> None:
         """Add a message. Its content is untrusted, because the reader process may be compromised."""
         if "reason" in message:
-            self.log_exception(message)
+            event = "page_unreadable" if "failed" in message else "recognition_failed"
+            self.log_exception(event, message["reason"], page=message.get("failed"))
         if "error" in message:
-            raise READER_ERRORS.get(str(message["error"]), OcrFailed)
+            raise reader_error(message)
         try:
             if "pages" in message:
                 self.total = int(message["pages"])
             elif "failed" in message:
-                self.add_failed_page(int(message["failed"]))
+                self.add_failed_page(int(message["failed"]), class_name(message["reason"]))
             elif "page" in message:
                 self.add_page(message)
             elif message.get("truncated"):
@@ -185,38 +181,82 @@ class ResultBuilder:
         confidence = message.get("confidence")
         self.append(number, str(message["text"]), str(message["method"]), confidence and float(confidence))
         self.ocr_seconds += float(message.get("ocr_seconds", 0))
+        if layout := message.get("layout"):
+            self.layout.append(checked_layout(layout, number))
         if message.get("hidden"):
             self.context.warn("hidden_text", "The page has text that people do not see.", page=number)
+        for code in message.get("warnings", ()):
+            self.context.warn(code, OFFICE_WARNINGS[code], page=number)
         if confidence is not None and confidence < UNSURE:
             self.context.warn("low_confidence", "Recognition is unsure about the text of the page.", page=number)
+        legibility = float(message.get("legibility", 1))
+        if legibility < UNKNOWN_SCRIPT:
+            detail = f"The script may be unknown to the engine: the confidence of all lines is {legibility:.2f}."
+            self.context.warn("unsupported_script", detail, page=number)
+        if message.get("image_not_read"):
+            self.context.warn(
+                "image_not_read", "Text in some of the images of the page, if any, is not read.", page=number
+            )
+        if reason := message.get("layout_failed"):
+            self.log_exception("layout_failed", reason, page=number)
+            self.context.warn(
+                "layout_failed", "The page is given as lines without structure.", page=number, reason=class_name(reason)
+            )
 
-    def add_failed_page(self, number: int) -> None:
-        self.context.warn("page_failed", "The page could not be read.", page=number)
+    def add_failed_page(self, number: int, reason: str) -> None:
+        self.context.warn("page_failed", "The page could not be read.", page=number, reason=reason)
         self.append(number, "", "none", None)
 
     def append(self, number: int, text: str, method: str, confidence: float | None) -> None:
         text = unmarked(without_useless(text)).strip("\n")
-        start, end = self.text.add(number, text)
-        self.pages.append(Page(number=number, start=start, end=end, method=method, confidence=confidence))
+        self.text.add(number, text, method=method, confidence=confidence)
         self.has_text = self.has_text or bool(text.strip())
         self.context.progress(number, self.total)
 
-    def log_exception(self, message: Message) -> None:
+    def log_exception(self, event: str, reason: object, *, page: object) -> None:
         """Log and count an exception that the reader process caught."""
-        reason = str(message["reason"])
-        log.error(
-            "page_unreadable" if "failed" in message else "recognition_failed",
-            page=message.get("failed"),
-            reason=reason if REASON.fullmatch(reason) else "invalid",
-        )
+        log.error(event, page=page, reason=checked_reason(reason))
         CAUGHT.labels("page").inc()
 
     def markdown(self) -> str:
-        if not self.pages or len(self.pages) != self.total:
+        if not self.text.pages or len(self.text.pages) != self.total:
             raise ReaderCrashed
         if not self.has_text:
             raise EmptyDocument
         return str(self.text)
+
+
+def reader_error(message: Message) -> EtlError:
+    """Return an error of the reader process, with its numbers."""
+    error: type[EtlError] = READER_ERRORS.get(str(message["error"]), OcrFailed)
+    found, limit = message.get("found"), message.get("limit")
+    if issubclass(error, BadDocument) and isinstance(found, int) and isinstance(limit, int):
+        return error.of(found, limit)
+    return error()
+
+
+def checked_layout(layout: Message, number: int) -> dict[str, Any]:
+    """Return the layout of a page with only the known fields, because the reader process may be compromised."""
+    blocks = [
+        {
+            "id": f"{number}-{index}",
+            "kind": block["kind"] if block["kind"] in BLOCK_KINDS else "other",
+            "bbox": [float(each) for each in block["bbox"][:4]],
+            "text": unmarked(without_useless(str(block["text"]))),
+        }
+        for index, block in enumerate(layout["blocks"], start=1)
+    ]
+    size = {name: float(layout[name]) for name in ("width", "height")}
+    return {"page": number, **size, "rotation": int(layout["rotation"]), "blocks": blocks}
+
+
+def checked_reason(reason: object) -> str:
+    return str(reason) if REASON.fullmatch(str(reason)) else "invalid"
+
+
+def class_name(reason: object) -> str:
+    """Return the class of an exception that the reader process caught."""
+    return checked_reason(reason).partition(" ")[0]
 
 
 def milliseconds(seconds: float) -> int:

@@ -1,22 +1,26 @@
 """Reads a document page by page into messages for the worker. Runs only in the reader process."""
 
 import re
-import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels
-from etl.core.formats import DocumentFormat
-from etl.providers.local.boxes import Box, mean_confidence
+from etl.core.errors import BadDocument, FileCorrupt, FileTooLarge, OcrFailed, TooManyPages, TooManyPixels, TooMuchText
+from etl.core.formats import OFFICE_FORMATS, DocumentFormat
+from etl.providers.local import hyphens, page_layout
 from etl.providers.local.images import ImagePages
-from etl.providers.local.layout import to_markdown
-from etl.providers.local.pages import DocumentLimits, LocalPage
+from etl.providers.local.office import reading as office
+from etl.providers.local.page_text import PageConverter, PageText, describe_location
+from etl.providers.local.pages import DocumentLimits
 from etl.providers.local.pdf import Pdf
 from etl.providers.local.recognition import Engine, EngineBroken, EngineNotLoaded
+from etl.providers.local.running_heads import RunningHeads, is_prose
 
 LIBRARY = re.compile(r"\blib[\w.+-]+\.so[\d.]*")
 # Errors of the whole document, even if they occur on one page.
 DOCUMENT_ERRORS = (FileTooLarge, TooManyPages, TooManyPixels)
+# Pages that are read before a page is sent: its running heads are those that the next pages repeat.
+LOOKAHEAD = 2
 
 Message = dict[str, Any]
 
@@ -26,10 +30,13 @@ class DocumentReader:
 
     def __init__(self, engine: Engine, *, document: BinaryIO, kind: DocumentFormat, limits: DocumentLimits) -> None:
         self.engine = engine
+        self.converter = PageConverter(engine)
         self.limits = limits
         self.source: Pdf | ImagePages = (
             Pdf(document, limits) if kind == DocumentFormat.PDF else ImagePages(document, kind, limits)
         )
+        self.heads = RunningHeads()
+        self.words: set[str] = set()
         self.text_bytes = 0
         self.failed_pages = 0
 
@@ -38,8 +45,13 @@ class DocumentReader:
         total = self.page_count()
         is_truncated = self.source.is_truncated
         yield {"pages": total}
+        read: deque[PageText | Message] = deque()
         for index in range(total):
-            yield self.read_page(index)
+            read.append(self.read_page(index))
+            if len(read) > LOOKAHEAD:
+                yield self.message(index + 1 - LOOKAHEAD, read.popleft())
+        for number in range(total - len(read) + 1, total + 1):
+            yield self.message(number, read.popleft())
         if self.failed_pages == total or (is_truncated and self.failed_pages):
             raise FileCorrupt
         yield {"done": True, "truncated": is_truncated}
@@ -54,46 +66,53 @@ class DocumentReader:
     def page_count(self) -> int:
         total = len(self.source)
         if total > self.limits.pages:
-            raise TooManyPages
+            raise TooManyPages.of(total, self.limits.pages)
         return total
 
-    def read_page(self, index: int) -> Message:
+    def read_page(self, index: int) -> PageText | Message:
+        """Return the text of a page, or the message that it could not be read."""
         seconds = self.engine.seconds
         try:
-            result = self.convert(self.source.page(index))
+            page = self.converter.convert(self.source.page(index))
         except (*DOCUMENT_ERRORS, EngineBroken, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 - libraries raise any exception for a damaged page; the worker logs it
             self.failed_pages += 1
             return {"failed": index + 1, "reason": describe_location(error)}
-        self.text_bytes += len(result["text"].encode())
-        if self.text_bytes > self.limits.text:
-            raise FileTooLarge
-        return {"page": index + 1, **result, "ocr_seconds": self.engine.seconds - seconds}
+        page.ocr_seconds = self.engine.seconds - seconds
+        for turn, blocks in page.parts:
+            self.heads.add(blocks, page.height_of(turn))
+        self.words |= hyphens.words(page.text())
+        return page
 
-    def convert(self, page: LocalPage) -> Message:
-        """Return the Markdown of a page from its text layer or, if it is longer, from OCR."""
-        layer = join_parts(page.parts, page.body, page.width)
-        if not page.needs_ocr:
-            return {"text": layer, "method": "text" if layer else "none", "hidden": page.hidden}
-        image = page.render()
-        lines = self.engine.read(image)
-        recognized = join_parts(lines, 0.0, image.shape[1])
-        if len(recognized) < len(layer):
-            return {"text": layer, "method": "text", "hidden": page.hidden}
+    def message(self, number: int, page: PageText | Message) -> Message:
+        """Return the message about a page, after the next pages were read."""
+        if isinstance(page, dict):
+            return page
+        prose = is_prose(list(page.blocks()))
+        for turn, blocks in page.parts:
+            self.heads.mark(blocks, page.height_of(turn), is_prose=prose)
+        for block in page.blocks():
+            block.text = hyphens.resolve(block.text, self.words)
+        text = page.text()
+        self.text_bytes += len(text.encode())
+        if self.text_bytes > self.limits.text:
+            raise TooMuchText.of(self.text_bytes, self.limits.text)
         return {
-            "text": recognized,
-            "method": "ocr" if recognized else "none",
-            "confidence": mean_confidence(line for part in lines for line in part),
-            "hidden": False,  # OCR reads only visible text
+            "page": number,
+            "text": text,
+            "method": page.method,
+            "confidence": page.confidence,
+            "hidden": page.hidden,
+            "layout_failed": page.layout_failed,
+            "legibility": page.legibility,
+            "image_not_read": page.image_not_read,
+            "ocr_seconds": page.ocr_seconds,
+            "layout": page_layout.describe(page, number),
         }
 
     def close(self) -> None:
         self.source.close()
-
-
-def join_parts(parts: list[list[Box]], body: float, width: float) -> str:
-    return "\n\n".join(filter(None, (to_markdown(part, body=body, width=width) for part in parts)))
 
 
 def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Message]:
@@ -101,28 +120,24 @@ def read(engine: Engine, request: Message, document: BinaryIO) -> Iterator[Messa
 
     `done`; `error`: the name of a class in `etl.core.errors`; `startup_error`: the reason why OCR is not available.
     """
+    kind, limits = DocumentFormat(request["kind"]), DocumentLimits(**request["limits"])
     try:
-        reader = DocumentReader(
-            engine, document=document, kind=DocumentFormat(request["kind"]), limits=DocumentLimits(**request["limits"])
-        )
+        if kind in OFFICE_FORMATS:
+            yield from office.read(kind, document, limits, describe=describe_location)
+            return
+        reader = DocumentReader(engine, document=document, kind=kind, limits=limits)
         try:
             yield from reader.count_pages() if request.get("count_only") else reader.read_all()
         finally:
             reader.close()
     except BadDocument as error:
-        yield {"error": type(error).__name__}
+        yield {"error": type(error).__name__, "found": error.found, "limit": error.limit}
     except MemoryError:
         yield {"error": FileTooLarge.__name__}
     except EngineNotLoaded as error:
         yield {"startup_error": describe_import_error(error.__cause__ or error)}
     except EngineBroken as error:
         yield {"error": OcrFailed.__name__, "reason": describe_location(error.__cause__ or error)}
-
-
-def describe_location(error: BaseException) -> str:
-    """Return the class and location of an exception, without its message, which may quote the document."""
-    frame = traceback.extract_tb(error.__traceback__)[-1:]
-    return " ".join([type(error).__name__, *(f"at {each.filename.rpartition('/')[2]}:{each.lineno}" for each in frame)])
 
 
 def describe_import_error(error: BaseException) -> str:

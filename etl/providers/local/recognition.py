@@ -5,7 +5,8 @@ models are referenced by path.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from math import atan2, cos, hypot, sin
 from pathlib import Path
 from statistics import median
@@ -43,10 +44,15 @@ class Engine:
     def __init__(self) -> None:
         self.engine: Any = None
         self.seconds = 0.0  # spent in OCR
+        self.scores: list[
+            tuple[float, float]
+        ] = []  # of all lines of the last image, with their widths, also omitted ones
+        self.quarter_turns = 0  # counterclockwise, which made the last image upright
 
     def read(self, image: Any) -> list[list[Box]]:
         """Return the lines of an image, which is an array of rows of BGR. A strip has several parts, top to bottom."""
         self.load()
+        self.scores = []
         started = perf_counter()
         try:
             parts = self.read_upright(image)
@@ -60,32 +66,52 @@ class Engine:
 
     def read_upright(self, image: Any) -> list[list[Box]]:
         """Return the lines of the image in the orientation with the highest confidence."""
-        parts = self.read_parts(image)
+        parts, self.quarter_turns = self.read_parts(image), 0
         for turns in other_orientations(parts):
             rotated = self.read_parts(np.ascontiguousarray(np.rot90(image, turns)))
-            parts = max(parts, rotated, key=confidence)
+            if confidence(rotated) > confidence(parts):
+                parts, self.quarter_turns = rotated, turns
         return parts
 
+    def legibility(self) -> float:
+        """Return the mean confidence of all lines of the last image, weighted by width; 1 without lines."""
+        total = sum(width for _, width in self.scores)
+        return sum(score * width for score, width in self.scores) / total if total else 1.0
+
     def read_parts(self, image: Any) -> list[list[Box]]:
-        return [list(self.lines(part)) for part in split_strip(image)]
+        return [list(self.lines(part, top)) for top, part in split_strip(image)]
 
     def load(self) -> None:
-        if self.engine is not None:
-            return
-        try:
-            self.engine = create_engine()
-        except MemoryError:
-            raise
-        except Exception as error:  # any exception of the engine
-            raise EngineNotLoaded from error
+        if self.engine is None:
+            self.engine = loaded(create_engine)
 
-    def lines(self, image: Any) -> Iterator[Box]:
+    def lines(self, image: Any, top: int) -> Iterator[Box]:
+        """Yield the lines of a part of an image, which begins at a row of pixels."""
         result = self.engine(image)
+        self.scores += self.engine.scores
+        self.engine.scores = []
         if result.boxes is None or result.txts is None:
             return
         for corners, text, score in zip(result.boxes, result.txts, result.scores, strict=True):
             if text.strip():
-                yield to_box([(float(x), float(y)) for x, y in corners], " ".join(text.split()), float(score))
+                yield to_box([(float(x), float(y) + top) for x, y in corners], " ".join(text.split()), float(score))
+
+
+def loaded(create: Callable[[], Any]) -> Any:
+    """Return a new engine. Raises EngineNotLoaded."""
+    try:
+        return create()
+    except MemoryError:
+        raise
+    except Exception as error:  # any exception of the engine
+        raise EngineNotLoaded from error
+
+
+def warm_up() -> None:
+    """Import the engine's libraries, so that forks of this process need not. Without them, `load` has the error."""
+    with suppress(ImportError):
+        import cv2  # noqa: F401
+        import rapidocr.inference_engine.onnxruntime.main  # noqa: F401
 
 
 def create_engine() -> Any:
@@ -98,6 +124,8 @@ def create_engine() -> Any:
     class BatchedRapidOCR(rapid.RapidOCR):
         """RapidOCR with batches of limited width. Its own always have six lines, and long lines then need 1.3 GB."""
 
+        scores: list[tuple[float, float]] = []
+
         def recognize_txt(self, img: list[Any]) -> Any:
             texts, scores = [""] * len(img), [0.0] * len(img)
             recognize: Any = self._load_rec_model()  # type: ignore[no-untyped-call]
@@ -105,6 +133,11 @@ def create_engine() -> Any:
                 out = recognize(TextRecInput(img=[img[index] for index in batch], return_word_box=False))
                 for index, text, score in zip(batch, out.txts, out.scores, strict=True):
                     texts[index], scores[index] = text, score
+            # With widths, also of lines that are omitted because their text is empty or unsure.
+            self.scores = [
+                (score if text.strip() else 0.0, float(line.shape[1]) / max(1, line.shape[0]))
+                for line, text, score in zip(img, texts, scores, strict=True)
+            ]
             result: dict[str, Any] = {"txts": tuple(texts), "scores": tuple(scores), "word_results": (None,) * len(img)}
             return TextRecOutput(imgs=img, **result)
 
@@ -213,8 +246,10 @@ def deskew(boxes: list[Box]) -> list[Box]:
     return boxes
 
 
-def split_strip(image: Any) -> Iterator[Any]:
-    """Yield the parts of a strip, such as a long receipt. It is cut between lines into parts with a page's proportions.
+def split_strip(image: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the parts of a strip, such as a long receipt, each with its first row of pixels.
+
+    It is cut between lines into parts with a page's proportions.
 
     Any other image is yielded whole.
     """
@@ -224,6 +259,6 @@ def split_strip(image: Any) -> Iterator[Any]:
     while height - top > STRIP_RATIO * width:
         window = image[top + step : top + round(1.2 * step), :, 1]
         cut = top + step + int(window.std(axis=1).argmin())  # the most uniform row of pixels
-        yield image[top:cut]
+        yield top, image[top:cut]
         top = cut
-    yield image[top:]
+    yield top, image[top:]

@@ -1,7 +1,8 @@
 """The sandbox of the reader process (ADR 13). It drops all permissions that parsing does not need.
 
-Each step is best effort, because kernels, containers, and users differ in what they support. The steps apply to the
-calling thread, so they must run before other threads start.
+`confine` applies to the reader process, and `confine_further` to the process that it forks for a document. Each step is
+best effort, because kernels, containers, and users differ in what they support. The steps apply to the calling thread,
+so they must run before other threads start.
 """
 
 import ctypes
@@ -12,6 +13,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from etl.providers.local import system_calls
 
 # Private memory in bytes. The worker kills the process at a lower limit; this only stops a single huge allocation.
 MAX_PRIVATE_MEMORY = 2 * 1024**3
@@ -30,7 +33,7 @@ READABLE = (
 SANDBOX_UID = 65533
 
 # ---- Linux constants ------------------------------------------------------------------------------------------------
-PR_SET_KEEPCAPS, PR_SET_NO_NEW_PRIVS = 8, 38
+PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 8, 36, 38
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL, CAP_SETGID, CAP_SETUID = 1, 2, 5, 6, 7
 CAPABILITY_VERSION_3 = 0x20080522
@@ -42,16 +45,34 @@ READ_FILE, READ_DIR = 1 << 2, 1 << 3
 
 
 def confine() -> None:
-    """Drop the permissions of this process. It cannot regain them."""
+    """Drop the permissions of this process, except to fork. It cannot regain them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles Ctrl+C and kills this process
+    system_calls.library()  # loaded while its files can still be searched
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         deny_network(libc)
         drop_privileges(libc)
         deny_files(libc)
+        # A document's process may not trace this one, and orphans become children of this one.
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     set_resource_limits()
+
+
+def confine_further() -> None:
+    """Deny the system calls that parsing does not need, such as fork. Requires `confine`."""
+    if system_calls.can_deny():
+        system_calls.deny()
     sys.addaudithook(deny_event)
+
+
+def missing() -> list[str]:
+    """Return the parts of the sandbox that this system does not support."""
+    return [
+        *([] if can_deny_files() else ["landlock"]),
+        *([] if system_calls.can_deny() else ["seccomp"]),
+    ]
 
 
 def deny_network(libc: ctypes.CDLL) -> None:

@@ -1,118 +1,386 @@
-"""Table detection: finds consecutive rows of cells with common columns. Tables are written as GitHub Markdown."""
+"""The structure of a table: columns and rows from ruling lines or from aligned words. Written as GitHub Markdown.
 
+Columns are the vertical gaps that run through the rows. Rows come from the column with the most single lines, usually
+amounts, because other cells may have several lines.
+"""
+
+import re
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 
-from etl.providers.local.boxes import Row, join_lines
+import numpy as np
+
+from etl.providers.local.boxes import CELL_GAP, Box, Row, Words, group_rows, group_words, join_lines, join_words
+from etl.providers.local.prose import is_full
+from etl.providers.local.rulings import Rulings
 
 # Minimum size of a table. With only two columns it needs more rows, because it may be a letterhead or signatures.
 MIN_COLUMNS, MIN_ROWS, MIN_ROWS_OF_TWO_COLUMNS = 2, 2, 3
-# Maximum gap between rows of a table, as a multiple of the type size.
-MAX_ROW_GAP = 3.0
-
-Span = tuple[float, float]
+# Minimum width of the gap between columns in type sizes: where many rows have it, and where few have it.
+MANY_ROWS, GAP_OF_MANY, GAP_OF_FEW = 4, 0.5, CELL_GAP
+# The same where words on both sides are not neighbors in the file, and number of rows that must show it.
+GAP_OF_JUMP, MIN_WITNESSES = 0.1, 2
+SPACE = 0.4  # words with a smaller gap, in type sizes, are one text
+MAX_CROSSING = 0.1  # share of rows whose text may cross the gap between columns
+OVERLAP = 0.2  # type sizes by which lines of cells that are beside each other overlap
+TIGHT = 0.7  # gap between lines of a cell, at most, in type sizes
+MIN_RULED_BANDS = 3
+SAME_LINE = 3  # points between ruling lines that are one
+FIRST_COLUMN_FILLED = 0.7  # share of rows whose first cell has text, from which a line without one continues a row
+NUMBER = re.compile(
+    r"[(\[<>~≈±+−–-]{0,2}\s?[€$£¥]?\s?\d[\d.,'’:/ ]*\s?(?:%|[A-Za-z€$£¥]{1,3})?[)\]]?[*†‡]{0,2}|[-–—]|n/?a",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True)
+class Line:
+    """A line of a cell, in the columns `first` to `last`."""
+
+    first: int
+    last: int
+    box: Box
+
+
+@dataclass(slots=True)
+class BaseRow:
+    """Lines on one baseline."""
+
+    lines: list[Line]
+
+    @property
+    def y(self) -> float:
+        return median(line.box.middle for line in self.lines)
+
+    @property
+    def y0(self) -> float:
+        return min(line.box.y0 for line in self.lines)
+
+    @property
+    def y1(self) -> float:
+        return max(line.box.y1 for line in self.lines)
+
+    @property
+    def columns(self) -> set[int]:
+        return {line.first for line in self.lines}
+
+
+@dataclass(slots=True, kw_only=True)
 class Table:
-    lines: list[list[str]]
-    row_count: int  # rows of the page, including continuation lines of cells
+    """The texts of the cells by row and column, with the bounding box."""
+
+    cells: list[list[str]]
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    boxes: list[Box] = field(default_factory=list)
 
     def markdown(self) -> str:
-        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.lines]
+        head, *body = [[cell.replace("|", "\\|") for cell in line] for line in self.cells]
         return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
 
 
-@dataclass(slots=True)
-class TableBuilder:
-    """A table to which rows are added. `columns`: the horizontal spans of its columns, which do not overlap."""
-
-    columns: list[Span] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-
-    def add(self, row: Row) -> bool:
-        """Add a row, and return True, unless it would merge columns, or two of its cells are in one column."""
-        cells = [(cell.x0, cell.x1) for cell in row]
-        merged = merge_spans([*self.columns, *cells])
-        if not (has_distinct_columns(self.columns, merged) and has_distinct_columns(cells, merged)):
-            return False
-        self.columns = merged
-        self.rows.append(row)
-        return True
-
-    def build(self) -> Table | None:
-        """Return the table, or None if it has too few columns or rows."""
-        width, full_rows = len(self.columns), sum(len(row) > 1 for row in self.rows)
-        if width < MIN_COLUMNS or full_rows < (MIN_ROWS_OF_TWO_COLUMNS if width == MIN_COLUMNS else MIN_ROWS):
-            return None
-        return Table(self.lines(), len(self.rows))
-
-    def lines(self) -> list[list[str]]:
-        """Return the texts of the cells by row and column. A row with a single cell continues the row above."""
-        lines: list[list[str]] = []
-        for row in self.rows:
-            if len(row) > 1 or not lines:
-                lines.append([""] * len(self.columns))
-            for cell in row:
-                column = column_index((cell.x0, cell.x1), self.columns)
-                lines[-1][column] = join_lines(lines[-1][column], cell.text)
-        return lines
-
-
-def find_table(rows: list[Row], start: int) -> Table | None:
-    """Return the table that begins at a row, or None."""
-    builder = TableBuilder()
-    pending: list[Row] = []  # continuation lines of a cell, which belong to the table only if more rows follow
-    for row, above in zip(rows[start:], [None, *rows[start:]], strict=False):
-        if above is not None and vertical_gap(above, row) > MAX_ROW_GAP * type_size(above):
-            break
-        if len(row) > 1:
-            if not builder.add(row):
-                break
-            builder.rows[-1:-1] = pending  # inserted before the new row
-            pending = []
-        elif above is not None and continues_cell(row, above, builder.columns):
-            pending.append(row)
-        else:
-            break
-    return builder.build()
-
-
-def continues_cell(row: Row, above: Row, columns: list[Span]) -> bool:
-    """Return whether a single cell continues the one above it: it is close, and within one column."""
-    cell = row[0]
-    overlapping = [span for span in columns if cell.x0 < span[1] and cell.x1 > span[0]]
-    return (
-        len(overlapping) == 1
-        and cell.x1 <= overlapping[0][1] + cell.size
-        and vertical_gap(above, row) < 0.6 * cell.size
+def build(words: Words, rulings: Rulings | None = None) -> Table | None:
+    """Return the table that words form, or None if they have no columns or rows."""
+    cuts = find_cuts(words, rulings)
+    if not cuts:
+        return None
+    lines = split_lines(words, cuts)
+    rows: list[list[list[Line]]] = []
+    bands = split_bands(lines, rulings)
+    is_ruled = len(bands) >= MIN_RULED_BANDS
+    for band in bands:
+        rows += band_rows(band, len(cuts) + 1, is_ruled=is_ruled)
+    cells = [texts(row, len(cuts) + 1) for row in rows]
+    cells = without_empty_columns(cells)
+    if len(cells) < MIN_ROWS or len(cells[0]) < MIN_COLUMNS:
+        return None
+    return Table(
+        cells=cells,
+        x0=min(word.x0 for word in words),
+        y0=min(word.y0 for word in words),
+        x1=max(word.x1 for word in words),
+        y1=max(word.y1 for word in words),
+        boxes=words,
     )
 
 
-def vertical_gap(above: Row, row: Row) -> float:
-    return min(cell.y0 for cell in row) - max(cell.y1 for cell in above)
+def texts(row: list[list[Line]], width: int) -> list[str]:
+    """Return the texts of the cells of a row. `row`: its baselines. A cell that spans columns is in all of them."""
+    cells = [""] * width
+    for base in row:
+        for line in sorted(base, key=lambda line: line.box.x0):
+            for column in range(line.first, line.last + 1):
+                cells[column] = join_lines(cells[column], line.box.text)
+    return cells
 
 
-def type_size(row: Row) -> float:
-    return max(cell.size for cell in row)
+def without_empty_columns(cells: list[list[str]]) -> list[list[str]]:
+    kept = [index for index in range(len(cells[0])) if any(row[index] for row in cells)] if cells else []
+    return [[row[index] for index in kept] for row in cells]
 
 
 # ---- Columns --------------------------------------------------------------------------------------------------------
-def merge_spans(spans: list[Span]) -> list[Span]:
-    """Return the union of the spans, from left to right."""
-    merged: list[Span] = []
-    for x0, x1 in sorted(spans):
-        if merged and x0 < merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(x1, merged[-1][1]))
+def find_cuts(words: Words, rulings: Rulings | None) -> list[float]:
+    """Return the x-coordinates between columns, from left to right."""
+    ruled = ruled_cuts(words, rulings) if rulings else []
+    aligned = aligned_cuts(words)
+    return ruled if ruled and len(ruled) >= len(aligned) else aligned
+
+
+def ruled_cuts(words: Words, rulings: Rulings) -> list[float]:
+    """Return the vertical lines with words on both sides that together are as high as half of the words."""
+    height = max(word.y1 for word in words) - min(word.y0 for word in words)
+    left, right = min(word.x0 for word in words), max(word.x1 for word in words)
+    positions: list[list[float]] = []
+    for line in sorted(rulings.vertical, key=lambda line: line.x0):
+        x = (line.x0 + line.x1) / 2
+        if positions and x - positions[-1][0] < SAME_LINE:
+            positions[-1][1] += line.y1 - line.y0
         else:
-            merged.append((x0, x1))
-    return merged
+            positions.append([x, line.y1 - line.y0])
+    cuts = [x for x, length in positions if length > 0.5 * height and left < x < right]
+    return [x for x in cuts if sum(word.x0 + 1 < x < word.x1 - 1 for word in words) <= 0.02 * len(words)]
 
 
-def column_index(span: Span, columns: list[Span]) -> int:
-    """Return the index of the column that contains a span."""
-    return next(index for index, (x0, x1) in enumerate(columns) if x0 <= span[0] < x1 or span == (x0, x1))
+def aligned_cuts(words: Words) -> list[float]:
+    """Return the middles of the gaps that run through the rows with the most cells."""
+    rows = group_words(words)
+    most = max((len(row) for row in rows), default=0)
+    if most < MIN_COLUMNS:
+        return []
+    full = [[word for cell in row for word in cell] for row in rows if len(row) >= max(2, most / 2)]
+    size = median(word.size for word in words)
+    left = min(word.x0 for word in words)
+    jumps: list[tuple[float, float]] = []
+    crossing = np.zeros(int(max(word.x1 for word in words) - left) + 3, dtype=np.int32)
+    for row in full:
+        for x0, x1 in intervals(row):
+            crossing[int(x0 - left + 0.5) : int(x1 - left + 0.5) + 1] += 1
+        jumps += [
+            (one.x1, other.x0) for one, other in pairwise(sorted(row, key=lambda word: word.x0)) if is_jump(one, other)
+        ]
+    allowed = int(MAX_CROSSING * len(full)) if len(full) >= 2 * MANY_ROWS else 0
+    gap = (GAP_OF_MANY if len(full) >= MANY_ROWS else GAP_OF_FEW) * size
+    is_free = np.concatenate(([False], crossing <= allowed, [False]))
+    edges = np.flatnonzero(np.diff(is_free.astype(np.int8)))
+    cuts = []
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        if start == 0 or end >= len(crossing) - 1:
+            continue
+        middle = left + (start + end) / 2
+        witnesses = sum(x0 < middle < x1 for x0, x1 in jumps)
+        if end - start >= (gap if witnesses < MIN_WITNESSES else GAP_OF_JUMP * size):
+            cuts.append(middle)
+    return cuts
 
 
-def has_distinct_columns(spans: list[Span], columns: list[Span]) -> bool:
-    """Return whether each span is in a different column."""
-    return len({column_index(span, columns) for span in spans}) == len(spans)
+def is_jump(word: Box, after: Box) -> bool:
+    """Return whether two neighbors in a row are not neighbors in the file, and thus of different cells."""
+    return word.order >= 0 and after.order != word.order + 1 and after.x0 - word.x1 > GAP_OF_JUMP * word.size
+
+
+def intervals(row: Row) -> list[tuple[float, float]]:
+    """Return the horizontal spans of the texts of a row."""
+    spans: list[tuple[float, float]] = []
+    before: Box | None = None
+    for word in sorted(row, key=lambda word: word.x0):
+        is_near = spans and word.x0 - spans[-1][1] < SPACE * word.size
+        if is_near and not (before and is_jump(before, word)):
+            spans[-1] = (spans[-1][0], max(spans[-1][1], word.x1))
+        else:
+            spans.append((word.x0, word.x1))
+        before = word
+    return spans
+
+
+# ---- Lines of cells -------------------------------------------------------------------------------------------------
+def split_lines(words: Words, cuts: list[float]) -> list[Line]:
+    """Return the lines of the cells. Texts that cross a cut without a gap span columns."""
+    lines: list[Line] = []
+    by_column: list[Words] = [[] for _ in range(len(cuts) + 1)]
+    for row in group_words(words):
+        for cell in row:
+            for text in split_texts(cell, cuts):
+                first, last = column_of(text[0], cuts), column_of(text[-1], cuts)
+                if len(text) == 1 and (text[0].x1 - text[0].x0) > 0:
+                    first, last = span_of(text[0], cuts)
+                if first == last:
+                    by_column[first] += text
+                else:
+                    lines.append(Line(first, last, join_words(text)))
+    for column, found in enumerate(by_column):
+        lines += [Line(column, column, join_words(row)) for row in group_rows(found)]
+    return lines
+
+
+def split_texts(cell: Words, cuts: list[float]) -> list[Words]:
+    """Split the words of a cell at the cuts, unless the gap there is that between words."""
+    parts: list[Words] = [[cell[0]]]
+    for before, word in pairwise(cell):
+        crosses = column_of(before, cuts) != column_of(word, cuts)
+        if crosses and (word.x0 - before.x1 >= SPACE * word.size or is_jump(before, word)):
+            parts.append([])
+        parts[-1].append(word)
+    return parts
+
+
+def column_of(word: Box, cuts: list[float]) -> int:
+    middle = (word.x0 + word.x1) / 2
+    return sum(cut <= middle for cut in cuts)
+
+
+def span_of(word: Box, cuts: list[float]) -> tuple[int, int]:
+    """Return the columns that a box covers by more than half of a letter."""
+    return sum(cut <= word.x0 + word.size / 2 for cut in cuts), sum(cut < word.x1 - word.size / 2 for cut in cuts)
+
+
+# ---- Rows -----------------------------------------------------------------------------------------------------------
+def split_bands(lines: list[Line], rulings: Rulings | None) -> list[list[Line]]:
+    """Return the lines between consecutive horizontal ruling lines that are as wide as most of the table."""
+    left, right = min(line.box.x0 for line in lines), max(line.box.x1 for line in lines)
+    positions: list[list[float]] = []
+    for ruling in sorted(rulings.horizontal if rulings else [], key=lambda ruling: ruling.y0):
+        y = (ruling.y0 + ruling.y1) / 2
+        length = min(ruling.x1, right) - max(ruling.x0, left)
+        if positions and y - positions[-1][0] < SAME_LINE:
+            positions[-1][1] += length
+        else:
+            positions.append([y, length])
+    cuts = [y for y, length in positions if length > 0.6 * (right - left)]
+    bands: list[list[Line]] = [[] for _ in range(len(cuts) + 1)]
+    for line in lines:
+        bands[sum(cut <= line.box.middle for cut in cuts)].append(line)
+    return [band for band in bands if band]
+
+
+def band_rows(lines: list[Line], width: int, *, is_ruled: bool) -> list[list[list[Line]]]:
+    """Return the rows between two ruling lines, each as a list of its baselines."""
+    bases = baselines(lines)
+    if is_ruled and is_one_row(bases):
+        return [[base.lines for base in bases]]
+    anchors = find_anchors(bases, width)
+    return attach(bases, anchors)
+
+
+def is_one_row(bases: list[BaseRow]) -> bool:
+    """Return whether the lines between two rulings are one row: no two baselines have several numbers each."""
+    numbers = [sum(bool(NUMBER.fullmatch(line.box.text)) for line in base.lines) for base in bases]
+    full = [base for base in bases if len(base.columns) > 1]
+    return sum(number > 0 for number in numbers) <= 1 or len(full) <= 1
+
+
+def baselines(lines: list[Line]) -> list[BaseRow]:
+    bases: list[BaseRow] = []
+    for line in sorted(lines, key=lambda line: line.box.middle):
+        if bases and line.box.middle - bases[-1].y < 0.5 * line.box.size and not conflicts(line, bases[-1]):
+            bases[-1].lines.append(line)
+        else:
+            bases.append(BaseRow([line]))
+    return bases
+
+
+def conflicts(line: Line, base: BaseRow) -> bool:
+    return any(line.first <= other.last and other.first <= line.last for other in base.lines)
+
+
+def find_anchors(bases: list[BaseRow], width: int) -> set[int]:
+    """Return the indexes of the baselines that each begin or carry a row."""
+    full = [index for index, base in enumerate(bases) if len(base.columns) > 1]
+    numeric = numeric_columns(bases, width)
+    anchors = {
+        index for index in full
+        if any(line.first in numeric and NUMBER.fullmatch(line.box.text) for line in bases[index].lines)
+    }  # fmt: skip
+    if len(anchors) >= 0.4 * len(full):
+        return anchors
+    gaps = [below.y - above.y for above, below in pairwise(bases)]
+    if len(gaps) > 1:
+        small = sorted(gaps)[len(gaps) // 4]
+        large = [index + 1 for index, gap in enumerate(gaps) if gap > 1.3 * small]
+        if len(large) >= max(1, 0.2 * len(gaps)):
+            return {0, *large}
+    first = [index for index in full if 0 in bases[index].columns]
+    return set(first) if len(first) > 1 else set(full)
+
+
+def numeric_columns(bases: list[BaseRow], width: int) -> set[int]:
+    found = set()
+    for column in range(width):
+        cells = [line.box.text for base in bases for line in base.lines if line.first == line.last == column]
+        numbers = sum(bool(NUMBER.fullmatch(cell)) for cell in cells)
+        if numbers > 1 and numbers >= 0.5 * len(cells):
+            found.add(column)
+    return found
+
+
+def attach(bases: list[BaseRow], anchors: set[int]) -> list[list[list[Line]]]:
+    """Return rows: each anchor with the baselines that continue its cells."""
+    rows: list[list[list[Line]]] = []
+    pending: list[list[Line]] = []  # of the next anchor
+    rights = right_edges(bases)
+    has_first = sum(0 in bases[index].columns for index in anchors) > FIRST_COLUMN_FILLED * len(anchors)
+    for index, base in enumerate(bases):
+        above = bases[index - 1] if index else None
+        below = bases[index + 1] if index + 1 < len(bases) else None
+        if index in anchors:
+            rows.append([*pending, base.lines])
+            pending = []
+        elif below and index + 1 in anchors and is_staggered(base, below):
+            pending.append(base.lines)
+        elif rows and above and index - 1 in anchors and is_staggered(above, base):
+            rows[-1].append(base.lines)
+        elif above and continues(above, base, rights):
+            (pending or (rows[-1] if rows else pending)).append(base.lines)
+        elif below and continues(base, below, rights):
+            rows += [[each] for each in pending]
+            pending = [base.lines]
+        elif has_first and rows and above and not pending and 0 not in base.columns and is_tight(above, base):
+            rows[-1].append(base.lines)  # a row begins in the first column
+        else:
+            rows += [[each] for each in [*pending, base.lines]]
+            pending = []
+    return rows + [[each] for each in pending]
+
+
+def right_edges(bases: list[BaseRow]) -> dict[int, float]:
+    """Return the right edge of the text of each column."""
+    rights: dict[int, float] = {}
+    for base in bases:
+        for line in base.lines:
+            rights[line.last] = max(rights.get(line.last, 0.0), line.box.x1)
+    return rights
+
+
+def is_staggered(above: BaseRow, below: BaseRow) -> bool:
+    """Return whether lines of different columns overlap vertically: a cell is higher than the one beside it."""
+    return (
+        below.y0 < above.y1 - OVERLAP * max(line.box.size for line in below.lines) and not above.columns & below.columns
+    )
+
+
+def is_tight(above: BaseRow, below: BaseRow) -> bool:
+    return below.y0 - above.y1 < TIGHT * max(line.box.size for line in below.lines)
+
+
+def continues(above: BaseRow, below: BaseRow, rights: dict[int, float]) -> bool:
+    """Return whether each line of a baseline continues a cell above, whose line was full or ends within a text."""
+    if not is_tight(above, below):
+        return False
+    lesser = min(above.lines, below.lines, key=len)
+    pairs = [
+        (upper, lower) for upper in above.lines for lower in below.lines
+        if upper.first <= lower.last and lower.first <= upper.last
+    ]  # fmt: skip
+    return len(pairs) >= len(lesser) and all(
+        not NUMBER.fullmatch(lower.box.text)
+        and (
+            is_full(upper.box, lower.box, rights[lower.last])
+            or lower.box.text[0].islower()
+            or upper.box.text[-1] in "-,/&("
+            or lower.box.text[0] in "(["
+        )
+        for upper, lower in pairs
+    )

@@ -15,6 +15,7 @@ from typing import Any
 import pypdfium2.raw as pdfium
 
 from etl.providers.local.boxes import Box
+from etl.providers.local.pages import Part
 
 # PDFium's characters for a hyphen at the end of a line. It joins the word with the first one of the next line.
 HYPHEN = re.compile("[\x02\ufffe]")
@@ -62,17 +63,19 @@ class TextLayer:
         self.hidden = False
         self.garbled = 0.0
 
-    def read(self) -> list[list[Box]]:
+    def read(self) -> list[Part]:
         """Return the words, in one list for each text direction. The page's own direction is first."""
         text = self.characters()
         self.garbled = self.garbled_share(text)
         parts: dict[int, list[Box]] = defaultdict(list)
-        for word in WORD.finditer(text):
+        for order, word in enumerate(WORD.finditer(text)):
             first, last = word.start(), word.end() - 1
             style = self.style(first)
             parts[style.rotation].append(self.box(word.group(), first, last, style))
+            parts[style.rotation][-1].order = order
         upright = self.page.get_rotation()
-        return [parts[rotation] for rotation in sorted(parts, key=lambda rotation: (rotation - upright) % 360)]
+        turns = {(rotation - upright) % 360: words for rotation, words in parts.items()}
+        return [Part(turn=turn, boxes=turns[turn]) for turn in sorted(turns)]
 
     def characters(self) -> str:
         """Return the text. The index of each character is PDFium's."""

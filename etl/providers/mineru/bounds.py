@@ -8,25 +8,13 @@ The content is not kept.
 from django.conf import settings
 
 from etl.core.errors import FileCorrupt, FileEncrypted, FileTooLarge
-from etl.core.formats import DocumentFormat
+from etl.core.formats import ARCHIVES, IMAGES, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import Document
 from etl.providers.local import LocalProvider
 from etl.providers.mineru.archive import Archive, DamagedArchive, UnsafeArchive
-from etl.providers.mineru.supported_formats import IMAGES
 
 CHECKED_LOCALLY = IMAGES | {DocumentFormat.PDF}
-ARCHIVES = frozenset(
-    {
-        DocumentFormat.DOCX,
-        DocumentFormat.PPTX,
-        DocumentFormat.XLSX,
-        DocumentFormat.ODT,
-        DocumentFormat.ODP,
-        DocumentFormat.ODS,
-        DocumentFormat.EPUB,
-    }
-)
 MAX_PARTS = 10_000
 # Decompressed size of a document, as a multiple of ETL_MAX_FILE_BYTES.
 UNPACKED = 10

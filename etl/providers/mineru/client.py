@@ -38,15 +38,13 @@ class InvalidOcrResponse(OcrFailed):
     """Retried: this is as often a proxy's error page, or a server during its update, as a real fault. A job that was
     started is not started again, so a retry costs nothing."""
 
-    def __init__(self) -> None:
-        super().__init__("The OCR provider sent an invalid response.")
+    detail = "The OCR provider sent an invalid response."
 
 
 class UnsafeResult(OcrRefused):
     """Not retried: the same job has the same result."""
 
-    def __init__(self) -> None:
-        super().__init__("The OCR provider's result is not safe to open.")
+    detail = "The OCR provider's result is not safe to open."
 
 
 class ResultMissing(Exception):
@@ -55,9 +53,7 @@ class ResultMissing(Exception):
 
 class ResultHostNotAllowed(OcrRefused):
     retryable = True  # after the operator has added the host
-
-    def __init__(self) -> None:
-        super().__init__("The OCR provider's result is on a host that ETL_MINERU_RESULT_HOSTS does not list.")
+    detail = "The OCR provider's result is on a host that ETL_MINERU_RESULT_HOSTS does not list."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +68,10 @@ class MinerUResponse:
 
     def text(self, *path: str) -> str:
         """Return the string at this path of the object in the body, "" where there is none."""
-        value: Any = None
         try:
-            value = self.json()
+            value = within(self.json(), *path)
         except InvalidOcrResponse:
             return ""
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
         return value if isinstance(value, str) else ""
 
 
@@ -90,6 +83,19 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise InvalidOcrResponse
     return parsed
+
+
+def within(body: Any, *path: str) -> Any:
+    """Return the value at a path in nested objects, or None."""
+    for step in path:
+        body = body.get(step) if isinstance(body, dict) else None
+    return body
+
+
+def short_text(body: Any, *path: str) -> str:
+    """Return a short string at a path in nested objects, or ""."""
+    value = within(body, *path)
+    return value[:64] if isinstance(value, str) else ""
 
 
 class MinerUClient:

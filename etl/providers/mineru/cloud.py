@@ -21,7 +21,7 @@ from etl.core.errors import (
     TooManyPages,
     UnsupportedFormat,
 )
-from etl.core.formats import DocumentFormat
+from etl.core.formats import IMAGES, DocumentFormat
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
 from etl.providers.mineru.client import (
@@ -30,9 +30,9 @@ from etl.providers.mineru.client import (
     ResultMissing,
     raise_for_status,
     requested_delay,
+    within,
 )
 from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, count, job_id
-from etl.providers.mineru.supported_formats import IMAGES
 
 WORKING = {"waiting-file", "pending", "running", "converting"}
 # Models for the tiers of 4.0.
@@ -97,9 +97,8 @@ class CloudV4(Protocol):
             return JobState(is_over=True, url=url)
         if state not in WORKING:
             raise InvalidOcrResponse
-        progress = data.get("extract_progress")
-        pages = progress if isinstance(progress, dict) else {}
-        return JobState(is_over=False, done=count(pages.get("extracted_pages")), total=count(pages.get("total_pages")))
+        done, total = (count(within(data, "extract_progress", name)) for name in ("extracted_pages", "total_pages"))
+        return JobState(is_over=False, done=done, total=total)
 
     def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
         try:

@@ -97,7 +97,7 @@ def wait(server: Protocol, job: str, *, context: StageContext) -> JobState:
 
 
 def cancel(server: Protocol, job: str) -> None:
-    """Cancel the job, if the server is reachable at all: it may be the cause of the timeout."""
+    """Cancel the job, if the server is reachable. It may have caused the timeout."""
     if not server.can_cancel:
         return
     with MinerUClient(StageContext(seconds=CANCEL_SECONDS)) as client, suppress(EtlError, OutOfTime):

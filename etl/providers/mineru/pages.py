@@ -14,11 +14,10 @@ from typing import Any
 
 from etl.core.characters import without_useless
 from etl.core.errors import EmptyDocument, TooManyPages
-from etl.core.formats import DocumentFormat
+from etl.core.formats import IMAGES, DocumentFormat
 from etl.core.stage_context import StageContext
 from etl.providers.base import MarkdownOfPages, Page, unmarked
 from etl.providers.mineru.results import Block, ParsedResult
-from etl.providers.mineru.supported_formats import IMAGES
 
 NOT_TEXT = frozenset({"page_number"})
 TITLES = {"doc_title": 1, "paragraph_title": 2}
@@ -46,7 +45,7 @@ def assemble(
     texts = texts_of(found, context)
     count = max(pages or found.pages, max(texts) + 1)
     if count > most:
-        raise TooManyPages
+        raise TooManyPages.of(count, most)
     if not any(texts.values()):
         raise EmptyDocument
     missing = [] if found.blocks is None else [place for place in range(count) if place not in texts]
@@ -60,7 +59,7 @@ def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
     """Return the text of each page by its number from 0."""
     if found.blocks is not None:
         texts = {place: clean("\n\n".join(filter(None, map(render, blocks)))) for place, blocks in found.blocks.items()}
-        if holds("\n\n".join(texts.values()), clean(found.markdown)):
+        if has_all_text("\n\n".join(texts.values()), clean(found.markdown)):
             return texts
     found.blocks = None
     context.warn("no_page_data", "The OCR provider did not report the pages of the text.")
@@ -69,11 +68,9 @@ def texts_of(found: ParsedResult, context: StageContext) -> dict[int, str]:
 
 def lay_out(texts: dict[int, str], *, method: str) -> tuple[str, tuple[Page, ...]]:
     markdown = MarkdownOfPages()
-    pages: list[Page] = []
     for place, text in sorted(texts.items()):
-        start, end = markdown.add(place + 1, text)
-        pages.append(Page(number=place + 1, start=start, end=end, method=method if text else "none"))
-    return str(markdown), tuple(pages)
+        markdown.add(place + 1, text, method=method if text else "none")
+    return str(markdown), tuple(markdown.pages)
 
 
 def method(found: ParsedResult, kind: DocumentFormat) -> str:
@@ -122,7 +119,7 @@ def clean(text: str) -> str:
     return BLANK_LINES.sub("\n\n", unmarked(IMAGE.sub(r"\1", text))).strip()
 
 
-def holds(pieces: str, markdown: str) -> bool:
+def has_all_text(pieces: str, markdown: str) -> bool:
     """Return whether the blocks have all letters and digits of the Markdown, in any order."""
     wanted = letters(markdown)
     missing = wanted - letters(pieces)

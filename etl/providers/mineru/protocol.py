@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, BinaryIO, ClassVar
 
 from etl.core.errors import EtlError, ProviderUnavailable
 from etl.providers.base import Document
-from etl.providers.mineru.client import InvalidOcrResponse, MinerUClient
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUClient, MinerUResponse
 
 MAX_ID_LENGTH = 200
 
@@ -65,6 +66,44 @@ class Protocol(ABC):
     def cancel(self, job: str) -> None:
         """Stop a job, where the protocol `can_cancel`."""
         raise NotImplementedError
+
+
+class SelfHosted(Protocol):
+    """The common part of the servers' own protocols, whose jobs are at one path."""
+
+    tasks: ClassVar[tuple[str, ...]]
+    result_options: ClassVar[dict[str, Any]] = {}
+
+    def upload(self, document: Document, **options: Any) -> str:
+        response = self.client.upload(*self.tasks, document=document.path, name=document.name, **options)
+        self.check(response)
+        return job_id(response.json().get("task_id"))
+
+    def poll(self, job: str) -> JobState:
+        response = self.client.get(*self.tasks, job)
+        self.check_job(response)
+        return self.state(response.json())
+
+    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
+        response = self.client.fetch(*self.tasks, job, "result", into=into, **self.result_options)
+        if response.status == HTTPStatus.CONFLICT:
+            self.state(response.json())
+        self.check_job(response)
+        if response.status != HTTPStatus.OK:
+            raise InvalidOcrResponse
+
+    def check_job(self, response: MinerUResponse) -> None:
+        if response.status == HTTPStatus.NOT_FOUND:
+            raise JobLost
+        self.check(response)
+
+    @abstractmethod
+    def check(self, response: MinerUResponse) -> None:
+        """Raise the error of a response."""
+
+    @abstractmethod
+    def state(self, body: dict[str, Any]) -> JobState:
+        """Parse the state of a job. Raises JobLost, JobFailed, and InvalidOcrResponse."""
 
 
 def job_id(value: Any) -> str:

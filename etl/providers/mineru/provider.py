@@ -107,10 +107,10 @@ def probe(client: MinerUClient) -> type[Protocol]:
     raise unrecognized(newer, older)
 
 
-def unrecognized(*answers: MinerUResponse) -> EtlError:
+def unrecognized(*responses: MinerUResponse) -> EtlError:
     """Return the error for an unknown server: temporarily unavailable, or not a MinerU server."""
     try:
-        for response in answers:
+        for response in responses:
             raise_for_status(response)
     except ProviderUnavailable as error:
         return error

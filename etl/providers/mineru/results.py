@@ -1,7 +1,7 @@
 """Results of a server, from an archive or JSON, in one shape for all protocols.
 
-3.x and the hosted service list the pieces of all pages with their page (`content_list`), 4.0 has them page by page
-(`structured_content`). Which pages there are at all, blank ones included, stands in the latter or in `middle_json`.
+3.x and the hosted service return one list of blocks with page numbers (`content_list`), 4.0 returns a list of pages
+(`structured_content`). The list of all pages, including blank ones, is in the latter, or in `middle_json`.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ import orjson
 
 from etl.providers.mineru import archive
 from etl.providers.mineru.archive import Archive
-from etl.providers.mineru.client import InvalidOcrResponse, UnsafeResult, parse_object
+from etl.providers.mineru.client import InvalidOcrResponse, UnsafeResult, parse_object, short_text, within
 
 ZIP = b"PK"
 MARKDOWN = ("full.md", ".md")
@@ -99,7 +99,7 @@ def of_json(body: dict[str, Any]) -> ParsedResult:
     if not isinstance(markdown, str):
         raise InvalidOcrResponse
     outcome = found(markdown, lambda name: lenient(content.get(name)))
-    outcome.version = outcome.version or text(body, "version")
+    outcome.version = outcome.version or short_text(body, "version")
     return outcome
 
 
@@ -111,8 +111,8 @@ def found(markdown: str, load: Callable[[str], Any]) -> ParsedResult:
     if isinstance(structured, dict):
         outcome.blocks = by_page(structured.get("pages"))
         outcome.pages = number(structured, "metadata", "document", "page_count")
-        outcome.version = text(structured, "metadata", "producer", "version")
-        mode = text(structured, "extensions", "mineru", "parse_mode")
+        outcome.version = short_text(structured, "metadata", "producer", "version")
+        mode = short_text(structured, "extensions", "mineru", "parse_mode")
         outcome.recognized = {"ocr": True, "txt": False}.get(mode)
         return outcome
     listed = load("content_list")
@@ -148,8 +148,8 @@ def by_item(items: list[Any]) -> dict[int, list[Block]] | None:
 
 def add_middle(outcome: ParsedResult, middle: dict[str, Any]) -> None:
     """Add facts from `middle_json`: pages without blocks, the version, and whether text was recognized."""
-    outcome.version = text(middle, "_version_name")
-    outcome.backend = text(middle, "_backend")
+    outcome.version = short_text(middle, "_version_name")
+    outcome.backend = short_text(middle, "_backend")
     if outcome.backend == "vlm" or isinstance(middle.get("_ocr_enable"), bool):
         outcome.recognized = middle.get("_ocr_enable") is not False
     pages = middle.get("pdf_info")
@@ -163,18 +163,6 @@ def index(page: Any) -> int | None:
     return place if isinstance(place, int) and not isinstance(place, bool) and 0 <= place < MAX_PAGE else None
 
 
-def text(body: Any, *path: str) -> str:
-    """Return a short string at a path in nested objects, or ""."""
-    value = within(body, path)
-    return value[:64] if isinstance(value, str) else ""
-
-
 def number(body: Any, *path: str) -> int:
-    value = within(body, path)
+    value = within(body, *path)
     return value if isinstance(value, int) and 0 < value <= MAX_PAGE else 0
-
-
-def within(body: Any, path: tuple[str, ...]) -> Any:
-    for step in path:
-        body = body.get(step) if isinstance(body, dict) else None
-    return body

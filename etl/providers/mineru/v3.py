@@ -4,13 +4,13 @@ It has backends instead of tiers, accepts the bytes, cannot cancel a job, and re
 """
 
 from http import HTTPStatus
-from typing import Any, BinaryIO
+from typing import Any
 
 from etl.core.errors import OcrRefused
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status
-from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, job_id, milliseconds
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status, short_text
+from etl.providers.mineru.protocol import JobFailed, JobState, SelfHosted, WrongProtocol, milliseconds
 
 WORKING = {"pending", "processing"}
 # Backends for the tiers of 4.0. Without one, the server uses its default, which is its best.
@@ -30,50 +30,30 @@ WANTED = {
 }
 
 
-class V3(Protocol):
+class V3(SelfHosted):
     name = "v3"
+    tasks = ("tasks",)
 
     def submit(self, document: Document) -> str:
         backend = BACKENDS.get(self.tier, self.tier)
-        form = WANTED | ({"backend": backend} if backend else {})
-        response = self.client.upload("tasks", document=document.path, name=document.name, data=form)
-        check(response)
-        return job_id(response.json().get("task_id"))
+        return self.upload(document, data=WANTED | ({"backend": backend} if backend else {}))
 
-    def poll(self, job: str) -> JobState:
-        response = self.client.get("tasks", job)
-        if response.status == HTTPStatus.NOT_FOUND:
-            raise JobLost
-        check(response)
-        return self._state(response.json())
+    def check(self, response: MinerUResponse) -> None:
+        """Raise the error of `{"detail": …}` and its status."""
+        raise_for_status(response)
+        if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+            raise WrongProtocol
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise error_codes.explain("", response.text("detail"), otherwise=OcrRefused)
 
-    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
-        response = self.client.fetch("tasks", job, "result", into=into)
-        if response.status == HTTPStatus.NOT_FOUND:
-            raise JobLost
-        if response.status == HTTPStatus.CONFLICT:
-            self._state(response.json())
-        check(response)
-        if response.status != HTTPStatus.OK:
-            raise InvalidOcrResponse
-
-    def _state(self, body: dict[str, Any]) -> JobState:
+    def state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
         if status == "failed":
             raise JobFailed(error_codes.explain("", str(body.get("error") or "")))
         if status == "completed":
-            backend = str(body.get("backend") or "")[:64]
+            backend = short_text(body, "backend")
             times = milliseconds(body.get("started_at"), body.get("completed_at"))
             return JobState(is_over=True, facts={"backend": backend} | times)
         if status not in WORKING:
             raise InvalidOcrResponse
         return JobState(is_over=False)
-
-
-def check(response: MinerUResponse) -> None:
-    """Raise the error of `{"detail": …}` and its status."""
-    raise_for_status(response)
-    if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
-        raise WrongProtocol
-    if response.status >= HTTPStatus.BAD_REQUEST:
-        raise error_codes.explain("", response.text("detail"), otherwise=OcrRefused)

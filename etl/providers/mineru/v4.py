@@ -6,13 +6,13 @@ read.
 """
 
 from http import HTTPStatus
-from typing import Any, BinaryIO
+from typing import Any, ClassVar
 
 from etl.core.errors import EtlError, OcrFailed, OcrRefused, ProviderForbidden
 from etl.providers.base import Document
 from etl.providers.mineru import error_codes
-from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status
-from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, Protocol, WrongProtocol, count, job_id
+from etl.providers.mineru.client import InvalidOcrResponse, MinerUResponse, raise_for_status, short_text, within
+from etl.providers.mineru.protocol import JobFailed, JobLost, JobState, SelfHosted, WrongProtocol, count
 
 WORKING = {"queued", "running"}
 OVER = {"completed", "partial"}
@@ -21,37 +21,32 @@ DEFAULT_TIER = "standard"  # the server's default
 FORMATS = ["markdown", "structured_content", "zip"]
 
 
-class V4(Protocol):
+class V4(SelfHosted):
     name = "v4"
     can_cancel = True
+    tasks = ("v1", "tasks")
+    result_options: ClassVar = {"params": {"response_format": "zip"}}
 
     def submit(self, document: Document) -> str:
-        options = {"tier": self.tier or DEFAULT_TIER, "output_formats": FORMATS}
-        response = self.client.upload("v1", "tasks", document=document.path, name=document.name, params=options)
-        check(response)
-        return job_id(response.json().get("task_id"))
-
-    def poll(self, job: str) -> JobState:
-        response = self.client.get("v1", "tasks", job)
-        if response.status == HTTPStatus.NOT_FOUND:
-            raise JobLost
-        check(response)
-        return self._state(response.json())
-
-    def fetch(self, job: str, state: JobState, *, into: BinaryIO) -> None:
-        response = self.client.fetch("v1", "tasks", job, "result", into=into, params={"response_format": "zip"})
-        if response.status == HTTPStatus.NOT_FOUND:
-            raise JobLost
-        if response.status == HTTPStatus.CONFLICT:
-            self._state(response.json())
-        check(response)
-        if response.status != HTTPStatus.OK:
-            raise InvalidOcrResponse
+        return self.upload(document, params={"tier": self.tier or DEFAULT_TIER, "output_formats": FORMATS})
 
     def cancel(self, job: str) -> None:
-        self.client.request("DELETE", "v1", "tasks", job)
+        self.client.request("DELETE", *self.tasks, job)
 
-    def _state(self, body: dict[str, Any]) -> JobState:
+    def check(self, response: MinerUResponse) -> None:
+        """Raise the error of `{"error": {"type", "code", "message", "param"}}` and its status."""
+        code = response.text("error", "code")
+        if code == "quota_exceeded":
+            raise ProviderForbidden
+        raise_for_status(response)
+        if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
+            raise WrongProtocol
+        if response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise error_codes.explain("file_too_large", "")
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise error_codes.explain(code, response.text("error", "message"), otherwise=OcrRefused)
+
+    def state(self, body: dict[str, Any]) -> JobState:
         status = body.get("status")
         if status == "canceled":
             raise JobLost
@@ -73,20 +68,17 @@ def first(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure(file: dict[str, Any]) -> EtlError:
-    error = file.get("error")
-    if not isinstance(error, dict):
+    if not isinstance(error := file.get("error"), dict):
         return OcrFailed()
     return error_codes.explain(str(error.get("code") or ""), str(error.get("message") or ""))
 
 
 def facts(body: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
-    parse = file.get("parse") if isinstance(file.get("parse"), dict) else {}
-    known: dict[str, Any] = {"tier": str(body.get("tier") or "")[:64]}
-    if isinstance(parse, dict) and isinstance(parse.get("parser_version"), str):
-        known["version"] = parse["parser_version"][:64]
-    if isinstance(parse, dict) and count(parse.get("duration_ms")):
-        known["duration_ms"] = parse["duration_ms"]
-    return known
+    parsed = {
+        "version": short_text(file, "parse", "parser_version"),
+        "duration_ms": count(within(file, "parse", "duration_ms")),
+    }
+    return {"tier": short_text(body, "tier")} | {name: value for name, value in parsed.items() if value}
 
 
 def best(response: MinerUResponse) -> str:
@@ -97,17 +89,3 @@ def best(response: MinerUResponse) -> str:
     listed = response.json().get("data")
     offered = [tier.get("id") for tier in listed if isinstance(tier, dict)] if isinstance(listed, list) else []
     return max(filter(offered.__contains__, TIERS), key=TIERS.index, default=DEFAULT_TIER)
-
-
-def check(response: MinerUResponse) -> None:
-    """Raise the error of `{"error": {"type", "code", "message", "param"}}` and its status."""
-    code = response.text("error", "code")
-    if code == "quota_exceeded":
-        raise ProviderForbidden
-    raise_for_status(response)
-    if response.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.UNSUPPORTED_MEDIA_TYPE}:
-        raise WrongProtocol
-    if response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        raise error_codes.explain("file_too_large", "")
-    if response.status >= HTTPStatus.BAD_REQUEST:
-        raise error_codes.explain(code, response.text("error", "message"), otherwise=OcrRefused)

@@ -1,0 +1,158 @@
+"""Tables without ruling lines: rows whose cells have common columns, although no model sees a table."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from etl.providers.local.boxes import Area, Box, Row
+from etl.providers.local.tables import MIN_COLUMNS, MIN_ROWS, MIN_ROWS_OF_TWO_COLUMNS, NUMBER, TIGHT
+
+Span = tuple[float, float]
+# Maximum gap between rows of a table, as a multiple of the type size, and number of rows between that do not fit.
+MAX_ROW_GAP, MAX_PENDING = 3.0, 4
+MAX_HEAD_GAP = 1.0  # gap of a head that spans columns
+# A column of prose: median letters of a cell.
+PROSE_LETTERS = 28
+LIST_MARK = re.compile(r"(?:\(?\w{1,3}[.)]|[•‣◦▪●∙·–-])")
+
+
+@dataclass(slots=True)
+class AlignedRows:
+    """Consecutive rows whose cells have common columns. `columns`: their horizontal spans, which do not overlap."""
+
+    columns: list[Span]
+    rows: list[list[Box]]
+
+    def area(self) -> tuple[float, float, float, float]:
+        boxes = [box for row in self.rows for box in row]
+        return (
+            min(box.x0 for box in boxes), min(box.y0 for box in boxes),
+            max(box.x1 for box in boxes), max(box.y1 for box in boxes),
+        )  # fmt: skip
+
+    def usual_gap(self) -> float:
+        """Return the largest gap between rows, below which a row of one cell is not the heading of another table."""
+        gaps = [vertical_gap(above, row) for above, row in pairwise(self.rows)]
+        return 1.5 * max(0.0, median(gaps)) + 0.5 * type_size(self.rows[-1]) if len(gaps) > 1 else float("inf")
+
+    def is_table(self) -> bool:
+        full = [row for row in self.rows if len(row) > 1]
+        width = len(self.columns)
+        if width < MIN_COLUMNS or len(full) < (MIN_ROWS_OF_TWO_COLUMNS if width == MIN_COLUMNS else MIN_ROWS):
+            return False
+        cells = [[box.text for row in full for box in row if is_in(box, span)] for span in self.columns]
+        prose = sum(bool(column) and median(map(len, column)) >= PROSE_LETTERS for column in cells)
+        if prose > 1 or (prose == width - 1 and width > 1 and not has_numbers(cells)):
+            return False
+        if width > MIN_COLUMNS:
+            return True
+        if all(LIST_MARK.fullmatch(text) for text in cells[0]):
+            return False
+        return has_numbers(cells[1:]) or sum(text.endswith(":") for text in cells[0]) >= 0.5 * len(cells[0])
+
+
+def has_numbers(columns: Sequence[list[str]]) -> bool:
+    return any(
+        sum(bool(NUMBER.fullmatch(text)) for text in column) >= 0.4 * len(column) for column in columns if column
+    )
+
+
+def is_in(box: Area, span: Span) -> bool:
+    return span[0] <= (box.x0 + box.x1) / 2 <= span[1]
+
+
+def aligned_areas(rows: list[Row]) -> list[tuple[float, float, float, float]]:
+    """Return the rectangles around rows with common columns, from top to bottom."""
+    areas = []
+    index = 0
+    while index < len(rows):
+        found, end = align_from(rows, index)
+        if found.is_table():
+            last = extend(found, rows[end:], step=1)
+            extend(found, rows[:index][::-1], step=-1)
+            areas.append(found.area())
+            index = end + last
+        else:
+            index += 1
+    return areas
+
+
+def align_from(rows: list[Row], start: int) -> tuple[AlignedRows, int]:
+    """Return the aligned rows that begin at a row, and the index after them."""
+    found, end = AlignedRows([], []), start + 1
+    pending: list[Row] = []
+    above = rows[start]
+    if len(above) <= 1:
+        return found, end
+    for index in range(start, len(rows)):
+        row = rows[index]
+        gap = vertical_gap(above, row)
+        if gap > MAX_ROW_GAP * type_size(above) or (len(row) == 1 and found.rows and gap > found.usual_gap()):
+            break
+        above = row
+        cells = [(box.x0, box.x1) for box in row]
+        merged = merge_spans([*found.columns, *cells])
+        if len(row) > 1 and are_distinct(found.columns, merged) and are_distinct(cells, merged):
+            found.columns = merged
+            found.rows += [*pending, row]
+            pending, end = [], index + 1
+        elif len(pending) < MAX_PENDING:
+            pending.append(row)
+        else:
+            break
+    return found, end
+
+
+def extend(found: AlignedRows, rows: list[Row], *, step: int) -> int:
+    """Add the rows right below a table (`step` 1) or above it (-1) that continue its cells or head its columns.
+
+    Return how many were added.
+    """
+    count = 0
+    for row in rows:
+        edge = found.rows[-1 if step > 0 else 0]
+        gap = vertical_gap(edge, row) if step > 0 else vertical_gap(row, edge)
+        size = type_size(row)
+        if not -size < gap < (MAX_HEAD_GAP if len(row) > 1 and step < 0 else TIGHT) * size or not fits(
+            row, found.columns, size
+        ):
+            break
+        found.rows.insert(len(found.rows) if step > 0 else 0, row)
+        count += 1
+    return count
+
+
+def fits(row: Row, columns: list[Span], size: float) -> bool:
+    """Return whether each cell of a row is in one column, or the row has several cells in the width of the table."""
+    left, right = columns[0][0] - 2 * size, columns[-1][1] + 2 * size
+    if row[0].x0 < left or row[-1].x1 > right:
+        return False
+    touched = [[span for span in columns if box.x0 < span[1] and box.x1 > span[0]] for box in row]
+    return len(row) > 1 or (len(touched[0]) == 1 and row[0].x1 - row[0].x0 < 0.5 * (right - left))
+
+
+def vertical_gap(above: Row, row: Row) -> float:
+    return min(cell.y0 for cell in row) - max(cell.y1 for cell in above)
+
+
+def type_size(row: Row) -> float:
+    return max(cell.size for cell in row)
+
+
+def merge_spans(spans: list[Span]) -> list[Span]:
+    """Return the union of the spans, from left to right."""
+    merged: list[Span] = []
+    for x0, x1 in sorted(spans):
+        if merged and x0 < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(x1, merged[-1][1]))
+        else:
+            merged.append((x0, x1))
+    return merged
+
+
+def are_distinct(spans: list[Span], columns: list[Span]) -> bool:
+    """Return whether each span is in a different column."""
+    found = {next(index for index, (x0, x1) in enumerate(columns) if x0 <= span[0] and span[1] <= x1) for span in spans}
+    return len(found) == len(spans)

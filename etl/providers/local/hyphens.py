@@ -1,0 +1,25 @@
+"""Hyphens at line ends: removed if the document contains the joined word, because others are part of the word."""
+
+import re
+from collections.abc import Collection
+
+from etl.providers.local.boxes import BREAK
+
+WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
+BROKEN = re.compile(rf"((?:[^\W\d_]+-)*[^\W\d_]+)-{BREAK}([^\W\d_]+)")
+
+
+def words(text: str) -> set[str]:
+    """Return the words of a text in lower case, without those that a line break separates."""
+    return {word.lower() for word in WORD.findall(BROKEN.sub(" ", text))}
+
+
+def resolve(text: str, known: Collection[str]) -> str:
+    """Return a text without marks of line breaks after hyphens. `known`: words of the document in lower case."""
+
+    def join(match: re.Match[str]) -> str:
+        first, second = match.groups()
+        joined = (first + second).lower() in known and f"{first}-{second}".lower() not in known
+        return first + second if joined else f"{first}-{second}"
+
+    return BROKEN.sub(join, text).replace(BREAK, "")

@@ -1,0 +1,25 @@
+"""CSV and other delimited text, which is one page with one table."""
+
+import csv
+
+from etl.core.errors import FileCorrupt
+from etl.core.formats import delimiter_of
+from etl.providers.local.office import markdown
+from etl.providers.local.office.bounds import TextBudget
+from etl.providers.local.office.pages import OfficePage
+
+SAMPLE = 65_536  # characters, from which the delimiter is found
+
+
+def page(text: str, budget: TextBudget) -> OfficePage:
+    """Return the table. Raises FileCorrupt and FileTooLarge."""
+    csv.field_size_limit(budget.limit)
+    delimiter = delimiter_of(text[:SAMPLE], is_named=True) or ","
+    rows = []
+    try:
+        for row in csv.reader(text.splitlines(keepends=True), delimiter=delimiter):
+            budget.count_cells(len(row))
+            rows.append([budget.spend(cell) for cell in row])
+    except csv.Error:
+        raise FileCorrupt from None
+    return OfficePage(text=markdown.table(rows))

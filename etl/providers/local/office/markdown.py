@@ -1,0 +1,36 @@
+"""Markdown of headings, lists, and tables."""
+
+from collections.abc import Iterable, Sequence
+
+
+def heading(level: int, text: str) -> str:
+    return f"{'#' * max(1, min(level, 6))} {one_line(text)}" if text.strip() else ""
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Return a table without its empty rows and columns. One that is a single column is a list of paragraphs."""
+    lines = [[one_line(cell) for cell in row] for row in rows]
+    lines = [line for line in lines if any(line)]
+    used = sorted({index for line in lines for index, cell in enumerate(line) if cell})
+    if len(used) <= 1:
+        return "\n\n".join(cell for line in lines for cell in line if cell)
+    return "\n".join(table_lines([[line[at] if at < len(line) else "" for at in used] for line in lines]))
+
+
+def table_lines(lines: list[list[str]]) -> Iterable[str]:
+    head, *body = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return (f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
+
+
+def join(blocks: Iterable[str]) -> str:
+    """Join blocks by empty lines. Consecutive list items stay one list."""
+    text, was_item = "", False
+    for block in filter(None, blocks):
+        is_item = block.lstrip().startswith(("- ", "* ")) or block.lstrip()[:6].partition(". ")[0].isdecimal()
+        text += ("" if not text else "\n" if was_item and is_item else "\n\n") + block
+        was_item = is_item
+    return text

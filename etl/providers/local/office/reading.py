@@ -1,0 +1,78 @@
+"""Reads Office documents, HTML, books, mails, and delimited text page by page, as `etl.providers.local.reading` reads
+printed pages. Runs only in the reader process."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from etl.core import encodings
+from etl.core.errors import BadDocument, FileCorrupt, FileEncrypted, FileTooLarge, TooManyPages
+from etl.core.formats import DocumentFormat
+from etl.providers.local.office import delimited, mail, open_document, web
+from etl.providers.local.office.archive import Archive
+from etl.providers.local.office.book import Book
+from etl.providers.local.office.bounds import TextBudget
+from etl.providers.local.office.pages import OfficeDocument, OnePage
+from etl.providers.local.office.slides import Presentation
+from etl.providers.local.office.word import WordDocument
+from etl.providers.local.office.workbook import Workbook
+from etl.providers.local.pages import DocumentLimits
+
+Message = dict[str, Any]
+
+
+def read(
+    kind: DocumentFormat, file: BinaryIO, limits: DocumentLimits, *, describe: Callable[[BaseException], str]
+) -> Iterator[Message]:
+    """Yield `{"pages": 3}`, then `{"page": 1, "text": …}` or `{"failed": 1}` for each page, then `{"done": True}`.
+
+    `describe` returns the class and place of an exception, which the worker logs. Raises BadDocument.
+    """
+    try:
+        document = opened(kind, file, TextBudget(limits.text))
+    except (BadDocument, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a malformed document may violate any assumption; the worker logs it
+        yield {"error": FileCorrupt.__name__, "reason": describe(error)}
+        return
+    total = len(document)
+    if total > limits.pages:
+        raise TooManyPages.of(total, limits.pages)
+    yield {"pages": total}
+    failed = 0
+    for index in range(total):
+        try:
+            page = document.page(index)
+        except (FileTooLarge, FileEncrypted, MemoryError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other pages are read; the worker logs it
+            failed += 1
+            yield {"failed": index + 1, "reason": describe(error)}
+            continue
+        method = "text" if page.text.strip() else "none"
+        yield {"page": index + 1, "text": page.text, "method": method, "warnings": sorted(page.warnings)}
+    if failed == total:
+        raise FileCorrupt
+    yield {"done": True}
+
+
+def opened(kind: DocumentFormat, file: BinaryIO, budget: TextBudget) -> OfficeDocument:
+    """Return a document. Raises BadDocument."""
+    if kind == DocumentFormat.EML:
+        return OnePage(mail.page(file, budget))
+    if kind == DocumentFormat.CSV:
+        return OnePage(delimited.page(encodings.decode(file.read()), budget))
+    if kind == DocumentFormat.HTML:
+        return OnePage(web.page(web.decode(file.read()), budget))
+    archive = Archive(file)
+    if kind in OPEN_DOCUMENT:
+        return open_document.read(archive, kind, budget)
+    return OTHER_ARCHIVES[kind](archive, budget)
+
+
+OPEN_DOCUMENT = frozenset({DocumentFormat.ODT, DocumentFormat.ODS, DocumentFormat.ODP})
+OTHER_ARCHIVES: dict[DocumentFormat, Callable[[Archive, TextBudget], OfficeDocument]] = {
+    DocumentFormat.DOCX: WordDocument,
+    DocumentFormat.XLSX: Workbook,
+    DocumentFormat.PPTX: Presentation,
+    DocumentFormat.EPUB: Book,
+}

@@ -1,0 +1,71 @@
+"""Rows of a sheet to Markdown, for spreadsheets of any format."""
+
+from dataclasses import dataclass, field
+
+from etl.core.completeness import MAX_RANGES, ranges
+from etl.providers.local.office import markdown
+from etl.providers.local.office.pages import HIDDEN, OfficePage
+
+
+@dataclass(slots=True, kw_only=True)
+class Sheet:
+    """A sheet: the texts of its cells by row and column, from 1. `hidden_columns` are spans of columns."""
+
+    name: str
+    is_hidden: bool = False
+    rows: dict[int, dict[int, str]] = field(default_factory=dict)
+    hidden_rows: list[int] = field(default_factory=list)
+    hidden_columns: list[tuple[int, int]] = field(default_factory=list)
+
+    def page(self) -> OfficePage:
+        """Return a heading and tables, which empty rows separate. Hidden parts are included and named."""
+        blocks = [markdown.heading(2, f"{self.name} (hidden sheet)" if self.is_hidden else self.name)]
+        hidden = self.hidden_words()
+        blocks += [*hidden, *(markdown.table(padded(group)) for group in self.groups())]
+        is_hidden = bool(self.rows) and (self.is_hidden or bool(hidden))
+        return OfficePage(text=markdown.join(blocks), warnings=frozenset({HIDDEN} if is_hidden else ()))
+
+    def groups(self) -> list[list[dict[int, str]]]:
+        """Return the rows, divided where rows are empty."""
+        found: list[list[dict[int, str]]] = []
+        last = -1
+        for number in sorted(self.rows):
+            if number != last + 1:
+                found.append([])
+            found[-1].append(self.rows[number])
+            last = number
+        return found
+
+    def hidden_words(self) -> list[str]:
+        used = {column for row in self.rows.values() for column in row}
+        rows = [number for number in self.hidden_rows if number in self.rows]
+        columns = sorted(each for each in used if any(first <= each <= last for first, last in self.hidden_columns))
+        words = [f"Hidden rows: {ranges(rows)}." if rows else ""]
+        words += [
+            f"Hidden columns: {', '.join(column_name(each) for each in columns[:MAX_RANGES])}." if columns else ""
+        ]
+        return [" ".join(filter(None, words))] if any(words) else []
+
+
+def padded(rows: list[dict[int, str]]) -> list[list[str]]:
+    """Return the texts of rows under their columns, without columns that are empty in all of them."""
+    columns = sorted({column for row in rows for column in row})
+    return [[row.get(column, "") for column in columns] for row in rows]
+
+
+def column_name(number: int) -> str:
+    name = ""
+    while number > 0:
+        number, digit = divmod(number - 1, 26)
+        name = chr(ord("A") + digit) + name
+    return name
+
+
+def column_number(reference: str) -> int:
+    """Return the column of a cell's reference, such as 28 for AB12."""
+    number = 0
+    for letter in reference[:4]:
+        if not "A" <= letter <= "Z":
+            break
+        number = number * 26 + ord(letter) - ord("A") + 1
+    return number

@@ -1,0 +1,39 @@
+"""The boxes of a page as the API shows them: in points, from the top left of the page as people see it."""
+
+from typing import Any
+
+from etl.providers.local.layout import Block
+from etl.providers.local.page_text import PageText
+
+
+def describe(page: PageText, number: int) -> dict[str, Any]:
+    """Return the size of a page and its blocks in reading order, as JSON."""
+    blocks = [(turn, block) for turn, blocks in page.parts for block in blocks]
+    return {
+        "page": number,
+        "width": round(page.width, 1),
+        "height": round(page.height, 1),
+        "rotation": 0,
+        "blocks": [
+            {
+                "id": f"{number}-{index}",
+                "kind": block.kind,
+                "bbox": [round(each, 1) for each in upright(block, turn, page.width, page.height)],
+                "text": block.text,
+            }
+            for index, (turn, block) in enumerate(blocks, start=1)
+        ],
+    }
+
+
+def upright(block: Block, turn: int, width: float, height: float) -> tuple[float, float, float, float]:
+    """Return the bounding box of a block on its page. `turn`: its clockwise turn in degrees."""
+    match turn:
+        case 90:
+            return block.y0, height - block.x1, block.y1, height - block.x0
+        case 180:
+            return width - block.x1, height - block.y1, width - block.x0, height - block.y0
+        case 270:
+            return width - block.y1, block.x0, width - block.y0, block.x1
+        case _:
+            return block.x0, block.y0, block.x1, block.y1

@@ -1,0 +1,154 @@
+"""The blocks of a page: from its text layer or OCR, through layout analysis."""
+
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etl.providers.local.boxes import Box, group_rows, mean_confidence
+from etl.providers.local.layout import Block, Sheet, analyze, bounds, is_plain
+from etl.providers.local.pages import LocalPage, Part
+from etl.providers.local.recognition import Engine, EngineBroken
+from etl.providers.local.regions import LayoutModel
+from etl.providers.local.rulings import find_rulings
+
+# Points per pixel of images, whose size on paper is unknown.
+POINTS_PER_PIXEL = 72 / 150
+# A layout model is of no use for a strip, such as a receipt: a page with at least this ratio of sides.
+MAX_RATIO = 2.2
+# Images of a page with a text layer that OCR reads, and the minimum confidence of their lines.
+MAX_IMAGES, MIN_IMAGE_CONFIDENCE = 4, 0.7
+
+
+@dataclass(slots=True, kw_only=True)
+class PageText:
+    """The blocks of a page by text direction, each with the clockwise turn in degrees that makes it upright.
+
+    `method`: as of `Page`; `layout_failed`: class and location of an exception; `width` and `height` in points.
+    """
+
+    parts: list[tuple[int, list[Block]]]
+    method: str
+    width: float
+    height: float
+    confidence: float | None = None
+    hidden: bool = False
+    layout_failed: str | None = None
+    image_not_read: bool = False
+    legibility: float = 1.0  # see `Engine.legibility`
+    ocr_seconds: float = 0.0
+
+    def blocks(self) -> Iterator[Block]:
+        for _, blocks in self.parts:
+            yield from blocks
+
+    def text(self) -> str:
+        return "\n\n".join(block.text for block in self.blocks() if block.text and not block.left_out)
+
+    def height_of(self, turn: int) -> float:
+        """Return the height of the page after a turn."""
+        return self.width if turn % 180 else self.height
+
+
+class PageConverter:
+    """Converts pages to blocks. It has the models, which are loaded for the first page that needs them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.model = LayoutModel()
+
+    def convert(self, page: LocalPage) -> PageText:
+        """Return the blocks of a page from its text layer or, if they are longer, from OCR."""
+        layer = self.from_layer(page)
+        if not page.needs_ocr:
+            return layer
+        recognized = self.from_image(page)
+        return layer if len(recognized.text()) < len(layer.text()) else recognized
+
+    def from_layer(self, page: LocalPage) -> PageText:
+        result = PageText(parts=[], method="none", width=page.width, height=page.height, hidden=page.hidden)
+        if page.images and not page.needs_ocr:
+            result.image_not_read = len(page.images) > MAX_IMAGES
+            page.parts = page.parts or [Part(boxes=[])]
+            page.parts[0].boxes += self.read_images(page)
+        total = sum(len(part.boxes) for part in page.parts)
+        for part in page.parts:
+            needs_picture = len(part.boxes) > total / 2 and not page.needs_ocr and not is_plain(part.boxes)
+            picture = page.picture() if page.picture and needs_picture else None
+            if picture is not None and part.turn:
+                picture = np.ascontiguousarray(np.rot90(picture, -part.turn // 90))
+            self.add(result, part, picture, page.body)
+        result.method = "text" if result.text() else "none"
+        return result
+
+    def read_images(self, page: LocalPage) -> Iterator[Box]:
+        """Yield the lines in the images of a page with a text layer. Noise in photos has a low confidence."""
+        picture = page.render()
+        scale = picture.shape[1] / page.width
+        for area in page.images[:MAX_IMAGES]:
+            x0, y0, x1, y1 = (round(each * scale) for each in area)
+            for boxes in self.engine.read(np.ascontiguousarray(picture[y0:y1, x0:x1])):
+                if self.engine.quarter_turns % 4:
+                    continue  # sideways text in an image has no place among the lines of the page
+                scale_boxes(boxes, 1 / scale, area[0], area[1])
+                yield from (box for box in boxes if (box.confidence or 0) >= MIN_IMAGE_CONFIDENCE)
+
+    def from_image(self, page: LocalPage) -> PageText:
+        image = page.render()
+        parts = self.engine.read(image)
+        turn = -90 * self.engine.quarter_turns % 360
+        scale = page.width / image.shape[1] if page.width else POINTS_PER_PIXEL
+        result = PageText(parts=[], method="none", width=scale * image.shape[1], height=scale * image.shape[0])
+        upright = np.ascontiguousarray(np.rot90(image, self.engine.quarter_turns))
+        before = self.model.seconds
+        for boxes in parts:
+            scale_boxes(boxes, scale)
+            self.add(result, Part(turn=turn, boxes=boxes), upright if len(parts) == 1 else None, 0.0)
+        self.engine.seconds += self.model.seconds - before
+        result.method = "ocr" if result.text() else "none"
+        result.legibility = self.engine.legibility()
+        result.confidence = mean_confidence(box for boxes in parts for box in boxes)
+        return result
+
+    def add(self, result: PageText, part: Part, picture: Any, body: float) -> None:
+        """Add the blocks of a part. If its layout cannot be analyzed, add its lines, and where that failed."""
+        width, height = (result.height, result.width) if part.turn % 180 else (result.width, result.height)
+        try:
+            blocks = analyze(part.boxes, self.sheet(picture, width, height, body)) if part.boxes else []
+        except (MemoryError, EngineBroken):
+            raise
+        except Exception as error:  # noqa: BLE001 - the text is not lost to an error in its layout; the worker logs it
+            result.layout_failed = describe_location(error)
+            blocks = [plain_block(part.boxes)]
+        result.parts.append((part.turn, blocks))
+
+    def sheet(self, picture: Any, width: float, height: float, body: float) -> Sheet:
+        sheet = Sheet(width=width, height=height, body=body)
+        if picture is not None and max(width, height) < MAX_RATIO * min(width, height):
+            scale = picture.shape[1] / width
+            sheet.regions = self.model.find(picture, scale)
+            sheet.rulings = find_rulings(picture, scale)
+        return sheet
+
+
+def scale_boxes(boxes: list[Box], scale: float, left: float = 0.0, top: float = 0.0) -> None:
+    """Convert pixels to points. `left` and `top`: the place of the image on the page, in points."""
+    for box in boxes:
+        box.x0, box.x1 = left + box.x0 * scale, left + box.x1 * scale
+        box.y0, box.y1 = top + box.y0 * scale, top + box.y1 * scale
+        box.size *= scale
+
+
+def plain_block(boxes: list[Box]) -> Block:
+    """Return the lines of a page from top to bottom, without structure."""
+    text = "\n".join(" ".join(cell.text for cell in row) for row in group_rows(boxes))
+    x0, y0, x1, y1 = bounds(boxes)
+    return Block(kind="other", text=text, x0=x0, y0=y0, x1=x1, y1=y1)
+
+
+def describe_location(error: BaseException) -> str:
+    """Return the class and location of an exception, without its message, which may quote the document."""
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    return " ".join([type(error).__name__, *(f"at {each.filename.rpartition('/')[2]}:{each.lineno}" for each in frame)])

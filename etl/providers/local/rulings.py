@@ -1,0 +1,101 @@
+"""Ruling lines in the picture of a page, found with OpenCV. Runs only in the reader process.
+
+The picture shows the lines of all PDF objects and of scans alike.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+# Minimum length of a line in inches, minimum darkness of 255, and maximum thickness in inches.
+MIN_LENGTH, MIN_DARKNESS, MAX_THICKNESS = 0.35, 40, 0.06
+# Distance within which lines meet or are the same, in inches.
+TOLERANCE = 0.04
+FRAME = 4  # lines of a frame
+# Maximum share of ink beside a line, unless it is longer than this share of the page's width.
+MAX_INK, LONG = 0.25, 0.3
+
+
+@dataclass(slots=True, kw_only=True)
+class Ruling:
+    """A horizontal or vertical line, in points."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+
+@dataclass(slots=True)
+class Rulings:
+    horizontal: list[Ruling] = field(default_factory=list)
+    vertical: list[Ruling] = field(default_factory=list)
+
+    def inside(self, x0: float, y0: float, x1: float, y1: float, *, margin: float = 4.0) -> "Rulings":
+        """Return the lines whose middle is in a rectangle."""
+
+        def is_inside(line: Ruling) -> bool:
+            x, y = (line.x0 + line.x1) / 2, (line.y0 + line.y1) / 2
+            return x0 - margin <= x <= x1 + margin and y0 - margin <= y <= y1 + margin
+
+        return Rulings([*filter(is_inside, self.horizontal)], [*filter(is_inside, self.vertical)])
+
+    def grids(self) -> Iterator[tuple[float, float, float, float]]:
+        """Yield the rectangles around horizontal and vertical lines that meet."""
+        groups: list[list[Ruling]] = []
+        for line in [*self.horizontal, *self.vertical]:
+            touching = [group for group in groups if any(meets(line, other) for other in group)]
+            groups = [group for group in groups if group not in touching]
+            groups.append([line, *(each for group in touching for each in group)])
+        for group in groups:
+            if len(group) > FRAME:
+                yield (
+                    min(line.x0 for line in group), min(line.y0 for line in group),
+                    max(line.x1 for line in group), max(line.y1 for line in group),
+                )  # fmt: skip
+
+
+def meets(first: Ruling, second: Ruling) -> bool:
+    margin = TOLERANCE * 72
+    return (
+        first.x0 - margin <= second.x1
+        and second.x0 - margin <= first.x1
+        and first.y0 - margin <= second.y1
+        and second.y0 - margin <= first.y1
+    )
+
+
+def find_rulings(image: Any, scale: float) -> Rulings:
+    """Return the ruling lines of a picture, an array of rows of BGR. `scale`: its pixels per point."""
+    import cv2
+
+    dark = 255 - image[:, :, :3].min(axis=2)
+    mask = (dark >= MIN_DARKNESS).astype("uint8")
+    length = max(8, round(MIN_LENGTH * 72 * scale))
+    thickness = max(2, round(MAX_THICKNESS * 72 * scale))
+    found = Rulings()
+    for lines, shape in ((found.horizontal, (length, 1)), (found.vertical, (1, length))):
+        opened = cv2.morphologyEx(mask, cv2.MORPH_OPEN, cv2.getStructuringElement(cv2.MORPH_RECT, shape))
+        _, _, stats, _ = cv2.connectedComponentsWithStats(opened, connectivity=8)
+        for x, y, width, height, _ in stats[1:].tolist():
+            if min(width, height) <= thickness and is_isolated(mask, x, y, width, height):
+                lines.append(Ruling(x0=x / scale, y0=y / scale, x1=(x + width) / scale, y1=(y + height) / scale))
+    return found
+
+
+def is_isolated(mask: Any, x: int, y: int, width: int, height: int) -> bool:
+    """Return whether the pixels on both sides of a line are mostly blank. Those of letters are not."""
+    if width >= height:
+        above, below = (
+            mask[max(0, y - 2) : max(0, y - 1), x : x + width],
+            mask[y + height + 1 : y + height + 2, x : x + width],
+        )
+    else:
+        above, below = (
+            mask[y : y + height, max(0, x - 2) : max(0, x - 1)],
+            mask[y : y + height, x + width + 1 : x + width + 2],
+        )
+    return (
+        all(side.size == 0 or side.mean() < MAX_INK for side in (above, below))
+        or max(width, height) > LONG * mask.shape[1]
+    )

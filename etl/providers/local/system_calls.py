@@ -1,0 +1,82 @@
+"""The seccomp filter of the process that parses a document (ADR 13).
+
+It denies system calls that no parser needs. All others are allowed, because the calls of the libraries differ between
+versions.
+"""
+
+import ctypes
+import errno
+import os
+import sys
+from functools import cache
+from typing import Any
+
+PR_GET_SECCOMP = 21
+CLONE_THREAD = 0x00010000
+
+# All arguments of these are denied. A name that an architecture or a version of libseccomp does not have is skipped.
+SOCKETS = (
+    "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "sendto", "sendmsg", "sendmmsg",
+    "recvfrom", "recvmsg", "recvmmsg", "io_uring_setup", "io_uring_enter", "io_uring_register",
+)  # fmt: skip
+PROCESSES = (
+    "fork", "vfork", "clone3", "execve", "execveat", "setsid", "setpgid", "unshare", "setns", "personality",
+    "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_getfd", "pidfd_send_signal",
+    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp",
+    "migrate_pages", "move_pages",
+)  # fmt: skip
+# Memory and objects that outlive the process, or that no limit counts.
+SHARED_OBJECTS = (
+    "shmget", "shmat", "shmctl", "semget", "semop", "semtimedop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl",
+    "mq_open", "mq_unlink", "memfd_create", "memfd_secret", "keyctl", "add_key", "request_key",
+)  # fmt: skip
+# Parts of the kernel with many vulnerabilities, and the calls that need capabilities.
+KERNEL = (
+    "bpf", "perf_event_open", "userfaultfd", "fanotify_init", "name_to_handle_at", "open_by_handle_at", "modify_ldt",
+    "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount", "fspick",
+    "mount_setattr", "swapon", "swapoff", "quotactl", "quotactl_fd", "acct", "syslog", "reboot", "kexec_load",
+    "kexec_file_load", "init_module", "finit_module", "delete_module", "iopl", "ioperm", "sethostname",
+    "setdomainname", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "vhangup", "lookup_dcookie",
+)  # fmt: skip
+DENIED = (*SOCKETS, *PROCESSES, *SHARED_OBJECTS, *KERNEL)
+
+
+@cache
+def library() -> Any:
+    """Return the bindings of libseccomp, or None without it. The import searches files: before the sandbox."""
+    try:
+        import pyseccomp
+    except (ImportError, OSError, RuntimeError):  # no package, a broken library, no library
+        return None
+    return pyseccomp
+
+
+def can_deny() -> bool:
+    """Return whether this system can filter system calls."""
+    return sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_GET_SECCOMP) >= 0 and library() is not None
+
+
+def exists(name: str) -> bool:
+    """Return whether this architecture has a system call. libseccomp gives negative numbers to others."""
+    seccomp = library()
+    try:
+        return int(seccomp.resolve_syscall(seccomp.system_arch(), name)) >= 0
+    except ValueError:
+        return False
+
+
+def deny() -> None:
+    """Deny the calls for this process. Calls of another architecture, such as x32, kill it."""
+    seccomp = library()
+    # Not EPERM: C libraries use an older call instead, and `clone3`, whose flags a filter cannot read, becomes `clone`.
+    denied = seccomp.ERRNO(errno.ENOSYS)
+    calls = seccomp.SyscallFilter(seccomp.ALLOW)
+    calls.set_attr(seccomp.Attr.ACT_BADARCH, seccomp.KILL_PROCESS)
+    for name in filter(exists, DENIED):
+        calls.add_rule(denied, name)
+    # Threads are allowed, processes and namespaces are not.
+    calls.add_rule(denied, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, CLONE_THREAD, 0))
+    # `abort` sends a signal to its own process. The C library reads its own limits, with the ID 0.
+    calls.add_rule(denied, "tgkill", seccomp.Arg(0, seccomp.NE, os.getpid()))
+    calls.add_rule(denied, "prlimit64", seccomp.Arg(0, seccomp.NE, 0))
+    calls.load()

@@ -1,0 +1,58 @@
+"""Scores of readers on folders of documents, by `make read-bench`:
+
+python -m tests.reading.score --corpus FOLDER --half dev --reader local --reader markitdown
+
+The reader `api` is a whole installation, `local` our reader alone; peers run in .venv-peers.
+"""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.reading import results
+from tests.reading.corpus import Case, cases
+from tests.reading.installation import API, read_by_api
+from tests.reading.readers import READERS
+from tests.reading.reading import Reading, read_all
+from tests.reading.report import details, tables
+from tests.reading.results import Results
+from tests.reading.scoring import score, words_of_pages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.reading.score", description=__doc__)
+    parser.add_argument("--corpus", type=Path, action="append", required=True, help="a folder; may be repeated")
+    parser.add_argument("--reader", choices=(API, *READERS), action="append", help="may be repeated; or `local`")
+    parser.add_argument("--half", choices=("dev", "held"), help="both if not given")
+    parser.add_argument("--only", default="", help="documents whose name has this")
+    parser.add_argument("--pages", type=int, help="documents of at most so many pages")
+    parser.add_argument("--keep", type=Path, help="a folder for what was read, and its scores, for each corpus")
+    parser.add_argument("--again", action="store_true", help="score what --keep has instead of reading")
+    parser.add_argument("--verbose", action="store_true", help="a line for each document, with what was missed")
+    options = parser.parse_args()
+    wanted = [
+        case
+        for folder in options.corpus
+        for case in cases(folder, half=options.half)
+        if options.only in case.name and (options.pages is None or len(words_of_pages(case)) <= options.pages)
+    ]
+    found: Results = {}
+    for reader in options.reader or ["local"]:
+        found[reader] = []
+        for case, reading in readings(reader, wanted, options.keep if options.again else None):
+            found[reader].append(results.Result(case, reading, score(case, reading)))
+            if options.verbose:
+                print(details(reader, found[reader][-1].score), flush=True)
+        if options.keep:
+            results.keep(options.keep, reader, found[reader])
+    print(tables({reader: [each.score for each in own] for reader, own in found.items()}))
+
+
+def readings(reader: str, wanted: Sequence[Case], kept: Path | None) -> Iterable[tuple[Case, Reading]]:
+    if kept is not None:
+        return results.kept(kept, reader, wanted)
+    return read_by_api(wanted) if reader == API else read_all(reader, wanted)
+
+
+if __name__ == "__main__":
+    main()

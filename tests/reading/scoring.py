@@ -1,0 +1,116 @@
+"""Scores of a reader's readings, one for each document, and their sums for each half and measure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pypdfium2
+
+from tests.reading.corpus import Case, Half
+from tests.reading.measures import MEASURES, Parts
+from tests.reading.reading import Reading
+from tests.reading.text import words
+
+SHORTEST = 4  # characters of a word that shows that its page is there
+FEWEST = 5  # such words on a page, to be judged
+BY_DOCUMENT = frozenset({"fields"})
+KEPT = 0.2  # of them, so that the page is not lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """`parts`: by measure, what was judged in the document, 0 to 1 each. `lost`: numbers of pages without a trace."""
+
+    name: str
+    half: Half
+    pages: int
+    seconds: float
+    lost: list[int]
+    warnings: list[str]
+    error: str | None
+    parts: dict[str, Parts] = field(default_factory=dict)
+
+
+def score(case: Case, reading: Reading) -> Score:
+    pages = words_of_pages(case)
+    parts = {name: measure(case, reading.markdown) for name, measure in MEASURES.items()}
+    return Score(
+        name=case.name,
+        half=case.half,
+        pages=len(pages),
+        seconds=reading.seconds,
+        lost=lost_pages(pages, reading.markdown),
+        warnings=reading.warnings,
+        error=reading.error,
+        parts={name: judged for name, judged in parts.items() if judged},
+    )
+
+
+def words_of_pages(case: Case) -> list[set[str]]:
+    """Return the words of each page's text layer; other files than PDFs, and damaged ones, are one page without any."""
+    if case.path.suffix != ".pdf":
+        return [set()]
+    try:
+        with pypdfium2.PdfDocument(case.path) as pdf:
+            return [set(words(page.get_textpage().get_text_bounded())) for page in pdf]
+    except pypdfium2.PdfiumError:
+        return [set()]
+
+
+def lost_pages(pages: Sequence[set[str]], markdown: str) -> list[int]:
+    """Return the pages whose own words, which no other page has, are not in the reading."""
+    found, lost = set(words(markdown)), []
+    for number, page in enumerate(pages, start=1):
+        others = set[str]().union(*(other for other in pages if other is not page))
+        own = {word for word in page - others if len(word) >= SHORTEST}
+        if len(own) >= FEWEST and len(own & found) < KEPT * len(own):
+            lost.append(number)
+    return lost
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A mean of `count` parts, or documents."""
+
+    value: float
+    count: int
+
+
+def shares(scores: Iterable[Score]) -> dict[str, Share]:
+    """Return the mean of each measure over its parts, and of each kind of facts.
+
+    Of fields, it is the mean over documents, because a financial report has a thousand and a contract ten.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for each in scores:
+        for measure, parts in each.parts.items():
+            found = list(parts.values())
+            values[measure] += [sum(found) / len(found)] if measure in BY_DOCUMENT else found
+            if measure == "facts":
+                for part, value in parts.items():
+                    values[f"facts: {part.split()[0]}"].append(value)
+    return {measure: Share(sum(found) / len(found), len(found)) for measure, found in values.items()}
+
+
+def best_of(readers: Sequence[Sequence[Score]]) -> list[Score]:
+    """Return for each document the best value of each part of all readers: what these readers could reach together."""
+    made = []
+    for same in zip(*readers, strict=True):
+        parts = {
+            measure: {part: max(each.parts[measure][part] for each in same) for part in judged}
+            for measure, judged in same[0].parts.items()
+        }
+        first = same[0]
+        made.append(
+            Score(
+                name=first.name,
+                half=first.half,
+                pages=first.pages,
+                seconds=0.0,
+                lost=[number for number in first.lost if all(number in each.lost for each in same)],
+                warnings=[],
+                error=None,
+                parts=parts,
+            )
+        )
+    return made

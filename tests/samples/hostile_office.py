@@ -1,0 +1,78 @@
+"""Office documents that mean harm, made by hand."""
+
+from tests.samples.hostile import zipped
+
+RELATIONS = "http://schemas.openxmlformats.org/package/2006/relationships"
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+ODF = "urn:oasis:names:tc:opendocument:xmlns"
+ODS = b"application/vnd.oasis.opendocument.spreadsheet"
+
+
+def relations(*entries: tuple[str, str, str], external: bool = False) -> bytes:
+    """Return a part of relationships: ID, kind, and target of each."""
+    mode = ' TargetMode="External"' if external else ""
+    rows = "".join(f'<Relationship Id="{i}" Type="{OFFICE}/{kind}" Target="{to}"{mode}/>' for i, kind, to in entries)
+    return f'<Relationships xmlns="{RELATIONS}">{rows}</Relationships>'.encode()
+
+
+def docx(body: bytes, *, before: bytes = b"", parts: tuple[tuple[str, bytes], ...] = ()) -> bytes:
+    """Return a document with this body. `before`: the beginning of its XML."""
+    document = before + f'<w:document xmlns:w="{WORD}"><w:body>'.encode() + body + b"</w:body></w:document>"
+    return zipped(
+        ("[Content_Types].xml", b"<Types/>"),
+        ("_rels/.rels", relations(("r1", "officeDocument", "word/document.xml"))),
+        ("word/document.xml", document),
+        *parts,
+    )
+
+
+def paragraph(text: bytes) -> bytes:
+    return b"<w:p><w:r><w:t>" + text + b"</w:t></w:r></w:p>"
+
+
+def xlsx(rows: bytes, *, strings: bytes = b"", sheets: int = 1) -> bytes:
+    """Return a workbook whose sheets are all the same part."""
+    names = "".join(f'<sheet name="S{n}" sheetId="{n}" r:id="r1"/>' for n in range(1, sheets + 1))
+    return zipped(
+        ("[Content_Types].xml", b"<Types/>"),
+        ("_rels/.rels", relations(("r1", "officeDocument", "xl/workbook.xml"))),
+        (
+            "xl/workbook.xml",
+            f'<workbook xmlns="{SHEET}" xmlns:r="{OFFICE}"><sheets>{names}</sheets></workbook>'.encode(),
+        ),
+        (
+            "xl/_rels/workbook.xml.rels",
+            relations(("r1", "worksheet", "worksheets/sheet1.xml"), ("r2", "sharedStrings", "sharedStrings.xml")),
+        ),
+        (
+            "xl/worksheets/sheet1.xml",
+            f'<worksheet xmlns="{SHEET}"><sheetData>'.encode() + rows + b"</sheetData></worksheet>",
+        ),
+        ("xl/sharedStrings.xml", f'<sst xmlns="{SHEET}"><si><t>'.encode() + strings + b"</t></si></sst>"),
+    )
+
+
+def ods(row: bytes) -> bytes:
+    names = f'xmlns:office="{ODF}:office:1.0" xmlns:table="{ODF}:table:1.0" xmlns:text="{ODF}:text:1.0"'
+    head = f'<office:document-content {names}><office:body><office:spreadsheet><table:table table:name="S">'.encode()
+    tail = b"</table:table></office:spreadsheet></office:body></office:document-content>"
+    return zipped(("mimetype", ODS), ("content.xml", head + row + tail))
+
+
+def epub(chapters: int) -> bytes:
+    items = "".join(f'<item id="c{n}" href="c.xhtml" media-type="application/xhtml+xml"/>' for n in range(chapters))
+    spine = "".join(f'<itemref idref="c{n}"/>' for n in range(chapters))
+    return zipped(
+        ("mimetype", b"application/epub+zip"),
+        ("META-INF/container.xml", b'<container><rootfiles><rootfile full-path="a.opf"/></rootfiles></container>'),
+        ("a.opf", f"<package><manifest>{items}</manifest><spine>{spine}</spine></package>".encode()),
+        ("c.xhtml", b"<html><body><p>A chapter</p></body></html>"),
+    )
+
+
+def laughs(levels: int = 12) -> bytes:
+    """Return a document type with entities of entities: the last one is 10 to the power of `levels` long."""
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, levels + 1))
+    return f'<?xml version="1.0"?><!DOCTYPE d [<!ENTITY e0 "ha">{entities}]>'.encode()
