@@ -42,7 +42,16 @@ class RuleAdmin(ReadOnly):
     inlines = (Versions,)
     fieldsets = (
         (None, {"fields": (("name", "belongs_to", "state"), "description", ("owner", "tasks"))}),
-        ("Content", {"fields": (("postprocess_mode", "postprocess_strategy"), "system_prompt", "json_schema")}),
+        (
+            "Content",
+            {
+                "fields": (
+                    ("postprocess_mode", "postprocess_strategy", "require_complete"),
+                    "system_prompt",
+                    "json_schema",
+                )
+            },
+        ),
         ("Times", {"fields": (("version", instant("created_at")), (instant("updated_at"), instant("deleted_at")))}),
     )
 

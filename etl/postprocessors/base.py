@@ -11,7 +11,8 @@ from rules.library.content import RuleContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """The output of post-processing. `data` fits the rule's schema; None where the processor gives none.
+    """The output of post-processing. `data` fits the rule's schema; None where the processor gives none. Numbers whose
+    digits matter are of type `exact_json.Number`.
 
     A citation: `{"pointer": "/total", "page": 1, "quote": "Total 12.00", "match": "exact"}`; the quote was found on
     that page. Warnings and usage are in the StageContext.

@@ -7,11 +7,8 @@ the environment are used (`HTTPS_PROXY`, `NO_PROXY`), because the operator's mod
 Importing the library takes a second, more than everything else in a process, so it is imported by the first call.
 """
 
-import json
-import re
 import time
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -22,8 +19,11 @@ from config.platform.http import outbound
 from config.platform.http.outbound import Deadline, ResponseTooLarge, failures, retry_after
 from config.platform.http.outbound.client import user_agent
 from config.platform.observability import tracing
-from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmUnavailable
-from etl.core.stage_context import StageContext, Usage
+from etl.core.errors import LlmForbidden, LlmUnavailable
+from etl.core.stage_context import USAGE_INCOMPLETE, StageContext, Usage
+from etl.postprocessors import rejections, replies
+from etl.postprocessors.rejections import RequestRejected
+from etl.postprocessors.replies import ModelReply
 from rules.library import requirements
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ log = structlog.get_logger(__name__)
 CONNECT_SECONDS = 5
 MAX_RETRY_AFTER = 3600
 MAX_RESPONSE_BYTES = 2 * 1024 * 1024
-MAX_MESSAGE_CHARACTERS = 4_000  # of a server's error message
-MAX_TOKEN_COUNT = 10**9  # larger numbers are taken for invalid
-
-# Error messages of servers about prompts that are too long, in lower case.
-TOO_LONG = re.compile(
-    r"context.(?:length|window|size)|maximum context|max_model_len|(?:prompt|input) is too long|too many tokens"
-    r"|reduce the length|exceeds the available|maximum input length|max_input_tokens|input token count"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,26 +63,6 @@ class ModelEndpoint:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelReply:
-    """Reply of a model. `finish`: the server's finish reason, "" if there is none. `usage`: None if the server counted
-    no tokens. A reply with `text` "" and without a refusal is empty."""
-
-    text: str
-    finish: str
-    is_refusal: bool
-    usage: Usage | None
-
-
-class RequestRejected(Exception):
-    """The server rejected the request. `message`: its error message in lower case, for matching and never for display;
-    "" where the cause is not the request."""
-
-    def __init__(self, error: EtlError, *, message: str) -> None:
-        super().__init__(error.code)
-        self.error, self.message = error, message
-
-
 # ---- The call -------------------------------------------------------------------------------------------------------
 def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageContext) -> ModelReply:
     """Return the model's reply to a request of the chat completions API, `{"model": …, "messages": […], …}`.
@@ -104,7 +76,7 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
         with tracing.span("ask model"):
             body = post(endpoint, request, context=context)
     except openai.APIStatusError as error:
-        raise rejection(error) from None
+        raise rejection(error, sent=text_of(request)) from None
     except openai.APIConnectionError as error:
         context.check()  # the deadline raises its errors inside the library, which wraps them
         fields = failures.log_fields(error, url=endpoint.base_url)
@@ -113,31 +85,42 @@ def call(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageCont
     except (openai.OpenAIError, httpx2.InvalidURL, UnicodeError) as error:
         log.warning("llm_misconfigured", exc_info=error)
         raise LlmForbidden("ETL_LLM_BASE_URL or ETL_LLM_API_KEY is invalid.") from None
-    reply = read(body)
+    reply = replies.read(body)
     log_reply(reply, seconds=time.monotonic() - began)
     return reply
 
 
 def post(endpoint: ModelEndpoint, request: dict[str, Any], *, context: StageContext) -> bytes:
+    """Return the body of the response. A request without one is counted, because the server may charge for it."""
     import openai
 
-    deadline = Deadline(endpoint.seconds, remaining=context.remaining)
+    transport = ModelTransport(endpoint, Deadline(endpoint.seconds, remaining=context.remaining))
     timeout = httpx2.Timeout(endpoint.seconds, connect=CONNECT_SECONDS)
     with (
-        httpx2.Client(transport=ModelTransport(endpoint, deadline), trust_env=False, follow_redirects=False) as session,
+        httpx2.Client(transport=transport, trust_env=False, follow_redirects=False) as session,
         openai.OpenAI(
             api_key=endpoint.key or "none", base_url=endpoint.base_url, http_client=session, max_retries=0
         ) as client,
     ):
-        response = client.chat.completions.with_raw_response.create(**request, timeout=timeout)
+        try:
+            response = client.chat.completions.with_raw_response.create(**request, timeout=timeout)
+        except openai.APIStatusError:
+            raise
+        except BaseException:
+            if transport.is_sent:
+                context.warn(USAGE_INCOMPLETE, "A call ended without a response. Its tokens are not counted.")
+                context.count_usage(Usage(calls=1))
+            raise
     return response.http_response.content
 
 
 class ModelTransport(httpx2.BaseTransport):
-    """Transport for one call, which filters headers in both directions and limits the response."""
+    """Transport for one call, which filters headers in both directions and limits the response. `is_sent`: the server
+    has the whole request."""
 
     def __init__(self, endpoint: ModelEndpoint, deadline: Deadline) -> None:
         self.endpoint = endpoint
+        self.is_sent = False
         self.transport = outbound.Transport(deadline, proxy=outbound.environment_proxy(endpoint.base_url))
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -146,7 +129,7 @@ class ModelTransport(httpx2.BaseTransport):
             request.url,
             headers=self.headers(request.headers),
             content=request.read(),
-            extensions=request.extensions,
+            extensions={**request.extensions, "trace": self.trace},
         )
         response = self.transport.handle_request(sent)
         try:
@@ -155,6 +138,10 @@ class ModelTransport(httpx2.BaseTransport):
             response.close()
         kept = {name: response.headers[name] for name in ("content-type", "retry-after") if name in response.headers}
         return httpx2.Response(response.status_code, headers=kept, content=body)
+
+    def trace(self, event: str, _info: dict[str, Any]) -> None:
+        """Note an event of the connection."""
+        self.is_sent = self.is_sent or event.endswith("send_request_body.complete")
 
     def headers(self, headers: httpx2.Headers) -> dict[str, str]:
         """Return the headers to send. No compression: the size of a decompressed response would need another limit."""
@@ -181,49 +168,6 @@ def read_body(response: httpx2.Response) -> bytes:
         return b""
 
 
-# ---- Replies --------------------------------------------------------------------------------------------------------
-def read(body: bytes) -> ModelReply:
-    """Read a reply. Servers differ, so no part of it is taken for granted."""
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError):
-        parsed = None
-    parsed = parsed if isinstance(parsed, dict) else {}
-    choices = parsed.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    message = choice.get("message")
-    message = message if isinstance(message, dict) else {}
-    finish = choice.get("finish_reason")
-    return ModelReply(
-        text=text_of(message.get("content")),
-        finish=finish if isinstance(finish, str) else "",
-        is_refusal=bool(message.get("refusal")),
-        usage=usage_of(parsed.get("usage")),
-    )
-
-
-def text_of(content: object) -> str:
-    """Return the text of a message: a string, or from some servers a list of parts."""
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-        content = "".join(part for part in parts if isinstance(part, str))
-    # JSON can escape a lone surrogate, which cannot be stored.
-    return content.encode("utf-8", "replace").decode().strip() if isinstance(content, str) else ""
-
-
-def usage_of(reported: object) -> Usage | None:
-    if not isinstance(reported, dict):
-        return None
-    prompt, completion = reported.get("prompt_tokens"), reported.get("completion_tokens")
-    if not (is_count(prompt) and is_count(completion)):
-        return None
-    return Usage(prompt_tokens=int(prompt or 0), completion_tokens=int(completion or 0), calls=1)
-
-
-def is_count(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MAX_TOKEN_COUNT
-
-
 def log_reply(reply: ModelReply, *, seconds: float) -> None:
     usage = reply.usage or Usage()
     log.info(
@@ -244,39 +188,17 @@ def unavailable(error: Exception) -> LlmUnavailable:
     return LlmUnavailable("The language model could not be reached.")
 
 
-def rejection(error: "openai.APIStatusError") -> RequestRejected:
-    status = error.status_code
-    message = error.response.text[:MAX_MESSAGE_CHARACTERS].lower()
-    log.warning("llm_rejected", status=status)
-    meaning = error_of(status, message, retry_after=requested_delay(error.response))
-    is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong)
-    return RequestRejected(meaning, message=message if is_about_request else "")
-
-
-def error_of(status: int, message: str, *, retry_after: float | None) -> EtlError:
-    """Return the error for a response with this status."""
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return LlmForbidden("The language model's server rejects ETL_LLM_API_KEY.")
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or is_too_long(status, message):
-        return DocumentTooLong("The document, or a part of it, exceeds the context length of the language model.")
-    if status in TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return LlmUnavailable(
-            f"The language model's server is busy or failed (HTTP {status}).", retry_after=retry_after
-        )
-    if status == HTTPStatus.NOT_FOUND:
-        return LlmForbidden("The language model's server does not have this model or address (HTTP 404).")
-    return LlmForbidden(f"The language model's server rejects the request (HTTP {status}).")
-
-
-# Some servers send 404 or 500 for an unknown parameter.
-ABOUT_REQUEST = (400, 404, 415, 422, 500, 501)
-TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
-
-
-def is_too_long(status: int, message: str) -> bool:
-    """Whether the prompt is too long; some servers send 500 for that. With 429 the message is about rate limits."""
-    return bool(TOO_LONG.search(message)) and status not in TRANSIENT and status >= HTTPStatus.BAD_REQUEST
+def rejection(error: "openai.APIStatusError", *, sent: str) -> RequestRejected:
+    log.warning("llm_rejected", status=error.status_code)
+    return rejections.rejection(
+        error.status_code, error.response.text, sent=sent, retry_after=requested_delay(error.response)
+    )
 
 
 def requested_delay(response: httpx2.Response) -> float | None:
     return retry_after.seconds(response.headers.get("Retry-After"), limit=MAX_RETRY_AFTER)
+
+
+def text_of(request: dict[str, Any]) -> str:
+    """Return the prompt of a request."""
+    return "\n".join(message["content"] for message in request["messages"])

@@ -1,78 +1,92 @@
 """Conversation with a language model: ask, validate the response, ask again.
 
-A response that is not JSON, or does not fit the schema, is shown to the model with its errors, up to twice. Each reply
+A response that is not JSON is requested again, up to twice. Of one that does not fit the schema, only the parts that do
+not fit are (`repair.py`); items that still do not fit are left out with a warning. Each reply
 is stored in the response cache before it is used, so a stage that crashes continues with the replies it already has.
 Usage is counted for every reply, also for an unusable one.
 """
 
+import copy
 import hashlib
 import json
 import secrets
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import structlog
 
-from etl.core.errors import LlmInvalidResponse, LlmRefused, LlmTruncated, SchemaInvalid
+from config.platform import exact_json
+from etl.core.errors import LlmInvalidResponse
 from etl.core.stage_context import StageContext, Usage
-from etl.postprocessors import client, prompts, responses, server_features
-from etl.postprocessors.client import ModelEndpoint, ModelReply, RequestRejected
-from etl.postprocessors.responses import NotJson, ParsedResponse
-from etl.postprocessors.schemas import Guide, Schema, as_map, envelope
+from etl.postprocessors import client, prompts, repair, server_features, splitting
+from etl.postprocessors.client import ModelEndpoint
+from etl.postprocessors.excerpts import Excerpts, Item, Shown, locate
+from etl.postprocessors.rejections import RequestRejected
+from etl.postprocessors.repair import Mismatches
+from etl.postprocessors.replies import ModelReply, check_complete, is_empty, is_prompt_cut
+from etl.postprocessors.responses import ParsedResponse
+from etl.postprocessors.schemas import Guide, envelope
 from etl.postprocessors.server_features import JsonMode, ServerFeatures
+from etl.postprocessors.validation import (
+    MAX_POINTERS,
+    InvalidReply,
+    Question,
+    Standing,
+    invalid,
+    named,
+    on_pages,
+    pages_of_items,
+    reasons_for,
+    rejection,
+    unrepresentable,
+    validate,
+)
 from rules.library.content import RuleContent
 from rules.schema import json_schema
 
 log = structlog.get_logger(__name__)
 
-PROMPT_VERSION = 1  # cached replies to other prompts are not used
-REASKS = 2
-MAX_POINTERS = 20
-MAX_POINTER = 120
-MAX_SHOWN = 5  # mismatches in an error
-CUT_OFF = ("length", "max_tokens", "model_length", "token_limit")
-WITHHELD = ("content_filter", "refusal", "safety")
-ENDED = ("stop", "eos", "end_turn", "stop_sequence", "eos_token")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
-    shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
-    response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
-    task, also when a user retries it."""
-
-    label: str
-    task: str
-    about: str
-    data: str
-    schema: Schema
-    checked: Schema
-    wants_evidence: bool = False
-    is_notes: bool = False
-    is_lasting: bool = False
-    reasks: int = REASKS
-
-
-class InvalidReply(Exception):
-    """A reply cannot be used. `complaints`: the reasons, for the model; `mismatches`: for users, a pointer, and a
-    message for each part that does not fit the schema; empty if the reply is not JSON."""
-
-    def __init__(self, complaints: list[str], mismatches: list[tuple[str, str]]) -> None:
-        super().__init__(len(complaints))
-        self.complaints, self.mismatches = complaints, mismatches
+PROMPT_VERSION = 5  # cached replies to other prompts are not used
+SHOWN_WHOLE = 1_000  # characters of an invalid response that is shown and requested as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """An invalid reply, and the reasons."""
+    """An invalid reply, the part of it that is shown, and the reasons."""
 
     text: str
     complaints: list[str]
+    part: str = ""  # "" stands for the whole
+
+
+@dataclass(slots=True, kw_only=True)
+class Draft:
+    """A response that may have parts that do not fit. `places`: the units of the text that show these, as in
+    `excerpts.locate`; empty if they are not corrected alone. `reasons`: why the last correction cannot be used."""
+
+    question: Question
+    first: Standing
+    standing: Standing
+    excerpts: Excerpts | None = None  # if a part does not fit
+    places: dict[Item | None, list[int]] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    numbers: dict[str, str] = field(default_factory=dict)
+
+    def length_of(self, item: Item) -> int:
+        """Return the length of the excerpts of an item, without the page markers and heads that several share."""
+        spans = [self.excerpts.span(unit) for unit in self.places[item]] if self.excerpts else []
+        return sum(end - start for start, end in spans)
+
+    def show(self, items: Iterable[Item | None], shown: Shown) -> None:
+        """Add the excerpts of the text that show these items, or the other wrong parts."""
+        units = [unit for item in items for unit in self.places.get(item, ())]
+        if self.excerpts:
+            shown.add(self.excerpts, units)
 
 
 class Model:
-    """The configured model, for one run of a stage."""
+    """The configured model, for one run of a stage. Several threads may ask at once."""
 
     def __init__(self, rule: RuleContent, *, context: StageContext) -> None:
         """Raises LlmForbidden when no model is configured."""
@@ -82,29 +96,130 @@ class Model:
         # A trial is never resumed, so it has no lasting secret.
         self.secret = context.secret or secrets.token_bytes(32)
 
-    def ask(self, question: Question) -> ParsedResponse:
-        """Return a valid response. Raises SchemaInvalid after the last invalid reply, and the errors of `converse`."""
+    def ask(self, question: Question, *, standing: Standing | None = None) -> ParsedResponse:
+        """Return a valid response. `standing`: a response whose mismatches the model shall correct. Raises
+        SchemaInvalid after the last invalid reply, and the errors of `converse`."""
+        answer = self.discuss(question, standing, None)
+        return answer if isinstance(answer, ParsedResponse) else answer.standing.response
+
+    def draft(self, question: Question) -> Draft:
+        """Return a response whose parts that do not fit have a place in the text. Raises the errors of `ask`."""
+
+        def drafted(standing: Standing, *, is_last: bool) -> Draft | None:
+            if is_last and (standing.mismatches.others or self.rule.require_complete):
+                return None  # fails now, before more is paid
+            excerpts = Excerpts(question.data, first_page=question.pages[0] if question.pages else 1)
+            places = locate(excerpts, standing.response, standing.mismatches)
+            if not places and not is_last:
+                return None
+            if not places:
+                return Draft(question=question, first=standing, standing=standing)
+            return Draft(question=question, first=standing, standing=standing, excerpts=excerpts, places=places)
+
+        answer = self.discuss(question, None, drafted)
+        if isinstance(answer, Draft):
+            return answer
+        valid = Standing(response=answer, mismatches=Mismatches())
+        return Draft(question=question, first=valid, standing=valid)
+
+    def discuss(
+        self, question: Question, standing: Standing | None, drafted: Callable[..., Draft | None] | None
+    ) -> ParsedResponse | Draft:
+        """Return a valid response, or the draft that `drafted` makes of one that does not fit."""
         accepted = f"{self.key(question, [])}-accepted"
-        if question.is_lasting and (cached := self.recall(accepted)):
-            return validate(cached.text, question)
-        spent = Usage()
+        cached = self.recall(accepted, question) if question.is_lasting else None
+        # All replies that led to the accepted response.
+        known = [replace(cached, text=text) for text in json.loads(cached.text)] if cached else []
+        spent, numbers = Usage(), dict[str, str]()
         rounds: list[Round] = []
         while True:
-            reply = self.converse(question, rounds)
+            reply = known[len(rounds)] if len(rounds) < len(known) else self.converse(question, rounds)
             spent.add(reply.usage or Usage(calls=1))
+            answer: ParsedResponse | Draft | None
             try:
-                answer = validate(reply.text, question)
+                answer = validate(reply.text, question, standing)
             except InvalidReply as invalid_reply:
-                if len(rounds) == question.reasks:
-                    raise invalid(invalid_reply) from None
-                log.info("llm_asked_again", label=question.label, complaints=len(invalid_reply.complaints))
-                rounds.append(Round(text=reply.text, complaints=invalid_reply.complaints))
-                continue
-            if question.is_lasting:
-                self.context.response_cache.put(
-                    accepted, asdict(replace(reply, usage=reply.usage and spent)), run=False
-                )
+                numbers |= invalid_reply.numbers
+                standing = invalid_reply.standing or standing
+                is_last = len(rounds) == question.reasks
+                answer = drafted(standing, is_last=is_last) if drafted and standing else None
+                if answer is None and not is_last:
+                    log.info("llm_asked_again", label=question.label, complaints=len(invalid_reply.complaints))
+                    rounds.append(round_of(reply.text, question, invalid_reply, standing))
+                    continue
+                answer = answer or self.without_mismatches(question, standing, invalid_reply, numbers)
+            if numbers:
+                detail = f"Numbers that cannot be stored were requested as text: {reasons_for(numbers)}"
+                self.context.warn("number_unrepresentable", detail)
+            if standing is not None and isinstance(answer, ParsedResponse):
+                self.report_repair(question, standing, answer)
+            if question.is_lasting and not known:
+                texts = json.dumps([*(each.text for each in rounds), reply.text])
+                entry = asdict(replace(reply, text=texts, usage=reply.usage and spent))
+                self.context.response_cache.put(accepted, entry, run=False)
             return answer
+
+    def ask_once(self, question: Question, read: Callable[[str, Question], ParsedResponse]) -> ParsedResponse:
+        """Return what `read` makes of the only reply. Raises its InvalidReply, and the errors of `converse`."""
+        accepted = f"{self.key(question, [])}-accepted"
+        cached = self.recall(accepted, question) if question.is_lasting else None
+        reply = cached or self.converse(question, [])
+        answer = read(reply.text, question)
+        if question.is_lasting and not cached:
+            self.context.response_cache.put(accepted, asdict(reply), run=False)
+        return answer
+
+    def finish(self, draft: Draft) -> ParsedResponse:
+        """Return the response of a draft without the items that do not fit, with warnings. Raises SchemaInvalid if the
+        rest does not fit."""
+        answer, found = draft.standing.response, draft.standing.mismatches
+        if draft.numbers and not found:
+            detail = f"Numbers that cannot be stored were requested as text: {reasons_for(draft.numbers)}"
+            self.context.warn("number_unrepresentable", detail)
+        if found:
+            failure = InvalidReply([], found.listed)
+            answer = self.without_mismatches(draft.question, draft.standing, failure, draft.numbers)
+        if draft.first.mismatches:
+            self.report_repair(draft.question, draft.first, answer)
+        return answer
+
+    def without_mismatches(
+        self, question: Question, standing: Standing | None, reply: InvalidReply, numbers: dict[str, str]
+    ) -> ParsedResponse:
+        """Return the response without the items that do not fit, if the rest does. Raises SchemaInvalid, or
+        NumberUnrepresentable if the reason may be `numbers`."""
+        failure = unrepresentable(numbers) if numbers else invalid(reply)
+        if standing is None or standing.mismatches.others or self.rule.require_complete:
+            raise failure from None
+        response = repair.plain_evidence(standing.response)
+        data, evidence = repair.rejected(
+            Guide.of(question.checked), response.data, response.evidence, standing.mismatches
+        )
+        if errors := json_schema.errors(question.checked, data, MAX_POINTERS):
+            raise (unrepresentable(numbers) if numbers else invalid(InvalidReply([], errors))) from None
+        if not (question.is_lasting or repair.item_count(Guide.of(question.checked), data)):
+            raise failure from None  # not an item that does not fit, but a model that does not follow the schema
+        pages = pages_of_items(response, standing.mismatches, question)
+        places = f" ({splitting.pages_listed(pages)})" if pages else on_pages(question)
+        first = pages[0] if pages else question.pages and question.pages[0]
+        self.context.warn("items_rejected", rejection(standing.mismatches, places), page=first)
+        return ParsedResponse(data=data, evidence=evidence)
+
+    def report_repair(self, question: Question, standing: Standing, answer: ParsedResponse) -> None:
+        guide = Guide.of(question.checked)
+        before, after = (repair.item_count(guide, data) for data in (standing.response.data, answer.data))
+        places = named([pointer for pointer, _ in standing.mismatches.listed])
+        detail = (
+            f"Parts of a response did not fit the schema and were requested again{on_pages(question)}: {places}. "
+            f"The response had {before} items before and {after} after."
+        )
+        self.context.warn("repaired", detail, page=question.pages and question.pages[0])
+
+    def within(self, context: StageContext) -> "Model":
+        """Return this model for a part of the stage that runs in a thread."""
+        part = copy.copy(self)
+        part.context = context
+        return part
 
     # ---- One reply --------------------------------------------------------------------------------------------------
     def converse(self, question: Question, rounds: list[Round]) -> ModelReply:
@@ -114,25 +229,34 @@ class Model:
         DocumentTooLong, and the errors of `context.check()`.
         """
         key = self.key(question, rounds)
-        reply = self.recall(key)
+        reply = self.recall(key, question)
         if reply is None:
             reply = self.call(question, rounds)
-            if is_empty(reply, question):
-                self.count(reply, cached=False)
+            if is_empty(reply, is_notes=question.is_notes):
+                self.count(reply, question, cached=False)
                 raise LlmInvalidResponse
-            self.context.response_cache.put(key, asdict(reply), run=True)
-            self.count(reply, cached=False)
+            if self.context.response_cache.put(key, asdict(reply), run=True):
+                self.context.advanced.set()
+            self.count(reply, question, cached=False)
         return check_complete(reply)
 
-    def recall(self, key: str) -> ModelReply | None:
+    def recall(self, key: str, question: Question) -> ModelReply | None:
         entry = self.context.response_cache.get(key)
         if entry is None:
             return None
+        is_earlier = entry.pop("is_earlier", False)
         reply = ModelReply(**(entry | {"usage": Usage(**entry["usage"]) if entry["usage"] else None}))
-        self.count(reply, cached=True)
+        if not is_earlier:  # else that run has counted it
+            self.count(reply, question, cached=True)
         return reply
 
-    def count(self, reply: ModelReply, *, cached: bool) -> None:
+    def count(self, reply: ModelReply, question: Question, *, cached: bool) -> None:
+        if is_prompt_cut(reply, f"{self.rule.system_prompt}\n{question.data}"):
+            self.context.warn(
+                "prompt_truncated",
+                "The language model's server counted far fewer tokens than the text has words. It may have cut the "
+                "document: raise its context length.",
+            )
         if reply.usage is None:
             self.context.warn("usage_unknown", "The language model's server reported no token usage.")
         self.context.count_usage(reply.usage or Usage(calls=1), cached=cached)
@@ -164,7 +288,8 @@ class Model:
                 following = features.after(rejected.message)
                 if following is None:
                     raise rejected.error from None
-                lasting = following if lasting == features and features.is_about_server(rejected.message) else lasting
+                is_certain = features.is_about_server(rejected.message, sent=question.data + self.rule.system_prompt)
+                lasting = following if lasting == features and is_certain else lasting
                 features = following
                 log.info("llm_dialect_changed", form=features.form)
         self.features = features
@@ -192,8 +317,15 @@ class Model:
             mark=mark,
             is_fenced=features.form is JsonMode.TEXT and not question.is_notes,
         )
-        user = prompts.user(about=question.about, data=question.data, mark=mark)
-        more = [each for one in rounds for each in prompts.corrective_messages(one.text, one.complaints)]
+        complaints = list(question.complaints)
+        wrong = [] if question.part else complaints
+        user = prompts.user(about=question.about, data=question.data, mark=mark, wrong=wrong)
+        more = prompts.corrective_messages(question.part, complaints, is_part=True) if question.part else []
+        more += [
+            each
+            for one in rounds
+            for each in prompts.corrective_messages(one.part or one.text, one.complaints, is_part=bool(one.part))
+        ]
         return prompts.messages(system, user, more, features)
 
 
@@ -208,61 +340,12 @@ def form_of(question: Question, features: ServerFeatures) -> dict[str, Any]:
     }
 
 
-# ---- Validation ---------------------------------------------------------------------------------------------------
-def is_empty(reply: ModelReply, question: Question) -> bool:
-    """Whether the reply is empty or incomplete without a reason: the next attempt may succeed.
-
-    A few servers never send a finish reason. JSON itself shows whether it is complete; notes do not.
-    """
-    if reply.is_refusal or reply.finish in (*CUT_OFF, *WITHHELD):
-        return False
-    has_ended = reply.finish in ENDED or (not reply.finish and not question.is_notes)
-    return not (reply.text and has_ended)
-
-
-def check_complete(reply: ModelReply) -> ModelReply:
-    """Return the reply. Raises LlmRefused and LlmTruncated."""
-    if reply.is_refusal or reply.finish in WITHHELD:
-        raise LlmRefused
-    if reply.finish in CUT_OFF:
-        raise LlmTruncated
-    return reply
-
-
-def validate(text: str, question: Question) -> ParsedResponse:
-    """Parse and validate a reply. Raises InvalidReply."""
-    if question.is_notes:
-        notes = responses.without_thoughts(text)
-        if not notes:
-            raise InvalidReply(["It contains no notes."], [])
-        return ParsedResponse(data=notes)
-    try:
-        has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
-        readings = responses.readings(responses.parse(text), has_data=has_data)
-    except NotJson as reason:
-        raise InvalidReply([str(reason)], []) from None
-    found = [(reading, json_schema.errors(question.checked, reading.data, MAX_POINTERS)) for reading in readings]
-    for reading, errors in found:
-        if not errors:
-            return reading
-    _, errors = found[0]
-    raise InvalidReply([f"{pointer or 'the whole'}: {words}" for pointer, words in errors], errors)
-
-
-def invalid(reply: InvalidReply) -> SchemaInvalid:
-    if not reply.mismatches:
-        return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
-    shown = dict.fromkeys(map(describe, reply.mismatches[:MAX_SHOWN]))
-    return SchemaInvalid(f"{SchemaInvalid.detail} {' '.join(shown)}")
-
-
-def describe(mismatch: tuple[str, str]) -> str:
-    """Describe a mismatch by the schema alone: names that only the response has may be private."""
-    pointer, words = mismatch
-    reason = "Has members that are not allowed." if words.startswith("Must not have the members ") else words
-    return f"{named([pointer])}: {reason[:MAX_POINTER]}"
-
-
-def named(pointers: list[str]) -> str:
-    """Return pointers for use in a sentence."""
-    return ", ".join(dict.fromkeys((pointer or "the whole")[:MAX_POINTER] for pointer in pointers[:MAX_POINTERS]))
+# ---- Rounds ----------------------------------------------------------------------------------------------------
+def round_of(text: str, question: Question, reply: InvalidReply, standing: Standing | None) -> Round:
+    """Return the request for a correction: of a long response, only the parts that do not fit."""
+    if standing is None or len(exact_json.dumps(standing.response.data)) <= SHOWN_WHOLE:
+        return Round(text=text, complaints=reply.complaints)
+    part = repair.reduced(Guide.of(question.checked), standing.response.data, standing.mismatches)
+    reasons = [] if reply.standing else reply.complaints
+    complaints = [*reasons, *repair.complaints(standing.mismatches)]
+    return Round(text=text, complaints=complaints, part=exact_json.dumps({"data": part}).decode())

@@ -1,14 +1,14 @@
 """The text of a document as it is sent to a model, and detection of prompt injection.
 
-Invisible text can carry a prompt injection: zero-width and direction characters, Unicode tags, HTML comments. It is
-removed. Chat template markers are defused, because some model servers would interpret them in a document. Responses
-and citations are checked against this text, too.
+Invisible characters can carry a prompt injection: zero-width and direction characters, Unicode tags. They are removed,
+with the warning `text_left_out`. Printed text is never removed: the beginning of an HTML comment is escaped, and chat
+template markers, which some model servers would interpret, are broken up. Responses and citations are checked against
+this text, too.
 """
 
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from etl.core.stage_context import StageContext
@@ -17,13 +17,26 @@ from etl.providers.base import MarkdownOfPages, OCRResult
 # Soft hyphen, Arabic letter mark, Mongolian separator, Hangul fillers, zero-width and direction characters, blank
 # Braille, byte order mark, fillers, interlinear marks, invisible musical marks, tags, variation selectors beyond emoji.
 INVISIBLE = re.compile(
-    "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e"
+    "[\u0000-\u0008\u000b\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff\ud800-\udfff]"
 )
-# `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`: turns of a conversation, as chat templates write them.
+# Joiners are parts of letters in Persian, Hindi, and other languages, and of emoji. After anything else they only hide.
+JOINERS = "\u200c\u200d"
+ANY_JOINER = re.compile(f"[{JOINERS}]")
+STRAY_JOINER = re.compile(rf"(?<![^\u0000-\u007f{JOINERS}])[{JOINERS}]")
+# A soft hyphen is displayed only where it divides a word.
+LAST_SOFT_HYPHEN = re.compile(r"\u00ad(?=[ \t]*\n)")
+# Soft hyphens, byte order marks, and control characters are never displayed, and frequent in ordinary documents.
+NEVER_DISPLAYED = re.compile("[\u0000-\u001f\u007f-\u009f\u00ad\ufeff]")
+# Turns of a conversation, as chat templates write them: `<|im_start|>`, `<start_of_turn>`, `[INST]`, `<<SYS>>`. Some
+# have full-width bars.
 TURNS = re.compile(
-    r"<\|[^|<>\n]{1,60}\|>|</?(?:start|end)_of_turn>|\[/?INST\]|<</?SYS>>|</?(?:think|system|assistant)>", re.IGNORECASE
+    r"<[|\uff5c][^|\uff5c<>\n]{1,60}[|\uff5c]>|</?(?:start|end)_of_turn>|<</?SYS>>|</?(?:think|system|assistant)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]",
+    re.IGNORECASE,
 )
+# The beginning and end of a text for some models, but also HTML for a line through the text.
+ENDS = re.compile(r"</?s>|<[be]os>", re.IGNORECASE)
 
 PROMPT_INJECTION = re.compile(
     r"\b(?:ignore|disregard|forget|override)\s{1,3}(?:\w{1,30}\s{1,3}){0,4}?(?:previous|prior|above|earlier|preceding|all|your)"
@@ -84,23 +97,35 @@ def clean(ocr: OCRResult) -> DocumentText:
 
 
 def visible(text: str) -> str:
-    """Remove invisible text, and defuse chat template markers."""
-    return TURNS.sub(apart, INVISIBLE.sub("", "".join(outside_comments(text))))
+    """Remove invisible characters, escape comments, and break up chat template markers."""
+    return ENDS.sub(apart, TURNS.sub(apart, without_invisible(text).replace("<!--", "&lt;!--")))
 
 
-def outside_comments(text: str) -> Iterator[str]:
-    """Yield the text outside comments. Not by a regular expression, which is quadratic for `<!--<!--<!--…`."""
-    position = 0
-    while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start + 4)) >= 0:
-        yield text[position:start]
-        position = end + 3
-    yield text[position:]
+def without_invisible(text: str) -> str:
+    return STRAY_JOINER.sub("", INVISIBLE.sub("", LAST_SOFT_HYPHEN.sub("-", text)))
 
 
 def apart(mark: re.Match[str]) -> str:
     """Return a marker that is readable, but not a token of its own: `< |im_start| >`."""
     word = mark.group()
     return f"{word[0]} {word[1:-1]} {word[-1]}"
+
+
+def warn_of_removed_text(ocr: OCRResult, *, context: StageContext) -> None:
+    """Warn of the first page from which characters are removed that could be text, and name the others."""
+    pages = [page.number for page in ocr.pages if has_removable(ocr.markdown[page.start : page.end])]
+    if pages:
+        detail = f"Invisible characters were removed from these pages: {listed(pages)}."
+        context.warn("text_left_out", detail, page=pages[0])
+
+
+def has_removable(text: str) -> bool:
+    text = NEVER_DISPLAYED.sub("", text)
+    return without_invisible(text) != text
+
+
+def listed(pages: list[int]) -> str:
+    return ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
 
 
 # ---- Prompt injection ------------------------------------------------------------------------------------------------
@@ -111,12 +136,11 @@ def warn_of_prompt_injection(ocr: OCRResult, *, context: StageContext) -> None:
     """
     pages = [page.number for page in ocr.pages if looks_like_prompt_injection(ocr.markdown[page.start : page.end])]
     if pages:
-        named = ", ".join(map(str, pages[:MAX_PAGES_NAMED])) + (" and more" if len(pages) > MAX_PAGES_NAMED else "")
-        detail = f"Text that reads like instructions to a language model is on these pages: {named}."
+        detail = f"Text that reads like instructions to a language model is on these pages: {listed(pages)}."
         context.warn("possible_prompt_injection", detail, page=pages[0])
 
 
 def looks_like_prompt_injection(text: str) -> bool:
     if any("\U000e0020" <= letter <= "\U000e007e" for letter in set(text)) or TURNS.search(text):
         return True
-    return bool(PROMPT_INJECTION.search(unicodedata.normalize("NFKC", INVISIBLE.sub("", text))))
+    return bool(PROMPT_INJECTION.search(unicodedata.normalize("NFKC", ANY_JOINER.sub("", INVISIBLE.sub("", text)))))

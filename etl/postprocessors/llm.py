@@ -8,12 +8,14 @@ from django.utils.module_loading import import_string
 
 from etl.core.errors import DocumentTooLong, EmptyDocument, LlmForbidden, SchemaInvalid
 from etl.core.stage_context import StageContext
-from etl.postprocessors import citations, document_text
+from etl.postprocessors import document_text, repeats, sums
 from etl.postprocessors.base import PostProcessor, Processed
-from etl.postprocessors.conversation import InvalidReply, Model, invalid
+from etl.postprocessors.citations.citing import cite
+from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.responses import scalars
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
+from etl.postprocessors.validation import InvalidReply, invalid
 from etl.providers.base import OCRResult
 from rules.library.content import RuleContent
 from rules.schema import json_schema
@@ -44,11 +46,14 @@ class Llm(PostProcessor):
         text = document_text.clean(ocr)
         if not text.pages:
             raise EmptyDocument
+        document_text.warn_of_removed_text(ocr, context=context)
         document_text.warn_of_prompt_injection(ocr, context=context)
         model = Model(rule, context=context)
         name, found = run(chosen(rule, size=len(ocr.markdown)), text, rule, model=model, context=context)
         check(found.answer.data, rule, context=context)
-        cited = citations.cite(found, schema=rule.json_schema or {}, text=text, context=context)
+        sums.check(found.answer.data, rule.json_schema or {}, context=context)
+        repeats.warn_of_shared_rows(found.answer.data, rule.json_schema or {}, text.content, context=context)
+        cited = cite(found, schema=rule.json_schema or {}, text=text, context=context)
         return Processed(data=found.answer.data, citations=cited, strategy=name, model=model.endpoint.model)
 
 

@@ -1,21 +1,26 @@
 """Merge of the responses for the pieces of a document, directed by the schema, without a model.
 
-Objects are merged member by member. Of different scalars, the first in the document's order is used, and the conflict
-is reported. Lists are joined; an equal item from another piece is kept once. A schema can change that:
+Nothing is dropped, and nothing is mixed, unless a schema asks for it:
 
-- `"x-merge-key": "sku"` (or a list of names) at a list: items with the same key are merged into one;
-- `"x-merge": "concat"` at a string: the strings of all pieces are joined; at a list: equal items are kept too.
+- Lists are joined. `"x-merge": "unique"` (or `uniqueItems`) keeps one of exactly equal items; `"x-merge-key": "sku"`
+  (or a list of names) merges the items with exactly the same key.
+- Of different scalars, `"x-merge": "first"`, `"last"` or `"max"` chooses, `"error"` fails; `"concat"` joins strings.
+- An object without lists comes from one place: of the one that has all that the others have. If none has, they differ,
+  unless members have an `x-merge` of their own. `x-merge` chooses among them. Items with the same key are one object.
 
-Any other value replaces null and empty values. No value is invented: every scalar of the result comes from a piece, or
-joins several. The result is deterministic.
+Differences for which the schema has no answer are conflicts, and `choices` settles them. No value is invented: every
+scalar of the result comes from a piece, or joins several. The result is deterministic.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import combinations
 from typing import Any
 
+from config.platform import exact_json
 from config.platform.http.pointers import join
 from etl.postprocessors.responses import Evidence, ParsedResponse
 from etl.postprocessors.schemas import Guide, Schema
@@ -36,18 +41,32 @@ Tree = dict[str, Any] | list[Any] | Leaf  # of trees
 NOTHING = Leaf(value=None, origin=-1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Different values of one pointer. `policy`: the schema's `x-merge`, or ""."""
+
+    pointer: str
+    candidates: tuple[Tree, ...]
+    policy: str = ""
+
+    @property
+    def origins(self) -> list[int]:
+        return list(dict.fromkeys(leaf.origin for tree in self.candidates for _, leaf in leaves(tree)))
+
+
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """The result of a merge. `leaves` by JSON Pointer. `conflicts`: a pointer, and the pieces that differ, first the
-    used one. `repeats`: omitted items of a list that another piece has too."""
+    """The result of a merge. `leaves` by JSON Pointer. `repeats`: omitted items of a list that are exactly equal to
+    another one."""
 
     data: Any = None
     leaves: dict[str, Leaf] = field(default_factory=dict)
-    conflicts: list[tuple[str, list[int]]] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
     repeats: Counter[str] = field(default_factory=Counter)
 
 
-def merge(schema: Schema, answers: list[ParsedResponse]) -> Merged:
+def merge(schema: Schema, answers: list[ParsedResponse], *, choices: Mapping[str, int] | None = None) -> Merged:
+    """Merge the data of the pieces. `choices`: by pointer of a conflict, the index of the candidate to use."""
     guide = Guide.of(schema)
     empty: Any = {} if guide.is_of("object") else [] if guide.is_of("array") else None
     trees = [
@@ -55,7 +74,7 @@ def merge(schema: Schema, answers: list[ParsedResponse]) -> Merged:
         for origin, answer in enumerate(answers)
     ]
     found = Merged()
-    whole = fill_missing(guide, Merging(found).merge_trees(guide, trees, ""))
+    whole = fill_missing(guide, Merging(found, choices or {}).merge_trees(guide, trees, ""))
     found.data = plain(whole)
     found.leaves = dict(leaves(whole))
     return found
@@ -63,13 +82,13 @@ def merge(schema: Schema, answers: list[ParsedResponse]) -> Merged:
 
 # ---- Trees ----------------------------------------------------------------------------------------------------------
 def build_tree(guide: Guide, value: Any, answer: ParsedResponse, origin: int, pointer: str = "") -> Tree:
-    """Return a value as a tree whose leaves have their origin. Null members are omitted: the piece does not have the
-    value."""
+    """Return a value as a tree whose leaves have their origin. Members that are null, and may not be, are omitted: the
+    piece does not have the value."""
     if isinstance(value, dict):
         return {
             name: build_tree(guide.member(name), inside, answer, origin, join(pointer, name))
             for name, inside in value.items()
-            if inside is not None
+            if inside is not None or guide.member(name).takes_null
         }
     if isinstance(value, list) and not guide.is_tuple:
         item = guide.item()
@@ -97,10 +116,6 @@ def leaves(tree: Tree, pointer: str = "") -> Iterator[tuple[str, Leaf]]:
         yield from leaves(inside, join(pointer, name))
 
 
-def origin_of(tree: Tree) -> int:
-    return next((leaf.origin for _, leaf in leaves(tree)), -1)
-
-
 def is_blank(tree: Tree) -> bool:
     if isinstance(tree, Leaf):
         return tree.value is None or (isinstance(tree.value, str) and not tree.value.strip())
@@ -111,100 +126,176 @@ def is_null(tree: Tree) -> bool:
     return isinstance(tree, Leaf) and tree.value is None
 
 
-def comparison_key(tree: Tree) -> str:
-    """Return a text that is equal for trees with equal values. Spacing and capitalization of strings are ignored."""
-    return json.dumps(comparable(plain(tree)), sort_keys=True)
+def is_hollow(tree: Tree) -> bool:
+    """Whether a tree is an object with nothing but nulls."""
+    return isinstance(tree, dict) and all(is_null(inside) or is_hollow(inside) for inside in tree.values())
 
 
-def comparable(value: Any) -> Any:
+def loose_key(value: Any) -> str:
+    """Return a text that is equal for equal values. The amount of white space is ignored, and capitals of text without
+    digits: with digits, they may distinguish identifiers."""
+    return json.dumps(comparable(value, is_exact=False), sort_keys=True, default=str)
+
+
+def exact_key(value: Any) -> str:
+    return json.dumps(comparable(value, is_exact=True), sort_keys=True, default=str)
+
+
+def comparable(value: Any, *, is_exact: bool) -> Any:
     if isinstance(value, str):
-        return " ".join(value.split()).casefold()
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
+        spaced = " ".join(value.split())
+        return value if is_exact else spaced if any(map(str.isdigit, value)) else spaced.casefold()
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return ["number", exact_json.comparable(Decimal(str(value)))]
     if isinstance(value, dict):
-        return {name: comparable(inside) for name, inside in value.items() if inside is not None}
-    return [comparable(inside) for inside in value] if isinstance(value, list) else value
+        return {name: comparable(inside, is_exact=is_exact) for name, inside in value.items() if inside is not None}
+    return [comparable(inside, is_exact=is_exact) for inside in value] if isinstance(value, list) else value
 
 
 # ---- Merging --------------------------------------------------------------------------------------------------------
 class Merging:
     """One merge, with its conflicts and repeats."""
 
-    def __init__(self, found: Merged) -> None:
-        self.found = found
+    def __init__(self, found: Merged, choices: Mapping[str, int]) -> None:
+        self.found, self.choices = found, choices
 
-    def merge_trees(self, guide: Guide, trees: list[Tree], pointer: str) -> Tree:
-        """Merge the trees of one pointer, at least one, in the document's order."""
+    def merge_trees(self, guide: Guide, trees: list[Tree], pointer: str, *, is_same: bool = False) -> Tree:
+        """Merge the trees of one pointer, at least one, in the document's order. `is_same`: they are one object."""
         filled = [tree for tree in trees if not is_blank(tree)]
-        others = [tree for tree in filled if type(tree) is not type(filled[0])]
-        if others:
-            self.add_conflict(pointer, [filled[0], *others])
+        if any(type(tree) is not type(filled[0]) for tree in filled):
+            chosen = self.settle(guide, filled, pointer)
+            filled = trees = [tree for tree in filled if type(tree) is type(chosen)]
         candidates = filled or [tree for tree in trees if not is_null(tree)] or trees
         # Only blank scalars are dropped here. Lists are joined and objects merged, which handles their blank members.
         sources = candidates if isinstance(candidates[0], Leaf) else trees
         alike = [tree for tree in sources if type(tree) is type(candidates[0])]
         if isinstance(alike[0], dict):
-            return self.objects(guide, [tree for tree in alike if isinstance(tree, dict)], pointer)
+            return self.objects(guide, [tree for tree in alike if isinstance(tree, dict)], pointer, is_same=is_same)
         if isinstance(alike[0], list):
             return self.lists(guide, [tree for tree in alike if isinstance(tree, list)], pointer)
         return self.scalars(guide, [tree for tree in alike if isinstance(tree, Leaf)], pointer)
 
-    def objects(self, guide: Guide, trees: list[dict[str, Tree]], pointer: str) -> Tree:
+    def objects(self, guide: Guide, trees: list[dict[str, Tree]], pointer: str, *, is_same: bool) -> Tree:
         names = dict.fromkeys(name for tree in trees for name in tree)
+        if pointer and not any(isinstance(inside, list) for tree in trees for inside in tree.values()):
+            whole = self.from_one_place(guide, trees, pointer, is_same=is_same)
+            names = {name: None for name in names if name in whole or guide.member(name).policy}
+        else:
+            whole = {}
         return {
-            name: self.merge_trees(
+            name: whole[name]
+            if name in whole and not guide.member(name).policy
+            else self.merge_trees(
                 guide.member(name), [tree[name] for tree in trees if name in tree], join(pointer, name)
             )
             for name in names
         }
 
+    def from_one_place(
+        self, guide: Guide, trees: list[dict[str, Tree]], pointer: str, *, is_same: bool
+    ) -> dict[str, Tree]:
+        """Return the object of one place: a common member does not make one object of two."""
+        own = {name for tree in trees for name in tree if guide.member(name).policy}
+        parts = [{name: inside for name, inside in tree.items() if name not in own} for tree in trees]
+        is_agreed = all(agrees(one, other) is not False for one, other in combinations(parts, 2))
+        places = wholes([part for part in parts if not is_blank(part)])
+        if len(places) < 2 or (is_same and is_agreed):  # noqa: PLR2004 - nothing to choose from
+            return united(*(places if not is_same else ()), *parts)
+        fullest = max(range(len(places)), key=lambda at: sum(not is_blank(leaf) for _, leaf in leaves(places[at])))
+        choices: list[Tree] = [*places, united(*places)] if is_agreed else [*places]
+        chosen = self.settle(guide, choices, pointer, default=fullest)
+        return chosen if isinstance(chosen, dict) else places[fullest]
+
     def scalars(self, guide: Guide, trees: list[Leaf], pointer: str) -> Tree:
+        if guide.policy == "concat" and all(isinstance(tree.value, str) for tree in trees):
+            texts = dict.fromkeys(tree.value.strip() for tree in trees)
+            return Leaf(value="\n".join(texts) if len(texts) > 1 else trees[0].value, origin=trees[0].origin)
         by_value: dict[str, Leaf] = {}
-        for tree in trees:
-            by_value.setdefault(comparison_key(tree), tree)
-        different = list(by_value.values())
-        if guide.is_concatenated and all(isinstance(tree.value, str) for tree in trees):
-            text = "\n".join(tree.value.strip() for tree in different)
-            return Leaf(value=text if len(different) > 1 else trees[0].value, origin=trees[0].origin)
-        if len(different) > 1:
-            self.add_conflict(pointer, different)
-        return trees[0]
+        for tree in reversed(trees) if guide.policy == "last" else trees:
+            by_value.setdefault(loose_key(plain(tree)), tree)
+        if len(by_value) == 1:
+            return trees[0]
+        inside = list(by_value.values())
+        return self.settle(guide, inside[::-1] if guide.policy == "last" else inside, pointer)
+
+    def settle(self, guide: Guide, different: Sequence[Tree], pointer: str, *, default: int = 0) -> Tree:
+        """Return one of several values: by the schema, by the choices, or the default, and record a conflict."""
+        match guide.policy:
+            case "first":
+                return different[0]
+            case "last":
+                return different[-1]
+            case "max" if all(isinstance(tree, Leaf) for tree in different):
+                return max(different, key=lambda tree: size_of(plain(tree)))
+        policy = "error" if guide.policy == "error" else ""
+        self.found.conflicts.append(Conflict(pointer=pointer, candidates=tuple(different), policy=policy))
+        return different[self.choices.get(pointer, default)]
 
     def lists(self, guide: Guide, trees: list[list[Tree]], pointer: str) -> Tree:
-        if guide.is_concatenated:
-            return [item for tree in trees for item in tree]
-        groups = self.groups(guide, trees, pointer)
-        item = guide.item()
-        return [self.merge_trees(item, group, join(pointer, index)) for index, group in enumerate(groups)]
-
-    def groups(self, guide: Guide, trees: list[list[Tree]], pointer: str) -> list[list[Tree]]:
-        """Return the items of all lists, those that are the same in one group. Equal items of one piece are different
-        ones, as two coffees on one bill are."""
         names = guide.merge_key or guide.item().merge_key
-        groups: dict[tuple[str, int], list[Tree]] = {}
-        for tree in trees:
-            seen = Counter[str]()
-            for item in tree:
-                key = key_of(item, names)
-                name = key or comparison_key(item)
-                nth = 0 if key or guide.is_unique else seen[name]
-                seen[name] += 1
-                group = groups.setdefault((name, nth), [])
-                if group and not key:
-                    self.found.repeats[pointer] += 1
-                else:
-                    group.append(item)
-        return list(groups.values())
+        items = [item for tree in trees for item in tree]
+        if not names and not guide.is_unique:
+            return items
+        groups: dict[str, list[Tree]] = {}
+        for at, item in enumerate(items):
+            key = key_of(item, names) or (exact_key(plain(item)) if guide.is_unique else f"item {at}")
+            groups.setdefault(key, []).append(item)
+        if guide.is_unique and not names:
+            self.found.repeats[pointer] += len(items) - len(groups)
+            return [group[0] for group in groups.values()]
+        return [
+            self.merge_trees(guide.item(), group, join(pointer, at), is_same=True)
+            for at, group in enumerate(groups.values())
+        ]
 
-    def add_conflict(self, pointer: str, trees: Sequence[Tree]) -> None:
-        self.found.conflicts.append((pointer, list(dict.fromkeys(map(origin_of, trees)))))
+
+def agrees(one: dict[str, Tree], other: dict[str, Tree]) -> bool | None:
+    """Whether two objects have the same values; None if no member of both has a value."""
+    shared = [name for name in one if name in other and not is_blank(one[name]) and not is_blank(other[name])]
+    return all(loose_key(plain(one[name])) == loose_key(plain(other[name])) for name in shared) if shared else None
+
+
+def wholes(parts: list[dict[str, Tree]]) -> list[dict[str, Tree]]:
+    """Return the objects of which no other one has all values; of equal ones, the first."""
+    sizes = [sum(not is_blank(inside) for inside in part.values()) for part in parts]
+    order = sorted(range(len(parts)), key=lambda at: -sizes[at])
+    found: list[int] = []
+    for at in order:
+        if not any(has_all(parts[other], parts[at]) for other in found):
+            found.append(at)
+    return [parts[at] for at in sorted(found)]
+
+
+def has_all(whole: dict[str, Tree], part: dict[str, Tree]) -> bool:
+    filled = {name for name, inside in part.items() if not is_blank(inside)}
+    return filled <= whole.keys() and all(
+        loose_key(plain(part[name])) == loose_key(plain(whole[name])) for name in filled
+    )
+
+
+def united(*parts: dict[str, Tree]) -> dict[str, Tree]:
+    """Return the members of all objects: of each, the first value that is not blank."""
+    whole: dict[str, Tree] = {}
+    for part in parts:
+        whole |= {
+            name: inside
+            for name, inside in part.items()
+            if name not in whole or (is_blank(whole[name]) and not is_null(inside))
+        }
+    return whole
+
+
+def size_of(value: Any) -> tuple[Decimal, str]:
+    """Return the order of numbers, and of dates as text."""
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return (Decimal(str(value)), "") if is_number else (Decimal(0), str(value))
 
 
 def key_of(item: Tree, names: tuple[str, ...]) -> str:
     """Return the merge key of an item, or "" if a member of the key is missing."""
     if not names or not isinstance(item, dict) or any(name not in item or is_blank(item[name]) for name in names):
         return ""
-    return "key " + comparison_key({name: item[name] for name in names})
+    return "key " + exact_key(plain({name: item[name] for name in names}))
 
 
 # ---- Missing values -------------------------------------------------------------------------------------------------
@@ -215,8 +306,11 @@ def fill_missing(guide: Guide, tree: Tree, levels: int = MAX_LEVELS) -> Tree:
     if isinstance(tree, list):
         item = guide.item()
         return [fill_missing(item, inside, levels - 1) for inside in tree]
-    whole = {name: fill_missing(guide.member(name), inside, levels - 1) for name, inside in tree.items()}
-    for name in guide.required():
+    required = guide.required()
+    # An object that no piece has: some models write it with nothing but nulls.
+    empty = {name for name in tree.keys() - set(required) if is_hollow(tree[name]) and guide.member(name).required()}
+    whole = {name: fill_missing(guide.member(name), tree[name], levels - 1) for name in tree if name not in empty}
+    for name in required:
         if name not in whole:
             absent = missing_value(guide.member(name), levels - 1)
             whole |= {} if absent is None else {name: absent}

@@ -6,11 +6,16 @@ These variants only guide and relax. The final result is validated against the r
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from config.platform.http.pointers import tokens
+from config.platform.http.pointers import join, tokens
 from rules.schema.subschemas import LISTS, MAPS, SINGLE
 
 Schema = dict[str, Any]
+COPY = "_whole"  # the definition in a piece's schema that is the rule's schema
+ITEMS = frozenset({"items", "prefixItems", "additionalItems"})
+HOMES = {"$defs", "definitions"}
+UNQUOTED = "/~!$&'()*+,;=:@"  # in a reference
 MAX_STEPS = 200  # through references and alternatives at one pointer
 
 # Keywords that a part of an instance may violate although the whole instance does not.
@@ -61,6 +66,77 @@ def relax_one(schema: Schema) -> Schema:
         kinds = result["type"] if isinstance(result["type"], list) else [result["type"]]
         result["type"] = [*kinds, "null"] if "null" not in kinds else kinds
     return result
+
+
+def for_pieces(schema: Schema) -> Schema:
+    """Return the schema that is shown for a piece: relaxed, except for the items of lists, which are whole in a piece.
+    Items with an `x-merge-key` may be in several, and are relaxed."""
+    return PieceSchema(schema, lambda _pointer, inside: inside).build()
+
+
+def checked_for_pieces(schema: Schema) -> Schema:
+    """Return the schema that validates a piece. Where a definition is used in an item and elsewhere, this one is exact:
+    items are validated by a copy of the whole schema."""
+    short = strip_annotations(schema)
+    place = f"#/$defs/{COPY}"
+    made = PieceSchema(schema, lambda pointer, _inside: {"$ref": f"{place}{quote(pointer, safe=UNQUOTED)}"}).build()
+    made = strip_annotations(made)
+    return made | {"$defs": {**as_map(made.get("$defs")), COPY: rebase(short, place)}}
+
+
+class PieceSchema:
+    """A relaxed copy of a schema. `keep`: returns the schema of items, from its pointer and the original."""
+
+    def __init__(self, root: Schema, keep: Callable[[str, Any], Any]) -> None:
+        self.root, self.keep = root, keep
+        self.references: set[str] = set()  # from outside of items
+
+    def build(self) -> Schema:
+        result: Schema = self.relaxed({name: self.root[name] for name in self.root if name not in HOMES}, "")
+        for home in HOMES & self.root.keys():
+            result[home] = dict(as_map(self.root[home]))
+            waiting = dict(result[home])
+            while found := [name for name in waiting if self.refers_to(join(f"/{home}", name))]:
+                for name in found:
+                    result[home][name] = self.relaxed(waiting.pop(name), join(f"/{home}", name))
+        return result
+
+    def refers_to(self, pointer: str) -> bool:
+        return any(each == f"#{pointer}" or each.startswith(f"#{pointer}/") for each in self.references)
+
+    def relaxed(self, schema: Any, pointer: str) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        guide = Guide.of(self.root, schema)
+        is_keyed = bool(guide.merge_key or guide.item().merge_key)
+        self.references.add(str(schema.get("$ref")))
+        return relax_one(
+            {name: self.inside(name, inside, f"{pointer}/{name}", is_keyed=is_keyed) for name, inside in schema.items()}
+        )
+
+    def inside(self, name: str, value: Any, pointer: str, *, is_keyed: bool) -> Any:
+        change = self.keep_item if name in ITEMS and not is_keyed else self.relaxed
+        if isinstance(value, list) and name in LISTS:
+            return [change(each, f"{pointer}/{at}") for at, each in enumerate(value)]
+        if isinstance(value, dict) and name in MAPS:
+            return {key: self.relaxed(each, join(pointer, key)) for key, each in value.items()}
+        return change(value, pointer) if isinstance(value, dict) and name in SINGLE else value
+
+    def keep_item(self, schema: Any, pointer: str) -> Any:
+        return self.keep(pointer, schema)
+
+
+def with_one_list(schema: Schema, pointer: str) -> Schema:
+    """Return the schema without the members beside the path to a list, as far as it names the path."""
+    return with_one_path(schema, list(tokens(pointer)))
+
+
+def with_one_path(schema: Schema, path: list[str]) -> Schema:
+    members = as_map(schema.get("properties"))
+    if not path or not isinstance(inside := members.get(path[0]), dict):
+        return schema
+    made = schema | {"properties": {path[0]: with_one_path(inside, path[1:])}}
+    return {name: inside for name, inside in made.items() if name != "required"}
 
 
 def strip_annotations(schema: Schema) -> Schema:
@@ -134,8 +210,10 @@ class Guide:
         return tuple(names) if all(isinstance(name, str) and name for name in names) else ()
 
     @property
-    def is_concatenated(self) -> bool:
-        return bool(self.keyword("x-merge") == "concat")
+    def policy(self) -> str:
+        """How different values are merged: the schema's `x-merge`, or ""."""
+        policy = self.keyword("x-merge")
+        return policy if isinstance(policy, str) else ""
 
     @property
     def is_tuple(self) -> bool:
@@ -144,7 +222,8 @@ class Guide:
 
     @property
     def is_unique(self) -> bool:
-        return bool(self.keyword("uniqueItems"))
+        """Whether only one of equal items is kept."""
+        return bool(self.keyword("uniqueItems")) or self.policy == "unique"
 
     def is_of(self, kind: str) -> bool:
         """Whether the schema allows only this type, and possibly null."""
@@ -165,6 +244,15 @@ class Guide:
         parts = applied(self.root, self.schema, through=("allOf",))
         names = dict.fromkeys(name for part in parts for name in as_list(part.get("required")))
         return tuple(name for name in names if isinstance(name, str))
+
+
+def list_places(guide: Guide, pointer: str = "", levels: int = 4) -> Iterator[str]:
+    """Yield the pointers of the outermost lists that a schema names."""
+    if guide.is_of("array") and not guide.is_tuple:
+        yield pointer
+    elif levels > 0:
+        for name in dict.fromkeys(name for part in guide.parts for name in as_map(part.get("properties"))):
+            yield from list_places(guide.member(name), join(pointer, name), levels - 1)
 
 
 def applied(root: Schema, schema: Any, through: tuple[str, ...] = ("allOf", "anyOf", "oneOf")) -> Iterator[Schema]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -36,19 +37,25 @@ class ServerFeatures:
 
     def after(self, message: str) -> "ServerFeatures | None":
         """Return the fallback for a rejection with this message, in lower case. None if there is none."""
-        if self.limit == "max_tokens" and "max_completion_tokens" in message:
-            return replace(self, limit="max_completion_tokens")
-        if self.has_temperature and "temperature" in message:
-            return replace(self, has_temperature=False)
-        if self.has_system and NO_SYSTEM_ROLE.search(message):
-            return replace(self, has_system=False)
-        if self.form is not JsonMode.TEXT and NO_JSON_MODE.search(message):
-            return replace(self, form=FALLBACKS[self.form])
-        return None
+        return next(self.fallbacks(message), None)
 
-    def is_about_server(self, message: str) -> bool:
-        """Whether the message is about the server, and not about this one schema, which other rules do not share."""
-        return self.form is not JsonMode.JSON_SCHEMA or not BAD_SCHEMA.search(message)
+    def fallbacks(self, message: str) -> Iterator["ServerFeatures"]:
+        """Yield the fallbacks that a message suggests, in the order in which they are tried."""
+        if self.limit == "max_tokens" and "max_completion_tokens" in message:
+            yield replace(self, limit="max_completion_tokens")
+        if self.has_temperature and "temperature" in message:
+            yield replace(self, has_temperature=False)
+        if self.has_system and NO_SYSTEM_ROLE.search(message):
+            yield replace(self, has_system=False)
+        if self.form is not JsonMode.TEXT and NO_JSON_MODE.search(message):
+            yield replace(self, form=FALLBACKS[self.form])
+
+    def is_about_server(self, message: str, *, sent: str) -> bool:
+        """Whether the message is about the server, and not about one schema or document, which other rules do not
+        share. `sent`: the text that was sent. A server that repeats it in its message says nothing about itself."""
+        if self.form is JsonMode.JSON_SCHEMA and BAD_SCHEMA.search(message):
+            return False
+        return self.after(message) not in list(self.fallbacks(sent.lower()))
 
 
 FALLBACKS = {JsonMode.JSON_OBJECT: JsonMode.JSON_SCHEMA, JsonMode.JSON_SCHEMA: JsonMode.TEXT}

@@ -5,7 +5,7 @@
 
 from typing import Any
 
-TICKET: dict[str, Any] = {
+NEW_RULE: dict[str, Any] = {
     "name": "Parking ticket",
     "json_schema": {
         "type": "object",
@@ -18,18 +18,19 @@ TICKET: dict[str, Any] = {
     },
     "system_prompt": "You read parking tickets. Return what is printed, and null for what is missing.",
 }
-KEPT: dict[str, Any] = {
+SAVED_RULE: dict[str, Any] = {
     "rule_id": 3,
-    "name": TICKET["name"],
+    "name": NEW_RULE["name"],
     "description": "",
-    "json_schema": TICKET["json_schema"],
-    "system_prompt": TICKET["system_prompt"],
+    "json_schema": NEW_RULE["json_schema"],
+    "system_prompt": NEW_RULE["system_prompt"],
     "postprocess_mode": "llm",
     "postprocess_strategy": None,
+    "require_complete": False,
     "version": 1,
     "is_system": False,
     "created_at": "2026-03-01T09:00:00.000000Z",
     "updated_at": "2026-03-01T09:00:00.000000Z",
 }
 PROMPT = "You read parking tickets of Lyon. Return what is printed, and null for what is missing."
-CHANGED = {**KEPT, "system_prompt": PROMPT, "version": 2, "updated_at": "2026-03-01T09:20:11.304000Z"}
+CHANGED_RULE = {**SAVED_RULE, "system_prompt": PROMPT, "version": 2, "updated_at": "2026-03-01T09:20:11.304000Z"}

@@ -1,12 +1,13 @@
 """OpenAPI texts, parameters, and examples of the operations on rules.
 
-Each constant holds keyword arguments of `extend_schema`. The views add the operation id, the request, and the problems.
+Each constant holds keyword arguments of `operation`. The views add the operation id, the request, and the problems.
 Nothing here runs while a request is processed.
 """
 
+from functools import partial
 from typing import Any
 
-from drf_spectacular.utils import OpenApiExample
+from drf_spectacular.utils import OpenApiExample, extend_schema
 
 from config.platform.http.openapi.responses import (
     REQUEST_ID,
@@ -19,7 +20,7 @@ from config.platform.http.openapi.responses import (
 from config.platform.http.problems import CONTENT_TYPE
 from rules.api import examples, schemas
 
-TAGS = ["rules"]
+operation = partial(extend_schema, tags=["rules"])
 RULE = {"rule_id": "$response.body#/rule_id"}
 REFUSED = OpenApiExample(
     "Refused",
@@ -43,7 +44,7 @@ REFUSED = OpenApiExample(
     status_codes=["400"],
     media_type=CONTENT_TYPE,
 )
-MADE = LinkedResponse(
+CREATED = LinkedResponse(
     schemas.Rule,
     "The first version of the rule.",
     rule=link_to("getRule", "Get it.", **RULE),
@@ -55,7 +56,7 @@ MADE = LinkedResponse(
 LIST: dict[str, Any] = {
     "summary": "List rules",
     "description": "Returns your rules and the system rules, newest first. Staff can read all rules.",
-    "examples": [response_example("A rule", examples.KEPT)],
+    "examples": [response_example("A rule", examples.SAVED_RULE)],
 }
 CREATE: dict[str, Any] = {
     "summary": "Create a rule",
@@ -65,23 +66,23 @@ Errors in it have a pointer to their location, such as `/json_schema/properties/
 `POST …/rules/{rule_id}/test` before you submit documents with it.""",
     "parameters": [location(201, "The rule.")],
     "examples": [
-        request_example("A rule", examples.TICKET),
-        response_example("Created", examples.KEPT, status=201),
+        request_example("A rule", examples.NEW_RULE),
+        response_example("Created", examples.SAVED_RULE, status=201),
         REFUSED,
     ],
 }
 GET: dict[str, Any] = {
     "summary": "Get a rule",
     "description": "Returns the latest version. Tasks keep the version that they were submitted with.",
-    "examples": [response_example("A rule", examples.KEPT)],
+    "examples": [response_example("A rule", examples.SAVED_RULE)],
 }
 REPLACE: dict[str, Any] = {
     "summary": "Replace a rule",
     "description": "Replaces all fields; omitted fields get their defaults. A change creates a new version, and "
     "existing tasks keep theirs. System rules are read-only (403): create a rule of your own with their content.",
     "examples": [
-        request_example("Another prompt", {**examples.TICKET, "system_prompt": examples.PROMPT}),
-        response_example("Replaced", examples.CHANGED),
+        request_example("Another prompt", {**examples.NEW_RULE, "system_prompt": examples.PROMPT}),
+        response_example("Replaced", examples.CHANGED_RULE),
     ],
 }
 CHANGE: dict[str, Any] = {
@@ -90,7 +91,7 @@ CHANGE: dict[str, Any] = {
     "System rules are read-only (403): create a rule of your own with their content.",
     "examples": [
         request_example("Another prompt", {"system_prompt": examples.PROMPT}),
-        response_example("Updated", examples.CHANGED),
+        response_example("Updated", examples.CHANGED_RULE),
     ],
 }
 DELETE: dict[str, Any] = {

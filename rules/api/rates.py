@@ -5,8 +5,9 @@ from rules.api import metrics
 
 
 class DocumentThrottle(throttling.UserThrottle):
-    posts = "etl_rate"
-    others = "etl_poll_rate"
+    writes = "etl_rate"
+    reads = "etl_poll_rate"
+    write_methods = ("POST", "PUT", "PATCH", "DELETE")  # each change of a rule stores a version
 
     def refused(self) -> None:
         metrics.rate_limited()

@@ -14,6 +14,7 @@ def rule(rule: Rule) -> schemas.Rule:
         "system_prompt": rule.system_prompt,
         "postprocess_mode": rule.postprocess_mode,
         "postprocess_strategy": rule.postprocess_strategy or None,
+        "require_complete": rule.require_complete,
         "version": rule.version,
         "is_system": catalog.is_system(rule),
         "created_at": rule.created_at,

@@ -16,6 +16,7 @@ class Rule(TypedDict):
     system_prompt: str
     postprocess_mode: Annotated[str, ModeField]
     postprocess_strategy: Annotated[str | None, "Null: chosen by the length of the document."]
+    require_complete: Annotated[bool, "Whether a task fails if pages were lost or are unsure, or items do not fit."]
     version: Annotated[int, "Increases by one with every change."]
     is_system: Annotated[bool, "Whether this is a system rule, which everyone can use and which is read-only."]
     created_at: datetime

@@ -1,8 +1,9 @@
 """HTTP views of rules: parse the request, make one call, and represent the result."""
 
+from operator import attrgetter
 from typing import Any
 
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, extend_schema_view
 from rest_framework import generics
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -14,15 +15,15 @@ from config.platform.http.problems import BadInput
 from rules.api import openapi, rates, representation, schemas
 from rules.library import access, catalog, editing
 from rules.library.access import NoSuchRule, NotYourRule, ReadOnlyRule
+from rules.library.quotas import QuotaExceeded
 from rules.library.serializers import RuleSerializer
 from rules.models import Rule
 
 
 @extend_schema_view(
-    get=extend_schema(
+    get=openapi.operation(
         operation_id="listRules",
         **openapi.LIST,
-        tags=openapi.TAGS,
         responses={200: list[schemas.Rule], **problems(BadInput)},
     )
 )
@@ -31,17 +32,18 @@ class Rules(generics.ListAPIView[Rule]):
 
     throttle_classes = (rates.DocumentThrottle,)
     ordering = ("-created_at", "-rule_id")
+    row_bytes = staticmethod(attrgetter("text_bytes"))
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        page = self.paginate_queryset(catalog.visible_to(user_of(request))) or []
+        rules = catalog.visible_to(user_of(request)).with_text_bytes()
+        page = self.paginate_queryset(rules) or []
         return self.get_paginated_response([representation.rule(rule) for rule in page])
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="createRule",
         **openapi.CREATE,
-        tags=openapi.TAGS,
         request=RuleSerializer,
-        responses={201: openapi.MADE, **problems(BadInput)},
+        responses={201: openapi.CREATED, **problems(BadInput, QuotaExceeded)},
     )
     def post(self, request: Request) -> Response:
         values = RuleSerializer.read(request.data)
@@ -55,31 +57,28 @@ class OneRule(APIView):
 
     throttle_classes = (rates.DocumentThrottle,)
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="getRule",
         **openapi.GET,
-        tags=openapi.TAGS,
         responses={200: schemas.Rule, **problems(NoSuchRule)},
     )
     def get(self, request: Request, rule_id: int) -> Response:
         return Response(representation.rule(access.visible(user_of(request), rule_id)))
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="replaceRule",
         **openapi.REPLACE,
-        tags=openapi.TAGS,
         request=RuleSerializer,
-        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
+        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule, QuotaExceeded)},
     )
     def put(self, request: Request, rule_id: int) -> Response:
         return self.change(request, rule_id, partial=False)
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="changeRule",
         **openapi.CHANGE,
-        tags=openapi.TAGS,
         request=RuleSerializer,
-        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule)},
+        responses={200: schemas.Rule, **problems(BadInput, NoSuchRule, ReadOnlyRule, NotYourRule, QuotaExceeded)},
     )
     def patch(self, request: Request, rule_id: int) -> Response:
         return self.change(request, rule_id, partial=True)
@@ -93,10 +92,9 @@ class OneRule(APIView):
             raise NoSuchRule from None
         return Response(representation.rule(rule))
 
-    @extend_schema(
+    @openapi.operation(
         operation_id="deleteRule",
         **openapi.DELETE,
-        tags=openapi.TAGS,
         responses={
             204: OpenApiResponse(description="The rule was deleted."),
             **problems(NoSuchRule, ReadOnlyRule, NotYourRule),

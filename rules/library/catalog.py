@@ -4,10 +4,12 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db.models import Q
 
+from config.platform.http import staff
 from config.platform.http.problems import BadInput, InputError, Problem
 from rules.library.content import RuleContent
 from rules.models import Rule, RuleVersion
 from rules.models.rule import RuleQuerySet
+from rules.schema.extensions import REQUIRE_COMPLETE
 
 DEFAULT_SLUG = "default"
 
@@ -27,14 +29,14 @@ class NoDefaultRule(Problem):
 
 
 def visible_to(user: User) -> RuleQuerySet:
-    """Return the rules that a user may view and use: their own and system rules; for staff, all rules.
+    """Return the rules that a user may view and use: their own and system rules; all for staff who may view rules.
 
     All users may use the default rule, also if another user owns it. No user may if there is no default.
     """
     rules: RuleQuerySet = Rule.objects.listed()
     if not settings.SLUICE.etl_global_rule_enabled:
         rules = rules.exclude(slug=DEFAULT_SLUG)
-    return rules if user.is_staff else rules.filter(Q(owner=user) | Q(owner=None) | is_default())
+    return rules if staff.may(user, Rule) else rules.filter(Q(owner=user) | Q(owner=None) | is_default())
 
 
 def changeable_by(user: User) -> RuleQuerySet:
@@ -96,4 +98,5 @@ def as_content(rule: Rule | RuleVersion) -> RuleContent:
         strategy=rule.postprocess_strategy,
         json_schema=rule.json_schema,
         system_prompt=rule.system_prompt,
+        require_complete=rule.require_complete or bool((rule.json_schema or {}).get(REQUIRE_COMPLETE)),
     )

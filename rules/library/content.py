@@ -6,7 +6,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleContent:
-    """One version of a rule. `json_schema` is None only without `llm`. An empty `strategy` is chosen by size."""
+    """One version of a rule. `json_schema` is None only without `llm`. An empty `strategy` depends on the size.
+    `require_complete`: a task fails if pages were lost or are unsure, or if items would be left out."""
 
     rule_id: int
     version: int
@@ -15,3 +16,4 @@ class RuleContent:
     strategy: str = ""
     json_schema: dict[str, Any] | None = None
     system_prompt: str = ""
+    require_complete: bool = False

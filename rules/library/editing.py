@@ -8,10 +8,14 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from config.platform.http.problems import BadInput, InputError, Problem
+from rules.library import quotas
 from rules.models import LLM, Rule, RuleVersion
 from rules.schema import json_schema
 
-FIELDS = ("name", "description", "json_schema", "system_prompt", "postprocess_mode", "postprocess_strategy")
+FIELDS = (
+    "name", "description", "json_schema", "system_prompt", "postprocess_mode", "postprocess_strategy",
+    "require_complete",
+)  # fmt: skip
 SCHEMA_REQUIRED = InputError(
     pointer="/json_schema", code="required", detail="This field is required when postprocess_mode is llm."
 )
@@ -24,7 +28,10 @@ class ChangedMeanwhile(Problem):
 
 
 def create(*, owner: User | None, slug: str | None = None, values: dict[str, Any]) -> Rule:
-    """Create a rule and its first version. `values` has all of FIELDS."""
+    """Create a rule and its first version. `values` has FIELDS; those with defaults may be missing.
+
+    Raises BadInput and QuotaExceeded.
+    """
     require_schema(values)
     with transaction.atomic():
         rule = Rule.objects.create(owner=owner, slug=slug, **values)
@@ -36,8 +43,8 @@ def change(rules: QuerySet[Rule], rule_id: int, *, since: int | None = None, **v
     """Change one of `rules`, and return it. Its version increases if any value differs.
 
     The row is locked, so concurrent changes are applied one after another. `since` is the version that the client has
-    edited. Raises Rule.DoesNotExist, ChangedMeanwhile if a later version exists that the change would overwrite, and
-    BadInput if the new values do not fit the unchanged ones.
+    edited. Raises Rule.DoesNotExist, ChangedMeanwhile if a later version exists that the change would overwrite,
+    BadInput if the new values do not fit the unchanged ones, and QuotaExceeded.
     """
     with transaction.atomic():
         rule = rules.select_for_update().get(pk=rule_id)
@@ -71,6 +78,9 @@ def delete(rules: QuerySet[Rule], rule_id: int) -> bool:
 
 
 def save_version(rule: Rule) -> None:
+    """Store the rule's current content, and charge its owner. Raises QuotaExceeded."""
+    if rule.owner_id is not None:
+        quotas.charge(rule.owner_id)
     version_of(rule).save(force_insert=True)
 
 

@@ -39,6 +39,15 @@ class ModeField(serializers.ChoiceField):
         super().__init__(choices=list(settings.ETL_POSTPROCESSORS), **options)
 
 
+class TrueOrFalse(serializers.BooleanField):
+    """true or false. DRF would accept words and numbers, too."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
 class RuleSerializer(StrictSerializer):
     """The content of a rule in a request."""
 
@@ -55,6 +64,11 @@ class RuleSerializer(StrictSerializer):
         allow_blank=True,
         default=None,
         help_text="Null: chosen by the length of the document.",
+    )
+    require_complete = TrueOrFalse(
+        default=False,
+        help_text="Whether a task fails with `incomplete_document` if pages were lost or are unsure, and with "
+        "`schema_validation` if list items do not fit.",
     )
 
     @classmethod

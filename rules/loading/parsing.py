@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ import yaml
 from config.platform.http import parsers
 from config.platform.http.problems import BadInput, InputError
 from rules.library.serializers import RuleSerializer
+from rules.schema import json_schema
+from rules.schema.keywords import unknown_keywords
 
 SUFFIXES = (".json", ".yaml", ".yml")
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 MAX_BYTES = 1024 * 1024
+MAX_UNKNOWN = 20  # keywords in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,10 @@ def parse(file: Path, _changed: int, size: int) -> dict[str, Any]:
     document = parsers.load(body if file.suffix == ".json" else json_of(body))
     if not isinstance(document, dict):
         raise invalid("Must be an object.")
-    return RuleSerializer.read(document)
+    values = RuleSerializer.read(document)
+    if unknown := list(unknown_keywords(values["json_schema"] or {})):
+        raise BadInput(*(replace(each, pointer=json_schema.PLACE + each.pointer) for each in unknown[:MAX_UNKNOWN]))
+    return values
 
 
 def json_of(body: bytes) -> bytes:

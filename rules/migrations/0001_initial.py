@@ -5,8 +5,10 @@ import rules.models.ordered
 from django.conf import settings
 from django.db import migrations, models
 
+from config.platform.db import repeatable
 
-class Migration(migrations.Migration):
+
+class Migration(repeatable.Migration):
 
     initial = True
 

@@ -1,3 +1,4 @@
 from rules.models.rule import LLM, Rule, RuleVersion
+from rules.models.usage import RuleUsage
 
-__all__ = ["LLM", "Rule", "RuleVersion"]
+__all__ = ["LLM", "Rule", "RuleUsage", "RuleVersion"]

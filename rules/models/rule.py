@@ -3,6 +3,7 @@ from typing import Self
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Cast, Coalesce, Length
 
 from rules.models.ordered import OrderedJSON
 
@@ -11,7 +12,7 @@ from rules.models.ordered import OrderedJSON
 LLM = "llm"
 
 
-class Wording(models.Model):
+class RuleFields(models.Model):
     """The content of a rule or of a version."""
 
     name = models.CharField(max_length=200)
@@ -20,6 +21,9 @@ class Wording(models.Model):
     system_prompt = models.TextField(default="", blank=True)
     postprocess_mode = models.CharField(max_length=32, default=LLM)
     postprocess_strategy = models.CharField(max_length=32, default="", blank=True, help_text="Empty: by size")
+    require_complete = models.BooleanField(
+        default=False, db_default=False, help_text="Fail instead of a result that lacks pages or items"
+    )
 
     class Meta:
         abstract = True
@@ -29,8 +33,12 @@ class RuleQuerySet(models.QuerySet["Rule"]):
     def listed(self) -> Self:
         return self.filter(deleted_at=None)
 
+    def with_text_bytes(self) -> Self:
+        """Add `text_bytes`, the size of the schema's JSON text; an instruction is small."""
+        return self.annotate(text_bytes=Coalesce(Length(Cast("json_schema", models.TextField())), 0))
 
-class Rule(Wording):
+
+class Rule(RuleFields):
     """How Markdown becomes JSON: the current content. `RuleVersion` stores every version."""
 
     rule_id = models.BigAutoField(primary_key=True)
@@ -72,7 +80,7 @@ class Rule(Wording):
         return self.owner_id is None
 
 
-class RuleVersion(Wording):
+class RuleVersion(RuleFields):
     """One version of a rule. It never changes, because tasks refer to it."""
 
     rule = models.ForeignKey(Rule, models.CASCADE, related_name="versions", db_index=False)

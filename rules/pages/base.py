@@ -12,4 +12,4 @@ class RulesPage(Page):
 
 def number_in(text: str) -> int:
     """Return the number in a query or form field, 0 if it is invalid."""
-    return int(text) if text.isdecimal() and len(text) < MOST_DIGITS else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else 0

@@ -12,6 +12,7 @@ LABELS = {
     "description": "Description",
     "postprocess_mode": "Mode",
     "postprocess_strategy": "Strategy",
+    "require_complete": "Require complete documents",
     "system_prompt": "Prompt",
     "json_schema": "JSON Schema",
 }
@@ -72,4 +73,6 @@ def pairs(before: list[str], after: list[str]) -> int:
 
 def shown(name: str, value: str) -> str:
     words = {"postprocess_mode": explanations.mode, "postprocess_strategy": explanations.strategy}.get(name)
+    if name == "require_complete":
+        return "Yes" if value else "No"
     return words(value) if words else value

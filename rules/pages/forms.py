@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.utils.text import normalize_newlines
 
 from config.platform.http.problems import BadInput, InputError
 from config.platform.ui.base import show_in
@@ -16,10 +17,12 @@ from rules.library.serializers import RuleSerializer
 from rules.models import Rule, RuleVersion
 from rules.pages import schema_text
 from rules.pages.base import number_in
-from rules.pages.schema_text import Place, Room
+from rules.pages.schema_text import Place, SchemaSize
 from rules.schema.json_schema import PLACE
 
 SCHEMA = "json_schema"
+# The checkbox, and what a browser sends for it.
+COMPLETE, CHECKED = "require_complete", "on"
 MOST_SHOWN = 20
 NEW_SCHEMA = {
     "type": "object",
@@ -47,6 +50,7 @@ class RuleForm(forms.Form):
     description = forms.CharField(required=False, strip=False)
     postprocess_mode = forms.CharField(label="Mode", required=False)
     postprocess_strategy = forms.CharField(label="Strategy", required=False)
+    require_complete = forms.CharField(label="Require complete documents", required=False)
     system_prompt = forms.CharField(label="Prompt", required=False, strip=False)
     json_schema = forms.CharField(label="JSON Schema", required=False, strip=False)
 
@@ -54,21 +58,22 @@ class RuleForm(forms.Form):
         super().__init__(data, initial=initial)
         self.rule = rule
         self.flaws: list[FormError] = []
-        self.room: Room | None = None
+        self.schema_size: SchemaSize | None = None
 
     def typed(self, name: str) -> str:
         """Return a field as the browser shows it, with LF line ends."""
         value = self.data.get(name, "") if self.is_bound else self.get_initial_for_field(self.fields[name], name)
-        return lines(str(value or ""))
+        return normalize_newlines(str(value or ""))
 
     def body(self) -> tuple[dict[str, Any], list[InputError]]:
         """Return the body for the API, and errors if the schema is not JSON; then the body has an empty schema.
 
-        What was not touched is what it was: a browser would otherwise change the ends of lines that came by the API.
+        Fields that the user did not edit keep their stored values, because a browser changes their line ends.
         """
         typed: dict[str, Any] = {name: self.typed(name) for name in FIELDS}
         untouched = editor_texts(self.rule) if self.rule else {}
         kept = {name: getattr(self.rule, name) for name in FIELDS if untouched.get(name) == typed[name]}
+        typed[COMPLETE] = bool(typed[COMPLETE])
         broken: list[InputError] = []
         if SCHEMA not in kept:
             try:
@@ -81,7 +86,7 @@ class RuleForm(forms.Form):
         """Return the validated values. None: the API would refuse them; `flaws` and the fields have the errors."""
         body, errors = self.body()
         if not errors and body[SCHEMA] is not None:
-            self.room = schema_text.room(body[SCHEMA])
+            self.schema_size = schema_text.schema_size(body[SCHEMA])
         values: dict[str, Any] | None = None
         try:
             values = RuleSerializer.read(body)
@@ -92,19 +97,21 @@ class RuleForm(forms.Form):
         return None if errors else values
 
     def formatted(self) -> str | None:
-        """Return the formatted schema, or None if it is not JSON."""
+        """Return the formatted schema, or None if it is not JSON or too large: indentation could make it gigabytes."""
         try:
-            return schema_text.write(schema_text.read(self.typed(SCHEMA)))
+            schema = schema_text.read(self.typed(SCHEMA))
         except BadInput:
             return None
+        return schema_text.write(schema) if schema is None or schema_text.schema_size(schema).is_within else None
 
     def since(self) -> int | None:
         """Return the version that the editing started from, if the form has it."""
         return number_in(str(self.data.get("since", ""))) or None
 
     def show(self, errors: list[InputError]) -> None:
-        seek = finder(self.typed(SCHEMA))
-        for error in errors[:MOST_SHOWN]:
+        shown = errors[:MOST_SHOWN]
+        seek = finder(self.typed(SCHEMA), [error.pointer.removeprefix(PLACE) for error in shown])
+        for error in shown:
             field = field_of(error.pointer)
             inside = error.pointer.removeprefix(PLACE) if field == SCHEMA else ""
             label = str(self[field].label)
@@ -121,8 +128,9 @@ def field_of(pointer: str) -> str:
     return name if name in FIELDS else SCHEMA
 
 
-def finder(text: str) -> Callable[[str], Place | None]:
-    """Return a function that finds the position of a pointer in the schema's text, or of its nearest parent."""
+def finder(text: str, pointers: list[str]) -> Callable[[str], Place | None]:
+    """Return a function that finds the position of one of these pointers in the schema's text, or of its nearest
+    parent."""
     if not text.strip() or schema_text.is_too_long(text):
         return lambda _: None
     if broken := schema_text.broken_at(text):
@@ -131,7 +139,7 @@ def finder(text: str) -> Callable[[str], Place | None]:
         schema_text.read(text)
     except BadInput:  # too deep to be walked
         return lambda _: None
-    known = schema_text.spans(text)
+    known = schema_text.spans(text, pointers)
 
     def find(pointer: str) -> Place:
         while pointer not in known:
@@ -143,12 +151,9 @@ def finder(text: str) -> Callable[[str], Place | None]:
 
 def editor_texts(rule: Rule | RuleVersion) -> dict[str, str]:
     """Return the content of a rule as texts of the editor's fields."""
-    texts = {name: lines(getattr(rule, name)) for name in FIELDS if name != SCHEMA}
+    texts = {name: normalize_newlines(getattr(rule, name)) for name in FIELDS if name not in {SCHEMA, COMPLETE}}
+    texts[COMPLETE] = CHECKED if rule.require_complete else ""
     return {**texts, "name": texts["name"].replace("\n", ""), SCHEMA: schema_text.write(rule.json_schema)}
-
-
-def lines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def of_rule(rule: Rule) -> RuleForm:

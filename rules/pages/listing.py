@@ -23,7 +23,11 @@ class Rules(RulesPage):
 
     def get_context_data(self, **context: Any) -> dict[str, Any]:
         whose = self.request.GET.get("whose", "")
-        listing = Listing(self.request, rules_of(self.user, whose).select_related("owner"), ordering=ORDER)
+        listing = Listing(
+            self.request,
+            rules_of(self.user, whose).select_related("owner").defer("json_schema", "system_prompt"),
+            ordering=ORDER,
+        )
         default, used = catalog.default(), uses_by(self.user)
         rows = [row(rule, self.user, used=used[rule.pk]) for rule in listing.rows]
         return super().get_context_data(

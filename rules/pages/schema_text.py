@@ -5,14 +5,14 @@ Positions in the text are for browsers, which count in UTF-16 code units and kno
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from config.platform.http import parsers
-from config.platform.http.pointers import join
+from config.platform.http.pointers import join, tokens
 from config.platform.http.problems import BadInput, InputError
 from rules.schema.json_schema import PLACE, SAVED, compact_size, levels_of
 from rules.schema.subschemas import refusal
@@ -38,13 +38,17 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class SchemaSize:
     """Used and maximum size of a schema: bytes of compact JSON, and levels."""
 
     size: int
     levels: int
     most_size: int = SAVED.size
     most_levels: int = SAVED.depth
+
+    @property
+    def is_within(self) -> bool:
+        return self.size <= self.most_size and self.levels <= self.most_levels
 
 
 def write(schema: Any) -> str:
@@ -112,8 +116,8 @@ def broken_at(text: str) -> Place | None:
     return None
 
 
-def room(schema: Any) -> Room:
-    return Room(size=compact_size(schema), levels=levels_of(schema, most=SAVED.depth))
+def schema_size(schema: Any) -> SchemaSize:
+    return SchemaSize(size=compact_size(schema), levels=levels_of(schema, most=SAVED.depth))
 
 
 def place(text: str, span: Span) -> Place:
@@ -125,44 +129,59 @@ def units(text: str) -> int:
     return len(text.encode("utf-16-le", errors="surrogatepass")) // 2
 
 
-def spans(text: str) -> dict[str, Span]:
-    """Return the position of each value by JSON Pointer: of a scalar itself, of an object or list its name or bracket.
+def spans(text: str, pointers: Iterable[str]) -> dict[str, Span]:
+    """Return the positions of some values and of those around them, by JSON Pointer: of a scalar itself, of an object
+    or list its name or bracket.
 
-    `read` must have accepted the text: it is JSON of bounded depth."""
+    `read` must have accepted the text: it is JSON of bounded depth. The pointers of all values could take gigabytes.
+    """
     found: dict[str, Span] = {}
-    tokens = TOKEN.finditer(text)
-    note_value(next(tokens), tokens, "", found, name=None)
+    following = TOKEN.finditer(text)
+    note_value(next(following), following, "", found, wanted=[tokens(each) for each in pointers], name=None)
     return found
 
 
+# The pointers that lead to a value or into it, as the tokens that are left. Empty: none does.
+Wanted = list[list[str]]
+
+
+def inside(wanted: Wanted, name: object) -> Wanted:
+    return [rest[1:] for rest in wanted if rest and rest[0] == str(name)]
+
+
 def note_value(
-    first: re.Match[str], tokens: Tokens, pointer: str, found: dict[str, Span], *, name: Span | None
+    first: re.Match[str], following: Tokens, pointer: str, found: dict[str, Span], *, wanted: Wanted, name: Span | None
 ) -> None:
     token = first[0]
-    found[pointer] = name or first.span() if token in "{[" else first.span()
+    if wanted:
+        found[pointer] = name or first.span() if token in "{[" else first.span()
     if token == "{":
-        note_members(tokens, pointer, found)
+        note_members(following, pointer, found, wanted)
     elif token == "[":
-        note_items(tokens, pointer, found)
+        note_items(following, pointer, found, wanted)
 
 
-def note_members(tokens: Tokens, pointer: str, found: dict[str, Span]) -> None:
-    for token in tokens:
+def note_members(following: Tokens, pointer: str, found: dict[str, Span], wanted: Wanted) -> None:
+    for token in following:
         if token[0] == "}":
             return
         if token[0] == ",":
             continue
-        next(tokens)  # the colon
-        inside = join(pointer, orjson.loads(token[0]))
-        note_value(next(tokens), tokens, inside, found, name=token.span())
+        next(following)  # the colon
+        name = orjson.loads(token[0]) if wanted else ""
+        left = inside(wanted, name)
+        at = join(pointer, name) if left else ""
+        note_value(next(following), following, at, found, wanted=left, name=token.span())
 
 
-def note_items(tokens: Tokens, pointer: str, found: dict[str, Span]) -> None:
+def note_items(following: Tokens, pointer: str, found: dict[str, Span], wanted: Wanted) -> None:
     index = 0
-    for token in tokens:
+    for token in following:
         if token[0] == "]":
             return
         if token[0] == ",":
             index += 1
             continue
-        note_value(token, tokens, join(pointer, index), found, name=None)
+        left = inside(wanted, index) if wanted else []
+        at = join(pointer, index) if left else ""
+        note_value(token, following, at, found, wanted=left, name=None)

@@ -21,7 +21,7 @@ class Versions(RulesPage):
         listing = Listing(
             self.request, rule.versions.defer("json_schema", "system_prompt"), ordering=("-version", "-pk")
         )
-        old, new = chosen(self.request, rule)
+        old, new = compared_versions(self.request, rule)
         parts = None
         if old and new:
             parts = comparison.compare(*(forms.editor_texts(access.version_of(rule, each)) for each in (old, new)))
@@ -31,7 +31,7 @@ class Versions(RulesPage):
         )  # fmt: skip
 
 
-def chosen(request: HttpRequest, rule: Rule) -> tuple[int, int]:
+def compared_versions(request: HttpRequest, rule: Rule) -> tuple[int, int]:
     """Return the two versions to compare: the requested ones, else the newest two. 0 stands for none."""
     old, new = (number_in(request.GET.get(name, "")) for name in ("old", "new"))
     return (old, new) if old and new else (rule.version - 1, rule.version)
@@ -47,11 +47,11 @@ class Version(RulesPage):
         kept = access.version_of(rule, self.kwargs["version"])
         return super().get_context_data(
             rule=rule, kept=kept, is_changeable=access.is_changeable(self.user, rule),
-            title=f"{kept.name}, version {kept.version}", **wording(kept), **context,
+            title=f"{kept.name}, version {kept.version}", **content_context(kept), **context,
         )  # fmt: skip
 
 
-def wording(content: Rule | RuleVersion) -> dict[str, Any]:
+def content_context(content: Rule | RuleVersion) -> dict[str, Any]:
     """Return the content of a rule for the read-only view."""
     return {
         "texts": forms.editor_texts(content),

@@ -8,6 +8,7 @@ or memory is refused before it is compiled (`rules/schema/subschemas.py`).
 """
 
 import json
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,6 +22,7 @@ from jsonschema_rs import ValidationError
 from config.platform.http.pointers import join
 from config.platform.http.problems import MAX_ERRORS, InputError
 from rules.schema import subschemas
+from rules.schema.extensions import extension_errors
 from rules.schema.messages import message, nearest, pointer_to
 from rules.schema.subschemas import MAX_LEVELS, Part, Parts, refusal
 
@@ -42,6 +44,8 @@ DRAFTS = {
         "http://json-schema.org/draft-04/schema#",
     )
 }
+# Checks hold the GIL for up to half a second. In all threads at once, they would stop the process.
+checking = threading.RLock()
 LATEST = "https://json-schema.org/draft/2020-12/schema"
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
@@ -49,16 +53,18 @@ TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """`size` in bytes of compact JSON, `depth` in levels of JSON, `evaluations` of one value at most. Typical schemas
-    need tens or hundreds."""
+    need tens or hundreds. `pointers`: the characters of the JSON Pointers to all values, which checks and the library
+    keep for each part: under a name of 30,000 characters, ten thousand parts would take gigabytes."""
 
     size: int
     depth: int
     evaluations: int
+    pointers: int
 
 
-SAVED = Bounds(size=64 * 1024, depth=32, evaluations=5_000)
+SAVED = Bounds(size=64 * 1024, depth=32, evaluations=5_000, pointers=2_000_000)
 # Strategies derive larger schemas from saved ones, for example for a piece of a document.
-APPLIED = Bounds(size=256 * 1024, depth=96, evaluations=20_000)
+APPLIED = Bounds(size=256 * 1024, depth=96, evaluations=20_000, pointers=16_000_000)
 
 
 class SchemaRefused(ValueError):
@@ -71,7 +77,11 @@ class SchemaRefused(ValueError):
 def check(schema: Any, *, bounds: Bounds = SAVED) -> list[InputError]:
     """Return the errors of a schema, at most MAX_ERRORS. Pointers start at the rule: `/json_schema/type`."""
     try:
-        found = next((errors for errors in map(list, findings(schema, bounds)) if errors), [])
+        with checking:
+            found = next((errors for errors in map(list, findings(schema, bounds)) if errors), [])
+    except subschemas.TooManyEvaluations:
+        detail = "The schema is too complex: validating one value would take too many steps."
+        found = [refusal("", "too_complex", detail)]
     except (RecursionError, ValueError):  # raised by the library, if the bounds missed something
         found = [refusal("", "invalid", "This JSON Schema cannot be used.")]
     return [
@@ -89,7 +99,7 @@ def errors(schema: dict[str, Any], instance: Any, limit: int = 20) -> list[tuple
     if nested_deeper(instance, MAX_LEVELS):
         return [("", f"Must not be nested deeper than {MAX_LEVELS} levels.")]
     compiled = compiled_from(canonical(schema))
-    found = all_errors(compiled.validator, instance, evaluations=compiled.evaluations)
+    found = all_errors(compiled.validator, as_decimals(instance), evaluations=compiled.evaluations)
     messages = ((pointer_to(error), message(error)) for each in found for error in nearest(each))
     return list(islice(dict.fromkeys(messages), limit))
 
@@ -110,6 +120,7 @@ def findings(schema: Any, bounds: Bounds) -> Iterator[Iterable[InputError]]:
     parts = Parts(schema)
     yield [*parts.problems, *pattern_errors(parts)]
     yield complexity_errors(parts, bounds)
+    yield extension_errors(parts) if bounds is SAVED else ()  # older rules still apply
     yield compile_errors(schema)
 
 
@@ -120,6 +131,8 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
         yield refusal("", "too_deep", f"Must not be nested deeper than {bounds.depth} levels.")
     elif compact_size(schema) > bounds.size:
         yield refusal("", "too_large", f"Must not be larger than {bounds.size} bytes as compact JSON.")
+    elif pointers_size(schema, 0) > bounds.pointers:
+        yield refusal("", "too_complex", "The schema is too complex: too many parts are nested under long names.")
     elif "$schema" in schema and draft_of(schema) is None:
         yield refusal("/$schema", "unknown_draft", f"Must be one of: {', '.join(DRAFTS)}.")
 
@@ -127,6 +140,15 @@ def size_errors(schema: Any, bounds: Bounds) -> Iterator[InputError]:
 def compact_size(schema: Any) -> int:
     """Return the size of a schema as compact JSON, in bytes."""
     return len(json.dumps(schema, separators=(",", ":"), ensure_ascii=False).encode(errors="replace"))
+
+
+def pointers_size(value: Any, length: int) -> int:
+    """Return the characters of the JSON Pointers to all values in a value, whose own has `length`."""
+    if isinstance(value, dict):
+        return length + sum(pointers_size(inside, length + 1 + len(name)) for name, inside in value.items())
+    if isinstance(value, list):
+        return length + sum(pointers_size(inside, length + 1 + len(str(n))) for n, inside in enumerate(value))
+    return length
 
 
 def remote_references(value: Any, pointer: str, *, names: bool = False) -> Iterator[InputError]:
@@ -182,9 +204,6 @@ def complexity_errors(parts: Parts, bounds: Bounds) -> Iterator[InputError]:
         subschemas.evaluations(parts, limit=bounds.evaluations)
     except subschemas.InfiniteRecursion as recursion:
         yield refusal(recursion.pointer, "endless", "This reference leads back to itself for the same value.")
-    except subschemas.TooManyEvaluations:
-        detail = "The schema is too complex: validating one value would take too many steps."
-        yield refusal("", "too_complex", detail)
 
 
 def compile_errors(schema: dict[str, Any]) -> Iterator[InputError]:
@@ -266,6 +285,15 @@ def plain(value: Any) -> Any:
         return [plain(inside) for inside in value]
     # The shortest digits, as in jsonb: 1e300 becomes 10**300 there, but int(1e300) does not.
     return int(Decimal(repr(value))) if isinstance(value, float) and value.is_integer() else value
+
+
+def as_decimals(value: Any) -> Any:
+    """Return a value with its Decimals as plain ones: the library takes them exactly, but no subclass."""
+    if isinstance(value, dict):
+        return {name: as_decimals(inside) for name, inside in value.items()}
+    if isinstance(value, list):
+        return [as_decimals(inside) for inside in value]
+    return Decimal(value) if isinstance(value, Decimal) else value
 
 
 def all_errors(validator: jsonschema_rs.Validator, instance: Any, *, evaluations: int) -> Iterator[ValidationError]:

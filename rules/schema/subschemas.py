@@ -5,6 +5,7 @@ the next one are a kilobyte of schema and a million paths: seconds of work, and 
 in a library that cannot be interrupted. So evaluations are counted before the schema is compiled.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,32 +14,37 @@ from typing import Any
 from urllib.parse import unquote
 
 from config.platform.http.pointers import join, tokens
-from config.platform.http.problems import InputError
+from config.platform.http.problems import MAX_POINTER, InputError
 
 # Limits of the analysis: the sum of evaluations over all parts, and the steps between parts.
 MAX_TOTAL = 50_000
 MAX_STEPS = 100_000
+# For each `unevaluatedProperties`, the library copies what the schemas beside it name, once for each reference to them,
+# in 70 bytes each.
+MAX_COPIES = 100_000
 # Levels of an instance. Recursive schemas are followed to this depth.
 MAX_LEVELS = 64
 
+INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 ANCHORS = ("$anchor", "$dynamicAnchor")
 DATA = frozenset({"const", "enum", "default", "examples"})
 ROOT_ONLY = ("$id", "id", "$schema")  # in subschemas they would change the meaning of references, or the dialect
-HERE, ITEM, MEMBER, NAME, HOME = "here", "item", "member", "name", "home"
+SAME, ITEM, MEMBER, NAME, DEFINITION = "same", "item", "member", "name", "definition"
 # The values that each keyword's schemas apply to: the same value, or values inside it.
 SINGLE = {
-    **dict.fromkeys(("not", "if", "then", "else"), HERE),
+    **dict.fromkeys(("not", "if", "then", "else"), SAME),
     **dict.fromkeys(("items", "additionalItems", "unevaluatedItems", "contains"), ITEM),
     **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "contentSchema"), MEMBER),
     "propertyNames": NAME,
 }
-LISTS = {**dict.fromkeys(("allOf", "anyOf", "oneOf"), HERE), "prefixItems": ITEM, "items": ITEM}
+LISTS = {**dict.fromkeys(("allOf", "anyOf", "oneOf"), SAME), "prefixItems": ITEM, "items": ITEM}
 MAPS = {
-    **dict.fromkeys(("dependentSchemas", "dependencies"), HERE),
+    **dict.fromkeys(("dependentSchemas", "dependencies"), SAME),
     **dict.fromkeys(("properties", "patternProperties"), MEMBER),
-    **dict.fromkeys(("$defs", "definitions"), HOME),
+    **dict.fromkeys(("$defs", "definitions"), DEFINITION),
 }
+UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
 # Keywords for the members or items that another keyword does not name.
 REST = {"additionalProperties": "properties", "items": "prefixItems", "additionalItems": "items"}
 
@@ -52,7 +58,7 @@ class Step:
     only: str | int | None = None
     others: frozenset[str | int] = frozenset()
 
-    def takes(self, kind: str, key: str | int | None) -> bool:
+    def applies_to(self, kind: str, key: str | int | None) -> bool:
         """Return whether the step applies to a member or item. None stands for one that no schema names."""
         return self.kind == kind and (self.only == key if self.only is not None else key not in self.others)
 
@@ -63,82 +69,106 @@ class Part:
     steps: list[Step] = field(default_factory=list)
 
     @property
-    def here(self) -> list[str]:
+    def applied(self) -> list[str]:
         """The parts that are applied to the same value."""
-        return [step.target for step in self.steps if step.kind == HERE]
+        return [step.target for step in self.steps if step.kind == SAME]
 
     @property
-    def below(self) -> list[Step]:
-        return [step for step in self.steps if step.kind not in (HERE, HOME)]
+    def inner(self) -> list[Step]:
+        return [step for step in self.steps if step.kind not in (SAME, DEFINITION)]
+
+
+class TooManyEvaluations(Exception):
+    """A value could be evaluated too often, or the analysis of the schema takes too many steps."""
 
 
 class Parts:
-    """The parts of a schema by JSON Pointer, and the errors of their references. The nesting must be bounded."""
+    """The parts of a schema by JSON Pointer, and the errors of their references. The nesting must be bounded.
+
+    Raises TooManyEvaluations for more than MAX_STEPS steps.
+    """
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self.root = schema
         self.parts: dict[str, Part] = {}
-        self.anchors: defaultdict[str, list[str]] = defaultdict(list)
+        self.anchors: dict[str, str] = {}
         self.problems: list[InputError] = []
+        self.left = MAX_STEPS
         self.add(schema, "")
         for pointer in iter_growing(self.parts):
-            self.refer(pointer)
+            self.resolve_references(pointer)
+
+    def spend(self, steps: int) -> None:
+        """Count steps before they are made. Raises TooManyEvaluations."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooManyEvaluations
 
     def add(self, schema: dict[str, Any], pointer: str) -> None:
         """Add a schema and its subschemas."""
         if pointer in self.parts:
             return
         part = self.parts[pointer] = Part(schema)
-        self.note_names(schema, pointer)
-        for kind, where, inside, rest in found_in(schema):
-            if isinstance(inside, dict):  # true and false lead nowhere
+        self.collect_anchors(schema, pointer)
+        for kind, where, inside, rest in subschemas_in(schema):
+            if isinstance(inside, dict):  # true and false have no subschemas
+                self.spend(1)
                 target = pointer + where
                 part.steps.append(Step(kind, target, **rest))
                 self.add(inside, target)
 
-    def note_names(self, schema: dict[str, Any], pointer: str) -> None:
+    def collect_anchors(self, schema: dict[str, Any], pointer: str) -> None:
         for name in (*ANCHORS, *ROOT_ONLY):
             text = schema.get(name)
             if not isinstance(text, str):
                 continue
             if name in ANCHORS or text.startswith("#"):  # an anchor, as it was written up to draft 7
-                self.anchors[text.removeprefix("#")].append(pointer)
+                self.add_anchor(text.removeprefix("#"), pointer, name)
             elif pointer and (name != "id" or "draft-04" in str(self.root.get("$schema"))):
                 where = join(pointer, name)
                 self.problems.append(refusal(where, "misplaced", f"{name} is only allowed at the root of the schema."))
 
-    def refer(self, pointer: str) -> None:
+    def add_anchor(self, anchor: str, pointer: str, name: str) -> None:
+        if self.anchors.setdefault(anchor, pointer) != pointer:
+            detail = "Another part of the schema has this anchor."
+            self.problems.append(refusal(join(pointer, name), "duplicate_anchor", detail))
+
+    def resolve_references(self, pointer: str) -> None:
         """Resolve a part's references, and add parts that are not known yet."""
         part = self.parts[pointer]
         for name in REFERENCES:
             reference = part.schema.get(name)
             if not isinstance(reference, str) or not reference.startswith("#"):
                 continue  # `remote_references` reports these
-            targets = self.resolve(reference)
-            if not targets:
+            target, schema = self.resolve(reference)
+            if isinstance(schema, dict):
+                self.spend(1)
+                part.steps.append(Step(SAME, target))
+                self.add(schema, target)
+            elif not isinstance(schema, bool):
                 where = join(pointer, name)
                 self.problems.append(refusal(where, "unresolved", "The reference does not point to a schema."))
-            for target, schema in targets:
-                if isinstance(schema, dict):
-                    part.steps.append(Step(HERE, target))
-                    self.add(schema, target)
 
-    def resolve(self, reference: str) -> list[tuple[str, Any]]:
-        """Return the possible targets of a reference: for `$dynamicRef`, every part with that anchor."""
+    def resolve(self, reference: str) -> tuple[str, Any]:
+        """Return the target of a reference and its schema, which is None if there is none."""
         name = unquote(reference[1:])
         if name and not name.startswith("/"):
-            return [(pointer, self.parts[pointer].schema) for pointer in self.anchors[name]]
+            target = self.anchors.get(name, "")
+            return target, self.parts[target].schema if name in self.anchors else None
         pointer, schema = "", self.root
         for token in tokens(name):
-            pointer, schema = join(pointer, token), inside_of(schema, token)
-        return [(pointer, schema)] if isinstance(schema, dict | bool) else []
+            schema = member_at(schema, token)
+            if schema is None:
+                break
+            pointer = join(pointer, token)
+        return pointer, schema
 
 
 def refusal(pointer: str, code: str, detail: str) -> InputError:
-    return InputError(pointer=pointer, code=code, detail=detail)
+    return InputError(pointer=pointer[:MAX_POINTER], code=code, detail=detail)
 
 
-def found_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+def subschemas_in(schema: dict[str, Any]) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Yield the possible subschemas: kind, pointer, value, and the keyword arguments of its Step."""
     for name, kind in SINGLE.items():
         if name in schema:
@@ -159,11 +189,14 @@ def named_by(schema: dict[str, Any], name: str | None) -> frozenset[str | int]:
     return frozenset(range(len(by))) if isinstance(by, list) else frozenset()
 
 
-def inside_of(value: Any, token: str) -> Any:
-    """Return the member or item at a token of a JSON Pointer, or None."""
+def member_at(value: Any, token: str) -> Any:
+    """Return the member or item at a token of a JSON Pointer, or None.
+
+    RFC 6901 has no leading zeros. With them, one part would have any number of pointers.
+    """
     if isinstance(value, dict):
         return value.get(token)
-    if isinstance(value, list) and token.isascii() and token.isdecimal() and int(token) < len(value):
+    if isinstance(value, list) and INDEX.fullmatch(token) and int(token) < len(value):
         return value[int(token)]
     return None
 
@@ -188,65 +221,73 @@ class InfiniteRecursion(Exception):
         super().__init__(pointer)
 
 
-class TooManyEvaluations(Exception):
-    """A value could be evaluated too often."""
-
-
 def evaluations(parts: Parts, *, limit: int) -> int:
     """Return an upper bound on the evaluations of any value in an instance of at most MAX_LEVELS levels.
 
     Raises InfiniteRecursion, and TooManyEvaluations if it exceeds `limit` or the analysis takes too long.
     """
-    applied = at_once(parts)
-    begins = {"", *(step.target for part in parts.parts.values() for step in part.below)}
-    onward: dict[str, list[list[tuple[str, int]]]] = {}
+    applied = expanded(parts)
+    if copies(parts, applied) > MAX_COPIES:
+        raise TooManyEvaluations
+    roots = {"", *(step.target for part in parts.parts.values() for step in part.inner)}
+    ways: dict[str, list[list[tuple[str, int]]]] = {}
     left = MAX_STEPS
-    for pointer in begins:
-        onward[pointer] = onwards(parts, applied[pointer], most=left)
-        left -= sum(map(len, onward[pointer]))
-    most = {pointer: applied[pointer].total() for pointer in begins}
+    for pointer in roots:
+        ways[pointer] = branches(parts, applied[pointer], limit=left)
+        left -= sum(map(len, ways[pointer]))
+    # The bound for each root, for instances of one level, then of one level more in each round.
+    costs = {pointer: applied[pointer].total() for pointer in roots}
     for _ in range(MAX_LEVELS):
-        further = {
-            pointer: max([most[pointer], *(sum(count * most[to] for to, count in way) for way in onward[pointer])])
-            for pointer in begins
+        deeper = {
+            pointer: max(
+                [costs[pointer], *(sum(count * costs[target] for target, count in way) for way in ways[pointer])]
+            )
+            for pointer in roots
         }
-        if max(further.values()) > limit:
+        if max(deeper.values()) > limit:
             raise TooManyEvaluations
-        if further == most:
+        if deeper == costs:
             break
-        most = further
-    return max(most.values())
+        costs = deeper
+    return max(costs.values())
 
 
-def at_once(parts: Parts) -> dict[str, Counter[str]]:
+def expanded(parts: Parts) -> dict[str, Counter[str]]:
     """Return, for each part, the parts that are applied to the same value, with counts."""
     try:
-        order = list(TopologicalSorter({pointer: part.here for pointer, part in parts.parts.items()}).static_order())
+        order = list(TopologicalSorter({pointer: part.applied for pointer, part in parts.parts.items()}).static_order())
     except CycleError as error:
         raise InfiniteRecursion(error.args[1][0]) from None
     sizes: dict[str, int] = {}
     for pointer in order:
-        sizes[pointer] = 1 + sum(sizes[target] for target in parts.parts[pointer].here)
+        sizes[pointer] = 1 + sum(sizes[target] for target in parts.parts[pointer].applied)
     if sum(sizes.values()) > MAX_TOTAL:
         raise TooManyEvaluations
     applied: dict[str, Counter[str]] = {}
     for pointer in order:
         applied[pointer] = Counter([pointer])
-        for target in parts.parts[pointer].here:
+        for target in parts.parts[pointer].applied:
             applied[pointer].update(applied[target])
     return applied
 
 
-def onwards(parts: Parts, applied: Counter[str], *, most: int) -> list[list[tuple[str, int]]]:
+def copies(parts: Parts, applied: dict[str, Counter[str]]) -> int:
+    """Return the number of steps that the library copies for the keywords `unevaluatedProperties` and
+    `unevaluatedItems`."""
+    watching = (pointer for pointer, part in parts.parts.items() if not part.schema.keys().isdisjoint(UNEVALUATED))
+    return sum(count * len(parts.parts[each].steps) for pointer in watching for each, count in applied[pointer].items())
+
+
+def branches(parts: Parts, applied: Counter[str], *, limit: int) -> list[list[tuple[str, int]]]:
     """Return, for each member or item that the schemas distinguish, the parts that evaluate it, with counts."""
-    steps = [(step, count) for pointer, count in applied.items() for step in parts.parts[pointer].below]
-    loose = [(step, count) for step, count in steps if step.only is None]
+    steps = [(step, count) for pointer, count in applied.items() for step in parts.parts[pointer].inner]
+    unnamed = [(step, count) for step, count in steps if step.only is None]
     named: defaultdict[tuple[str, str | int | None], list[tuple[str, int]]] = defaultdict(list)
     for step, count in steps:
         named[step.kind, step.only].append((step.target, count))
-    if len(steps) + len(named) * len(loose) > most:
+    if len(steps) + len(named) * len(unnamed) > limit:
         raise TooManyEvaluations
     for (kind, key), found in named.items():
         if key is not None:
-            found += [(step.target, count) for step, count in loose if step.takes(kind, key)]
+            found += [(step.target, count) for step, count in unnamed if step.applies_to(kind, key)]
     return list(named.values())

@@ -85,6 +85,9 @@ def measured(module: str, *, rounds: int, quick: bool) -> Report | None:
                 "EXPORT_RATE": "1000000/min",
                 "EXPORT_DAILY_JOBS": "1000000",
                 "EXPORT_DAILY_CHUNKS": "1000000000",
+                "ETL_MAX_OPEN_PER_USER": "1000000",
+                "ETL_DAILY_DOCUMENTS": "1000000000",
+                "ETL_DAILY_BYTES": "1000000000000",
                 "DJANGO_SETTINGS_MODULE": "config.settings",
                 "TMPDIR": folder,
             }  # fmt: skip

@@ -205,7 +205,7 @@ FROM (
            sum(calls) FILTER (WHERE is_end) AS ends, sum(total_exec_time) FILTER (WHERE is_end) AS end_ms,
            sum(calls) FILTER (WHERE is_look) AS looks
     FROM (
-        SELECT *, starts_with(query, 'WITH turn AS') AS is_claim, starts_with(query, 'WITH head AS') AS is_look,
+        SELECT *, starts_with(query, 'WITH alternation AS') AS is_claim, starts_with(query, 'WITH head AS') AS is_look,
                starts_with(query, 'WITH ended AS') AND strpos(query, 'INSERT INTO exports_file') > 0 AS is_end
         FROM pg_stat_statements WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
     ) ours

@@ -22,7 +22,7 @@ from django.db import connection
 
 from config.dev.stack.ports import LOOPBACK
 from etl import runstate
-from etl.core.states import Phase, Status
+from etl.core.states import Stage, Status
 from etl.models import Task
 from exports.models import Job
 from exports.worker import leases
@@ -144,7 +144,7 @@ def tasks(user: User) -> list[Subject]:
             always=lambda: not Task.objects.filter(pk=done.pk, status=Status.FAILED).exists(),
         )
     running = make_task(user)
-    state = runstate.start(running.pk, phase=Phase.OCR).state
+    state = runstate.start(running.pk, stage=Stage.OCR).state
     assert state
     runstate.note_progress(state, 20, step="2/5")
     return [

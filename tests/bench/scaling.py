@@ -170,7 +170,7 @@ def exporting(machines: list[Machine], children: int) -> Iterator[list[Process]]
 
 def exporter(machine: Machine, name: str, children: int, root: Path) -> Process:
     worker = processes.worker(
-        name, queues=processes.WORKERS["exports"], concurrency=children, root=root,
+        name, queues="exports", concurrency=children, root=root,
         environment=site.default_environment(VARIABLES),
     )  # fmt: skip
     worker.command = machine.command(worker.command)

@@ -93,9 +93,7 @@ def running_workers(
     environment = default_environment(variables)
     with folder() as root, ExitStack() as stack:
         running = {
-            name: processes.worker(
-                name, queues=processes.WORKERS[name], concurrency=count, root=root, environment=environment
-            )
+            name: processes.worker(name, queues=name, concurrency=count, root=root, environment=environment)
             for name, count in children.items()
         }
         running["beat"] = processes.beat(root=root, environment=environment)

@@ -1,10 +1,10 @@
 """Base class of strategies: how a document is presented to a model. Register a new one in ETL_STRATEGIES."""
 
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from config.platform import exact_json
 from etl.core.stage_context import StageContext
 from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
@@ -33,4 +33,4 @@ class Strategy(ABC):
 
 def as_json(data: Any) -> str:
     """Return data as text for a prompt."""
-    return json.dumps(data, ensure_ascii=False, indent=1)
+    return exact_json.dumps(data, indent=True).decode()

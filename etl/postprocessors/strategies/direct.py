@@ -1,13 +1,15 @@
 from typing import ClassVar
 
 from etl.core.stage_context import StageContext
-from etl.postprocessors.conversation import Model, Question
+from etl.postprocessors import corrections
+from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.splitting import pages_named
 from etl.postprocessors.strategies.base import Strategy, StrategyResult
+from etl.postprocessors.validation import Question
 from rules.library.content import RuleContent
 
-TASK = "Find the values that the JSON Schema below asks for in a document."
+TASK = "Find the values that the JSON Schema above asks for in a document."
 
 
 class DirectJson(Strategy):
@@ -18,7 +20,7 @@ class DirectJson(Strategy):
     def run(self, text: DocumentText, rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
         schema = rule.json_schema or {}
         context.progress(0, 1)
-        answer = model.ask(
+        draft = model.draft(
             Question(
                 label="direct",
                 task=TASK,
@@ -27,7 +29,9 @@ class DirectJson(Strategy):
                 schema=schema,
                 checked=schema,
                 wants_evidence=True,
+                pages=(text.pages[0].number, text.pages[-1].number),
             )
         )
+        [answer] = corrections.corrected(model, [draft], context=context)
         context.progress(1, 1)
         return StrategyResult(answer=answer)

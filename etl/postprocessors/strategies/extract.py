@@ -1,32 +1,37 @@
+from functools import partial
 from typing import Any, ClassVar
 
 from django.conf import settings
 
 from etl.core.stage_context import StageContext
-from etl.postprocessors import splitting
-from etl.postprocessors.conversation import Model, Question, named
+from etl.postprocessors import conflicts, corrections, missing, parallel, repeats, splitting
+from etl.postprocessors.conversation import Draft, Model
 from etl.postprocessors.document_text import DocumentText
 from etl.postprocessors.merge import Merged, merge
+from etl.postprocessors.repair import Mismatches, complaints, mismatches, reduced, rejected
 from etl.postprocessors.responses import ParsedResponse, scalars
-from etl.postprocessors.schemas import Schema, relax, strip_annotations
+from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
+from etl.postprocessors.validation import InvalidReply, Question, Standing, invalid, is_missing, named, rejection
 from rules.library.content import RuleContent
-from rules.schema import json_schema
 
 EXTRACTING = """\
-Find the values that the JSON Schema below asks for in one piece of a long document. Most of them will be in other \
-pieces: what is not in this one is null, or left out, and lists are empty. An answer without any value is a good one."""
+Find the values that the JSON Schema above asks for in one piece of a long document. Most of them are in other pieces: \
+an answer without any value is a good one.
+
+Lines marked as for reading only belong to other pieces. Use them only for the names of columns and groups, and to \
+complete an item that begins in this piece. Leave out items that begin in them."""
 CORRECTING = """\
-These values were taken from the pieces of a document and put together, and do not fit the JSON Schema below. Bring \
+These values were taken from the pieces of a document and put together, and do not fit the JSON Schema above. Bring \
 them into its form. Every value that you give must be one of these, in the form that the schema wants. If what the \
 schema requires is not among them, leave it out."""
 MAX_CONFLICTS = 20
-MAX_COMPLAINTS = 20
 
 
 class ChunkedExtract(Strategy):
-    """The data of each piece, merged by the schema. If the result violates the schema, one more call corrects it."""
+    """The data of each piece, merged by the schema. The model is asked once more about values that differ, once
+    about required values that no piece gave, and once about values outside of lists that do not fit the schema."""
 
     name: ClassVar[str] = "chunked-extract"
 
@@ -34,71 +39,96 @@ class ChunkedExtract(Strategy):
         env = settings.SLUICE
         schema = rule.json_schema or {}
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
-        loose, checked = relax(schema), relaxed_for_pieces(schema)
+        shown, checked = for_pieces(schema), checked_for_pieces(schema)
         total = len(cut) + 1
-        answers = []
-        for done, piece in enumerate(cut):
-            context.progress(done, total)
-            answers.append(extract(piece, len(cut), loose, checked, model=model))
-        context.progress(len(cut), total)
+
+        def extract(piece: Piece, part: StageContext) -> Draft:
+            return model.within(part).draft(question_about(piece, len(cut), shown, checked))
+
+        context.progress(0, total)
+        drafts = parallel.run(
+            [partial(extract, piece) for piece in cut],
+            most=env.etl_postprocess_parallel,
+            context=context,
+            on_done=lambda done: context.progress(done, total),
+        )
+        answers = corrections.corrected(model, drafts, context=context)
+        answers = repeats.without_foreign(answers, cut, schema, context=context)
         merged = merge(schema, answers)
-        report(merged, cut, context=context)
-        data = corrected(merged, schema, model=model)
+        choices = conflicts.resolve(merged, cut, schema, model=model)
+        report(merged, choices, cut, context=context)
+        merged = merge(schema, answers, choices=choices) if choices else merged
+        missing.find(merged, cut, schema, model=model)
+        data = fitted(merged, cut, rule, model=model, context=context)
         context.progress(total, total)
         return with_evidence(data, merged, cut)
 
 
-def extract(piece: Piece, total: int, schema: Schema, checked: Schema, *, model: Model) -> ParsedResponse:
-    return model.ask(
-        Question(
-            label=f"piece-{piece.number}",
-            task=EXTRACTING,
-            about=piece.about(total),
-            data=piece.shown,
-            schema=schema,
-            checked=checked,
-            wants_evidence=True,
-            is_lasting=True,
-        )
+def question_about(piece: Piece, total: int, schema: Schema, checked: Schema) -> Question:
+    return Question(
+        label=f"piece-{piece.number}",
+        task=EXTRACTING,
+        about=piece.about(total),
+        data=piece.shown,
+        schema=schema,
+        checked=checked,
+        wants_evidence=True,
+        is_lasting=True,
+        pages=(piece.first_page, piece.last_page),
     )
 
 
-def relaxed_for_pieces(schema: Schema) -> Schema:
-    """Return the schema for the data of a piece. A schema near the size limit may exceed it once null is allowed
-    everywhere; then only the merged data is checked."""
-    made = strip_annotations(relax(schema))
-    return {} if json_schema.check(made) else made
-
-
-def report(merged: Merged, cut: list[Piece], *, context: StageContext) -> None:
+def report(merged: Merged, choices: dict[str, int], cut: list[Piece], *, context: StageContext) -> None:
     """Warn about the merge's decisions, without values, because warnings are shown where results are not."""
-    for pointer, origins in merged.conflicts[:MAX_CONFLICTS]:
-        places = ", ".join(cut[origin].pages for origin in origins if origin >= 0)
-        detail = f"The pieces of the document disagree about {named([pointer])}: {places}. The first value is used."
-        context.warn("merge_conflict", detail, page=cut[origins[0]].first_page)
+    for conflict in merged.conflicts[:MAX_CONFLICTS]:
+        how = "The model chose one." if conflict.pointer in choices else "The model chose none, so the first is used."
+        places = conflicts.pages_of(conflict, cut)
+        detail = f"The pieces of the document disagree about {named([conflict.pointer])}: {places}. {how}"
+        context.warn("merge_conflict", detail, page=cut[max(conflict.origins[0], 0)].first_page)
     if (more := len(merged.conflicts) - MAX_CONFLICTS) > 0:
-        context.warn("merge_conflict", f"The pieces of the document disagree about {more} more values.")
-    if merged.repeats:
-        detail = f"{merged.repeats.total()} repeated items of several pieces are kept once: {named([*merged.repeats])}."
+        detail = f"The pieces of the document disagree about {more} more values. The first ones are used."
+        context.warn("merge_conflict", detail)
+    if repeats := +merged.repeats:
+        detail = f"{repeats.total()} items that equal another one were left out: {named([*repeats])}."
         context.warn("merge_repeats", detail)
 
 
-def corrected(merged: Merged, schema: Schema, *, model: Model) -> Any:
-    """Return the merged data, corrected by a model if it violates the schema. Raises SchemaInvalid."""
-    errors = json_schema.errors(schema, merged.data, MAX_COMPLAINTS)
-    if not errors:
+def fitted(merged: Merged, cut: list[Piece], rule: RuleContent, *, model: Model, context: StageContext) -> Any:
+    """Return the merged data without items that do not fit the schema, corrected by the model if the rest does not.
+
+    Raises SchemaInvalid, also without asking when a required value was not found: a model could only invent it.
+    """
+    schema = rule.json_schema or {}
+    guide = Guide.of(schema)
+    found = mismatches(schema, merged.data)
+    if found.items:
+        if rule.require_complete:
+            raise invalid(InvalidReply([], found.listed))
+        origins = {leaf.origin for pointer, leaf in merged.leaves.items() if found.has_item(pointer)}
+        warn_of_rejected(found, [cut[origin] for origin in sorted(origins) if origin >= 0], context=context)
+        merged.data, merged.leaves = rejected(guide, merged.data, merged.leaves, found)
+        found = mismatches(schema, merged.data)
+    if not found:
         return merged.data
-    listed = "\n".join(f"- {pointer or 'the whole'}: {words}" for pointer, words in errors)
+    if all(map(is_missing, found.listed)):
+        raise invalid(InvalidReply([], found.listed))
+    lines = ["The values:", as_json(reduced(guide, merged.data, found)), "", "What is wrong:"]
     question = Question(
-        label="mend",
+        label="repair",
         task=CORRECTING,
         about="values that were taken from a document, and what is wrong with them",
-        data=f"The values:\n{as_json(merged.data)}\n\nWhat is wrong:\n{listed}",
+        data="\n".join([*lines, *(f"- {each}" for each in complaints(found))]),
         schema=schema,
         checked=schema,
         reasks=1,  # two calls in all
     )
-    return model.ask(question).data
+    standing = Standing(response=ParsedResponse(data=merged.data), mismatches=found)
+    return model.ask(question, standing=standing).data
+
+
+def warn_of_rejected(found: Mismatches, pieces: list[Piece], *, context: StageContext) -> None:
+    pages = f" ({', '.join(piece.pages for piece in pieces)})" if pieces else ""
+    context.warn("items_rejected", rejection(found, pages), page=pieces[0].first_page if pieces else None)
 
 
 def with_evidence(data: Any, merged: Merged, cut: list[Piece]) -> StrategyResult:

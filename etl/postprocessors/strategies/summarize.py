@@ -1,22 +1,29 @@
+import re
+from functools import partial
 from typing import ClassVar
 
 from django.conf import settings
 
 from etl.core.stage_context import StageContext
-from etl.postprocessors import splitting
-from etl.postprocessors.conversation import Model, Question
+from etl.postprocessors import parallel, splitting
+from etl.postprocessors.conversation import Model
 from etl.postprocessors.document_text import DocumentText
-from etl.postprocessors.schemas import relax, strip_annotations
+from etl.postprocessors.repair import count_at
+from etl.postprocessors.schemas import Guide, Schema, list_places, relax, strip_annotations
 from etl.postprocessors.splitting import Piece
 from etl.postprocessors.strategies.base import Strategy, StrategyResult, as_json
+from etl.postprocessors.validation import Question, named
 from rules.library.content import RuleContent
 
-NOTING = "Take notes of one piece of a long document. Somebody else will put the notes of all pieces into a form."
+NOTING = """\
+Take notes of one piece of a long document. The notes of all pieces will be put into a form. Lines that are marked as \
+for reading only belong to other pieces: use them only to complete an item that begins in this piece."""
 COMBINING = (
-    "Find the values that the JSON Schema below asks for in notes that were taken of a document, piece by piece."
+    "Find the values that the JSON Schema above asks for in notes that were taken of a document, piece by piece."
 )
 HALFWAY = f"{COMBINING} These are the notes of the first pieces; more will follow."
 GOING_ON = f"{COMBINING} What the first pieces gave is there in JSON already: keep it, and add what the notes add."
+COUNT = re.compile(r"^[ \t>*-]*items of `?(/[^\s:`]*|)`?: *([0-9]{1,6})\b", re.MULTILINE | re.IGNORECASE)
 
 
 class ChunkedSummarize(Strategy):
@@ -28,12 +35,18 @@ class ChunkedSummarize(Strategy):
         env = settings.SLUICE
         cut = splitting.split(text, size=env.etl_postprocess_chunk_size_chars, most=env.etl_postprocess_max_chunks)
         total = len(cut) + 1
-        notes = []
-        for done, piece in enumerate(cut):
-            context.progress(done, total)
-            notes.append(take_notes(piece, len(cut), rule, model=model))
-        context.progress(len(cut), total)
-        found = combine(notes, rule, model=model)
+
+        def note(piece: Piece, part: StageContext) -> str:
+            return take_notes(piece, len(cut), rule, model=model.within(part))
+
+        context.progress(0, total)
+        notes = parallel.run(
+            [partial(note, piece) for piece in cut],
+            most=env.etl_postprocess_parallel,
+            context=context,
+            on_done=lambda done: context.progress(done, total),
+        )
+        found = combine(notes, rule, model=model, context=context)
         context.progress(total, total)
         return found
 
@@ -53,9 +66,14 @@ def take_notes(piece: Piece, total: int, rule: RuleContent, *, model: Model) -> 
     return f"Notes of {piece.pages}:\n{model.ask(question).data}"
 
 
-def combine(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyResult:
-    """Request the data in one call, or in two if the notes are too long for one."""
+def combine(notes: list[str], rule: RuleContent, *, model: Model, context: StageContext) -> StrategyResult:
+    """Request the data in one call, or in two if the notes are too long for one. Neither may have fewer items than the
+    notes or the call before."""
     schema = rule.json_schema or {}
+    least = counted(notes, schema)
+    if missing := [pointer for pointer in list_places(Guide.of(schema)) if pointer not in least]:
+        detail = f"The notes do not count the items of {named(missing)}, so items that were lost would not be noticed."
+        context.warn("items_uncounted", detail)
     most = settings.SLUICE.etl_postprocess_chunk_threshold_chars
     if sum(map(len, notes)) <= most or len(notes) == 1:
         data, task = "\n\n".join(notes), COMBINING
@@ -70,8 +88,12 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyRes
             schema=loose,
             checked=strip_annotations(loose),
             wants_evidence=False,
+            least=counted(first, schema),
         )
-        data, task = "\n\n".join([f"So far:\n{as_json(model.ask(begun).data)}", *rest]), GOING_ON
+        so_far = model.ask(begun).data
+        before = {pointer: count_at(so_far, pointer) for pointer in list_places(Guide.of(schema))}
+        least = {pointer: max(count, least.get(pointer, 0)) for pointer, count in before.items()}
+        data, task = "\n\n".join([f"So far:\n{as_json(so_far)}", *rest]), GOING_ON
     question = Question(
         label="combine",
         task=task,
@@ -80,8 +102,19 @@ def combine(notes: list[str], rule: RuleContent, *, model: Model) -> StrategyRes
         schema=schema,
         checked=schema,
         wants_evidence=True,
+        least=least,
     )
     return StrategyResult(answer=model.ask(question))
+
+
+def counted(notes: list[str], schema: Schema) -> dict[str, int]:
+    """Return the number of items of each list, if all notes count them."""
+    counts = [dict(COUNT.findall(each)) for each in notes]
+    return {
+        pointer: sum(int(each[pointer]) for each in counts)
+        for pointer in list_places(Guide.of(schema))
+        if all(pointer in each for each in counts)
+    }
 
 
 def halves(notes: list[str]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,50 @@
+"""Texts of table cells that go on in the next row, whose other cells are empty."""
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+from etl.postprocessors.citations.folding import fold, words_in
+from etl.postprocessors.citations.index import CELL, Index, Span
+
+EMPTY_CELL = re.compile(r"\|[^\S\n]*\||<t[dh]\b[^<>\n]{0,300}>\s*</t[dh]>", re.IGNORECASE)
+MIN_CELLS = 3  # with the text after the last mark
+MAX_BLANK = 2  # lines between two rows
+Cells = list[list[Span]]  # the parts of each cell of a row
+
+
+def wrapped_texts(index: Index) -> dict[str, list[Span]]:
+    """Return the places of the normalized texts of cells of several rows, from the first part to the last."""
+    found: defaultdict[str, list[Span]] = defaultdict(list)
+    known: dict[int, Cells] = {}
+    for row in sorted({index.row_of(match.start()) for match in EMPTY_CELL.finditer(index.content)}):
+        cells = cells_of(index, row)
+        filled = [column for column, parts in enumerate(cells) if parts]
+        above = next((each for each in range(row - 1, row - 2 - MAX_BLANK, -1) if not is_blank(index, each)), -1)
+        if len(filled) != 1 or len(cells) < MIN_CELLS or above < 0:
+            continue
+        [column] = filled
+        whole = known.get(above) or cells_of(index, above)
+        if len(whole) == len(cells) and whole[column]:
+            whole[column] += cells[column]
+            known[row] = whole
+            parts = whole[column]
+            text = fold("\n".join(index.content[start:end] for start, end in parts))
+            found[text].append((parts[0][0], parts[-1][1]))
+    return dict(found)
+
+
+def is_blank(index: Index, row: int) -> bool:
+    start, end = index.row_span(row)
+    return not index.content[start:end].strip()
+
+
+def cells_of(index: Index, row: int) -> Cells:
+    start, end = index.row_span(row)
+    bounds = [start, *(match.start() for match in CELL.finditer(index.content, start, end)), end]
+    return [text_span(index, low, high) for low, high in pairwise(bounds)]
+
+
+def text_span(index: Index, start: int, end: int) -> list[Span]:
+    words = list(words_in(index.content[start:end]))
+    return [(start + words[0][0], start + words[-1][1])] if words else []

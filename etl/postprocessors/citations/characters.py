@@ -1,0 +1,155 @@
+"""Characters that mean the same, word bounds, and texts without markup, all with unchanged positions."""
+
+import html
+import re
+import unicodedata
+
+TAG = re.compile(r"<[a-zA-Z/][^<>\n]{0,300}>")
+CELL_TAG = re.compile(r"</?t([dhr])\b[^<>\n]{0,300}>", re.IGNORECASE)
+RAISED = re.compile(r"<sup>([^<>\n]{0,20})</sup>", re.IGNORECASE)
+ENTITY = re.compile(r"&(?:[a-zA-Z]{2,8}|#\d{1,5}|#x[\da-fA-F]{1,4});")
+MARKUP = re.compile(r"[*`~\\]")
+FILLER = "\u2060"  # replaces markup where it must not become a space
+FOOTNOTE = re.compile(r"\[\^[^\]\n]{1,20}\]")
+MINUSES = "−‐‑‒﹣－"
+WIDE_SPACES = " \u2002\u2003\u3000"  # those that separate words
+FRACTIONS = {
+    "½": "0.5",
+    "¼": "0.25",
+    "¾": "0.75",
+    "⅕": "0.2",
+    "⅖": "0.4",
+    "⅗": "0.6",
+    "⅘": "0.8",
+    "⅛": "0.125",
+    "⅜": "0.375",
+    "⅝": "0.625",
+    "⅞": "0.875",
+}
+UNBOUND = (
+    ("\u2e80", "\udfff"),
+    ("\uf900", "\U0010ffff"),
+    ("\u0e00", "\u0eff"),
+    ("\u1000", "\u109f"),
+    ("\u1780", "\u17ff"),
+)
+# Parts of one word if letters or digits are on both sides, as in `INV-2024-17`, `info@acme.com`.
+JOINERS = "-–_@.'’&"
+WIDE = 0xFEE0  # from ASCII to its full-width forms
+NUMBER_JOINERS = JOINERS + "/:,"
+
+
+class Alike(dict[int, int]):
+    """A table for `str.translate` to ASCII digits, signs, and spaces. `^` stands for raised digits: footnote marks."""
+
+    def __missing__(self, code: int) -> int:
+        self[code] = made = ord(alike(chr(code)))
+        return made
+
+
+def alike(char: str) -> str:
+    if char.isdecimal():
+        return str(unicodedata.decimal(char))
+    if char in MINUSES:
+        return "-"
+    if unicodedata.category(char) == "Zs":
+        return " " if char in WIDE_SPACES else "\u00a0"
+    if char in "’ʼ‘＇":
+        return "'"
+    if is_mark(char):
+        return "^"
+    return chr(ord(char) - WIDE) if "\uff01" <= char <= "\uff5e" else char
+
+
+def is_mark(char: str) -> bool:
+    """Whether a character is a raised or circled digit, which marks a footnote or an exponent."""
+    return unicodedata.category(char) == "No" and unicodedata.decomposition(char).startswith(("<super>", "<circle>"))
+
+
+ALIKE = Alike()
+
+
+def blank_tags(text: str) -> str:
+    """Replace HTML tags by spaces: their attributes are not words of the document."""
+    return TAG.sub(blank, text) if "<" in text else text
+
+
+def prepared(text: str, filler: str = " ") -> str:
+    """Return a text for the search of numbers and dates: no tags, no footnotes, ASCII digits and signs."""
+    if "<" in text:
+        text = CELL_TAG.sub(lambda tag: " " * (len(tag.group()) - 1) + ("\n" if tag[1] in "rR" else "|"), text)
+        text = RAISED.sub(lambda mark: raised(mark[1]).ljust(len(mark.group()), filler), text)
+        text = TAG.sub(lambda tag: filler * len(tag.group()), text)
+    if "[^" in text:
+        text = FOOTNOTE.sub(blank, text)
+    if "&" in text:
+        text = ENTITY.sub(lambda entity: plain_entity(entity, filler), text)
+    return text.translate(ALIKE)
+
+
+def without_markup(text: str) -> str:
+    """Return a text for the search of numbers, in which a filler replaces tags and Markdown."""
+    return MARKUP.sub(FILLER, prepared(text, FILLER))
+
+
+def raised(text: str) -> str:
+    """Return footnote marks: two for two digits, which can be cents."""
+    return "^" * max(1, sum(map(str.isdecimal, text)))
+
+
+def plain_entity(entity: re.Match[str], filler: str) -> str:
+    """Return the character of an HTML entity, at the end of its span."""
+    char = html.unescape(entity.group())
+    return char.rjust(len(entity.group()), filler) if len(char) == 1 else entity.group()
+
+
+def blank(match: re.Match[str]) -> str:
+    return " " * len(match.group())
+
+
+# ---- Word bounds ----------------------------------------------------------------------------------------------------
+def is_wordlike(char: str) -> bool:
+    """Whether a character is part of a word. Footnote marks are not."""
+    if char.isascii():
+        return char.isalnum()
+    return (char.isalnum() and not is_mark(char)) or "\ue000" <= char <= "\uefff"  # exponents, as folding has them
+
+
+def has_no_bounds(char: str) -> bool:
+    """Whether a character belongs to a script without spaces between words: of East and Southeast Asia."""
+    return any(first <= char <= last for first, last in UNBOUND)
+
+
+def joins(before: str, after: str) -> bool:
+    """Whether a bound between two characters would be inside a word."""
+    if not before or not after:
+        return False
+    if unicodedata.combining(after):
+        return True
+    if not (is_wordlike(before) and is_wordlike(after)):
+        return False
+    return not (has_no_bounds(before) or has_no_bounds(after))
+
+
+def cuts(text: str, start: int, end: int) -> tuple[bool, bool]:
+    """Return whether `text[start:end]` starts or ends inside a word or number, and inside a compound such as
+    `INV-2024-17`."""
+    edges = [edge(text, start, start, -1), edge(text, end - 1, end, 1)]
+    return "word" in edges, "compound" in edges
+
+
+def edge(text: str, inside: int, bound: int, step: int) -> str:
+    """Return what the bound cuts: `word`, `compound`, or nothing."""
+    inner, outer = text[inside : inside + 1], text[bound - 1 : bound] if step < 0 else text[bound : bound + 1]
+    if joins(*((outer, inner) if step < 0 else (inner, outer))):
+        return "word"
+    if not is_wordlike(inner) or has_no_bounds(inner) or not outer:
+        return ""
+    far = text[bound - 2 : bound - 1] if step < 0 else text[bound + 1 : bound + 2]
+    if inner.isdecimal() and far.isdecimal() and outer in ".,'’٫٬":
+        return "word"
+    joiners = NUMBER_JOINERS if inner.isdecimal() else JOINERS
+    is_joined = outer in joiners and bool(far) and is_wordlike(far)
+    if outer in ",:" and not far.isdecimal():
+        return ""
+    return "compound" if is_joined else ""

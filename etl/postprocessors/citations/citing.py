@@ -1,0 +1,221 @@
+"""Citations: the place of each value in the document, verified against the text.
+
+Models invent evidence, as they invent values. So a quote counts only if it is found on a page and contains the value.
+Values without such evidence are searched for in the text. The levels of certainty are in `levels`.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from config.platform.http.pointers import unescaped
+from etl.core.stage_context import StageContext
+from etl.postprocessors.citations import columns, computed
+from etl.postprocessors.citations.folding import fold
+from etl.postprocessors.citations.index import Index, Place, Span
+from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, NOT_FOUND, QUOTE, RANK
+from etl.postprocessors.citations.quotes import quote_around
+from etl.postprocessors.citations.rows import Rows, rows_of
+from etl.postprocessors.citations.values import Citing, Claim, Finder, claims_in, day_of, literal
+from etl.postprocessors.document_text import DocumentText
+from etl.postprocessors.schemas import Guide, Schema
+from etl.postprocessors.strategies.base import StrategyResult
+
+MAX_NAMED = 20
+MAX_POINTER = 120
+MAX_OPTIONS = 500  # places of one value that are compared
+
+
+def cite(found: StrategyResult, *, schema: Schema, text: DocumentText, context: StageContext) -> list[dict[str, Any]]:
+    """Return the citations of a result, in the order of its values. Warns about unsupported values and evidence."""
+    index = Index(text)
+    context.check()
+    claims = prepared_claims(found, schema, index, context)
+    rows = Rows(index, rows_of(claims, index))
+    context.check()
+    citings = [citing for claim in claims if (citing := decide(claim, rows))]
+    columns.settle(citings, index)
+    settle_repeats(citings, rows)
+    computed.find(citings)
+    warn(claims, citings, context)
+    return [as_dict(citing, index) for citing in citings]
+
+
+def prepared_claims(found: StrategyResult, schema: Schema, index: Index, context: StageContext) -> list[Claim]:
+    """Return the values of a result with their places and quotes in the text."""
+    finder, guides = Finder(index), Guides(schema)
+    claims = list(claims_in(found.answer.data))
+    for claim in claims:
+        context.check()
+        claim.evidence = found.answer.evidence_for(claim.pointer)
+        guide = guides.at(claim.path)
+        claim.is_choice, claim.policy = isinstance(claim.value, bool) or guide.is_choice, guide.policy
+        pages = found.places.get(claim.pointer)
+        claim.likely = index.bounds(pages) if pages else None
+        claim.places = finder.places(claim.value, is_of_pages=columns.is_of_pages(claim.path))
+        claim.quotes = finder.quotes(claim.evidence) if claim.evidence else []
+    return claims
+
+
+class Guides:
+    """The parts of a schema by path, with `*` for items."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.known = {"": Guide.of(schema)}
+
+    def at(self, path: str) -> Guide:
+        if path not in self.known:
+            parent, _, token = path.rpartition("/")
+            above = self.at(parent)
+            is_item = token == "*" and above.is_of("array")
+            self.known[path] = above.item() if is_item else above.member(unescaped(token))
+        return self.known[path]
+
+
+# ---- Decisions ------------------------------------------------------------------------------------------------------
+def decide(claim: Claim, rows: Rows) -> Citing | None:
+    """Return the citation of a value, or None for a boolean or enum value without a quote."""
+    if claim.is_choice:
+        return of_choice(claim, rows)
+    citing = by_row(claim, rows) or by_quote(claim, rows) or by_page_break(claim, rows) or elsewhere(claim, rows)
+    if citing and citing.place:
+        rows.used[citing.place.start] = claim.path
+    if citing is None and claim.is_free_text and claim.quotes:
+        return quoted(claim, rows.index)
+    return citing or Citing(claim=claim, match=NOT_FOUND)
+
+
+def elsewhere(claim: Claim, rows: Rows) -> Citing | None:
+    """Cite a value outside the model's quote and the row of its item. A number of an item is not looked for there if
+    there is a quote: small numbers are everywhere."""
+    if claim.is_confined:
+        return None
+    citing = by_value(claim, rows)
+    if citing and is_contradicted(claim, rows):
+        citing.match = AMBIGUOUS
+    return citing
+
+
+def is_contradicted(claim: Claim, rows: Rows) -> bool:
+    """Whether a number, date, or code is not in the quote or row where it should be."""
+    if claim.item:
+        return bool(claim.quotes or claim.item in rows.by_item) and any(map(str.isdecimal, literal(claim.value)))
+    is_text = type(claim.value) is str and not day_of(claim.value)
+    return bool(claim.quotes) and not is_text
+
+
+def quoted(claim: Claim, index: Index) -> Citing:
+    span = claim.quotes[0]
+    return Citing(claim=claim, match=QUOTE, quote=span, page=index.text.page_at(span[0]))
+
+
+def of_choice(claim: Claim, rows: Rows) -> Citing | None:
+    if claim.quotes:
+        row = rows.by_item.get(claim.item)
+        own = [span for span in claim.quotes if rows.index.row_of(span[0]) == row]
+        claim.quotes = own or claim.quotes
+        return quoted(claim, rows.index)
+    if isinstance(claim.value, bool) or not claim.is_specific:
+        return None
+    place = next(iter(rows.near(claim) or ([] if claim.item else likely(claim))), None)
+    return cited(claim, place, rows.index, match=QUOTE) if place else None
+
+
+def by_row(claim: Claim, rows: Rows) -> Citing | None:
+    """Cite a value in the row of its item, or near it. A number with a quote is in its row or the quote's."""
+    places = rows.near(claim)
+    if claim.is_confined:
+        own = {rows.by_item.get(claim.item), *(row for span in claim.quotes for row in rows.index.rows_in(span))}
+        places = [place for place in places if rows.index.row_of(place.start) in own]
+    for place in places[:1]:
+        covering = (span for span in claim.quotes if span[0] <= place.start and place.end <= span[1])
+        return cited(claim, place, rows.index, quote=next(covering, None))
+    return None
+
+
+def by_quote(claim: Claim, rows: Rows) -> Citing | None:
+    """Cite a value in the model's quote."""
+    options = [(place, span) for span in claim.quotes for place in claim.places_in(span)]
+    if not options:
+        return None
+    place, span = min(options, key=lambda each: (rows.foreign(each[0], claim.item), RANK[each[0].match]))
+    match = AMBIGUOUS if claim.item and rows.foreign(place, claim.item) else place.match
+    return cited(claim, place, rows.index, quote=span, match=match)
+
+
+def by_page_break(claim: Claim, rows: Rows) -> Citing | None:
+    """Cite a text that goes on after a page break, by the model's quote."""
+    if type(claim.value) is not str or claim.evidence is None or not claim.quotes:
+        return None
+    start, end = span = claim.quotes[0]
+    is_broken = rows.index.text.page_at(start) != rows.index.text.page_at(end - 1)
+    value = fold(claim.value)
+    if not is_broken or f" {value} " not in f" {fold(claim.evidence.quote)} ":
+        return None
+    is_cut = value[0].isdecimal() or value[-1].isdecimal()  # perhaps, as 500 of 1 500
+    return cited(claim, Place(start=start, end=end, match=AMBIGUOUS if is_cut else NORMALIZED), rows.index, quote=span)
+
+
+def settle_repeats(citings: Iterable[Citing], rows: Rows) -> None:
+    """Downgrade the values of an item whose row proves an earlier item of its list: one row is not two items."""
+    first: dict[tuple[str, int], str] = {}
+    for citing in citings:
+        item, place = citing.claim.item, citing.place
+        if place and rows.by_item.get(item) == rows.index.row_of(place.start):
+            owner = first.setdefault((citing.claim.path, place.start), item)
+            if owner != item and RANK[citing.match] <= RANK[NORMALIZED]:
+                citing.match = AMBIGUOUS
+
+
+def likely(claim: Claim) -> list[Place]:
+    first, last = claim.likely_range()
+    return claim.places[first : min(last, first + MAX_OPTIONS)]
+
+
+def by_value(claim: Claim, rows: Rows) -> Citing | None:
+    """Cite a value without a valid quote, if its place is certain."""
+    options = likely(claim)
+    if not options:
+        return None
+    best = min(RANK[place.match] for place in options)
+    if best <= RANK[NORMALIZED]:
+        options = [place for place in options if RANK[place.match] <= RANK[NORMALIZED]]
+    own = [place for place in options if not rows.foreign(place, claim.item)]
+    options = own if own or claim.item else options
+    if not claim.item and isinstance(claim.value, str) and claim.number is None and claim.is_specific and options:
+        return cited(claim, min(options, key=lambda place: RANK[place.match]), rows.index)
+    labeled = [place for place in options if columns.has_label(claim, place, rows.index)]
+    for choice in (options if claim.is_specific else [], labeled):
+        if choice and len({rows.index.row_of(place.start) for place in choice}) == 1:
+            return cited(claim, choice[0], rows.index)
+    pages = {rows.index.text.page_at(place.start) for place in options}
+    return Citing(claim=claim, match=AMBIGUOUS, page=pages.pop() if len(pages) == 1 else None)
+
+
+def cited(claim: Claim, place: Place, index: Index, *, quote: Span | None = None, match: str = "") -> Citing:
+    page = index.text.page_at(place.start)
+    return Citing(claim=claim, match=match or place.match, place=place, quote=quote, page=page)
+
+
+# ---- Output ---------------------------------------------------------------------------------------------------------
+def as_dict(citing: Citing, index: Index) -> dict[str, Any]:
+    quote = quote_around(index, citing.place, citing.quote)
+    return {"pointer": citing.claim.pointer, "page": citing.page, "bbox": None, "quote": quote, "match": citing.match}
+
+
+def is_unverified(citing: Citing) -> bool:
+    return bool(citing.claim.evidence) and citing.quote is None
+
+
+def warn(claims: Iterable[Claim], citings: list[Citing], context: StageContext) -> None:
+    decided = {citing.claim.pointer for citing in citings}
+    dropped = sum(map(is_unverified, citings))
+    dropped += sum(bool(claim.evidence) and claim.pointer not in decided for claim in claims)
+    if dropped:
+        detail = f"The model's evidence for {dropped} values was not found in the document and is omitted."
+        context.warn("citation_unverified", detail)
+    missing = [citing.claim.pointer for citing in citings if citing.match == NOT_FOUND]
+    if missing:
+        named = ", ".join(pointer[:MAX_POINTER] or "the whole" for pointer in missing[:MAX_NAMED])
+        more = len(missing) - MAX_NAMED
+        detail = f"These values were not found in the document: {named}" + (f", and {more} more." if more > 0 else ".")
+        context.warn("value_not_in_text", detail)

@@ -1,0 +1,139 @@
+"""Columns: whether a number in a row is the one that a value's field means."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import islice
+
+from etl.postprocessors.citations.folding import fold
+from etl.postprocessors.citations.index import Index, Place
+from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED, RANK
+from etl.postprocessors.citations.page_numbers import NAMES
+from etl.postprocessors.citations.values import Citing, Claim
+
+Column = tuple[str, int]
+MAJORITY = 0.6
+MIN_AGREEING, MIN_TO_REFUTE = 2, 3
+MIN_LABEL = 3
+MAX_LABEL = 60  # characters before a number in its row
+MAX_SAME = 1_000  # rows with the same label
+CARRIED = re.compile(
+    r"(?:carried|brought) (?:forward|over|down)|\bübertrag\b|à reporter|suma y sigue|riporto",
+    re.IGNORECASE,
+)
+CARRIED_NAMES = frozenset(("carried", "brought", "forward", "übertrag", "report", "riporto"))
+NAME = re.compile(r"[A-Z]?[^\W\d_A-Z]+|[A-Z]+(?![a-z])")
+
+
+def settle(citings: list[Citing], index: Index) -> None:
+    """Downgrade values whose column is another one than that of their field in the other rows, and numbers in quotes
+    with several numbers, unless the column or a label shows which is meant."""
+    placed = [each for each in citings if each.place and RANK[each.match] <= RANK[NORMALIZED]]
+    usual = usual_columns(placed, index)
+    for citing in placed:
+        named = named_column(citing, index)
+        expected, votes = (named, MIN_TO_REFUTE) if named else usual.get(citing.claim.path, (None, 0))
+        column = moved(citing, expected, index) if expected else None
+        if is_carried(citing, index) or is_other_of_label(citing, index):
+            citing.match = AMBIGUOUS
+        if expected and column == expected:
+            continue
+        is_refuted = expected and column and column[0] == expected[0] and votes >= MIN_TO_REFUTE
+        if is_refuted or is_one_of_many(citing, index):
+            citing.match = AMBIGUOUS
+
+
+def named_column(citing: Citing, index: Index) -> Column | None:
+    """Return the column whose head is the name of a number's field, if there is one."""
+    if citing.claim.number is None or citing.place is None:
+        return None
+    head, name = index.head_of(index.row_of(citing.place.start)), " ".join(names_of(citing.claim.path))
+    return ("cell", head.index(name)) if head.count(name) == 1 else None
+
+
+def is_carried(citing: Citing, index: Index) -> bool:
+    """Whether a number is in a row that is carried from page to page, but its field is not named so."""
+    if citing.claim.item or citing.claim.number is None or citing.place is None:
+        return False
+    start, end = index.row_span(index.row_of(citing.place.start))
+    return bool(CARRIED.search(index.content, start, end)) and not CARRIED_NAMES & set(names_of(citing.claim.path))
+
+
+def is_other_of_label(citing: Citing, index: Index) -> bool:
+    """Whether the text before a number outside of lists is before another number too, and the schema does not choose
+    this one by `x-merge`."""
+    if citing.claim.item or citing.claim.number is None or citing.place is None:
+        return False
+    place = citing.place
+    start, _ = index.row_span(index.row_of(place.start))
+    label = index.content[start : place.start]
+    if len(re.findall(r"[^\W\d_]", label)) < MIN_LABEL or len(label) > MAX_LABEL:
+        return False
+    same = [(at, index.number_from(at + len(label))) for at in islice(index.row_starts(label), MAX_SAME)]
+    others = [at for at, number in same if number and citing.claim.number not in (*number.sure, *number.possible)]
+    if citing.claim.policy == "last":
+        return any(at > start for at in others)
+    if citing.claim.policy == "first":
+        return any(at < start for at in others)
+    return bool(others) and citing.claim.policy != "max"
+
+
+def usual_columns(placed: list[Citing], index: Index) -> dict[str, tuple[Column, int]]:
+    """Return the usual column of each path in lists, and the number of values that decided it."""
+    counts: defaultdict[str, Counter[Column]] = defaultdict(Counter)
+    for citing in placed:
+        if citing.claim.item and (column := column_of(citing, index)):
+            counts[citing.claim.path][column] += 1
+    found = {}
+    for path, columns in counts.items():
+        column, most = columns.most_common(1)[0]
+        if most >= MIN_AGREEING and most >= MAJORITY * columns.total():
+            found[path] = (column, columns.total())
+    return found
+
+
+def column_of(citing: Citing, index: Index, place: Place | None = None) -> Column | None:
+    """Return the column of a value. Only numbers have one in rows without cells."""
+    place = place or citing.place
+    column = index.column_of(place) if place else None
+    return column if column and (column[0] == "cell" or citing.claim.number is not None) else None
+
+
+def moved(citing: Citing, expected: Column, index: Index) -> Column | None:
+    """Cite the same value in the usual column of the row, if it is there. Return the column of the citation."""
+    column = column_of(citing, index)
+    if column == expected or citing.place is None:
+        return column
+    for other in citing.claim.places_in(index.row_span(index.row_of(citing.place.start))):
+        if column_of(citing, index, other) == expected and other.match != AMBIGUOUS:
+            citing.place, citing.match = other, other.match
+            return expected
+    return column
+
+
+def is_one_of_many(citing: Citing, index: Index) -> bool:
+    """Whether the model's quote has other numbers too, and no label shows which of them is meant."""
+    number, place, quote = citing.claim.number, citing.place, citing.quote
+    if number is None or place is None or quote is None:
+        return False
+    tokens = [each for each in index.numbers_in(quote) if each.sure and not index.is_in_date(each)]
+    own = next((each for each in tokens if each.start == place.start), None)
+    others = [each for each in tokens if number not in each.sure and (own is None or each.percent == own.percent)]
+    return bool(others) and not has_label(citing.claim, place, index)
+
+
+def has_label(claim: Claim, place: Place, index: Index) -> bool:
+    """Whether a word of the value's name is before it, after the previous number of its row."""
+    start, _ = index.row_span(index.row_of(place.start))
+    before = [each.end for each in index.numbers_in((start, place.start)) if each.end <= place.start]
+    words = set(re.findall(r"\w+", fold(index.content[max([start, *before]) : place.start])))
+    return any(name in words for name in names_of(claim.path))
+
+
+def is_of_pages(path: str) -> bool:
+    """Whether a field is a page or number of pages, by its name."""
+    return any(name in NAMES for name in names_of(path))
+
+
+def names_of(path: str) -> list[str]:
+    last = next((token for token in reversed(path.split("/")) if token != "*"), "")
+    return [word for part in NAME.findall(last) if len(word := part.casefold()) >= MIN_LABEL]

@@ -1,0 +1,74 @@
+"""Identifiers with other spaces, hyphens, or brackets: IBANs, tax numbers, telephone numbers, codes."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+from etl.postprocessors.citations.characters import cuts
+from etl.postprocessors.citations.index import MAX_PLACES, RUN, Index, Place
+from etl.postprocessors.citations.levels import AMBIGUOUS, NORMALIZED
+
+MIN_LENGTH, MIN_DIGITS, MAX_LENGTH = 6, 4, 64
+IDENTIFIER = re.compile(r"\+?[\w()/ -]+")
+MARKS = re.compile(r"[()/ +-]+")
+# Spaces are not parts of an identifier. Hyphens, slashes, and brackets are not if no range or ratio can be meant.
+CAN_HAVE_MARKS = re.compile(r"[+(0]|.*[^\W\d]")
+WORD_AFTER = re.compile(r" ?[^\W\d_]")  # after digits with spaces, it can be the unit of the last
+BEFORE, AFTER = re.compile(r"\d \Z"), re.compile(r" \d+(?![\w/-]|[.,]\d)")
+
+
+def spaced(index: Index, needle: str) -> Iterator[Place]:
+    """Yield the places of the same letters and digits, as whole words."""
+    compact = MARKS.sub("", needle)
+    if not is_identifier(needle, compact):
+        return
+    text = index.folded.text
+    pattern = re.compile("[ ()/+-]{0,3}".join(compact))
+    for length in range(1, len(compact) + 1):
+        for position in index.runs.get(compact[:length], ())[:MAX_PLACES]:
+            match = pattern.match(text, position)
+            if match and is_whole(text, match, needle) and (place := place_of(index, match)):
+                is_count = " " in match.group() and compact.isdecimal() and WORD_AFTER.match(index.content, place.end)
+                yield Place(start=place.start, end=place.end, match=AMBIGUOUS) if is_count else place
+
+
+def with_case(places: list[Place], text: str, content: str) -> Iterator[Place]:
+    """Yield the places of a text with digits. Where the document has it in several spellings, as `B-10` and `b-10`,
+    these are different identifiers: a place with another spelling than the value is ambiguous."""
+    spellings = {place: spelling(content[place.start : place.end]) for place in places}
+    is_distinct = any(map(str.isdecimal, text)) and len(set(spellings.values())) > 1
+    for place, found in spellings.items():
+        is_other = is_distinct and found != spelling(text)
+        yield Place(start=place.start, end=place.end, match=AMBIGUOUS) if is_other else place
+
+
+def spelling(text: str) -> str:
+    """Return the letters and digits of a text."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text)))
+
+
+def is_identifier(needle: str, compact: str) -> bool:
+    if not MIN_LENGTH <= len(compact) <= MAX_LENGTH or not compact.isalnum() or not IDENTIFIER.fullmatch(needle):
+        return False
+    return sum(map(str.isdecimal, compact)) >= MIN_DIGITS
+
+
+def is_whole(text: str, match: re.Match[str], needle: str) -> bool:
+    """Whether a text is not a part of longer groups of digits, and differs from a value only as identifiers do."""
+    start, end = match.span()
+    last = text[max(start, text.rfind(" ", start, end) + 1) : end]
+    is_cut = bool(RUN.match(text, end)) or (last.isdecimal() and bool(AFTER.match(text, end)))
+    is_cut = is_cut or (text[start].isdecimal() and bool(BEFORE.search(text, max(0, start - 2), start)))
+    before = text[max(0, start - 2) : start].lstrip().rpartition(" ")[2]
+    return not is_cut and all(
+        CAN_HAVE_MARKS.match(each) or set(MARKS.findall(each)) <= {" "} for each in (before + match.group(), needle)
+    )
+
+
+def place_of(index: Index, match: re.Match[str]) -> Place | None:
+    start, end = index.folded.origin(match.start(), index.content), index.origin_end(match.end())
+    between = index.content[start:end]
+    is_word, is_compound = cuts(index.content, start, end)
+    if is_word or index.cuts_number(start, end) or any(mark in between for mark in ("\n", "|", "<", "  ")):
+        return None
+    return Place(start=start, end=end, match=AMBIGUOUS if is_compound else NORMALIZED)

@@ -1,0 +1,269 @@
+"""A search index of a document's text: words, numbers, dates, and rows."""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+
+from etl.postprocessors.citations import dates, numbers
+from etl.postprocessors.citations.characters import cuts, has_no_bounds, joins
+from etl.postprocessors.citations.conventions import Convention, convention_of
+from etl.postprocessors.citations.dates import DateToken
+from etl.postprocessors.citations.folding import Folded, fold, folded
+from etl.postprocessors.citations.languages import language_of
+from etl.postprocessors.citations.numbers import Number
+from etl.postprocessors.citations.page_numbers import is_within, page_numbers
+from etl.postprocessors.document_text import DocumentText
+
+RUN = re.compile(r"\w+")
+ROW = re.compile(r"\n|<tr\b", re.IGNORECASE)
+CELL = re.compile(r"(?<!\\)\||<t[dh]\b", re.IGNORECASE)
+DELIMITER = re.compile(r"^[ \t]*\|?(?:[ \t]*:?-+:?[ \t]*\|)+[ \t:-]*$", re.MULTILINE)  # under the head of a table
+MAX_PLACES = 5_000  # of one text
+MAX_HYPHENS = 4
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A value in the text: `content[start:end]`, and how certain it is (see `citing`)."""
+
+    start: int
+    end: int
+    match: str
+
+
+class Index:
+    """The index of one document."""
+
+    def __init__(self, text: DocumentText) -> None:
+        self.text, self.content = text, text.content
+        self.language = language_of(self.content)
+        self.folded: Folded = folded(self.parts())
+        self.runs = self.all_runs()
+        self.dates, self.by_day, self.by_partial = self.all_dates()
+        self.convention = Convention()
+        self.numbers, self.by_number = self.all_numbers()
+        self.number_starts = [each.core[0] for each in self.numbers]
+        self.date_starts = [each.start for each in self.dates]
+        self.page_numbers = page_numbers(
+            (span.number, span.start, self.content[span.start : span.end]) for span in text.pages
+        )
+        self.rows = [match.start() for match in ROW.finditer(self.content)]
+        self.delimiters = [self.row_of(match.start()) for match in DELIMITER.finditer(self.content)]
+
+    def parts(self) -> Iterable[tuple[int, str]]:
+        return ((span.start, self.content[span.start : span.end]) for span in self.text.pages)
+
+    def all_runs(self) -> dict[str, list[int]]:
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for match in RUN.finditer(self.folded.text):
+            found[match.group()].append(match.start())
+        return dict(found)
+
+    def all_dates(self) -> tuple[list[DateToken], dict[date, list[DateToken]], dict[tuple[int, int], list[DateToken]]]:
+        found = [each for start, text in self.parts() for each in dates.find(text, start)]
+        habits = dates.habits_of(found, language=self.language)
+        tokens = sorted((dates.read(each, habits) for each in found), key=lambda each: (each.start, -each.end))
+        by_day: defaultdict[date, list[DateToken]] = defaultdict(list)
+        by_partial: defaultdict[tuple[int, int], list[DateToken]] = defaultdict(list)
+        for token in tokens:
+            for day in token.days:
+                by_day[day].append(token)
+            if token.partial:
+                by_partial[token.partial].append(token)
+        return tokens, dict(by_day), dict(by_partial)
+
+    def all_numbers(self) -> tuple[list[Number], dict[Decimal, list[Number]]]:
+        taken = [(each.start, each.end) for each in self.dates if each.is_numeric]
+        found = [
+            (start, text, each)
+            for start, text in self.parts()
+            for each in numbers.find(text, start, taken=within(taken, start, start + len(text)))
+        ]
+        self.convention = convention_of(
+            (each.digits, each.is_alone, each.is_amount) for _, _, each in found if not each.is_unsure
+        )
+        tokens: list[Number] = []
+        by_number: defaultdict[Decimal, list[Number]] = defaultdict(list)
+        for start, text, each in found:
+            tokens += numbers.read(each, text, self.convention, language=self.language, offset=start)
+        tokens.sort(key=lambda each: (each.core[0], -each.core[1]))
+        for token in tokens:
+            for value in dict.fromkeys((*token.sure, *token.possible)):
+                by_number[value].append(token)
+        return tokens, dict(by_number)
+
+    # ---- Words ------------------------------------------------------------------------------------------------------
+    def words(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
+        """Yield the places of folded text, as whole words, in order. Quotes may leave out the sign of a number, which
+        `widened` adds."""
+        if not needle:
+            return
+        start, end = self.folded_bounds(within)
+        for place in self.candidates(needle, start, end):
+            after = place + len(needle)
+            text = self.folded.text
+            if joins(text[place - 1 : place] if place else "", needle[0]) or joins(needle[-1], text[after : after + 1]):
+                continue
+            first, last = self.folded.origin(place, self.content), self.origin_end(after)
+            is_word, is_compound = cuts(self.content, first, last)
+            if is_word or self.cuts_number(first, last, is_quote=is_quote):
+                continue
+            if is_compound and is_quote and not (needle[0].isalpha() and needle[-1].isalpha()):
+                continue
+            yield Place(start=first, end=last, match="ambiguous" if is_compound else "normalized")
+
+    def broken(self, needle: str, *, within: Span | None = None, is_quote: bool = False) -> Iterator[Place]:
+        """Yield the places of folded text with a hyphen at the end of a line."""
+        hyphens = [place for place, char in enumerate(needle) if char == "-"][:MAX_HYPHENS]
+        for place in hyphens:
+            for mark in ("", "- "):
+                variant = (needle[:place] + mark + needle[place + 1 :]).strip()
+                for found in self.words(variant, within=within, is_quote=is_quote):
+                    if "\n" in self.content[found.start : found.end]:
+                        yield found
+
+    def candidates(self, needle: str, start: int, end: int) -> Iterator[int]:
+        """Yield the positions of a text that may start and end inside words."""
+        text = self.folded.text
+        runs = list(RUN.finditer(needle))
+        if not runs or any(has_no_bounds(char) for char in needle):
+            place = text.find(needle, start, end)
+            while place >= 0:
+                yield place
+                place = text.find(needle, place + 1, end)
+            return
+        rarest = min(runs, key=lambda run: len(self.runs.get(run.group(), ())))
+        positions = self.runs.get(rarest.group(), [])
+        for position in positions[bisect_left(positions, start) : bisect_right(positions, end)]:
+            place = position - rarest.start()
+            if place >= start and place + len(needle) <= end and text.startswith(needle, place):
+                yield place
+
+    def folded_bounds(self, within: Span | None) -> Span:
+        if within is None:
+            return 0, len(self.folded.text)
+        first, last = bisect_left(self.folded.at, within[0]), bisect_left(self.folded.at, within[1])
+        begins, total = self.folded.begins, len(self.folded.text)
+        return begins[first] if first < len(begins) else total, begins[last] - 1 if last < len(begins) else total
+
+    def origin_end(self, after: int) -> int:
+        """Return the original end of a folded text that ends at `after`."""
+        begins = self.folded.begins
+        word = bisect_right(begins, after - 1) - 1
+        end = begins[word + 1] - 1 if word + 1 < len(begins) else len(self.folded.text)
+        is_plain = after == end and self.content[self.folded.at[word] : self.folded.ends[word]].isascii()
+        return self.folded.ends[word] if is_plain else self.folded.origin_of_end(after, self.content)
+
+    # ---- Numbers ----------------------------------------------------------------------------------------------------
+    def numbers_in(self, span: Span) -> list[Number]:
+        first, last = bisect_left(self.number_starts, span[0]), bisect_left(self.number_starts, span[1])
+        return [each for each in self.numbers[first:last] if each.core[1] <= span[1]]
+
+    def number_at(self, position: int) -> Number | None:
+        """Return the number whose digits are around a position, or start or end there."""
+        place = bisect_right(self.number_starts, position) - 1
+        for each in reversed(self.numbers[max(0, place - 3) : place + 1]):
+            if each.core[0] <= position <= each.core[1]:
+                return each
+        return None
+
+    def numbers_near(self, place: Place) -> list[Number]:
+        """Return the numbers that share digits with a place."""
+        last = bisect_left(self.number_starts, place.end)
+        first = max(0, bisect_left(self.number_starts, place.start) - 3)
+        return [each for each in self.numbers[first:last] if each.core[1] > place.start]
+
+    def cuts_number(self, start: int, end: int, *, is_quote: bool = False) -> bool:
+        """Whether a bound is inside the digits of a number, or, of a value, between a number and its sign."""
+        first, last = self.number_at(start), self.number_at(end)
+        if any(each and each.core[0] < bound < each.core[1] for each, bound in ((first, start), (last, end))):
+            return True
+        return bool(first and first.signed and first.core[0] == start and not is_quote)
+
+    def widened(self, span: Span) -> Span | None:
+        """Return a span with the signs and units of the numbers at its bounds, or None if it cuts a number."""
+        start, end = span
+        for each in (self.number_at(start), self.number_at(end)):
+            if each is None:
+                continue
+            if each.core[0] < start < each.core[1] or each.core[0] < end < each.core[1]:
+                return None
+            if each.core[0] >= start and each.core[1] <= end:
+                start, end = min(start, each.start), max(end, each.end)
+        return start, end
+
+    def is_in_date(self, number: Number) -> bool:
+        place = bisect_right(self.date_starts, number.core[0])
+        return any(each.end >= number.core[1] for each in self.dates[max(0, place - 3) : place])
+
+    def is_page_number(self, place: Place) -> bool:
+        """Whether a place is the number of a page, or of all pages, in a running head or foot."""
+        if not is_within(self.page_numbers, place.start, place.end):
+            return False
+        return not any(map(str.isalpha, self.content[place.start : place.end]))
+
+    # ---- Rows and pages ---------------------------------------------------------------------------------------------
+    def row_of(self, position: int) -> int:
+        """Return the number of the line or table row of a position."""
+        return bisect_right(self.rows, position)
+
+    def rows_in(self, span: Span) -> range:
+        return range(self.row_of(span[0]), self.row_of(span[1] - 1) + 1)
+
+    def row_span(self, row: int) -> Span:
+        start = self.rows[row - 1] if row else 0
+        end = self.rows[row] if row < len(self.rows) else len(self.content)
+        return start + (self.content[start : start + 1] == "\n"), end
+
+    def row_starts(self, text: str) -> Iterator[int]:
+        """Yield where rows start with a text."""
+        place = self.content.find(text)
+        while place >= 0:
+            if self.row_span(self.row_of(place))[0] == place:
+                yield place
+            place = self.content.find(text, place + 1)
+
+    def number_from(self, position: int) -> Number | None:
+        """Return the number that starts at a position."""
+        near = bisect_left(self.number_starts, position)
+        return next((each for each in self.numbers[max(0, near - 1) : near + 2] if each.start == position), None)
+
+    def has_cells(self, row: int) -> bool:
+        return len(CELL.findall(self.content, *self.row_span(row))) > 1
+
+    def cells(self, row: int) -> list[str]:
+        start, end = self.row_span(row)
+        return CELL.split(self.content[start:end])
+
+    def head_of(self, row: int) -> list[str]:
+        """Return the normalized names of the columns of a row in a Markdown table, or an empty list."""
+        place = bisect_left(self.delimiters, row) - 1
+        head = self.cells(self.delimiters[place] - 1) if place >= 0 else []
+        return [fold(cell) for cell in head] if len(head) == len(self.cells(row)) else []
+
+    def column_of(self, place: Place) -> tuple[str, int]:
+        """Return the column of a place in its row: by cells, or by numbers from the right."""
+        start, end = self.row_span(self.row_of(place.start))
+        cells = len(CELL.findall(self.content, start, place.start))
+        if self.has_cells(self.row_of(place.start)):
+            return "cell", cells
+        after = [each for each in self.numbers_in((place.start, end)) if each.core[0] >= place.end]
+        return "number", len({each.core[1] for each in after})
+
+    def bounds(self, pages: Span | None) -> Span:
+        """Return the start and end of a range of pages in the content. None stands for all pages."""
+        if pages is None:
+            return 0, len(self.content)
+        spans = [span for span in self.text.pages if pages[0] <= span.number <= pages[1]]
+        return (spans[0].start, spans[-1].end) if spans else (0, 0)
+
+
+def within(spans: list[Span], start: int, end: int) -> list[Span]:
+    """Return the spans in a range, relative to its start."""
+    first, last = bisect_left(spans, (start, 0)), bisect_left(spans, (end, 0))
+    return [(low - start, high - start) for low, high in spans[first:last]]

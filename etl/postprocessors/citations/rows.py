@@ -1,0 +1,188 @@
+"""Rows of the document for the items of a list.
+
+A value such as an amount occurs in many rows. The row of its item is the one with the item's other values. If several
+rows have all of them, the order of the items decides, or nothing does: no row is better than a wrong one.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from etl.postprocessors.citations.index import MAX_PLACES, Index, Place
+from etl.postprocessors.citations.levels import RANK
+from etl.postprocessors.citations.values import Claim
+
+MAX_CANDIDATES = 64  # places of one value
+RAREST = 2
+EPSILON = 1e-9
+QUOTE_WEIGHT = 0.5
+NEAR = 8  # rows of one item
+
+
+def rows_of(claims: Iterable[Claim], index: Index) -> dict[str, int]:
+    """Return the row of each item by its pointer, if it is known."""
+    items: defaultdict[str, list[Claim]] = defaultdict(list)
+    for claim in claims:
+        if claim.item:
+            items[claim.item].append(claim)
+    lists: defaultdict[str, list[str]] = defaultdict(list)
+    for item in items:
+        lists[item.rpartition("/")[0]].append(item)
+    found: dict[str, int | None] = {}
+    for names in lists.values():
+        scores = [scored_rows(items[name], index) for name in names]
+        yield_to_owners(scores)
+        chosen = in_order([best_of(each) for each in scores])
+        taken = {row for row in chosen if row is not None}
+        found |= {
+            name: block_of(each, taken) if row is None else row
+            for name, each, row in zip(names, scores, chosen, strict=True)
+        }
+    return {item: row for item, row in found.items() if row is not None}
+
+
+def yield_to_owners(scores: list[dict[int, float]]) -> None:
+    """Remove a row from the items that have fewer of its values than another item, which it belongs to."""
+    owners: dict[int, float] = {}
+    for each in scores:
+        if len(best := best_of(each)) == 1:
+            owners[best[0]] = max(owners.get(best[0], 0.0), each[best[0]])
+    for each in scores:
+        for row in [row for row, score in each.items() if score < owners.get(row, 0.0) - EPSILON]:
+            del each[row]
+
+
+def best_of(scores: dict[int, float]) -> list[int]:
+    best = max(scores.values(), default=0.0)
+    return sorted(row for row, score in scores.items() if score > best - EPSILON and score > 0)
+
+
+def block_of(scores: dict[int, float], taken: set[int]) -> int | None:
+    """Return the first row of an item of several lines, each with a value that is nowhere else."""
+    rows = [row for row in best_of(scores) if row not in taken]
+    is_block = bool(rows) and rows[-1] - rows[0] <= NEAR and scores[rows[0]] >= 1 - EPSILON
+    return rows[0] if is_block else None
+
+
+def scored_rows(claims: list[Claim], index: Index) -> dict[int, float]:
+    """Return the rows that have values of an item, with a score. Rare values count more, quotes less."""
+    counts = {claim.pointer: len(range(*claim.likely_range())) for claim in claims if not claim.is_choice}
+    quoted = {claim.pointer: quoted_rows(claim, index) for claim in claims if claim.quotes}
+    scores: dict[int, float] = {row: 0.0 for rows in quoted.values() for row in rows}
+    for claim in sorted(claims, key=lambda claim: counts.get(claim.pointer) or MAX_PLACES)[:RAREST]:
+        if counts.get(claim.pointer):
+            first, last = claim.likely_range()
+            places = claim.places[first : min(last, first + MAX_CANDIDATES)]
+            scores |= {index.row_of(place.start): 0.0 for place in places}
+    for row in scores:
+        span = index.row_span(row)
+        for claim in claims:
+            if counts.get(claim.pointer) and claim.starts_in(span):
+                scores[row] += 1 / counts[claim.pointer]
+            if row in (rows := quoted.get(claim.pointer, set())):
+                scores[row] += QUOTE_WEIGHT / len(rows)
+    return scores
+
+
+def quoted_rows(claim: Claim, index: Index) -> set[int]:
+    """Return the rows where the model's quote holds the value."""
+    places = [place for quote in claim.quotes[:MAX_CANDIDATES] for place in claim.places_in(quote)[:1]]
+    return {index.row_of(place.start) for place in places} or {
+        index.row_of(quote[0]) for quote in claim.quotes[:MAX_CANDIDATES] if claim.is_choice
+    }
+
+
+def in_order(options: list[list[int]]) -> list[int | None]:
+    """Choose one row per item. Items are in the order of the document: of several rows, an item gets the only one that
+    fits between its neighbors."""
+    chosen: list[int | None] = [rows[0] if len(rows) == 1 else None for rows in options]
+    start = 0
+    while start < len(chosen):
+        end = next((place for place in range(start, len(chosen)) if chosen[place] is not None), len(chosen))
+        low = chosen[start - 1] if start else None
+        high = chosen[end] if end < len(chosen) else None
+        run = options[start:end]
+        if run and (low is None or high is None or low < high):
+            chosen[start:end] = fitting(run, low, high)
+        start = end + 1
+    return chosen
+
+
+def fitting(options: list[list[int]], low: int | None, high: int | None) -> list[int | None]:
+    """Return the row of each item, if only one keeps the order."""
+    known = [rows for rows in options if rows]
+    earliest = climb(known, low)
+    latest = climb([[-row for row in reversed(rows)] for rows in reversed(known)], None if high is None else -high)
+    if earliest is None or latest is None:
+        return [None] * len(options)
+    pairs = zip(earliest, reversed(latest), strict=True)
+    rows = iter([first if first == -last else None for first, last in pairs])
+    return [next(rows) if each else None for each in options]
+
+
+def climb(options: list[list[int]], above: int | None) -> list[int] | None:
+    """Return the smallest increasing rows above a row, one of each option; or None."""
+    found: list[int] = []
+    for rows in options:
+        place = bisect_right(rows, above) if above is not None else 0
+        if place == len(rows):
+            return None
+        above = rows[place]
+        found.append(above)
+    return found
+
+
+# ---- Places ---------------------------------------------------------------------------------------------------------
+class Rows:
+    """The rows of items, and the parts of the text around them."""
+
+    def __init__(self, index: Index, by_item: dict[str, int]) -> None:
+        self.index, self.by_item = index, by_item
+        self.items: dict[int, set[str]] = {}
+        for item, row in by_item.items():
+            self.items.setdefault(row, set()).add(item)
+        self.sorted = sorted(self.items)
+        self.used: dict[int, str] = {}  # places that are cited, with their values' paths
+
+    def foreign(self, place: Place, item: str) -> bool:
+        """Whether a place is in the row of another item."""
+        owners = self.items.get(self.index.row_of(place.start))
+        return bool(owners) and not any(is_inside(item, owner) or is_inside(owner, item) for owner in owners or ())
+
+    def near(self, claim: Claim) -> list[Place]:
+        """Return the places of a value in its item's rows, the best first."""
+        row = self.by_item.get(claim.item)
+        if row is None:
+            return []
+        span = (
+            self.index.row_span(max(0, row - NEAR))[0],
+            self.index.row_span(min(len(self.index.rows), row + NEAR))[1],
+        )
+        found = [place for place in claim.places_in(span) if not self.foreign(place, claim.item)]
+        low, high = self.neighbors(row)
+        found = [
+            place
+            for place in found
+            if low < (other := self.index.row_of(place.start)) < high and self.is_joined(row, other)
+        ]
+
+        def rank(place: Place) -> tuple[Any, ...]:
+            distance = self.index.row_of(place.start) - row
+            return distance != 0, place.start in self.used, abs(distance), distance < 0, RANK[place.match], place.start
+
+        found.sort(key=rank)
+        return found
+
+    def is_joined(self, row: int, other: int) -> bool:
+        """Whether two rows can belong to one item. Those of a table do not go on in the text after it."""
+        return row == other or self.index.has_cells(other) or not self.index.has_cells(row)
+
+    def neighbors(self, row: int) -> tuple[int, int]:
+        before, after = bisect_left(self.sorted, row), bisect_right(self.sorted, row)
+        low = self.sorted[before - 1] if before else -1
+        return low, self.sorted[after] if after < len(self.sorted) else len(self.index.rows) + 1
+
+
+def is_inside(pointer: str, other: str) -> bool:
+    return pointer == other or pointer.startswith(f"{other}/") or not other

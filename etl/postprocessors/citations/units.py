@@ -1,0 +1,79 @@
+"""Currencies, units, and scale words that stand beside numbers."""
+
+import re
+from decimal import Decimal
+from functools import cache
+
+CODES = (
+    *("AED", "ARS", "AUD", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "COP", "CZK", "DKK", "EGP", "EUR", "GBP"),
+    *("HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MAD", "MXN", "MYR", "NOK", "NZD", "PEN", "PHP", "PLN"),
+    *("QAR", "RMB", "RON", "RUB", "SAR", "SEK", "SGD", "THB", "TND", "TRY", "TWD", "UAH", "USD", "VND", "ZAR"),
+)
+SYMBOLS = "$¢-¥֏؋৲৳૱௹฿៛\u20a0-\u20cf﷼"  # of Unicode's category Sc
+NAMES = "Euro Euros euro euros dollars Dollar Fr. Rs. Rs kr. kr zł Kč Ft lei"
+# Currencies with a scale: `T€` and `TEUR` are thousands, `M€` millions.
+SCALED = {
+    **dict.fromkeys(("T€", "TEUR", "TCHF", "TUSD", "K€", "k€", "KEUR", "kEUR"), Decimal(1_000)),
+    **dict.fromkeys(("M€", "MEUR", "m€"), Decimal(1_000_000)),
+    **dict.fromkeys(("Md€", "Mrd€", "bn€"), Decimal(1_000_000_000)),
+}
+CURRENCY = "|".join(
+    [
+        *map(re.escape, sorted([*SCALED, *CODES, *NAMES.split()], key=len, reverse=True)),
+        rf"(?:US|A|C|R|S|NZ|HK|MX)?[{SYMBOLS}]",
+    ]
+)
+PERCENT = r"[%‰٪]|(?:prozent|per ?cent|pour cent|por ciento|por cento|per cento|procent)(?![^\W_])"
+UNITS = (
+    "kg mg µg μg g t lb lbs oz km cm mm dm m ft in l L ml cl hl m² m³ km² cm² cm³ m2 m3 qm cbm ha h hrs min s sec ms d "
+    "kWh MWh Wh kW W V A mA Hz kHz MHz GHz °C °F ° K KB kB MB GB TB px dpi pt x X pcs pc St Stk Stück Std Uhr "
+    "st nd rd th er ème º ª"
+)
+UNIT = "|".join(map(re.escape, sorted(UNITS.split(), key=len, reverse=True)))
+
+# ---- Scales ---------------------------------------------------------------------------------------------------------
+ONE, THOUSAND, MILLION, MILLIARD, BILLION = (Decimal(10) ** power for power in (0, 3, 6, 9, 12))
+MYRIAD, LAKH, CRORE, HUNDRED_MILLION, TRILLION = (Decimal(10) ** power for power in (4, 5, 7, 8, 18))
+END = r"[^\W\d_]{0,4}"  # an inflection
+# Words by the numbers that they can stand for. One with 1 may as well be another word: `Mill Street`, `Bio`.
+WORDS: dict[str, tuple[Decimal, ...]] = {
+    r"mil millones|mil milh(?:ão|ões)|bilh(?:ão|ões)|mrd|mld|mlrd|bn|tỷ|tỉ|अरब": (MILLIARD,),
+    rf"mil(?:l?i|ij|j|y)a{END}|мил+иард{END}|мільярд{END}|млрд|δισ{END}|مليار{END}|میلیارد|מיליארד": (MILLIARD,),
+    rf"mil(?:l?i|ij|j|y)[oóõ]{END}|mill[oó]n(?:es)?|milh(?:ão|ões)|mio|mln|mn|juta|triệu": (MILLION,),
+    rf"мил+ион{END}|мільйон{END}|млн|εκατ(?:ομμ[υύ]ρι{END})?|مليون{END}|ملايين|میلیون|מיליון|ล้าน": (MILLION,),
+    r"thousands?|thou|tausend|tsd|mille|mila|mil|mii|duizend|tusen|tusind|tys|tis|ezer|ribu|nghìn|ngàn": (THOUSAND,),
+    rf"tuhat{END}|тыс(?:яч{END})?|тис(?:яч{END})?|хиляди|χιλι[άα]δες|ألف|آلاف|هزار|אלף|हज़ार|พัน": (THOUSAND,),
+    r"billionen|bill[oó]n|billones|兆": (BILLION,),
+    rf"bil(?:l?i|ij|j|y)[oóõ]{END}": (MILLIARD, BILLION),
+    rf"tril(?:l?i|ij|j|y)[oóõu]{END}|трил+ион{END}|трлн": (BILLION, TRILLION),
+    r"lakhs?|लाख|แสน": (LAKH,),
+    r"crores?|करोड़": (CRORE,),
+    r"万|萬|만|หมื่น": (MYRIAD,),
+    r"億|亿|억": (HUNDRED_MILLION,),
+    r"(?-i:MM)|mill": (ONE, MILLION),
+    r"bin|[千천]": (ONE, THOUSAND),
+    r"bio|tn|조": (ONE, BILLION),
+    **{
+        f"{few}{many}": (ONE, factor * scale)
+        for few, factor in (("[十십]", Decimal(10)), ("[百백]", Decimal(100)), ("[千천]", THOUSAND))
+        for many, scale in (("[万萬만]", MYRIAD), ("[億亿억]", HUNDRED_MILLION))
+    },
+    r"[百백]|hundred|hundert": (ONE, Decimal(100)),
+    r"dozen|dutzend": (ONE, Decimal(12)),
+    "basis points?|bps?": (ONE, Decimal("0.0001")),
+}
+# Letters that are scales beside a currency, and may be units elsewhere.
+LETTERS = {"k": THOUSAND, "m": MILLION, "b": MILLIARD}
+WORD_END = r"(?![^\W_\u0e00-\u0eff\u2e80-\uffff])"
+SCALE = rf"(?:{'|'.join(WORDS)}){WORD_END}"
+MEANINGS = [(re.compile(pattern, re.IGNORECASE), numbers) for pattern, numbers in WORDS.items()]
+
+
+@cache
+def scales_of(word: str, language: str) -> tuple[Decimal, ...]:
+    """Return the numbers that a scale word can stand for in a document of this language, or of an unknown one."""
+    word = " ".join(word.split())
+    found = next(numbers for pattern, numbers in MEANINGS if pattern.fullmatch(word))
+    if len(found) == 1 or found[0] == ONE or not language:
+        return found
+    return found[:1] if language == "en" else found[1:]  # a billion is a million millions outside of English

@@ -1,0 +1,140 @@
+"""Conflicts between the pieces of a document: one question to the model about all of them, with the places."""
+
+import re
+from typing import Any
+
+from config.platform import exact_json
+from config.platform.http.pointers import tokens
+from etl.core.errors import SchemaInvalid
+from etl.postprocessors.conversation import Model
+from etl.postprocessors.merge import Conflict, Leaf, Merged, leaves, loose_key, plain
+from etl.postprocessors.schemas import Guide, Schema, checked_for_pieces, for_pieces
+from etl.postprocessors.splitting import Piece
+from etl.postprocessors.validation import Question, named
+from etl.providers.base import PAGE_MARKER, page_marker
+
+CHOOSING = """\
+The pieces of a long document gave different values for the same members of the JSON Schema above. The values follow \
+with their pages, and then the places that they come from, each after its page marker. Decide by the places which \
+value is right for the whole document: the final total, for example, and not a sum that is carried forward. Give only \
+the members in question, each exactly as one of its values, and leave everything else out."""
+MAX_CONFLICTS = 20
+MAX_CANDIDATES = 8
+MAX_AROUND = 250  # characters on each side of a place
+MAX_VALUE = 300
+
+
+def resolve(found: Merged, cut: list[Piece], schema: Schema, *, model: Model) -> dict[str, int]:
+    """Return the model's choices, as the index of a candidate by the conflict's pointer.
+
+    Raises SchemaInvalid for values with `"x-merge": "error"`, and the errors of `Model.ask`. There is no
+    choice for a response that does not fit, or that is none of the values.
+    """
+    refused = [conflict for conflict in found.conflicts if conflict.policy == "error"]
+    if refused:
+        places = "; ".join(f"{named([each.pointer])} ({pages_of(each, cut)})" for each in refused[:MAX_CONFLICTS])
+        raise SchemaInvalid(f"The pieces of the document give different values where the rule allows one: {places}.")
+    if not found.conflicts:
+        return {}
+    asked = found.conflicts[:MAX_CONFLICTS]
+    question = Question(
+        label="conflicts",
+        task=CHOOSING,
+        about="values that were taken from a document, and the places that they come from",
+        data="\n\n".join([*(listed(conflict, cut) for conflict in asked), *excerpts(asked, cut)]),
+        schema=for_pieces(schema),
+        checked=checked_for_pieces(schema),
+        is_lasting=True,
+    )
+    try:
+        given = model.ask(question).data
+    except SchemaInvalid:
+        return {}
+    choices = {conflict.pointer: chosen(conflict, found, given, Guide.of(schema)) for conflict in asked}
+    return {pointer: choice for pointer, choice in choices.items() if choice is not None}
+
+
+def pages_of(conflict: Conflict, cut: list[Piece]) -> str:
+    return ", ".join(cut[origin].pages for origin in conflict.origins if origin >= 0)
+
+
+# ---- The question ---------------------------------------------------------------------------------------------------
+def listed(conflict: Conflict, cut: list[Piece]) -> str:
+    """Return the values of a conflict, with their pages."""
+    lines = []
+    for tree in conflict.candidates[:MAX_CANDIDATES]:
+        pages = dict.fromkeys(cut[leaf.origin].pages for _, leaf in leaves(tree) if leaf.origin >= 0)
+        value = exact_json.dumps(plain(tree)).decode()
+        lines.append(f"- {value[:MAX_VALUE]} ({', '.join(pages)})")
+    return "\n".join([f"Values of {conflict.pointer or 'the whole'}:", *lines])
+
+
+def excerpts(conflicts: list[Conflict], cut: list[Piece]) -> list[str]:
+    """Return the places of all values, in the document's order, each once."""
+    spans = {
+        (leaf.origin, *span)
+        for conflict in conflicts
+        for tree in conflict.candidates[:MAX_CANDIDATES]
+        for _, leaf in leaves(tree)
+        if leaf.origin >= 0 and (span := span_of(leaf, cut[leaf.origin].text))
+    }
+    return [excerpt(cut[origin], start, end) for origin, start, end in sorted(spans)]
+
+
+def span_of(leaf: Leaf, text: str) -> tuple[int, int] | None:
+    """Return the lines around a value in its piece."""
+    for needle in needles(leaf):
+        if (at := text.find(needle)) >= 0:
+            start = text.rfind("\n", 0, max(0, at - MAX_AROUND)) + 1
+            end = text.find("\n", at + len(needle) + MAX_AROUND)
+            return max(start, at - 2 * MAX_AROUND), min(end if end >= 0 else len(text), at + 2 * MAX_AROUND)
+    return None
+
+
+def needles(leaf: Leaf) -> list[str]:
+    """Return texts by which a value may be found."""
+    texts = [leaf.evidence.quote] if leaf.evidence else []
+    if isinstance(leaf.value, str):
+        return [*texts, leaf.value] if leaf.value.strip() else texts
+    if isinstance(leaf.value, bool) or leaf.value is None:
+        return texts
+    grouped = [f"{leaf.value:,}", f"{leaf.value:,.2f}"]
+    swap = str.maketrans(",.", ".,")
+    return [*texts, *grouped, *(each.translate(swap) for each in grouped), str(leaf.value)]
+
+
+def excerpt(piece: Piece, start: int, end: int) -> str:
+    markers = list(re.finditer(PAGE_MARKER, piece.text[:start]))
+    page = int(markers[-1]["number"]) if markers else piece.first_page
+    return f"{page_marker(page)}\n\n{piece.text[start:end].strip()}"
+
+
+# ---- The choice -----------------------------------------------------------------------------------------------------
+def chosen(conflict: Conflict, found: Merged, given: Any, guide: Guide) -> int | None:
+    """Return the index of the candidate that the model gave, or None."""
+    value = counterpart(conflict.pointer, found.data, given, guide)
+    if isinstance(value, dict):  # members with a rule of their own are no part of the conflict
+        names = {name for tree in conflict.candidates if isinstance(tree, dict) for name in tree}
+        value = {name: inside for name, inside in value.items() if name in names}
+    key = loose_key(value)
+    return next((at for at, tree in enumerate(conflict.candidates) if loose_key(plain(tree)) == key), None)
+
+
+def counterpart(pointer: str, data: Any, given: Any, guide: Guide) -> Any:
+    """Return the value at a pointer into `data` from another response, whose items are found by their merge key."""
+    for token in tokens(pointer):
+        if isinstance(data, list):
+            names = guide.merge_key or guide.item().merge_key
+            data, guide = data[int(token)], guide.item()
+            items = given if isinstance(given, list) else []
+            given = next((item for item in items if has_same_key(item, data, names)), None)
+        else:
+            data, guide = data.get(token), guide.member(token)
+            given = given.get(token) if isinstance(given, dict) else None
+    return given
+
+
+def has_same_key(item: Any, other: Any, names: tuple[str, ...]) -> bool:
+    return (
+        isinstance(item, dict) and isinstance(other, dict) and all(item.get(name) == other.get(name) for name in names)
+    )

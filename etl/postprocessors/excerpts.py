@@ -1,0 +1,191 @@
+"""Excerpts of a text: the rows, items, or lines that contain values, each after its page marker.
+
+Values and quotes are compared by their words and digits. Where several places fit equally well, the page decides, and
+then the order.
+"""
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from config.platform.http.pointers import join
+from etl.postprocessors.borders import find_items, running_heads
+from etl.postprocessors.groups import TextAbove
+from etl.postprocessors.repair import Mismatches, plain_evidence, value_at
+from etl.postprocessors.responses import Evidence, ParsedResponse, scalars
+from etl.postprocessors.splitting import PIECE_BEGINS, TABLE_GOES_ON, UNDER_HEADINGS, markdown_rows
+from etl.postprocessors.tables import html_rows
+from etl.providers.base import PAGE_MARKER, page_marker
+
+WORD = re.compile(r"[^\W_]+(?:[.,'’][^\W_]+)*")
+MARKER = re.compile(PAGE_MARKER)
+MAX_UNIT = 2_000  # characters of a row or item
+MAX_AROUND = 150  # characters on each side of a line that is in no row or item
+MIN_SCORE = 0.5  # a word that occurs at most twice
+MIN_ALIKE, MIN_SHARE = 2, 0.75  # words of a value that a unit has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A row, an item, or a line of a text: `content[start:end]`."""
+
+    start: int
+    end: int
+    page: int
+    is_whole: bool  # not a line that may be a part of something
+
+
+class Excerpts:
+    """The units of a text. `first_page`: of the text before the first marker."""
+
+    def __init__(self, content: str, *, first_page: int) -> None:
+        self.content = content
+        self.markers = [(match.start(), int(match["number"])) for match in MARKER.finditer(content)]
+        self.first_page = first_page
+        self.above = TextAbove(content)
+        self.units = [
+            Unit(start=start, end=end, page=self.page_at(start), is_whole=is_whole)
+            for start, end, is_whole in units_of(content)
+        ]
+        self.places: dict[str, list[int]] = defaultdict(list)
+        for index, unit in enumerate(self.units):
+            for word in set(words(content[unit.start : unit.end])):
+                self.places[word].append(index)
+
+    def page_at(self, place: int) -> int:
+        index = bisect_right(self.markers, place, key=lambda marker: marker[0]) - 1
+        return self.markers[index][1] if index >= 0 else self.first_page
+
+    def find(self, value: Any, evidence: Iterable[Evidence], *, after: int = -1) -> int | None:
+        """Return the index of the unit that shows a value best. `after`: of equal ones, the first after this index."""
+        evidence = list(evidence)
+        pages = {each.page for each in evidence}
+        wanted = {word for each in evidence for word in words(each.quote)}
+        wanted |= {word for _, inside in scalars(value) if is_text(inside) for word in words(str(inside))}
+        wanted &= self.places.keys()
+        scores: dict[int, float] = defaultdict(float)
+        counts = Counter[int]()
+        for word in sorted(wanted):
+            for index in self.places[word]:
+                scores[index] += 1 / len(self.places[word])
+                counts[index] += 1
+        if not scores:
+            return None
+        best = max(scores, key=lambda at: (round(scores[at], 6), self.units[at].page in pages, at > after, -at))
+        # The words of a row that the document repeats are frequent: then nearly all of them must be there.
+        is_alike = counts[best] >= max(MIN_ALIKE, MIN_SHARE * len(wanted))
+        return best if scores[best] >= MIN_SCORE or is_alike else None
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Return what is shown of a unit. Around a line that may be a part of something, a few more are."""
+        unit = self.units[index]
+        if unit.is_whole:
+            return unit.start, unit.end
+        start = self.content.find("\n", max(0, unit.start - MAX_AROUND), unit.start) + 1
+        end = self.content.rfind("\n", unit.end, unit.end + MAX_AROUND)
+        return start or unit.start, end if end >= 0 else unit.end
+
+    def are_rows(self, places: list[list[int]]) -> bool:
+        """Whether these are rows or items of the text, each once, and in order."""
+        units = [unit for place in places for unit in place]
+        is_ordered = all(one < other for one, other in pairwise(units))
+        return is_ordered and len(units) == len(places) and all(self.units[unit].is_whole for unit in units)
+
+
+@dataclass(slots=True)
+class Shown:
+    """Excerpts of texts that follow each other. What several share is shown once: pages, headings, heads of tables."""
+
+    parts: list[str] = field(default_factory=list)
+    page: int = 0
+    headings: str = ""
+    lead: str = ""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.parts)
+
+    def add(self, excerpts: Excerpts, indexes: Iterable[int]) -> None:
+        """Add units of a text, in its order."""
+        end = -1
+        for start, stop in sorted({excerpts.span(index) for index in indexes}):
+            start = max(start, end)  # noqa: PLW2901 - the lines around two units may overlap
+            if start >= stop:
+                continue
+            self.add_above(excerpts, start, stop)
+            self.parts.append(excerpts.content[start:stop].strip("\n"))
+            self.page, end = excerpts.page_at(stop), stop
+
+    def add_above(self, excerpts: Excerpts, start: int, stop: int) -> None:
+        headings, lead = excerpts.above.headings_of(start), excerpts.above.lead(start, stop)[1]
+        if headings and headings != self.headings:
+            self.parts += [UNDER_HEADINGS, headings, PIECE_BEGINS]
+        if (here := excerpts.page_at(start)) != self.page and not MARKER.match(excerpts.content, start):
+            self.parts.append(page_marker(here))
+        if lead and lead != self.lead:
+            self.parts.append(f"{TABLE_GOES_ON}\n{lead}")
+        self.headings, self.lead = headings, lead or self.lead
+
+
+def units_of(content: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield the units of a text in order, without overlap, and whether each is a row or an item."""
+    pages = [match.start() for match in MARKER.finditer(content)]
+    running = running_heads(content, list(pairwise([*pages, len(content)])))
+    rows = [*markdown_rows(content, size=MAX_UNIT), *html_rows(content)]
+    items = find_items(content, 0, len(content), running).spans
+    end = 0
+    # Of spans with one start the longest: a row is also listed without the rows that continue its cells.
+    for start, stop in sorted([*rows, *items, (len(content), len(content))], key=lambda span: (span[0], -span[1])):
+        if start < end:
+            continue
+        for line in re.finditer(r"[^\n]+", content[end:start]):
+            yield end + line.start(), end + line.end(), False
+        if start < stop:
+            yield start, stop, stop - start <= MAX_UNIT
+        end = stop
+
+
+def words(text: str) -> Iterator[str]:
+    """Yield the words of a text, in a form that does not depend on its notation."""
+    for match in WORD.finditer(text):
+        word = match.group().casefold()
+        digits = re.sub(r"[.,'’]", "", word)
+        yield (digits.rstrip("0") or "0") if digits.isdecimal() else word
+
+
+def is_text(value: Any) -> bool:
+    return value is not None and not isinstance(value, bool)
+
+
+# ---- Wrong parts ----------------------------------------------------------------------------------------------------
+Item = tuple[str, int]  # a list's pointer and an index
+
+
+def locate(excerpts: Excerpts, response: ParsedResponse, found: Mismatches) -> dict[Item | None, list[int]] | None:
+    """Return the units of each wrong item, and under None those of the wrong values outside of items. None if one of
+    them cannot be found, or if the text is not much longer than its excerpts."""
+    response = plain_evidence(response)
+    places: dict[Item | None, list[int]] = {}
+    last: dict[str, int] = {}
+    for pointer, at in found.items:
+        items = value_at(response.data, pointer)
+        unit = excerpts.find(items[at], evidence_in(response, join(pointer, at)), after=last.get(pointer, -1))
+        if unit is None or 2 * len(found.bad(pointer)) > max(len(items), 2):
+            return None
+        places[pointer, at], last[pointer] = [unit], unit
+    for pointer, _ in found.others:
+        value = value_at(response.data, pointer)
+        unit = None if isinstance(value, dict | list) else excerpts.find(value, evidence_in(response, pointer))
+        if unit is None:
+            return None
+        places.setdefault(None, []).append(unit)
+    spans = {excerpts.span(unit) for units in places.values() for unit in units}
+    return places if 2 * sum(end - start for start, end in spans) <= len(excerpts.content) else None
+
+
+def evidence_in(response: ParsedResponse, pointer: str) -> list[Evidence]:
+    return [each for name, each in response.evidence.items() if f"{name}/".startswith(f"{pointer}/")]

@@ -1,0 +1,141 @@
+"""The text above a place that its rows are read with: headings, the head of their table, and their group in it.
+
+A group is a row with one cell, a cell over several rows, or cells at the start of a row that are empty in the rows
+after it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+
+from etl.postprocessors.tables import HTML_TABLE, MAX_HEAD, Table, TableHeads, cells, html_rows
+
+HEADING = re.compile(r"^(?:(#{1,6})[ \t]+\S[^\n]*|\*\*[^*\n]+\*\*:?[ \t]*$)", re.MULTILINE)
+BOLD = 7  # the level of a line in bold
+CELL = re.compile(r"<t[dh]\b([^>]*)>((?:(?!<t[dh]\b|</tr\b).)*)", re.IGNORECASE | re.DOTALL)
+TAG = re.compile(r"<[^>]*>")
+ROWSPAN = re.compile(r"\browspan\s*=\s*[\"']?(\d{1,6})", re.IGNORECASE)
+MAX_HEADING = 200
+MAX_ROWS = 5_000  # above a place that are read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The texts of a row's cells, and over how many rows each extends."""
+
+    start: int
+    texts: list[str]
+    spans: list[int]
+
+    @property
+    def is_group(self) -> bool:
+        return len(self.texts) > 1 and bool(self.texts[0]) and not any(self.texts[1:])
+
+
+class TextAbove:
+    """The headings and tables of a text, by place."""
+
+    def __init__(self, content: str) -> None:
+        self.content = content
+        self.heads = TableHeads(content)
+        self.rows: dict[int, list[Row]] = {}  # by the start of a table
+        self.headings = [
+            (match.start(), len(match[1] or "") or BOLD, match.group()[:MAX_HEADING])
+            for match in HEADING.finditer(content)
+        ]
+
+    def headings_of(self, place: int) -> str:
+        """Return the headings that the text at a place is under."""
+        chain: list[str] = []
+        above = BOLD + 1
+        for start, level, line in reversed(self.headings):
+            if start == place:
+                above = level
+            elif start < place and level < above:
+                chain.append(line)
+                above = level
+        return "\n".join(reversed(chain))
+
+    def lead(self, start: int, end: int) -> tuple[int, str]:
+        """Return the head and the groups that the rows in a span lack, and where these rows begin. ("" if they lack
+        none.)"""
+        place, head = self.heads.missing(start, end)
+        lines = [head, *self.groups(place)] if head else []
+        return place, "\n".join(lines)
+
+    def groups(self, place: int) -> Iterator[str]:
+        """Yield the groups that the row at a place belongs to, as rows."""
+        tables = self.heads.around(place)
+        row = next((row for row in self.rows_of(tables[-1]) if row.start >= place), None)
+        if row is None or row.is_group:
+            return
+        above = [each for table in reversed(tables) for each in reversed(self.rows_of(table)) if each.start < place]
+        above = above[:MAX_ROWS]
+        empty = len(list(takewhile(lambda text: not text, row.texts)))
+        found = [
+            next((each.texts for each in above if each.is_group), []),
+            open_cells(above),
+            [nearest(above, column) for column in range(empty % len(row.texts))],
+        ]
+        is_html = is_html_table(self.content, tables[-1])
+        for line in dict.fromkeys(written(texts, is_html=is_html) for texts in found if any(texts)):
+            if len(line) <= MAX_HEAD:
+                yield line
+
+    def rows_of(self, table: Table) -> list[Row]:
+        """Return the rows of a table after its own head."""
+        if table.start not in self.rows:
+            read = html_rows_of if is_html_table(self.content, table) else markdown_rows_of
+            self.rows[table.start] = list(read(self.content[table.own : table.end], table.own))
+        return self.rows[table.start]
+
+
+def is_html_table(content: str, table: Table) -> bool:
+    return HTML_TABLE.match(content, table.start) is not None
+
+
+def open_cells(above: list[Row]) -> list[str]:
+    """Return the cells that extend beyond these rows, which are in reverse order."""
+    return [
+        text
+        for distance, row in reversed(list(enumerate(above, 1)))
+        for text, span in zip(row.texts, row.spans, strict=True)
+        if span > distance
+    ]
+
+
+def nearest(above: list[Row], column: int) -> str:
+    return next((row.texts[column] for row in above if column < len(row.texts) and row.texts[column]), "")
+
+
+def markdown_rows_of(text: str, offset: int) -> Iterator[Row]:
+    for line in text.splitlines(keepends=True):
+        texts = [cell.strip("*_ ") for cell in cells(line)]
+        if "|" in line:
+            yield Row(start=offset, texts=texts, spans=[1] * len(texts))
+        offset += len(line)
+
+
+def html_rows_of(text: str, offset: int) -> Iterator[Row]:
+    covered = 0  # for so many rows, by cells of rows above
+    for start, end in html_rows(text):
+        row = CELL.findall(text[start:end])
+        texts = [" ".join(TAG.sub(" ", inside).split()) for _, inside in row]
+        spans = [span_of(attributes) for attributes, _ in row]
+        if len(row) == 1 and not covered:
+            texts, spans = [*texts, ""], [*spans, 1]
+        if row:
+            yield Row(start=offset + start, texts=texts, spans=spans)
+        covered = max(covered, *spans, 1) - 1
+
+
+def span_of(attributes: str) -> int:
+    found = ROWSPAN.search(attributes)
+    return int(found[1]) if found else 1
+
+
+def written(texts: list[str], *, is_html: bool) -> str:
+    if is_html:
+        return f"<tr>{''.join(f'<td>{text}</td>' for text in texts if text)}</tr>"
+    return f"| {' | '.join(text for text in texts if text)} | |"

@@ -1,0 +1,105 @@
+"""Rejections by model servers: what an error response means.
+
+Servers say it in a status, a code, or a sentence. A sentence may repeat the request, and with it words of the document,
+so a sentence counts only if the request does not contain it itself.
+"""
+
+import json
+import re
+from http import HTTPStatus
+from typing import Any
+
+from etl.core.errors import DocumentTooLong, EtlError, LlmForbidden, LlmRefused, LlmUnavailable
+
+MAX_MESSAGE_CHARACTERS = 4_000  # of a server's error message
+MAX_BODY_CHARACTERS = 200_000  # of a body that repeats the request
+# Members of error bodies that are about the error. Others, such as FastAPI's `input`, repeat the request.
+TELLING = ("error", "errors", "detail", "details", "message", "msg", "code", "type", "param", "loc", "innererror")
+MAX_LEVELS = 5
+
+TOO_LONG_CODES = ("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "context_window")
+TOO_LONG = re.compile(
+    r"context.(?:length|window|size|limit)|maximum context|max_model_len|(?:prompt|input|conversation) is too long"
+    r"|too many (?:prompt |input )?tokens|reduce the length|exceeds the available|maximum input length"
+    r"|max_input_tokens|input token count|range of input length|when context the overflows"
+    r"|`?inputs`? (?:tokens|must have less than)|prompt (?:contains|has) [\d,]+ tokens"
+    r"|exceeds? the (?:model's )?maximum|larger than the (?:maximum|configured) context|tokens exceed"
+    r"|current length is [\d,]+ while limit is"
+)
+REFUSED_CODES = ("content_filter", "content_policy_violation", "data_inspection_failed", "responsibleaipolicyviolation")
+REFUSED = re.compile(
+    r"content management policy|content filter|content.?policy|inappropriate content|content exists risk"
+    r"|flagged by (?:our )?(?:moderation|content|safety)|usage policies"
+)
+
+# Some servers send 404 or 500 for an unknown parameter.
+ABOUT_REQUEST = (400, 404, 415, 422, 500, 501)
+TRANSIENT = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+class RequestRejected(Exception):
+    """The server rejected the request. `message`: what it says of the error, in lower case, for matching and never for
+    display; "" where the cause is not the request."""
+
+    def __init__(self, error: EtlError, *, message: str) -> None:
+        super().__init__(error.code)
+        self.error, self.message = error, message
+
+
+def rejection(status: int, body: str, *, sent: str, retry_after: float | None) -> RequestRejected:
+    """Return what a response with an error status means. `sent`: the prompt, whose words prove nothing."""
+    message, codes = said_in(body)
+    meaning = error_of(status, message, codes, sent.lower(), retry_after=retry_after)
+    is_about_request = status in ABOUT_REQUEST and not isinstance(meaning, DocumentTooLong | LlmRefused)
+    return RequestRejected(meaning, message=message if is_about_request else "")
+
+
+def error_of(status: int, message: str, codes: set[str], sent: str, *, retry_after: float | None) -> EtlError:
+    """Return the error for a response with this status."""
+    is_refused = says(REFUSED, REFUSED_CODES, message, codes, sent)
+    if status == HTTPStatus.UNAUTHORIZED or (status == HTTPStatus.FORBIDDEN and not is_refused):
+        return LlmForbidden("The language model's server rejects ETL_LLM_API_KEY.")
+    if status not in TRANSIENT:  # 429 may speak of tokens too: of a rate limit
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or says(TOO_LONG, TOO_LONG_CODES, message, codes, sent):
+            return DocumentTooLong("The document, or a part of it, exceeds the context length of the language model.")
+        if status < HTTPStatus.INTERNAL_SERVER_ERROR and is_refused:
+            return LlmRefused()
+    if status in TRANSIENT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return LlmUnavailable(
+            f"The language model's server is busy or failed (HTTP {status}).", retry_after=retry_after
+        )
+    if status == HTTPStatus.NOT_FOUND:
+        return LlmForbidden("The language model's server does not have this model or address (HTTP 404).")
+    return LlmForbidden(f"The language model's server rejects the request (HTTP {status}).")
+
+
+def says(sentence: re.Pattern[str], known: tuple[str, ...], message: str, codes: set[str], sent: str) -> bool:
+    """Whether an error has one of these codes, or a sentence that the request does not contain."""
+    if not codes.isdisjoint(known):
+        return True
+    return any(match.group() not in sent for match in sentence.finditer(message))
+
+
+# ---- Bodies ---------------------------------------------------------------------------------------------------------
+def said_in(body: str) -> tuple[str, set[str]]:
+    """Return what a body says of the error, and its codes, both in lower case."""
+    body = body[:MAX_BODY_CHARACTERS]
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        parsed = body
+    codes = set[str]()
+    texts = texts_of(parsed, codes, MAX_LEVELS)
+    return " ".join(texts)[:MAX_MESSAGE_CHARACTERS].lower(), codes
+
+
+def texts_of(value: Any, codes: set[str], levels: int) -> list[str]:
+    """Return the texts about the error, and add its codes to `codes`."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and levels:
+        return [text for each in value for text in texts_of(each, codes, levels - 1)]
+    if not (isinstance(value, dict) and levels):
+        return []
+    codes.update(value[name].lower() for name in ("code", "type") if isinstance(value.get(name), str))
+    return [text for name in TELLING if name in value for text in texts_of(value[name], codes, levels - 1)]

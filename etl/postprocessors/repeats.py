@@ -1,0 +1,106 @@
+"""Items that a result has more often than the document.
+
+A model may take the lines that are shown for reading only for items of its piece, or give one row twice. Items are
+compared with rows by their words and digits.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from etl.core.stage_context import StageContext
+from etl.postprocessors.excerpts import is_text, units_of, words
+from etl.postprocessors.merge import loose_key
+from etl.postprocessors.repair import Mismatches, lists, plain_evidence, rejected
+from etl.postprocessors.responses import ParsedResponse, scalars
+from etl.postprocessors.schemas import Guide, Schema
+from etl.postprocessors.splitting import Piece
+from etl.postprocessors.validation import named
+
+Item = tuple[str, int]  # a list's pointer and an index
+REPEATED = "items_repeated"
+MIN_WORDS = 2  # of an item that are in its row
+
+
+def without_foreign(
+    answers: list[ParsedResponse], cut: list[Piece], schema: Schema, *, context: StageContext
+) -> list[ParsedResponse]:
+    """Return the answers without the items of lines for reading only that a neighboring piece has too. Warn of those
+    that it does not have."""
+    guide = Guide.of(schema)
+    foreign = [list(foreign_items(answer, piece, guide)) for answer, piece in zip(answers, cut, strict=True)]
+    own = [
+        Counter(
+            (pointer, loose_key(item))
+            for pointer, items in lists(guide, answer.data)
+            for at, item in enumerate(items)
+            if (pointer, at) not in gone
+        )
+        for answer, gone in zip(answers, foreign, strict=True)
+    ]
+    found: list[ParsedResponse] = []
+    for number, answer in enumerate(answers):
+        near = Counter[tuple[str, str]]()
+        for each in own[max(0, number - 1) : number] + own[number + 1 : number + 2]:
+            near += each
+        items = dict(lists(guide, answer.data))
+        gone = {item for item in foreign[number] if near[item[0], loose_key(items[item[0]][item[1]])]}
+        if kept := [item for item in foreign[number] if item not in gone]:
+            detail = f"{len(kept)} items are in lines of a neighboring piece, and may be there twice: {pointers(kept)}."
+            context.warn(REPEATED, detail, page=cut[number].first_page)
+        found.append(without(answer, gone, guide) if gone else answer)
+    return found
+
+
+def foreign_items(answer: ParsedResponse, piece: Piece, guide: Guide) -> Iterator[Item]:
+    """Yield the items that are in the lines for reading only, and not in the piece."""
+    outside = [*rows_of(piece.before), *rows_of(piece.after)]
+    if not outside:
+        return
+    inside = {*words(piece.text), *words(piece.lead), *words(piece.headings)}
+    for pointer, items in lists(guide, answer.data):
+        for at, item in enumerate(items):
+            wanted = words_of(item)
+            if len(wanted) >= MIN_WORDS and not wanted <= inside and any(wanted <= row for row in outside):
+                yield pointer, at
+
+
+def without(answer: ParsedResponse, gone: Iterable[Item], guide: Guide) -> ParsedResponse:
+    answer = plain_evidence(answer)
+    data, evidence = rejected(guide, answer.data, answer.evidence, Mismatches(items=dict.fromkeys(gone, ("", ""))))
+    return ParsedResponse(data=data, evidence=evidence)
+
+
+def warn_of_shared_rows(data: Any, schema: Schema, content: str, *, context: StageContext) -> None:
+    """Warn of equal items that are more than the rows of the document that have their values."""
+    rows: list[set[str]] = []
+    shared = Counter[str]()
+    for pointer, items in lists(Guide.of(schema), data):
+        groups = Counter(map(loose_key, items))
+        examples = {loose_key(item): item for item in items if groups[loose_key(item)] > 1}
+        rows = rows or (rows_of(content) if examples else [])
+        for key, item in examples.items():
+            count = count_of(words_of(item), rows)
+            shared[pointer] += groups[key] if 0 < count < groups[key] else 0
+    if shared := +shared:
+        detail = f"{shared.total()} items are equal to others, and have fewer rows in the document: {named([*shared])}."
+        context.warn(REPEATED, detail)
+
+
+def count_of(wanted: set[str], rows: list[set[str]]) -> int:
+    """Return the number of the rows that have the most of these words."""
+    counts = Counter(len(wanted & row) for row in rows)
+    most = max(counts, default=0)
+    return counts[most] if most >= MIN_WORDS else 0
+
+
+def rows_of(content: str) -> list[set[str]]:
+    return [set(words(content[start:end])) for start, end, _ in units_of(content)]
+
+
+def words_of(item: Any) -> set[str]:
+    return {word for _, inside in scalars(item) if is_text(inside) for word in words(str(inside))}
+
+
+def pointers(items: list[Item]) -> str:
+    return named([f"{pointer}/{at}" for pointer, at in items])

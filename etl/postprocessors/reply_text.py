@@ -1,0 +1,95 @@
+"""The answer in a reply's text: without reasoning, channels, fences, and sentences around it.
+
+Servers differ in how much of a model's output they remove. What surrounds the JSON is removed here, and never a part of
+the JSON: where it is not certain which text is the answer, there is none, and the model is asked again.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+
+TAGS = r"think|thinking|thought|thoughts|reasoning|reflection|seed:think"
+OPENING = re.compile(rf"\s*(?:<(?:{TAGS})>|\[THINK\]|<\|START_THINKING\|>|◁think▷)", re.IGNORECASE)
+CLOSING = re.compile(rf"</(?:{TAGS})>|\[/THINK\]|<\|END_THINKING\|>|◁/think▷", re.IGNORECASE)
+# Harmony: `<|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>`.
+CHANNEL, FINAL, MESSAGE = "<|channel|>", "<|channel|>final", "<|message|>"
+END_OF_CHANNEL = re.compile(r"<\|(?:return|end|call|start)\|>")
+# The same without the special tokens, which some servers drop.
+BARE_CHANNELS = re.compile(r"\A(?:assistant)?(?:analysis|commentary).*assistantfinal", re.DOTALL)
+SPACE = "\ufeff \t\r\n"
+FENCE = "```"
+JSON_BEGINS = re.compile(r'\{\s*"|^\s*[\[{]', re.MULTILINE)
+decoder = json.JSONDecoder()
+
+
+def candidates(text: str) -> Iterator[str]:
+    """Yield the texts that may be the JSON of a reply, the most certain first."""
+    whole, answer = text.strip(SPACE), without_thoughts(text)
+    yield whole
+    if answer != whole:
+        yield answer
+    yield from fenced(answer)
+    yield from embedded(answer)
+
+
+def without_thoughts(text: str) -> str:
+    """Return the reply without reasoning: "" if there is nothing else."""
+    text = last_channel(text.strip(SPACE))
+    closings = list(CLOSING.finditer(text))
+    if closings:
+        # Also without an opening tag: some chat templates put it into the prompt.
+        return text[closings[-1].end() :].strip(SPACE)
+    return "" if OPENING.match(text) else text
+
+
+def last_channel(text: str) -> str:
+    """Return the text of the final channel, if the reply has channels."""
+    if (start := text.rfind(FINAL)) >= 0 and (message := text.find(MESSAGE, start)) >= 0:
+        return END_OF_CHANNEL.split(text[message + len(MESSAGE) :], maxsplit=1)[0].strip(SPACE)
+    if CHANNEL in text:
+        return ""
+    return BARE_CHANNELS.sub("", text, count=1).strip(SPACE)
+
+
+def fenced(text: str) -> Iterator[str]:
+    """Yield the content of the only code fence with an object or a list, if there is no JSON outside of it: of a draft
+    and an answer, it is not certain which is which. Not by a regular expression, which would search for the end of each
+    of a million opening fences."""
+    blocks, outside = fences(text)
+    blocks = [block for block in blocks if block[:1] in ("{", "[")]
+    if len(blocks) == 1 and not JSON_BEGINS.search(outside):
+        yield blocks[0]
+
+
+def fences(text: str) -> tuple[list[str], str]:
+    """Return the contents of all closed code fences, and the text outside of them."""
+    found: list[str] = []
+    outside: list[str] = []
+    inside: list[str] | None = None
+    for line in text.split("\n"):
+        stripped = line.strip()
+        if inside is None:
+            inside = [] if stripped.startswith(FENCE) else None
+            outside += [line] if inside is None else []
+        elif stripped == FENCE:
+            found.append("\n".join(inside).strip(SPACE))
+            inside = None
+        else:
+            inside.append(line)
+    return found, "\n".join(outside)
+
+
+def embedded(text: str) -> Iterator[str]:
+    """Yield the only object or list within sentences.
+
+    It starts at the first bracket. A later one could be inside an object that was cut off, and be taken for the whole.
+    """
+    start = min((place for mark in "{[" if (place := text.find(mark)) >= 0), default=-1)
+    if start < 0:
+        return
+    try:
+        _, end = decoder.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return
+    if not any(mark in text[end:] for mark in "{["):
+        yield text[start:end]

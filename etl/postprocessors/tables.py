@@ -1,0 +1,133 @@
+"""Heads of the tables in a text, so that each piece of a table is read with the names of its columns.
+
+A table that is continued on the next page often has no head there, or its first row was taken for one. Such a table
+inherits the head of the table before it, if only a page marker and running heads stand between them.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from etl.providers.base import PAGE_MARKER
+
+UNDERLINE = re.compile(r"[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t:-]*)*")  # below the head of a Markdown table
+RUN = re.compile(r"(?:^[^\n|]*\|[^\n]*(?:\n|\Z))+", re.MULTILINE)  # a line with a `|` counts as a row
+HTML_TABLE = re.compile(r"<table\b", re.IGNORECASE)
+# More rows of a head, which have no data cells.
+HEAD_ROWS = re.compile(r"(?:\s*<tr\b[^>]*>(?:\s*<th\b(?:(?!</?t[rdh]\b).)*</th>)+\s*</tr>)*", re.IGNORECASE | re.DOTALL)
+MARKER = re.compile(PAGE_MARKER)
+DIGIT = re.compile(r"\d")
+MAX_HEAD = 1_000
+MAX_BETWEEN = 1_500  # characters of running heads between two pages of a table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """`content[start:end]` is the table. `head`: its head, maybe inherited; `own`: where the rows after its own head
+    begin."""
+
+    start: int
+    end: int
+    head: str
+    columns: int
+    own: int
+    is_inherited: bool = False
+
+
+class TableHeads:
+    """The tables of a text, in order."""
+
+    def __init__(self, content: str) -> None:
+        self.tables: list[Table] = []
+        for table in sorted((*markdown_tables(content), *html_tables(content)), key=lambda table: table.start):
+            self.tables.append(self.with_head(content, table))
+
+    def with_head(self, content: str, table: Table) -> Table:
+        """Return the table, with the head of the one before if it continues that."""
+        above = self.tables[-1] if self.tables else None
+        if above is None or above.columns != table.columns or not above.head or len(above.head) > MAX_HEAD:
+            return table
+        between = content[above.end : table.start]
+        is_continued = len(between) <= MAX_BETWEEN and MARKER.search(between) is not None
+        is_data = not table.head or (DIGIT.search(table.head) is not None and DIGIT.search(above.head) is None)
+        if not (is_continued and is_data):
+            return table
+        return Table(
+            start=table.start,
+            end=table.end,
+            head=above.head,
+            columns=table.columns,
+            own=table.start,
+            is_inherited=True,
+        )
+
+    def around(self, place: int) -> list[Table]:
+        """Return the table at a place, after those that it continues."""
+        last = bisect_right(self.tables, place, key=lambda table: table.end)
+        first = last
+        while first and self.tables[first].is_inherited:
+            first -= 1
+        return self.tables[first : last + 1]
+
+    def missing(self, start: int, end: int) -> tuple[int, str]:
+        """Return the head that `content[start:end]` lacks, and where its rows begin. ("" if it lacks none.)"""
+        index = bisect_right(self.tables, start, key=lambda table: table.end)
+        table = self.tables[index] if index < len(self.tables) else None
+        if table is None or table.start >= end or len(table.head) > MAX_HEAD:
+            return start, ""
+        if table.own <= start:
+            return max(start, table.start), table.head
+        return (table.start, table.head) if table.is_inherited else (start, "")
+
+
+def markdown_tables(content: str) -> Iterator[Table]:
+    for run in RUN.finditer(content):
+        first, _, rest = run.group().partition("\n")
+        second = rest.partition("\n")[0]
+        has_head = UNDERLINE.fullmatch(second) is not None
+        yield Table(
+            start=run.start(),
+            end=run.end(),
+            head=f"{first}\n{second}" if has_head else "",
+            columns=len(cells(first)),
+            own=run.start() + len(first) + len(second) + 2 if has_head else run.end(),
+        )
+
+
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.replace("\\|", "/").strip().removeprefix("|").removesuffix("|").split("|")]
+
+
+def html_tables(content: str) -> Iterator[Table]:
+    """Yield the tables in HTML. The head is the first row, as most writers mark no other, and rows of `th` after it."""
+    begins = [match.start() for match in HTML_TABLE.finditer(content)]
+    for start, following in pairwise([*begins, len(content)]):
+        close = content.find("</table>", start, following)
+        end = close + len("</table>") if close >= 0 else following
+        row = content.find("<tr", start, end)
+        row_end = content.find("</tr>", row, end) if row >= 0 else -1
+        if row_end >= 0:
+            own = row_end + len("</tr>")
+            columns = len(re.findall(r"<t[dh]\b", content[row:own])) if own - row <= MAX_HEAD else 0
+            if columns and (more := HEAD_ROWS.match(content, own, min(end, row + MAX_HEAD))):
+                own = more.end()
+            head = content[row:own] if columns else ""
+            yield Table(start=start, end=end, head=head, columns=columns, own=own)
+
+
+def html_rows(content: str) -> Iterator[tuple[int, int]]:
+    folded = content.lower() if content.isascii() else ascii_lower(content)
+    end = 0
+    while (start := folded.find("<tr", end)) >= 0 and (close := folded.find("</tr>", start)) >= 0:
+        end = close + len("</tr>")
+        yield start, end
+
+
+def ascii_lower(content: str) -> str:
+    """Lower-case without changing positions: `str.lower` turns `İ` into two characters."""
+    return content.translate(LOWER)
+
+
+LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}

@@ -1,0 +1,167 @@
+"""Validation of a model's replies, and the words for what does not fit."""
+
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from etl.core.errors import NumberUnrepresentable, SchemaInvalid
+from etl.postprocessors import repair, reply_text, responses, splitting
+from etl.postprocessors.repair import ItemsLost, Mismatches
+from etl.postprocessors.responses import NotJson, NumberOutOfRange, ParsedResponse
+from etl.postprocessors.schemas import Guide, Schema, as_map
+from rules.schema import json_schema
+
+REASKS = 2
+MAX_POINTERS = 20
+MAX_POINTER = 120
+MAX_SHOWN = 5  # mismatches in an error
+AS_STRING = "Write it as a string, with all its digits."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """`label`: of the call, in its task. `task` and `about`: the instruction, and a description of the data. `schema`:
+    shown to the model; `checked`: the schema that validates the response, with fewer descriptions. `is_notes`: the
+    response is text, and the schema only selects what is relevant. `is_lasting`: a valid response is kept for the whole
+    task, also when a user retries it. `least`: the number of items that lists must have, by pointer. `part` and
+    `complaints`: of an earlier response, the parts to correct, and the reasons."""
+
+    label: str
+    task: str
+    about: str
+    data: str
+    schema: Schema
+    checked: Schema
+    wants_evidence: bool = False
+    is_notes: bool = False
+    is_lasting: bool = False
+    reasks: int = REASKS
+    pages: tuple[int, int] | None = None  # of the data, for warnings
+    least: dict[str, int] = field(default_factory=dict)
+    part: str = ""
+    complaints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The response so far, and its parts that do not fit."""
+
+    response: ParsedResponse
+    mismatches: Mismatches
+
+
+class InvalidReply(Exception):
+    """A reply cannot be used. `complaints`: the reasons, for the model; `mismatches`: for users, a pointer, and a
+    message for each part that does not fit the schema; empty if the reply is not JSON. `standing`: the response so
+    far, None if the reply does not change it. `numbers`: the reasons why numbers cannot be stored, by pointer."""
+
+    def __init__(
+        self,
+        complaints: list[str],
+        mismatches: list[tuple[str, str]],
+        *,
+        standing: Standing | None = None,
+        numbers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(len(complaints))
+        self.complaints, self.mismatches = complaints, mismatches
+        self.standing, self.numbers = standing, numbers or {}
+
+
+def validate(text: str, question: Question, standing: Standing | None = None) -> ParsedResponse:
+    """Parse and validate a reply, as a whole or as a correction of the standing response. Raises InvalidReply."""
+    if question.is_notes:
+        notes = reply_text.without_thoughts(text)
+        if not notes:
+            raise InvalidReply(["It contains no notes."], [])
+        return ParsedResponse(data=notes)
+    readings = readings_of(text, question, standing)
+    for reading in readings:
+        if not json_schema.errors(question.checked, reading.data, 1):
+            return require_items(reading, question)
+    found = repair.mismatches(question.checked, readings[0].data)
+    complaints = [f"{pointer or 'the whole'}: {words}" for pointer, words in found.listed]
+    standing = Standing(response=readings[0], mismatches=found)
+    raise InvalidReply(complaints, found.listed, standing=standing)
+
+
+def readings_of(text: str, question: Question, standing: Standing | None) -> list[ParsedResponse]:
+    """Return the possible responses of a reply, a correction put into the standing response. Raises InvalidReply."""
+    try:
+        has_data = any("data" in as_map(part.get("properties")) for part in Guide.of(question.schema).parts)
+        readings = responses.readings(responses.parse(text), has_data=has_data)
+        if standing is None:
+            return readings
+        found = standing.mismatches
+        return [repair.patched(question.checked, standing.response, found, reading) for reading in readings]
+    except NumberOutOfRange as reason:
+        numbers = {pointer.removeprefix("/data"): why for pointer, why in reason.numbers.items()}
+        complaints = [f"{named([pointer])}: {why} {AS_STRING}" for pointer, why in numbers.items()]
+        raise InvalidReply(complaints, [], numbers=numbers) from None
+    except NotJson as reason:
+        raise InvalidReply([str(reason)], []) from None
+    except ItemsLost as reason:
+        raise InvalidReply([str(reason)], standing.mismatches.listed if standing else []) from None
+
+
+def require_items(response: ParsedResponse, question: Question) -> ParsedResponse:
+    """Return the response. Raises InvalidReply if it has fewer items than what it was made from."""
+    counts = {pointer: repair.count_at(response.data, pointer) for pointer in question.least}
+    lost = [
+        (pointer, f"Must have at least {least} items, as in the notes, and has {counts[pointer]}.")
+        for pointer, least in question.least.items()
+        if counts[pointer] < least
+    ]
+    if lost:
+        raise InvalidReply([f"{pointer}: {words}" for pointer, words in lost], lost)
+    return response
+
+
+def pages_of_items(response: ParsedResponse, found: Mismatches, question: Question) -> list[int]:
+    """Return the pages of the items that do not fit, by their evidence. Empty if an item has none."""
+    first, last = question.pages or (1, 0)
+    by_item: dict[str, set[int]] = {f"{pointer}/{at}": set() for pointer, at in found.items}
+    for pointer, each in response.evidence.items():
+        for item in by_item.keys() & {pointer, *accumulate(pointer.split("/")[:-1], "{}/{}".format)}:
+            by_item[item] |= {each.page} if first <= each.page <= last else set()
+    return sorted(set().union(*by_item.values())) if all(by_item.values()) else []
+
+
+def on_pages(question: Question) -> str:
+    return f" ({splitting.pages_named(*question.pages)})" if question.pages else ""
+
+
+def invalid(reply: InvalidReply) -> SchemaInvalid:
+    if not reply.mismatches:
+        return SchemaInvalid("The language model's response is not JSON, even after a corrective retry.")
+    shown = dict.fromkeys(map(describe, reply.mismatches[:MAX_SHOWN]))
+    return SchemaInvalid(f"{SchemaInvalid.detail} {' '.join(shown)}")
+
+
+def unrepresentable(numbers: dict[str, str]) -> NumberUnrepresentable:
+    return NumberUnrepresentable(f"{reasons_for(numbers)} Allow a string there in the rule's schema.")
+
+
+def reasons_for(numbers: dict[str, str]) -> str:
+    return " ".join(f"{named([pointer])}: {why}" for pointer, why in list(numbers.items())[:MAX_SHOWN])
+
+
+def rejection(found: Mismatches, pages: str) -> str:
+    """Return the text of a warning about items that were left out."""
+    reasons = " ".join(dict.fromkeys(map(describe, list(found.items.values())[:MAX_SHOWN])))
+    return f"{len(found.items)} items do not fit the schema and were left out{pages}. {reasons}"
+
+
+def is_missing(mismatch: tuple[str, str]) -> bool:
+    return mismatch[1].startswith("The member ")
+
+
+def describe(mismatch: tuple[str, str]) -> str:
+    """Describe a mismatch by the schema alone: names that only the response has may be private."""
+    pointer, words = mismatch
+    reason = "Has members that are not allowed." if words.startswith(repair.NOT_ALLOWED) else words
+    return f"{named([pointer])}: {reason[:MAX_POINTER]}"
+
+
+def named(pointers: list[str]) -> str:
+    """Return pointers for use in a sentence."""
+    return ", ".join(dict.fromkeys((pointer or "the whole")[:MAX_POINTER] for pointer in pointers[:MAX_POINTERS]))

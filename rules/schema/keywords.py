@@ -1,0 +1,39 @@
+"""Unknown keywords of schemas. Validators ignore them, so a slip of the pen in a rule file would have no effect."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from config.platform.http.pointers import join
+from config.platform.http.problems import InputError
+from rules.schema.extensions import CHECKS
+from rules.schema.subschemas import Parts, refusal
+
+# https://json-schema.org/draft/2020-12/schema, and names that earlier drafts have for some of these.
+CORE = (
+    "$schema $id id $ref $anchor $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $vocabulary $comment $defs"
+    " definitions"
+)
+APPLICATORS = (
+    "prefixItems items contains additionalProperties properties patternProperties dependentSchemas propertyNames if"
+    " then else allOf anyOf oneOf not unevaluatedItems unevaluatedProperties additionalItems dependencies"
+)
+ASSERTIONS = (
+    "type const enum multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern maxItems"
+    " minItems uniqueItems maxContains minContains maxProperties minProperties required dependentRequired"
+)
+ANNOTATIONS = (
+    "title description default deprecated readOnly writeOnly examples format contentEncoding contentMediaType"
+    " contentSchema"
+)
+KEYWORDS = frozenset(f"{CORE} {APPLICATORS} {ASSERTIONS} {ANNOTATIONS}".split()) | CHECKS.keys()
+
+
+def unknown_keywords(schema: dict[str, Any]) -> Iterator[InputError]:
+    """Yield the keywords that no validator knows, with their places. The schema has passed `json_schema.check`."""
+    for pointer, part in Parts(schema).parts.items():
+        for name in part.schema:
+            if name not in KEYWORDS:
+                detail = (
+                    "This keyword is unknown. In YAML, put text that contains a comma or a colon in quotation marks."
+                )
+                yield refusal(join(pointer, name), "unknown_keyword", detail)

@@ -1,0 +1,101 @@
+"""A request to a model, understood from its messages alone."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tests.bench.extraction.documents import Schema
+from tests.integration.openai_server import Request
+
+MARKED = re.compile(r"^([0-9a-f]{16,64})$\n(.*?)\n^\1$", re.MULTILINE | re.DOTALL)
+SCHEMA = re.compile(r"JSON Schema[^\n{]*:\s*(?:```json\s*)?(?=\{)")
+READER = re.compile(r"\[reader: (?P<mode>[a-z0-9-]+); document: (?P<run>[^\]]+)\]")
+POINTERS = re.compile(r"/[A-Za-z0-9_~/-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """`kind`: extract, notes, combine, repair (values without their document), or choose (between values of pieces).
+    `run` and `mode`: from the rule's instructions. `is_again`: rows are read again because an earlier answer about them
+    was wrong. `previous`: the last answer that is shown, in a corrective retry, or
+    its wrong parts if `is_part`; `complaints`: of each retry."""
+
+    kind: str
+    mode: str
+    run: str
+    schema: Schema
+    data: str
+    is_again: bool = False
+    previous: str = ""
+    is_part: bool = False
+    complaints: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_repair(self) -> bool:
+        return self.kind == "repair" or self.is_again or bool(self.complaints)
+
+    @property
+    def key(self) -> str:
+        """A digest of what was shown, without the random marker."""
+        return hashlib.sha256(f"{self.run} {self.kind} {self.data}".encode()).hexdigest()
+
+
+def instruction(*, mode: str, run: str) -> str:
+    """Return the rule's own instructions: which reader is asked, and for what its tokens are counted."""
+    return f"[reader: {mode}; document: {run}]"
+
+
+def read(request: Request) -> Asked:
+    """Raises LookupError if the request has not the form that the reader knows."""
+    whole = "\n\n".join(message["content"] for message in request.messages)
+    reader, marked = READER.search(whole), MARKED.search(whole)
+    if reader is None or marked is None:
+        raise LookupError("no instructions, or no document between markers")
+    rounds = request.messages[next(n for n, each in enumerate(request.messages) if marked[1] in each["content"]) + 1 :]
+    answers = [each["content"] for each in rounds if each["role"] == "assistant"]
+    complaints = [tuple(POINTERS.findall(each["content"])) for each in rounds if each["role"] == "user" and answers]
+    return Asked(
+        kind=kind_of(request, whole[: marked.start()], marked[2]),
+        mode=reader["mode"],
+        run=reader["run"],
+        schema=schema_of(whole),
+        data=marked[2],
+        is_again="that an earlier answer got wrong" in whole[: marked.start()],
+        previous=answers[-1] if answers else "",
+        is_part=bool(answers) and "only these parts" in rounds[-1]["content"],
+        complaints=tuple(complaints),
+    )
+
+
+def kind_of(request: Request, before: str, data: str) -> str:
+    if "notes in plain text" in before:
+        return "notes"
+    if "What is wrong:" in data and data.startswith("The values:"):
+        return "repair"
+    if data.startswith("Values of /"):
+        return "choose"
+    return "combine" if "Notes of page" in data or data.startswith("So far:") else "extract"
+
+
+def schema_of(whole: str) -> Schema:
+    found = SCHEMA.search(whole)
+    if found is None:
+        raise LookupError("no JSON Schema")
+    made: Any = json.JSONDecoder().raw_decode(whole, found.end())[0]
+    return dict(made)
+
+
+def candidates(data: str) -> Iterator[tuple[str, list[tuple[Any, int]]]]:
+    """Yield the pointers of a question about different values, and each value with its last page."""
+    for block in data.split("\n\n"):
+        first, *lines = block.splitlines()
+        if pointer := re.match(r"Values of (/\S+):$", first):
+            yield pointer[1], [candidate(line.removeprefix("- ")) for line in lines]
+
+
+def candidate(line: str) -> tuple[Any, int]:
+    value, end = json.JSONDecoder().raw_decode(line)
+    return value, max(map(int, re.findall(r"\d+", line[end:])), default=0)

@@ -1,0 +1,294 @@
+"""Twelve families of documents, each made from a seed with its truth."""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from tests.bench.extraction import pdf
+from tests.bench.extraction.documents import Document, Paper, Place, Row
+from tests.bench.extraction.kinds import KINDS, Item, cells, printed
+from tests.bench.extraction.languages import ENGLISH, FRENCH, GERMAN, SELLERS, Language
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """`form`: how rows are printed. `heads`: on the first page only, or on every page. `duplicates`: the share of rows
+    that equal an earlier one; `continued`: of rows with a cell of two lines. `is_broken`: items go over page breaks.
+    """
+
+    name: str
+    language: Language
+    kind: str
+    form: str  # pipe, aligned, html, blocks, pdf
+    pages: int
+    per_page: int = 30  # lines of text
+    heads: str = "first"
+    has_carried: bool = False
+    duplicates: float = 0.0
+    continued: float = 0.0
+    is_broken: bool = False
+
+
+FAMILIES = (
+    Family(name="invoice-en-carried", language=ENGLISH, kind="invoice", form="pipe", pages=40, has_carried=True),
+    Family(
+        name="invoice-de-repeated",
+        language=GERMAN,
+        kind="invoice",
+        form="pipe",
+        pages=20,
+        heads="every",
+        duplicates=0.2,
+    ),
+    Family(name="invoice-fr-blocks", language=FRENCH, kind="invoice", form="blocks", pages=24, per_page=36),
+    Family(name="invoice-en-pdf", language=ENGLISH, kind="invoice", form="pdf", pages=6, has_carried=True),
+    Family(
+        name="statement-en-aligned",
+        language=ENGLISH,
+        kind="statement",
+        form="aligned",
+        pages=30,
+        heads="every",
+        has_carried=True,
+    ),
+    Family(name="statement-de-signs", language=GERMAN, kind="statement", form="pipe", pages=30, has_carried=True),
+    Family(name="statement-fr-html", language=FRENCH, kind="statement", form="html", pages=16),
+    Family(name="inventory-en-long", language=ENGLISH, kind="inventory", form="pipe", pages=120, per_page=14),
+    Family(
+        name="inventory-de-cells",
+        language=GERMAN,
+        kind="inventory",
+        form="pipe",
+        pages=12,
+        heads="every",
+        continued=0.3,
+    ),
+    Family(
+        name="inventory-fr-broken",
+        language=FRENCH,
+        kind="inventory",
+        form="blocks",
+        pages=10,
+        per_page=31,
+        is_broken=True,
+    ),
+    Family(name="contract-en-amended", language=ENGLISH, kind="contract", form="blocks", pages=12, duplicates=0.1),
+    Family(name="contract-de-annex", language=GERMAN, kind="contract", form="aligned", pages=3),
+)
+QUICK = ("invoice-en-carried", "invoice-fr-blocks", "contract-en-amended")
+INDENT = "    "
+
+
+def document(family: Family, *, seed: int, pages: int | None = None) -> Document:
+    """Return the document of a family with so many pages."""
+    return Writer(family, seed=seed, pages=pages or family.pages).write()
+
+
+class Writer:
+    """One document while it is written."""
+
+    def __init__(self, family: Family, *, seed: int, pages: int) -> None:
+        self.family, self.wanted = family, pages
+        self.language, self.kind = family.language, KINDS[family.kind]
+        self.dice = Random(f"{seed} {family.name} {pages}")
+        self.number = f"{family.kind[:2].upper()}-{self.dice.randrange(10_000, 99_999)}"
+        self.running = [SELLERS[self.language.code], f"{self.language.labels['number']} {self.number}"]
+        self.paper = Paper(head=self.running[:1], foot=self.language.page, lines_per_page=family.per_page)
+        suffix = {"pdf": "pdf", "aligned": "txt", "blocks": "txt"}.get(family.form, "md")
+        self.document = Document(
+            family=family.name, filename=f"{family.name}-{pages}.{suffix}", schema=self.kind.schema, pages=pages
+        )
+        self.count, self.sum, self.balance = 0, 0.0, 0.0
+        self.earlier: list[Item] = []
+
+    def write(self) -> Document:
+        self.first_page()
+        self.fill()
+        while self.paper.number < self.wanted:
+            if not self.is_new:
+                self.next_page()
+            self.fill()
+        self.end_table()
+        self.last_page()
+        made = self.document
+        made.text = self.paper.text()
+        made.content = pdf.printed(self.paper) if self.family.form == "pdf" else made.text.encode()
+        return made
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the last item of a page already began the next one."""
+        return self.family.is_broken and self.paper.left >= self.paper.size - 2
+
+    # ---- Scalars ----------------------------------------------------------------------------------------------------
+    def scalar(self, pointer: str, value: Any) -> None:
+        """Print a value with its label. The last one counts."""
+        name = pointer.removeprefix("/")
+        place = self.paper.add(f"{self.language.labels[name]}: {printed(name, value, self.language)}")
+        if self.document.scalars.get(pointer) != value:
+            self.document.shown[pointer] = []
+        self.document.scalars[pointer] = value
+        self.document.shown[pointer].append(place)
+
+    def first_page(self) -> None:
+        self.paper.add(f"# {self.running[0]}" if self.family.form in ("pipe", "html") else self.running[0])
+        for pointer, value in self.beginning().items():
+            self.scalar(pointer, value)
+        self.paper.add()
+        if self.family.form != "blocks":
+            self.head()
+
+    def beginning(self) -> dict[str, Any]:
+        dice = self.dice
+        match self.family.kind:
+            case "invoice":
+                return {"/number": self.number, "/issue_date": "2024-03-04"}
+            case "statement":
+                self.balance = dice.randrange(100_00, 9_000_00) / 100
+                return {"/account": f"{self.dice.randrange(10**9, 10**10)}", "/opening_balance": self.balance}
+            case "inventory":
+                return {"/warehouse": f"{SELLERS[self.language.code]} 7", "/date": "2024-12-31"}
+        return {
+            "/number": self.number,
+            "/supplier/name": f"{SELLERS[self.language.code]} Alpha",
+            "/supplier/tax_id": f"{dice.randrange(10**8, 10**9)}",
+            "/contract_value": 100_000.0 + dice.randrange(1000),
+            "/renewal": False,
+        }
+
+    def last_page(self) -> None:
+        self.paper.add()
+        match self.family.kind:
+            case "invoice":
+                self.scalar("/total", round(self.sum, 2))
+            case "statement":
+                self.scalar("/closing_balance", round(self.balance, 2))
+            case "inventory":
+                self.scalar("/total", round(self.sum))
+            case _ if self.wanted > 1:
+                self.scalar("/supplier/name", f"{SELLERS[self.language.code]} Beta")
+                self.scalar("/supplier/tax_id", f"{self.dice.randrange(10**8, 10**9)}")
+                self.scalar("/contract_value", 120_000.0 + self.dice.randrange(1000))
+
+    # ---- Pages ------------------------------------------------------------------------------------------------------
+    def next_page(self) -> None:
+        if self.family.has_carried:
+            self.carried(self.language.carried)
+            if self.family.kind == "statement":
+                self.end_table()
+                self.paper.add()
+                self.scalar("/closing_balance", round(self.balance, 2))
+        self.end_table()
+        self.paper.new_page()
+        if self.family.form == "html":
+            self.paper.add("<table>")
+        if self.family.heads == "every":
+            self.head()
+        if self.family.has_carried:
+            self.carried(self.language.brought)
+
+    def carried(self, label: str) -> None:
+        """Print a subtotal, as a row of the table."""
+        running = self.balance if self.family.kind == "statement" else self.sum
+        texts = signed({"balance": self.language.number(running)}, self.language)
+        shown = {self.kind.columns[0]: label, self.kind.columns[-1]: texts["balance"]}
+        self.row({name: shown.get(name, "") for name in self.kind.columns})
+
+    def fill(self) -> None:
+        """Fill the page with items. The last page is left a third empty."""
+        page, is_last = self.paper.number, self.paper.number == self.wanted
+        reserve = self.paper.size // 3 if is_last else 3 if self.family.has_carried else self.item_lines()
+        while self.paper.number == page and self.paper.left > (0 if self.breaks(page) else reserve):
+            self.item()
+
+    def breaks(self, page: int) -> bool:
+        """Return whether the last item of a page goes on on the next one."""
+        return self.family.is_broken and page < self.wanted
+
+    def item_lines(self) -> int:
+        return 3 if self.family.form == "blocks" else 2 if self.family.continued else 1
+
+    # ---- Items ------------------------------------------------------------------------------------------------------
+    def item(self) -> None:
+        item = self.next_item()
+        self.sum += item.values[self.kind.running]
+        places = self.block(item) if self.family.form == "blocks" else self.table_row(item)
+        self.document.rows.append(Row(values=item.values, places=places))
+        self.count += 1
+
+    def next_item(self) -> Item:
+        is_repeated = self.earlier and self.dice.random() < self.family.duplicates
+        made = self.dice.choice(self.earlier) if is_repeated else self.kind.make(self.dice, self.language, self.count)
+        if self.family.kind == "statement":
+            self.balance = round(self.balance + made.values["amount"], 2)
+            values = {**made.values, "balance": self.balance}
+            made = replace(made, values=values, printed=signed(cells(values, self.language), self.language))
+        if is_repeated and self.dice.random() < 0.2 and self.family.kind == "invoice":
+            sku = made.values["sku"].lower()  # another article: letters count
+            made = Item(values={**made.values, "sku": sku}, printed={**made.printed, "sku": sku})
+        self.earlier.append(made)
+        return made
+
+    def block(self, item: Item) -> dict[str, Place]:
+        """Print an item of three lines, without blank lines around it."""
+        first, second, *rest = self.kind.columns
+        shown = [name for name in rest if item.values[name] is not None]
+        places: dict[str, Place] = {}
+        label = "" if self.family.kind == "contract" else f"{self.language.item} "
+        lines = [([first, second], f"{label}{item.printed[first]}  {item.printed[second]}")]
+        for names in (shown[:-1], shown[-1:]):
+            parts = [f"{self.language.labels[name]}: {item.printed[name]}" for name in names]
+            lines.append((names, INDENT + INDENT.join(parts)))
+        for names, line in lines:
+            if self.paper.left == 0:
+                self.paper.new_page()
+            place = self.paper.add(line)
+            places |= dict.fromkeys(names, place)
+        return places
+
+    def table_row(self, item: Item) -> dict[str, Place]:
+        texts = dict(item.printed)
+        rest = ""
+        if self.dice.random() < self.family.continued:
+            rest = f"{self.dice.choice(('verzinkt', 'Sonderposten', 'Charge'))} {self.dice.randrange(100, 999)}"
+            item.values["description"] = f"{texts['description']} {rest}"
+        place = self.row(texts)
+        if rest:
+            second = self.row({name: rest if name == "description" else "" for name in self.kind.columns})
+            return {name: place for name in self.kind.columns if item.values[name] is not None} | {
+                "": second  # the second line of the description
+            }
+        return {name: place for name in self.kind.columns if item.values[name] is not None}
+
+    # ---- Tables -----------------------------------------------------------------------------------------------------
+    def head(self) -> None:
+        labels = {name: self.language.labels[name] for name in self.kind.columns}
+        if self.family.form == "html":
+            self.paper.add("<table>")
+        self.row(labels)
+        if self.family.form in ("pipe", "pdf"):
+            self.paper.add("| " + " | ".join(["---"] * len(labels)) + " |")
+
+    def row(self, texts: dict[str, str]) -> Place:
+        cells_of_row = [texts[name] for name in self.kind.columns]
+        if self.family.form == "html":
+            return self.paper.add("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells_of_row) + "</tr>")
+        if self.family.form == "aligned":
+            widths = (20, 34, 22, 22, 16)
+            return self.paper.add(
+                "".join(cell.ljust(width) for cell, width in zip(cells_of_row, widths, strict=False)).rstrip()
+            )
+        return self.paper.add(f"| {' | '.join(cells_of_row)} |")
+
+    def end_table(self) -> None:
+        if self.family.form == "html" and not self.paper.pages[-1][-1].startswith("</table"):
+            self.paper.add("</table>")
+
+
+def signed(texts: dict[str, str], language: Language) -> dict[str, str]:
+    """Return the cells with negative amounts as banks print them."""
+    style = {"en": "({})", "de": "{}-"}.get(language.code, "-{}")
+    return {
+        name: style.format(text[1:]) if name in ("amount", "balance") and text.startswith("-") else text
+        for name, text in texts.items()
+    }

@@ -1,0 +1,171 @@
+"""The four kinds of documents: the columns as printed, the schema of a result, and invented items.
+
+The schema orders the members otherwise than the columns are printed, so that a reader without the table's head mistakes
+one number for another.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.bench.extraction.documents import Schema, schema_of
+from tests.bench.extraction.languages import BOOKINGS, DUTIES, GOODS, PARTIES, Language
+
+TEXT, NUMBER, WHOLE = {"type": "string", "minLength": 1}, {"type": "number"}, {"type": "integer"}
+DATE = {"type": "string", "format": "date"}
+BEGINNING = dt.date(2024, 1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """`values` as in a result; `printed`: the cells, by member."""
+
+    values: dict[str, Any]
+    printed: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`columns`: the members in the order of print; `running`: the member whose sum is carried forward."""
+
+    columns: tuple[str, ...]
+    running: str
+    schema: Schema
+    make: Callable[[Random, Language, int], Item]
+
+
+def money(dice: Random, most: int = 2_000_00) -> float:
+    return dice.randrange(1_00, most) / 100
+
+
+def invoice_line(dice: Random, language: Language, number: int) -> Item:
+    quantity, cents = dice.randrange(2, 40), dice.choice((3_15, 12_50, 62_50, 148_20, 1_099_00, 7_95, 84_10))
+    values = {
+        "sku": f"{dice.choice('ABCD')}-{1000 + number}",
+        "description": dice.choice(GOODS[language.code]),
+        "quantity": quantity,
+        "unit_price": cents / 100,
+        "amount": quantity * cents / 100,
+    }
+    return Item(values=values, printed=cells(values, language))
+
+
+def booking(dice: Random, language: Language, number: int) -> Item:
+    amount = money(dice) * dice.choice((1, -1))
+    values = {
+        "date": (BEGINNING + dt.timedelta(days=number // 4)).isoformat(),
+        "text": f"{dice.choice(BOOKINGS[language.code])} {dice.randrange(1000, 9999)}",
+        "amount": amount,
+        "balance": 0.0,  # set by the writer
+    }
+    return Item(values=values, printed=cells(values, language))
+
+
+def stock_item(dice: Random, language: Language, number: int) -> Item:
+    stock = dice.randrange(3, 2400)
+    values = {
+        "sku": f"{dice.choice('KLMN')}{20000 + number}",
+        "description": dice.choice(GOODS[language.code]),
+        "location": f"{dice.choice('EFGH')}{dice.randrange(1, 9)}" if dice.random() < 0.8 else None,
+        "stock": stock,
+        "value": dice.choice((12_00, 19_50, 250_00, 1_500_00, 88_80)) / 100,
+    }
+    return Item(values=values, printed=cells(values, language))
+
+
+def duty(dice: Random, language: Language, number: int) -> Item:
+    values = {
+        "clause": f"{4 + number // 60}.{1 + number % 60}",
+        "obligation": f"{dice.choice(DUTIES[language.code])} {number + 1}",
+        "party": dice.choice(PARTIES[language.code]),
+        "due": (BEGINNING + dt.timedelta(days=5 * number)).isoformat(),
+        "amount": dice.choice((500_00, 1_250_00, 9_900_00, 500_00)) / 100,
+    }
+    return Item(values=values, printed=cells(values, language))
+
+
+def cells(values: Mapping[str, Any], language: Language) -> dict[str, str]:
+    return {name: printed(name, value, language) for name, value in values.items()}
+
+
+def printed(name: str, value: Any, language: Language) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return language.yes if value else language.no
+    if name in ("date", "due", "issue_date"):
+        return language.date(dt.date.fromisoformat(value))
+    if isinstance(value, int):
+        return language.number(value, 0)
+    return language.number(value) if isinstance(value, float) else str(value)
+
+
+KINDS = {
+    "invoice": Kind(
+        columns=("sku", "description", "unit_price", "quantity", "amount"),
+        running="amount",
+        schema=schema_of(
+            {"sku": TEXT, "description": TEXT, "quantity": WHOLE, "unit_price": NUMBER, "amount": NUMBER},
+            {
+                "number": TEXT,
+                "issue_date": DATE,
+                "total": {**NUMBER, "x-merge": "last", "x-sum-of": "/rows/*/amount"},
+            },
+        ),
+        make=invoice_line,
+    ),
+    "statement": Kind(
+        columns=("date", "text", "amount", "balance"),
+        running="amount",
+        schema=schema_of(
+            {"date": DATE, "text": TEXT, "balance": NUMBER, "amount": NUMBER},
+            {
+                "account": TEXT,
+                "opening_balance": {**NUMBER, "x-merge": "first"},
+                "closing_balance": {
+                    **NUMBER,
+                    "x-merge": "last",
+                    "description": "The last one that is printed: pages show the balance at their end",
+                },
+            },
+        ),
+        make=booking,
+    ),
+    "inventory": Kind(
+        columns=("sku", "description", "location", "value", "stock"),
+        running="stock",
+        schema=schema_of(
+            {
+                "sku": TEXT,
+                "description": TEXT,
+                "location": {"type": ["string", "null"]},
+                "stock": WHOLE,
+                "value": NUMBER,
+            },
+            {"warehouse": TEXT, "date": DATE, "total": {**WHOLE, "x-sum-of": "/rows/*/stock"}},
+        ),
+        make=stock_item,
+    ),
+    "contract": Kind(
+        columns=("clause", "obligation", "party", "due", "amount"),
+        running="amount",
+        schema=schema_of(
+            {"clause": TEXT, "obligation": TEXT, "amount": NUMBER, "party": TEXT, "due": DATE},
+            {
+                "number": TEXT,
+                "supplier": {
+                    "type": "object",
+                    "properties": {"name": TEXT, "tax_id": TEXT},
+                    "required": ["name", "tax_id"],
+                    "additionalProperties": False,
+                    "description": "The last one that is named: a contract may pass on to another supplier",
+                },
+                "contract_value": {**NUMBER, "description": "The last one that is printed: it may have been amended"},
+                "renewal": {"type": "boolean"},
+            },
+        ),
+        make=duty,
+    ),
+}
